@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from models.networks.registry import build, num_trainable
+from models.networks.network_factory import build, num_trainable
 from models.networks.wrappers.codebook_network import QuantizedNetwork
 from models.prng import client_streams, server_stream
 from models.training.batch import Batch

@@ -16,7 +16,7 @@ from models.shift.fomichev.distances import Readings
 from models.shift.fomichev.paper_statistics import of_summaries
 from models.shift.fomichev.paper_verdict import judged_all
 from models.shift.optimal_transport.fedwad import Client, Server, one_point
-from models.shift.pairs import all_pairs
+from models.shift.pairwise_tables import all_pairs
 from tasks.diagnosis.compare_silos import compare_silos
 from tasks.messages.diagnosis_messages import ShiftNumbers
 

@@ -76,7 +76,7 @@ def _params(size: int) -> dict[str, Any]:
 
 
 def _run(root: Path, seed: int) -> dict[str, Any]:
-    opened, _ = child([sys.executable, "-m", "benchmarks.open_latency"], root)
+    opened, _ = child([sys.executable, "-m", "benchmarks.bench_open_data"], root)
     start = time.perf_counter()
     result, peak = command(root, "run", "fedavg", "--seed", str(seed), "--json")
     whole = time.perf_counter() - start

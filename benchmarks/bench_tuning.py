@@ -11,11 +11,11 @@ import torch
 from flows.experiment.project import Project
 from flows.methods.context import TrainingSetup
 from models.prng import client_streams, server_stream
-from models.training.autotune import even_stack_size
 from models.training.engine import broadcast_weights, train
+from models.training.engine_selection import even_stack_size
 from models.training.execution_plan import Kind, forms
 from silos.cohort import make_stacks
-from tasks.execution.materialize import load_rows
+from tasks.execution.load_client_data import load_rows
 
 _SIZES = (1, 2, 3, 5, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512)
 _TURNS = 3

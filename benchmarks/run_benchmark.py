@@ -33,8 +33,8 @@ from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.base import start_method
 from flows.partition import make
+from models.client_model import of_one
 from models.metrics.flops import network_cost
-from models.model import of_one
 from silos.errors import UserError
 
 _OURS = ("numpy", "psutil", "pydantic", "safetensors")  # what it takes to open rows
@@ -244,7 +244,7 @@ def _limits(root: Path, workload: Workload, seconds: float) -> dict[str, float]:
     rows = workload.clients * workload.rows
     flop = 2 * counted.both * rows
     found, _ = child([sys.executable, "-m", "benchmarks.baselines.hardware_limits", str(THREADS)], root)
-    alone, _ = child([sys.executable, "-m", "benchmarks.kernel_time", workload.method, str(THREADS)], root)
+    alone, _ = child([sys.executable, "-m", "benchmarks.bench_kernels", workload.method, str(THREADS)], root)
     return {
         **found,
         "flop_of_a_round": flop,

@@ -7,11 +7,10 @@ from typing import Any
 
 from flows.cli.renderers.render_runs import not_complete, sentences_after
 from flows.config.method_settings import method_of
-from flows.config.parameter_policy import open_project
+from flows.config.override_policy import open_project
 from flows.entrypoints.flow_decorator import IncompleteError, project_flow
 from flows.entrypoints.parameter_schemas import MethodNames, MethodOrNone, Overrides, Seeds, Text
 from flows.experiment import prefect_artifacts
-from flows.experiment.baseline import against_baseline, scored_baseline
 from flows.experiment.comparison import comparison_in_mlflow
 from flows.experiment.comparison.paired_runs import compare_pairs, paired_records
 from flows.experiment.comparison.seed_ensemble import ensemble
@@ -24,6 +23,7 @@ from flows.experiment.comparison.trials import (
     trial_name,
     tuned_methods,
 )
+from flows.experiment.constant_baseline import against_baseline, scored_baseline
 from flows.experiment.experiment_name import unused_name
 from flows.experiment.project import UNNAMED, Project, experiment, new_experiment, newest_experiment
 from flows.experiment.run import fingerprint
@@ -34,7 +34,7 @@ from flows.methods.base import start_method
 from models.metrics.paired_difference import difference_record
 from silos.errors import UserError
 from tasks.evaluation.paired_outcomes import Kept
-from tasks.execution.runner import PrefectRunner
+from tasks.execution.task_runner import PrefectRunner
 from tasks.tracking.json_io import write_json
 from tasks.tracking.plots.comparison_figure import draw_comparison
 from tasks.tracking.result_tables import table_rows

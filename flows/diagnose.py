@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flows.config.parameter_policy import open_project
+from flows.config.override_policy import open_project
 from flows.console import progress
 from flows.diagnosis.build_query import build_query, first_query
 from flows.diagnosis.query_clients import bytes_reported, query_clients
@@ -18,7 +18,7 @@ from flows.experiment.project import Project
 from models.shift.fomichev.distances import Readings
 from tasks.diagnosis.compare_silos import Compared, compare_silos
 from tasks.diagnosis.report_summary import summaries
-from tasks.execution.runner import PrefectRunner, Runner
+from tasks.execution.task_runner import PrefectRunner, Runner
 
 
 @project_flow(run_name="diagnose")

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from flows.config.parameter_policy import open_project
-from flows.config.recipe_settings import as_lines, settings_between
+from flows.config.data_recipe_diff import as_lines, settings_between
+from flows.config.override_policy import open_project
 from flows.entrypoints.flow_decorator import project_flow
 from flows.entrypoints.parameter_schemas import Overrides
 from flows.experiment import prefect_artifacts

@@ -47,9 +47,9 @@ METRICS = Registry(
 FIGURES = Registry(
     "figure",
     {
-        "stages": "flows.methods.common.round_figures:stages",
-        "groups": "flows.methods.common.round_figures:group_history",
-        "codebook": "flows.methods.common.round_figures:codewords",
+        "stages": "flows.methods.common.method_figures:stages",
+        "groups": "flows.methods.common.method_figures:group_history",
+        "codebook": "flows.methods.common.method_figures:codewords",
     },
 )
 CALLBACKS = Registry("callback", {})

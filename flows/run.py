@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from flows.config.method_settings import method_of
-from flows.config.parameter_policy import open_project
+from flows.config.override_policy import open_project
 from flows.entrypoints.flow_decorator import project_flow
 from flows.entrypoints.parameter_schemas import MethodName, Overrides, Seed, Text
 from flows.experiment.callbacks.callback import own_callbacks
@@ -14,9 +14,9 @@ from flows.experiment.run.run_context import open_run
 from flows.experiment.run.run_folder import RunFolder, run_name
 from flows.experiment.trainer import Trainer, default_callbacks
 from flows.methods.base import Method
-from silos.identifiers import plain
 from silos.io.locks import exclusive_lock
-from tasks.execution.runner import PrefectRunner
+from silos.safe_names import plain
+from tasks.execution.task_runner import PrefectRunner
 
 
 @project_flow(run_name="run {method}-seed{seed}")

@@ -168,7 +168,7 @@ def _with(overrides: list[str], work: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(work)
     def with_own(*args: Any, **kwargs: Any) -> Any:
-        from flows.config.parameter_policy import trusted_overrides
+        from flows.config.override_policy import trusted_overrides
 
         threading.Thread(target=_end_with_parent, daemon=True).start()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's ctrl-C; the schedule ends its comparison itself

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from .networks.network import Network
 from .preprocessing import RawInputModel
-from .state import Weights
+from .server_state import Weights
 
 
 class ExportedModel(nn.Module):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from .state import Weights
+from .server_state import Weights
 
 PULL, PRECISION = ".pull", ".precision"
 """What the names of weights end in that are natural parameters, in float64."""

@@ -8,9 +8,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from .networks.registry import from_json
+from .networks.network_factory import from_json
 from .preprocessing import RawInputModel, encode
-from .statistics.statistic import made_as
+from .statistics.statistic_base import made_as
 
 
 def of_classes(classes: Sequence[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """The flow `reproduce`: a published table beside ours, cell by cell.
 
 publications/sweep.py says which runs there are and which are recorded in docs/results/<paper>.json,
-publications/run_missing.py runs those that are missing, publications/fill_table.py makes the table of what is
+publications/fill_sweep.py runs those that are missing, publications/compare_with_published.py makes the table of what is
 recorded.
 """
 
@@ -10,13 +10,13 @@ from typing import Annotated, Any
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from pydantic import WithJsonSchema
 
-from flows.config.parameter_policy import is_from_outside, open_project
+from flows.config.override_policy import is_from_outside, open_project
 from flows.entrypoints.flow_decorator import project_flow
 from flows.entrypoints.parameter_schemas import Overrides, Seeds, one_of
-from publications.fill_table import table_of_records
+from publications.compare_with_published import table_of_records
+from publications.fill_sweep import estimate as seconds_of
+from publications.fill_sweep import fill
 from publications.published_tables import is_own, names
-from publications.run_missing import estimate as seconds_of
-from publications.run_missing import fill
 from publications.sweep import Sweep
 from silos.errors import UserError
 

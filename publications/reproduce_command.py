@@ -56,7 +56,7 @@ def _table(table: str | None, figure: str | None) -> str | None:
 
 
 def _listing(paper: str | None) -> dict[str, Any]:
-    from publications.render.catalogue import listing
+    from publications.render.table_list import listing
 
     return listing(paper)
 
@@ -78,17 +78,17 @@ def _sweep(**asked: Any) -> Any:
 
 
 def _recorded(sweep: Any) -> Any:
-    from publications.fill_table import table_of_records
+    from publications.compare_with_published import table_of_records
 
     return table_of_records(sweep)
 
 
 def _print(name: str) -> Callable[[Any, Any], None]:
-    """Return the function of publications/render_tables.py, which is imported only where a person reads the answer."""
+    """Return the function of publications/print_tables.py, which is imported only where a person reads the answer."""
 
     def printer(answer: Any, console: Any) -> None:
-        from publications import render_tables
+        from publications import print_tables
 
-        getattr(render_tables, name)(answer, console)
+        getattr(print_tables, name)(answer, console)
 
     return printer

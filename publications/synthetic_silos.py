@@ -9,7 +9,7 @@ from typing import Any
 from flows.diagnose import examined
 from flows.experiment.project import Project, scratch_dir
 from silos.errors import UserError
-from tasks.execution.runner import PlainRunner
+from tasks.execution.task_runner import PlainRunner
 
 
 def said_of_silos(root: Path, settings: Sequence[str], across: bool) -> list[dict[str, str]]:

@@ -10,7 +10,7 @@ from publications.published_tables import Pair
 from publications.sweep import Sweep
 from silos.errors import UserError
 from tasks.evaluation.paired_outcomes import Kept
-from tasks.execution.runner import PrefectRunner
+from tasks.execution.task_runner import PrefectRunner
 
 
 def paired_rows(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:

@@ -8,8 +8,8 @@ from threading import Lock
 
 import numpy as np
 
-from silos.dataset_ref import Silos
 from silos.io.free_memory import free_bytes
+from silos.silo_reference import Silos
 from silos.standardizer import Standardization
 from silos.storage.partition_store import open_client, open_common_rows
 

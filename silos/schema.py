@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from silos.identifiers import Name
+from silos.safe_names import Name
 from silos.sources.source_params import Fill, Number, Section, one_fault
 
 LONGEST = 1000  # letters: names become files, metrics and headings

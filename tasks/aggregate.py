@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from models.state import Weights
+from models.server_state import Weights
 from tasks.execution.task_types import server_step
 from tasks.messages.update_messages import SummedMessage
 

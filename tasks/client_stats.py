@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.model import Model
+from models.client_model import Model
 from models.networks.wrappers.per_row_context import STATISTICS
 from models.statistics.feature_vector import (
     Statistic,
@@ -23,7 +23,7 @@ from models.statistics.feature_vector import (
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
 from silos.errors import UserError
-from tasks.execution.materialize import has_enough_rows, load_rows
+from tasks.execution.load_client_data import has_enough_rows, load_rows
 from tasks.execution.task_types import step
 from tasks.messages.statistics_messages import StatsKept, StatsMessage
 

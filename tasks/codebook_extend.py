@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.model import Model
+from models.client_model import Model
 from models.networks.network import Member
 from models.networks.wrappers.codebook_network import OWN, centres
 from models.prng import client_streams, normal
-from models.state import ClientStateRefs
+from models.server_state import ClientStateRefs
 from models.training.engine import Training
 from silos.client_store import ClientStore
 from silos.cohort import Cohort

@@ -7,13 +7,13 @@ from typing import cast
 
 from torch import Tensor
 
-from models.model import Model
+from models.client_model import Model
 from models.networks.wrappers.fediir_network import GradientMatching, gradients
 from models.training.engine import Training
 from models.training.engine import full_gradient as gradient_of
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
-from tasks.execution.materialize import has_enough_rows, load_stacks, load_streams
+from tasks.execution.load_client_data import has_enough_rows, load_stacks, load_streams
 from tasks.execution.task_types import step
 from tasks.local_train import weighted_sum
 from tasks.messages.update_messages import Gradients, HeadGradients

@@ -8,13 +8,13 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from models.model import Model
-from models.state import ClientStateRefs, Weights
+from models.client_model import Model
+from models.server_state import ClientStateRefs, Weights
 from models.training.engine import Rows, Trained, Training, broadcast_weights, train
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
 from tasks.evaluation.validation_losses import validation_losses
-from tasks.execution.materialize import load_client_state, load_stacks, load_streams
+from tasks.execution.load_client_data import load_client_state, load_stacks, load_streams
 from tasks.execution.task_types import step
 from tasks.messages.update_messages import Update
 

@@ -1,13 +1,13 @@
 """Running statistics of normalising layers are measured anew: of each client's rows, or of rows that are nobody's."""
 
-from models.model import Model
+from models.client_model import Model
 from models.prng import server_stream
-from models.state import ClientStateRefs
+from models.server_state import ClientStateRefs
 from models.training.batchnorm_statistics import measure_batchnorm
 from models.training.engine import Training
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
-from tasks.execution.materialize import load_rows, load_stacks, load_streams, load_weights
+from tasks.execution.load_client_data import load_rows, load_stacks, load_streams, load_weights
 from tasks.execution.task_types import step
 from tasks.messages.statistics_messages import CommonNorms, OwnNorms
 

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import torch
 
-from models.model import Model
+from models.client_model import Model
 from models.networks.wrappers.per_row_context import STATISTICS, PerRowContext
 from models.prng import client_streams
-from models.state import ClientStateRefs, Weights
+from models.server_state import ClientStateRefs, Weights
 from models.training.engine import Training, train
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
 from tasks.evaluation.validation_losses import validation_losses
-from tasks.execution.materialize import load_client_state, load_rows, load_weights
+from tasks.execution.load_client_data import load_client_state, load_rows, load_weights
 from tasks.execution.task_types import step
 from tasks.local_train import store_client_state
 from tasks.messages.update_messages import Update

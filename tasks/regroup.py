@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.client_model import Model
 from models.clustering import best_fit
 from models.metrics.prior_shift_accuracy import prior_shift_accuracy
-from models.model import Model
 from models.training.engine import Training, broadcast_weights, per_example_metrics
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack, open_common
-from tasks.execution.materialize import has_enough_rows, load_rows, load_weights
+from tasks.execution.load_client_data import has_enough_rows, load_rows, load_weights
 from tasks.execution.task_types import step
 from tasks.messages.clustering_messages import ClusterChoice, CorrectnessBits, PriorShiftAccuracy
 from tasks.messages.message_policy import Message

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from models.model import Model
+from models.client_model import Model
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
-from tasks.execution.materialize import load_stacks
+from tasks.execution.load_client_data import load_stacks
 from tasks.execution.task_types import step
 from tasks.local_train import shares_of, weighted_sum
 from tasks.messages.update_messages import SentWeights

@@ -3,14 +3,14 @@
 import torch
 from torch import Tensor
 
+from models.client_model import Model
 from models.metrics.uncertainty import doubts, predictive
-from models.model import Model
 from models.networks.wrappers.codebook_network import code_usage
 from models.training.engine import Rows, Training
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.errors import DivergedError
-from tasks.execution.materialize import load_stacks, load_streams
+from tasks.execution.load_client_data import load_stacks, load_streams
 from tasks.execution.task_types import step
 from tasks.messages.codebook_messages import UncertaintyScores
 

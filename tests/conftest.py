@@ -29,7 +29,7 @@ from flows.servers.prefect_server import PrefectServer
 from models.gaussians import DEVIATION
 from models.networks.mlp import MLP
 from models.networks.wrappers.tilted_posterior import RAW, WEIGHT, Tilted
-from models.state import ServerState, Weights
+from models.server_state import ServerState, Weights
 from models.training.batch import ClientBatch
 from models.training.engine import Training
 from models.training.objectives import CrossEntropy, Objective
@@ -38,7 +38,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.data_params import DataParams
 from silos.storage.partition_store import write
-from tasks.execution.runner import PlainRunner
+from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.mlflow_logging.connection import connect
 
 torch.set_num_threads(1)

@@ -35,21 +35,21 @@ from flows.experiment.training_setup import training_setup
 from flows.methods.base import find_method, method_names
 from flows.methods.fedavg import FedAvg
 from models.metrics.flops import largest_activation, network_cost
-from models.networks.registry import build
+from models.networks.network_factory import build
 from models.networks.vision.resnet import Residual
 from models.prng import server_stream
-from models.state import ServerState
+from models.server_state import ServerState
 from models.training import engine
 from models.training.objectives import CrossEntropy
 from publications.published_tables import is_own, table_of
 from publications.render import doc_tables
-from publications.render.catalogue import told
+from publications.render.table_list import told
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.storage.manifest import schema_of
 from silos.storage.partition_store import open_client, open_missing, write
 from tasks import messages
-from tasks.execution.runner import PlainRunner
+from tasks.execution.task_runner import PlainRunner
 from tasks.messages.message_policy import Message
 from tasks.messages.update_messages import SummedMessage, WeightedMessage
 

@@ -16,7 +16,7 @@ from models.training.execution_plan import resolve
 from models.training.objectives import slopes
 from silos.cohort import Cohort
 from tasks.aggregate import aggregate
-from tasks.execution.materialize import has_enough_of_class, load_stacks
+from tasks.execution.load_client_data import has_enough_of_class, load_stacks
 from tasks.execution.task_types import step
 from tasks.local_train import local_train
 from tasks.messages.message_policy import SEVERAL_ADDED, Message
@@ -52,9 +52,8 @@ class ClassWeighted(fedavg.FedAvg):
     def run_round(self, state, round):
         model = self.model(state, round.setup).select(round.clients)
         told = round.map_clients(class_gradients, model, training=round.setup.training)
-        size = sum(m.sums for m in told).norm(dim=1) / sum(m.rows for m in told).clamp_min(1)
-        weight = torch.where(size > 0, size / size[size > 0].mean(), 1.0).float() ** self.strength
-        weighted = {"weight": weight.expand(len(model.clients), -1)}
-        updates = round.train(local_train, replace(model, network=ByClass(model.network), context=weighted))
-        weights = round.run_on_server(aggregate, updates, model.shared)
-        return state.with_tensors(weights=weights), RoundReport.of(updates)
+        u = sum(m.sums for m in told).norm(dim=1) / sum(m.rows for m in told).clamp_min(1)
+        weight = torch.where(u > 0, u / u[u > 0].mean(), 1.0).float().expand(len(model.clients), -1) ** self.strength
+        updates = round.train(local_train, replace(model, network=ByClass(model.network), context={"weight": weight}))
+        state = state.with_tensors(weights=round.run_on_server(aggregate, updates, model.shared))
+        return state, RoundReport.of(updates)

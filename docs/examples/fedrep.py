@@ -11,13 +11,13 @@ from flows.methods.base import Method, RoundReport
 from flows.methods.common.network_checks import apart, ending_in_a_layer
 from flows.methods.context import RoundContext, TrainingSetup
 from flows.plugins import register_method
-from models.model import Model
+from models.client_model import Model
 from models.prng import fold_in, server_stream
-from models.state import ClientStateRefs, ServerState
+from models.server_state import ClientStateRefs, ServerState
 from models.training.engine import Training, train
 from silos.cohort import Cohort
 from tasks.aggregate import aggregate
-from tasks.execution.materialize import load_stacks, load_streams
+from tasks.execution.load_client_data import load_stacks, load_streams
 from tasks.execution.task_types import step
 from tasks.local_train import build_update
 

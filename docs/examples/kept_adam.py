@@ -7,8 +7,8 @@ from flows.methods import fedavg
 from flows.methods.base import RoundReport
 from flows.methods.context import RoundContext, TrainingSetup
 from flows.plugins import register_method
-from models.networks.registry import learned
-from models.state import ClientStateRefs, ServerState
+from models.networks.network_factory import learned
+from models.server_state import ClientStateRefs, ServerState
 from models.training.engine import broadcast_weights
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train

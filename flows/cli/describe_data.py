@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from flows.config.data_recipe_diff import as_overrides, settings_between
 from flows.config.load_config import load_params
-from flows.config.recipe_settings import as_overrides, settings_between
 from flows.experiment.project import Project, exclusive_data_access
-from silos import heterogeneity
+from silos import data_overview
 from silos.errors import UserError
 from silos.storage.partition_store import ClientEntry, Manifest, open_client, read_manifest
 from silos.versioning import diff as changes
@@ -28,10 +28,10 @@ def show(project: Project) -> dict[str, Any]:
     Of very many clients some are opened, which `opened` counts, and of these a few listed.
     """
     silos, folder = project.silos, Path(project.silos.folder)
-    entries = heterogeneity.heterogeneity_of(silos.manifest)
+    entries = data_overview.heterogeneity_of(silos.manifest)
     names = [entry.name for entry in entries]
     silos.check(names)
-    overview = {**heterogeneity.overview(silos.manifest, folder), "data_version": silos.version}
+    overview = {**data_overview.overview(silos.manifest, folder), "data_version": silos.version}
     few = (
         slice(0, CLIENTS_SHOWN) if len(entries) == len(silos.clients) else slice(0, None, len(entries) // CLIENTS_SHOWN)
     )

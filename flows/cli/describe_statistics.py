@@ -12,11 +12,11 @@ from flows.config.method_settings import method_of
 from flows.experiment.project import Project
 from flows.experiment.standardization.fit_standardizer import load_standardizer
 from models.statistics.feature_vector import Statistic, too_few_rows
-from models.statistics.statistic import STEADY, made_as
+from models.statistics.statistic_base import STEADY, made_as
 from silos.cohort import Stack
 from silos.errors import UserError, shown
 from tasks.client_stats import describe
-from tasks.execution.materialize import load_rows
+from tasks.execution.load_client_data import load_rows
 from tasks.tracking.json_io import unwritable, write_json
 
 

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from flows.config.method_settings import method_of
 from flows.experiment.project import Project
-from flows.experiment.run.load_run import FinishedRun, finished_run
+from flows.experiment.run.load_finished_run import FinishedRun, finished_run
 from models.exported_model import ExportedModel
 from models.preprocessing import RawInputModel
-from models.state import ClientStateRefs
+from models.server_state import ClientStateRefs
 from silos.cohort import Stack
 from silos.errors import UserError, shown
 from silos.sources.tabular.raw_columns import columns_of
 from silos.storage.partition_store import open_client, open_common_rows
-from tasks.execution.materialize import load_weights
+from tasks.execution.load_client_data import load_weights
 from tasks.tracking.exported_files import Format, check_format, write_exported
 from tasks.tracking.json_io import unwritable
 

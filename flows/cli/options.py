@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from silos import limits
+from silos import param_limits
 
 Overrides = Annotated[
     list[str] | None,
@@ -16,8 +16,8 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on after the last who
 
 
 def open_session(json: bool, timings: bool, **options: Any) -> Any:
-    """What a verb stands in (`flows.cli.session.Session`), imported when one is typed."""
-    from flows.cli.session import Session
+    """What a verb stands in (`flows.cli.command_session.Session`), imported when one is typed."""
+    from flows.cli.command_session import Session
 
     return Session(json=json, timings=timings, **options)
 
@@ -32,6 +32,6 @@ def seeds_of(text: str | None) -> list[int] | None:
     # isdigit() is true of ² too, which is no number
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise UserError(f"--seeds {shown(text)}: write whole numbers with commas between, for example 0,1,2.")
-    if any(len(part) > 100 or int(part) > limits.SEED for part in parts):
-        raise UserError(f"--seeds {shown(text)}: a seed is at most {limits.SEED:,}.")
+    if any(len(part) > 100 or int(part) > param_limits.SEED for part in parts):
+        raise UserError(f"--seeds {shown(text)}: a seed is at most {param_limits.SEED:,}.")
     return [int(part) for part in parts]

@@ -15,13 +15,13 @@ from flows.config.method_settings import method_of
 from flows.experiment.project import Project
 from flows.methods.base import start_method
 from flows.methods.context import TrainingSetup
+from models.client_model import Model, of_one, size_in_bytes
 from models.metrics.flops import largest_activation, network_cost, training_floor
-from models.model import Model, of_one, size_in_bytes
 from models.networks.network import Network
-from models.networks.registry import is_bundled, kind_of
+from models.networks.network_factory import is_bundled, kind_of
 from models.networks.wrappers.per_row_context import STATISTICS
 from models.prng import server_stream
-from models.state import Weights
+from models.server_state import Weights
 from silos.errors import UserError
 from silos.io.free_memory import free_bytes
 from tasks.messages.update_messages import Update

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from flows.cli.options import Json, Overrides, Resume, Timings, open_session, seeds_of
-from silos import limits
+from silos import param_limits
 
 _RESUMED = "--resume goes on after the last whole round"
 _SCHEDULED = (
@@ -16,7 +16,7 @@ _SCHEDULED = (
 def run(
     method: Annotated[str, typer.Argument(help="One of `siloflow methods`.")],
     seed: Annotated[
-        int, typer.Option(min=0, max=limits.SEED, help="Of training; the partition has its own in params.yaml.")
+        int, typer.Option(min=0, max=param_limits.SEED, help="Of training; the partition has its own in params.yaml.")
     ] = 0,
     resume: Resume = False,
     overrides: Overrides = None,
@@ -137,7 +137,7 @@ def _start(project: Any, method: str, seed: int) -> None:
 
 
 def _ready(project: Any) -> None:
-    from tasks.execution.workers import check
+    from tasks.execution.open_workers import check
 
     check(project.params.runner.kind)
 

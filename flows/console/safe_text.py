@@ -12,7 +12,7 @@ from rich.progress import ProgressColumn, Task
 from rich.table import Column, Table
 from rich.text import Text
 
-from tasks.tracking.name_rules import legible
+from tasks.tracking.metric_names import legible
 
 
 class PlainConsole(Console):

@@ -13,7 +13,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError
 from tasks.diagnosis.report_summary import report_summary
-from tasks.execution.runner import Runner
+from tasks.execution.task_runner import Runner
 from tasks.execution.task_types import ClientStep
 from tasks.messages.diagnosis_messages import NoisyCounts, Refusal, ShiftNumbers
 from tasks.messages.message_policy import Message

@@ -14,7 +14,7 @@ from tasks.diagnosis.compare_silos import Compared, reports_of
 from tasks.diagnosis.refine_pairs import doubtful_pairs, refine_pairs
 from tasks.diagnosis.report_models import report_models
 from tasks.diagnosis.report_predictions import report_predictions
-from tasks.execution.runner import Runner
+from tasks.execution.task_runner import Runner
 from tasks.messages.diagnosis_messages import HalfModels, PredictedCounts
 from tasks.messages.message_policy import Message
 

@@ -10,7 +10,7 @@ from flows.console import progress
 from flows.diagnosis.text.findings_page import report_markdown
 from flows.experiment import prefect_artifacts
 from flows.experiment.project import Project, new_experiment
-from flows.experiment.run.mlflow_run import dataset, git_commit
+from flows.experiment.run.mlflow_run_metadata import dataset, git_commit
 from models.shift.nested_tests import TYPES
 from silos.io.atomic_io import write_bytes
 from tasks.diagnosis.compare_silos import Compared

@@ -13,7 +13,7 @@ from models.shift.fomichev.distances import Readings
 from silos.errors import UserError, shown
 from tasks.diagnosis.compare_versions import ComparedVersions, compare_versions
 from tasks.diagnosis.report_summary import summaries
-from tasks.execution.runner import Runner
+from tasks.execution.task_runner import Runner
 
 
 def compare_with_version(project: Project, runner: Runner, revision: str) -> tuple[ComparedVersions, dict[str, Any]]:

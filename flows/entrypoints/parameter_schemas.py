@@ -12,9 +12,9 @@ from typing import Annotated, Any
 from pydantic import WithJsonSchema
 
 from flows.methods.base import method_names as methods
-from silos import limits
+from silos import param_limits
 
-_SEED = {"type": "integer", "minimum": 0, "maximum": limits.SEED}
+_SEED = {"type": "integer", "minimum": 0, "maximum": param_limits.SEED}
 
 
 def one_of(*values: str) -> dict[str, Any]:

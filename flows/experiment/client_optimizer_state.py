@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from models.model import Model, of_one
-from models.networks.registry import learned
-from models.state import ClientStateRefs, ServerState, Weights
+from models.client_model import Model, of_one
+from models.networks.network_factory import learned
+from models.server_state import ClientStateRefs, ServerState, Weights
 from models.training.engine import Training, broadcast_weights
 from tasks.messages.update_messages import Update
 

@@ -10,8 +10,8 @@ from flows.experiment.run.round_record import by_client_of, means_of, metrics_of
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.base import Method
 from flows.methods.context import RoundContext, RoundCost
-from models.model import Model
-from models.state import ServerState
+from models.client_model import Model
+from models.server_state import ServerState
 from silos.cohort import Silos
 from tasks.evaluation.evaluate import evaluate
 from tasks.messages.score_messages import Scores

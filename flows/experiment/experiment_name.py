@@ -2,8 +2,8 @@
 
 from flows.experiment.project import UNNAMED, Project
 from silos.errors import UserError
-from silos.identifiers import plain
-from tasks.tracking.uri import masked
+from silos.safe_names import plain
+from tasks.tracking.address_masking import masked
 
 _OURS = {
     "Default",

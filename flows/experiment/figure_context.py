@@ -8,8 +8,8 @@ from typing import Any
 
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.context import RoundContext
+from models.client_model import Model
 from models.metrics.task_metrics import TaskMetrics
-from models.model import Model
 from silos.cohort import Silos
 from silos.io.atomic_io import write_bytes
 

@@ -11,7 +11,7 @@ from prefect.runtime import flow_run
 from prefect.utilities.urls import url_for
 
 from flows.servers.prefect_failure import tolerated
-from tasks.tracking.name_rules import as_markdown
+from tasks.tracking.metric_names import as_markdown
 
 _log = logging.getLogger("siloflow")  # none of Prefect's, which is told of every task
 _log.setLevel(logging.INFO)

@@ -38,7 +38,7 @@ from tasks.tracking.json_io import ANEW, read_json, write_json
 if TYPE_CHECKING:
     from flows.methods.context import TrainingSetup
     from flows.methods.samplers.client_sampler import Sampler
-    from tasks.execution.worker_pools import Workers
+    from tasks.execution.worker_backends import Workers
 
 
 UNNAMED = re.compile(r"([a-z]+)-(\d{8}-\d{6})-[0-9a-f]{4}")
@@ -279,7 +279,7 @@ class Project:
 
     def workers(self) -> AbstractContextManager["Workers"]:
         """Where params say that tasks run."""
-        from tasks.execution.workers import open_workers
+        from tasks.execution.open_workers import open_workers
 
         where = self.params.runner
         return open_workers(where.kind, where.workers, where.address, _say)

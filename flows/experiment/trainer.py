@@ -18,7 +18,7 @@ from flows.methods.base import Method
 from flows.methods.context import RoundContext
 from flows.methods.round_report import RoundReport
 from flows.methods.samplers.client_sampler import sample_clients
-from models.state import ServerState
+from models.server_state import ServerState
 
 
 @dataclass

@@ -13,7 +13,7 @@ from models.metrics.paired_difference import difference_record
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from silos.client_store import ClientStore
 from silos.errors import UserError
-from tasks.execution.runner import PlainRunner
+from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.json_io import ANEW, read_json
 
 Runs = dict[int, Path]

@@ -33,7 +33,7 @@ def load_result(project: Project, name: str) -> tuple[dict[str, Any], str]:
 
 
 def _of_run(project: Project, name: str) -> dict[str, Any]:
-    from flows.experiment.run.load_run import find_run  # and torch with it
+    from flows.experiment.run.load_finished_run import find_run  # and torch with it
 
     folder = find_run(project, name)
     done = folder.finished()

@@ -27,8 +27,8 @@ if TYPE_CHECKING:  # types of what a page is given: they import torch, and names
     from flows.methods.common.conditioning import Conditioning
     from flows.methods.context import RoundContext, TrainingSetup
     from flows.methods.samplers.client_sampler import Sampler
-    from models.model import Model
-    from models.state import ServerState
+    from models.client_model import Model
+    from models.server_state import ServerState
     from silos.cohort import Silos
 
 

@@ -19,16 +19,16 @@ from flows.methods.common.conditioning import Conditioning, FewRows, Source, Sta
 from flows.methods.common.gradient_round import gradient_round
 from flows.methods.common.network_checks import fitting
 from flows.methods.context import RoundContext, TrainingSetup
-from models.model import Model
-from models.networks.registry import Network, kind_of
+from models.client_model import Model
+from models.networks.network_factory import Network, kind_of
 from models.networks.wrappers.conditional_network import Bilinear, Ensemble
 from models.prng import server_stream
-from models.state import ServerState
+from models.server_state import ServerState
 from models.statistics.feature_vector import Statistic, make
 from models.statistics.spectrum import Loadings
-from silos import limits
+from silos import param_limits
 from silos.errors import UserError
-from silos.identifiers import PlainText
+from silos.safe_names import PlainText
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 from tasks.pooled_train import pooled_train
@@ -55,7 +55,7 @@ class Conditional(Method):
         "joined", description="how statistics enter the network: docs/methods/conditional.md"
     )
     constant: bool = Field(False, description="with form bilinear: a 1 at the end of the statistics")
-    experts: int = Field(3, ge=1, le=limits.COPIES, description="with form ensemble: so many linear models")
+    experts: int = Field(3, ge=1, le=param_limits.COPIES, description="with form ensemble: so many linear models")
     source: Source = Field("local", description="what stands in the statistics' place; all but local are controls")
     arm: Literal["fedavg", "fedsgd", "pooled"] = Field(
         "fedavg", description="how weights are trained: pooled is no federation"

@@ -13,11 +13,11 @@ from flows.methods import fedavg
 from flows.methods.base import RoundReport
 from flows.methods.common.network_checks import apart, ending_in_a_layer
 from flows.methods.context import RoundContext, TrainingSetup
-from models.model import Model
+from models.client_model import Model
 from models.networks.wrappers.distrans_network import OffsetNetwork
 from models.prng import server_stream
-from models.state import ClientStateRefs, ServerState, Weights
-from silos import limits
+from models.server_state import ClientStateRefs, ServerState, Weights
+from silos import param_limits
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 
@@ -34,9 +34,11 @@ class DisTrans(fedavg.FedAvg):
 
     mix: float = Field(0.2, ge=0, lt=1, description="a: how much of the client's picture is mixed in")
     offset_rate: float = Field(
-        0.2, ge=0, le=limits.MAX_REAL, description="the picture's learning rate, in those of the model"
+        0.2, ge=0, le=param_limits.MAX_REAL, description="the picture's learning rate, in those of the model"
     )
-    start_scale: float = Field(1.0, ge=0, le=limits.MAX_REAL, description="the picture starts uniform from 0 to this")
+    start_scale: float = Field(
+        1.0, ge=0, le=param_limits.MAX_REAL, description="the picture starts uniform from 0 to this"
+    )
 
     def init(self, setup: TrainingSetup) -> ServerState:
         """FedAvg's draw with a wider last layer; nobody has stored an offset yet."""

@@ -7,9 +7,9 @@ repeat: every client k trains w_k from w for E local epochs
 
 from flows.methods.base import Method, RoundReport
 from flows.methods.context import RoundContext, TrainingSetup
-from models.model import Model
+from models.client_model import Model
 from models.prng import server_stream
-from models.state import ServerState
+from models.server_state import ServerState
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 

@@ -13,8 +13,8 @@ from pydantic import Field
 from flows.methods.base import Method, RoundReport
 from flows.methods.common import local_batchnorm
 from flows.methods.context import RoundContext, TrainingSetup
-from models.model import Model
-from models.state import ServerState
+from models.client_model import Model
+from models.server_state import ServerState
 from models.training.batchnorm_statistics import normalisation_statistics
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train

@@ -9,7 +9,7 @@ from flows.methods import fedavg
 from flows.methods.base import RoundReport
 from flows.methods.common.gradient_round import gradient_round
 from flows.methods.context import RoundContext
-from models.state import ServerState
+from models.server_state import ServerState
 
 
 class FedSGD(fedavg.FedAvg):

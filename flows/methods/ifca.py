@@ -15,11 +15,11 @@ from flows.methods.base import Method, RoundReport
 from flows.methods.common.clusters import members, model_of_groups, of_group, train_groups, train_together
 from flows.methods.common.network_checks import fitting
 from flows.methods.context import RoundContext, TrainingSetup
-from models.model import Model
-from models.networks.registry import learned
+from models.client_model import Model
+from models.networks.network_factory import learned
 from models.prng import server_stream
-from models.state import ServerState, Weights
-from silos import limits
+from models.server_state import ServerState, Weights
+from silos import param_limits
 from tasks.messages.clustering_messages import ClusterChoice
 from tasks.regroup import regroup
 
@@ -34,13 +34,13 @@ class IFCA(Method):
 
     tuned = axes(restarts=Axis(values=(1, 4), least=1, most=4))
 
-    clusters: int = Field(3, ge=1, le=limits.COPIES, description="K: how many models the server keeps")
+    clusters: int = Field(3, ge=1, le=param_limits.COPIES, description="K: how many models the server keeps")
     restarts: int = Field(
-        1, ge=1, le=limits.COPIES, description="so many sets of models on trial; the best goes on alone"
+        1, ge=1, le=param_limits.COPIES, description="so many sets of models on trial; the best goes on alone"
     )
-    trial: int = Field(10, ge=1, le=limits.TIMES, description="rounds of that trial")
+    trial: int = Field(10, ge=1, le=param_limits.TIMES, description="rounds of that trial")
     start_scale: float = Field(
-        1.0, gt=0, le=limits.MAX_REAL, description="factor of the drawn weights: near starts are alike to clients"
+        1.0, gt=0, le=param_limits.MAX_REAL, description="factor of the drawn weights: near starts are alike to clients"
     )
 
     def init(self, setup: TrainingSetup) -> ServerState:

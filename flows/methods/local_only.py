@@ -5,9 +5,9 @@ w_k <- init, the same for all; every client k trains w_k on its own rows for E l
 
 from flows.methods.base import Method, RoundReport
 from flows.methods.context import RoundContext, TrainingSetup
-from models.model import Model
+from models.client_model import Model
 from models.prng import server_stream
-from models.state import ClientStateRefs, ServerState
+from models.server_state import ClientStateRefs, ServerState
 from silos.cohort import Silos
 from tasks.local_train import local_train
 

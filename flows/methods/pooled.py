@@ -6,7 +6,7 @@ w <- E local epochs on the union of the rows, a round; with one client this is l
 from flows.methods import fedavg
 from flows.methods.base import RoundReport
 from flows.methods.context import RoundContext
-from models.state import ServerState
+from models.server_state import ServerState
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 

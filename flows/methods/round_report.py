@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tasks.tracking.name_rules import fault
+from tasks.tracking.metric_names import fault
 
 if TYPE_CHECKING:  # they import torch, and the names of methods are needed before
     from tasks.messages.update_messages import Gradients, Update

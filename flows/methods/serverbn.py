@@ -6,8 +6,8 @@ repeat: a round of FedAvg;  running statistics of w <- those of the common valid
 from flows.methods import fedavg
 from flows.methods.base import RoundReport
 from flows.methods.context import RoundContext, TrainingSetup
-from models.model import Model
-from models.state import ServerState, Weights
+from models.client_model import Model
+from models.server_state import ServerState, Weights
 from models.training.batchnorm_statistics import normalisation_statistics
 from silos.errors import UserError
 from tasks.measure_batchnorm import common_batchnorm_statistics

@@ -20,8 +20,8 @@ from flows.scaffold import params_template
 from flows.scaffold.infer_schema import DataOptions, OwnData, infer_schema
 from silos.dataset import Rows, some
 from silos.errors import UserError, shown
-from silos.identifiers import MOST
 from silos.io.atomic_io import write_bytes
+from silos.safe_names import MOST
 from silos.versioning.dvc_files import first_commit, versioned
 
 

@@ -89,5 +89,5 @@ def _settle(server: PrefectServer) -> None:
 
 
 def _tasks() -> int:
-    runner = sys.modules.get("tasks.execution.runner")
+    runner = sys.modules.get("tasks.execution.task_runner")
     return 0 if runner is None else runner.started

@@ -13,8 +13,8 @@ import urllib.request
 from pathlib import Path
 
 from silos.errors import UserError
+from tasks.tracking.address_masking import without_login
 from tasks.tracking.mlflow_logging.connection import connect, must_answer
-from tasks.tracking.uri import without_login
 
 # ends the server and its children; they are one process group
 _GUARD = """

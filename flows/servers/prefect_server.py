@@ -24,9 +24,9 @@ from flows.servers.server_discovery import ADDRESS, USERS
 from flows.servers.ui_ports import PORT
 from silos.errors import UserError
 from silos.io.proxies import must_be_reachable
+from tasks.tracking.address_masking import has_password
 from tasks.tracking.full_disk import full_disk
 from tasks.tracking.json_io import plain_path
-from tasks.tracking.uri import has_password
 
 _RESTARTS = 3  # of a server that ended by itself
 

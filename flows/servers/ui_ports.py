@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from silos.errors import UserError
 from silos.io.atomic_io import write_bytes
-from tasks.tracking.uri import is_port
+from tasks.tracking.address_masking import is_port
 
 PORT = 4200
 

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..networks.network import Network, learned
-from ..networks.registry import num_parameters
-from ..state import Weights
+from ..networks.network_factory import num_parameters
+from ..server_state import Weights
 from ..training.engine import broadcast_weights
 from ..training.objectives import Objective
 from ..training.optimizers import Optimizer

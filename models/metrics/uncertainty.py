@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..networks.network import Network
 from ..prng import fold_in
-from ..state import Weights
+from ..server_state import Weights
 from ..training.execution_plan import Kind, Plan, resolve
 
 _ROWS_AT_ONCE = 256  # fixed, since each piece draws its own masks

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..state import Weights
+from ..server_state import Weights
 from ..training.batch import Batch, ClientBatch
 from ..training.objectives import Objective
 from .network import Member, Network, register

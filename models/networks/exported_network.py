@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..state import Weights
+from ..server_state import Weights
 from .network import Network, register
 
 

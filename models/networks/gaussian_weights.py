@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..prng import fold_in, normal, uniform
-from ..state import Weights
+from ..server_state import Weights
 
 Noise = Literal["local", "flipout", "naive"]
 """How noise of weights reaches rows.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..prng import fold_in, uniform
-from ..state import Weights
+from ..server_state import Weights
 from .gaussian_weights import Draw, Layout, Noisy
 from .network import Network, register
 from .protocols import Descent, EncoderHeadStack, FusedSGD, LinearHead

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self, TypeVar, cast
 from torch import Tensor
 
 from ..prng import fold_in
-from ..state import Weights
+from ..server_state import Weights
 from ..training.batch import ClientBatch
 from ..training.objectives import Objective
 from .protocols import BatchedNetwork, EncoderHead, FusedSGD, LinearHead

@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from ..state import Weights
+from ..server_state import Weights
 from ..training.batch import Batch, ClientBatch
 from ..training.objectives import Objective
 

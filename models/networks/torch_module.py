@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from ..prng import Sketch, fold_in
-from ..state import Weights
+from ..server_state import Weights
 from ..training.batch import ClientBatch
 from ..training.objectives import Objective
 from .mlp import dense, drop, within

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..state import Weights
+from ..server_state import Weights
 from ..training.batch import ClientBatch
 from ..training.objectives import Objective
 from .network import Network

@@ -7,7 +7,7 @@ import numpy as np
 from models.shift import chi_square as test
 from models.shift.client_summaries.client_summary import Layout, Summaries
 from models.shift.nested_tests import ALPHA, LEAST_EFFECT, harmonic, kept_classes
-from models.shift.pairs import comparable
+from models.shift.pairwise_tables import comparable
 
 _AT_ONCE = 64  # pairs
 _LEAST = 0.5  # rows that are foreseen in a cell: none would forbid those that are there

@@ -9,7 +9,7 @@ from models.shift.fomichev.distances import Readings, distance_in_classes
 from models.shift.fomichev.paper_statistics import of_summaries
 from models.shift.fomichev.paper_verdict import GRADES, OverFeatures, judged, judged_all
 from models.shift.optimal_transport.wasserstein import feature_distances
-from models.shift.pairs import all_pairs
+from models.shift.pairwise_tables import all_pairs
 
 __all__ = ["GRADES", "EffectSizes", "effect_sizes"]
 

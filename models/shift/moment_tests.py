@@ -33,7 +33,7 @@ from models.shift.nested_tests import (
     priors,
     tested_shift,
 )
-from models.shift.pairs import Pairs
+from models.shift.pairwise_tables import Pairs
 
 _LEAST_DETERMINANT = 1e-3  # of the product of two variances
 _LEAST_KURTOSIS = 1.2

@@ -12,7 +12,7 @@ import numpy as np
 
 from models.shift import chi_square as test
 from models.shift.client_summaries.client_summary import LEAST_ROWS
-from models.shift.pairs import Pairs
+from models.shift.pairwise_tables import Pairs
 
 ALPHA, LEAST_EFFECT = 0.01, 0.1
 """Of a hypothesis over all features; φ, the effect below which a difference is none."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from models.shift.client_summaries.bins import edges, joined_bins
 from models.shift.client_summaries.client_summary import Layout, Summaries
-from models.shift.findings import Findings
+from models.shift.pairwise_results import Findings
 
 PAIRS, FEATURES = 3, 2
 """That are looked at: pairs, each of other groups, and features of each."""

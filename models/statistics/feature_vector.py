@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from . import moments, spectrum
-from .statistic import Found, Statistic, StatisticError
+from .statistic_base import Found, Statistic, StatisticError
 
 __all__ = ["KINDS", "Statistic", "StatisticError", "Statistics", "check", "compute", "length", "make", "too_few_rows"]
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .statistic import Found, Statistic, centred, need_classes, one_hot, target_columns, targets
+from .statistic_base import Found, Statistic, centred, need_classes, one_hot, target_columns, targets
 
 
 @dataclass(frozen=True)

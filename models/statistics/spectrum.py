@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .sign_convention import RULES, turned, unsigned, unsigned_cosine, unsigned_length
-from .statistic import Found, Statistic, centred, one_hot, one_hot_columns
+from .statistic_base import Found, Statistic, centred, one_hot, one_hot_columns
 
 _MOST = 10_000  # components or values
 _LONGEST = 1e9

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..networks.network import Network
 from ..networks.vision.grouped_layers import MOMENTUM
-from ..state import Weights
+from ..server_state import Weights
 from .engine import Rows, Training, batches
 from .execution_plan import resolve
 from .optimizers import along

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..networks.network import Network, learned
 from ..networks.protocols import Descent
 from ..prng import fold_in, shuffle, uniform
-from ..state import Weights
+from ..server_state import Weights
 from .batch import Batch
 from .execution_plan import Kind, Plan, resolve
 from .objectives import Objective, measures, slopes

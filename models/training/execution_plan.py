@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ..networks.network import Network
 from ..networks.protocols import BatchedNetwork, EncoderHead, EncoderHeadStack, FusedSGD
-from ..state import Weights
+from ..server_state import Weights
 from .batch import Batch, ClientBatch
 from .objectives import Objective
 from .optimizers import SGD, Optimizer

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..state import Weights
+from ..server_state import Weights
 
 OptimiserState = Mapping[str, Tensor]
 

@@ -31,7 +31,7 @@ from pydantic import Field, ValidationError
 
 from benchmarks.bench_results import BenchQuotes, BenchRecords
 from publications.curves import Record
-from publications.render.catalogue import lines, listing
+from publications.render.table_list import lines, listing
 from publications.render.template_values import Quotes
 from publications.sweep import Sweep
 from silos import strict_yaml

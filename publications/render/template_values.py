@@ -197,7 +197,7 @@ class Quotes:
         return f"{mean} ({interval})"
 
     def _recorded(self, pair: Pair) -> Mapping[str, Any]:
-        from publications.fill_table import difference
+        from publications.compare_with_published import difference
 
         record = difference(self._sweep, pair)
         if record is None:

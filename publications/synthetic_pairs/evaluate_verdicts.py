@@ -29,11 +29,11 @@ from models.shift.client_summaries.model_predictions import (
 )
 from models.shift.client_summaries.query import Query
 from models.shift.covariate_check import check_covariates
-from models.shift.findings import Findings, Look, findings
 from models.shift.fomichev.distances import Readings, distance_at_equal_priors
 from models.shift.fomichev.paper_statistics import statistics_of
 from models.shift.fomichev.paper_verdict import judged
 from models.shift.nested_tests import TYPES
+from models.shift.pairwise_results import Findings, Look, findings
 from publications.synthetic_pairs.generators import KnownPair
 
 LOOKS: Mapping[str, Look] = {"guarded": nested_tests.evidence, "moments": moment_tests.moment_evidence}

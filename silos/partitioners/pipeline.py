@@ -10,7 +10,7 @@ from silos.data_params import SplitParams
 from silos.dataset import At, Clients, Partition, Rows, blocks, labelled, natural, quantized_codes, split_codes
 from silos.partitioners.iid_partitioners import Owners
 from silos.partitioners.image_transforms import permute_pixels, rotation
-from silos.partitioners.missing_features import impute_means
+from silos.partitioners.impute_missing import impute_means
 from silos.partitioners.partition_params import (
     PARTITIONERS,
     Assignment,

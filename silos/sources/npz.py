@@ -8,7 +8,7 @@ from silos.dataset import Rows
 from silos.errors import UserError
 from silos.schema import Feature, is_table, twice
 from silos.sources.npz_archive import read_arrays
-from silos.sources.source_files import ROUNDED, split_names, stays_distinct
+from silos.sources.source_checks import ROUNDED, split_names, stays_distinct
 from silos.sources.source_params import Npz
 
 _DOUBLE = 52  # binary digits of a float64 behind the first

@@ -13,7 +13,7 @@ from numpy.lib import format as npy
 from silos.errors import UserError
 from silos.io.free_memory import must_fit
 from silos.schema import first_fault
-from silos.sources.source_files import must_be_there
+from silos.sources.source_checks import must_be_there
 
 _READABLE = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA}
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}

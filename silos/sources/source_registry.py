@@ -10,7 +10,7 @@ from silos.dataset import Rows
 from silos.errors import UserError
 from silos.plugin_registry import run_entry, taken
 from silos.schema import Feature
-from silos.sources.columns import described
+from silos.sources.declared_features import described
 from silos.sources.source_params import SOURCES, Folder, Npz, OwnSource, Source, Table
 from silos.versioning.hashing import file_digest
 

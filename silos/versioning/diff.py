@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from silos.data_overview import figures
 from silos.dataset import SPLITS
-from silos.heterogeneity import figures
 from silos.storage.client_table import ClientTable, empty_table
 from silos.storage.partition_store import MANIFEST, read_manifest
 from silos.versioning.history import files_of, inside, link

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from models import clustering
-from models.state import Weights
+from models.server_state import Weights
 from tasks.execution.task_types import server_step
 from tasks.messages.update_messages import Update
 

@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.model import Model
+from models.client_model import Model
 from models.networks.network import Member
 from models.networks.wrappers.codebook_network import COUNT, OWN, SHARED
-from models.state import ClientStateRefs, Weights
+from models.server_state import ClientStateRefs, Weights
 from models.training.execution_plan import Kind
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
-from tasks.execution.materialize import load_weights
+from tasks.execution.load_client_data import load_weights
 from tasks.messages.codebook_messages import CodebookExtension
 
 

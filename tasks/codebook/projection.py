@@ -3,14 +3,14 @@
 import torch
 from torch import Tensor
 
-from models.model import Model
+from models.client_model import Model
 from models.networks.wrappers.codebook_network import COUNT, OWN
 from models.prng import client_streams
 from models.training.engine import Training
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from tasks.codebook.token_kmeans import reportable_centroids
-from tasks.execution.materialize import load_weights
+from tasks.execution.load_client_data import load_weights
 from tasks.execution.task_types import step
 from tasks.messages.diagnosis_messages import ProjectedRows
 

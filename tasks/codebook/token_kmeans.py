@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.model import Model
+from models.client_model import Model
 from models.networks.network import Member
 from models.networks.wrappers.codebook_network import centres, centres_of_many
 from models.prng import client_streams
-from models.state import Weights
+from models.server_state import Weights
 from models.training.engine import Training
 from models.training.execution_plan import Kind, resolve
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
 from silos.errors import DivergedError
-from tasks.execution.materialize import different, load_rows, load_weights
+from tasks.execution.load_client_data import different, load_rows, load_weights
 from tasks.execution.task_types import server_step, step
 from tasks.messages.codebook_messages import Centroids
 from tasks.messages.message_policy import LEAST_ROWS

@@ -17,11 +17,11 @@ from models.shift.client_summaries.gaussian_mechanism import as_precise, counts_
 from models.shift.client_summaries.missing_reports import MissingReports, missing_reports
 from models.shift.client_summaries.query import Query
 from models.shift.effect_sizes import EffectSizes, effect_sizes
-from models.shift.findings import Findings, against_the_rest, alike, find_differences, findings
 from models.shift.fomichev.distances import Readings
 from models.shift.pair_details import PairDetails, pair_details
-from models.shift.pairs import all_pairs
-from models.shift.screening import chances, on_shared_bins, together
+from models.shift.pair_screening import chances, on_shared_bins, together
+from models.shift.pairwise_results import Findings, against_the_rest, alike, find_differences, findings
+from models.shift.pairwise_tables import all_pairs
 from tasks.diagnosis.report_summary import summaries
 from tasks.execution.task_types import server_step
 from tasks.messages.diagnosis_messages import NoisyCounts, ShiftNumbers

@@ -11,9 +11,9 @@ from models.shift.client_summaries.gaussian_mechanism import drawable
 from models.shift.client_summaries.missing_reports import MissingReports, missing_reports
 from models.shift.client_summaries.query import Query
 from models.shift.effect_sizes import EffectSizes, effect_sizes
-from models.shift.findings import Findings
 from models.shift.fomichev.distances import Readings
 from models.shift.pair_details import PairDetails, pair_details
+from models.shift.pairwise_results import Findings
 from tasks.diagnosis.compare_silos import Look, Pace, as_published, reports_of
 from tasks.execution.task_types import server_step
 from tasks.messages.diagnosis_messages import NoisyCounts, ShiftNumbers

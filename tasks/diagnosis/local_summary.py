@@ -17,7 +17,7 @@ from silos.errors import RefusalError
 from silos.privacy.differencing import EVERY, OTHER, Told
 from silos.privacy.ledger import Ledger
 from silos.storage.partition_store import open_missing
-from tasks.execution.materialize import different, load_rows
+from tasks.execution.load_client_data import different, load_rows
 from tasks.messages.diagnosis_messages import Refusal
 
 

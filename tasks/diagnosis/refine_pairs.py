@@ -9,8 +9,8 @@ from models.shift.client_summaries.client_summary import Summaries
 from models.shift.client_summaries.model_predictions import apportioned
 from models.shift.client_summaries.query import Query
 from models.shift.covariate_check import CovariateCheck, check_covariates
-from models.shift.findings import Findings
 from models.shift.pair_details import pair_details
+from models.shift.pairwise_results import Findings
 from tasks.diagnosis.compare_silos import Compared, reports_of
 from tasks.execution.task_types import server_step
 from tasks.messages.diagnosis_messages import NoisyCounts, PredictedCounts, ShiftNumbers

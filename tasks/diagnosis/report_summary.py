@@ -11,7 +11,7 @@ from models.shift.client_summaries.gaussian_mechanism import counts_sensitivity,
 from models.shift.client_summaries.query import Query
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
-from silos.limits import EPSILON
+from silos.param_limits import EPSILON
 from silos.privacy.ledger import Draw, Ledger
 from silos.privacy.privacy_budget import RHO, Unit
 from tasks.diagnosis.local_summary import LocalSummary, each_allowed

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from models.client_model import Model
 from models.metrics.task_metrics import TASK_METRICS, Task
 from models.metrics.uncertainty import Predictive, doubts, predictive
-from models.model import Model
 from models.training.engine import Metric, Training, per_example_metrics
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
-from tasks.execution.materialize import load_rows, load_weights
+from tasks.execution.load_client_data import load_rows, load_weights
 from tasks.execution.task_types import step
 from tasks.messages.codebook_messages import UncertaintyScores
 from tasks.messages.score_messages import Scores

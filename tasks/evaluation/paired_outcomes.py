@@ -17,7 +17,7 @@ from models.metrics.task_metrics import TASK_METRICS
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, open_common, open_stack
 from tasks.evaluation.evaluate import OUTCOMES
-from tasks.execution.materialize import has_enough_rows, load_rows
+from tasks.execution.load_client_data import has_enough_rows, load_rows
 from tasks.execution.task_types import step
 from tasks.messages.score_messages import ClassCounts, CommonSums, PairedSums, PriorShiftScores
 

@@ -3,12 +3,12 @@
 import math
 from dataclasses import replace
 
-from models.networks.registry import Network
-from models.state import Weights
+from models.networks.network_factory import Network
+from models.server_state import Weights
 from models.training.engine import Training, per_example_metrics
 from models.training.objectives import CrossEntropy, Objective, SquaredError
 from silos.cohort import Silos, Stack
-from tasks.execution.materialize import has_enough_rows, load_rows
+from tasks.execution.load_client_data import has_enough_rows, load_rows
 
 
 def validation_losses(

@@ -16,7 +16,7 @@ from prefect.settings import PREFECT_API_URL
 from prefect.task_runners import TaskRunner
 
 from silos.errors import UserError
-from tasks.execution.worker_pools import Call, Say, Workers
+from tasks.execution.worker_backends import Call, Say, Workers
 
 PATIENCE = 10.0  # seconds for a scheduler to answer, and then for its workers to come
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from models.model import Model
-from models.state import ClientStateRefs
+from models.client_model import Model
+from models.server_state import ClientStateRefs
 from silos.cohort import Cohort, Silos, Stack
-from tasks.execution.worker_pools import Call
+from tasks.execution.worker_backends import Call
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,16 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from models.client_model import Model
 from models.gaussians import plus
-from models.model import Model
 from models.networks.wrappers.ep_update import SiteTraining, SiteUpdate, train_site
 from models.networks.wrappers.tilted_posterior import Tilted
-from models.state import ClientStateRefs, Weights
+from models.server_state import ClientStateRefs, Weights
 from models.training.engine import Training, broadcast_weights
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
 from tasks.evaluation.validation_losses import validation_losses
-from tasks.execution.materialize import load_stacks, load_streams
+from tasks.execution.load_client_data import load_stacks, load_streams
 from tasks.execution.task_types import step
 from tasks.local_train import shares_of, store_client_state, weighted_sum
 from tasks.messages.update_messages import SiteUpdates

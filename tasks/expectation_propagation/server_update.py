@@ -9,12 +9,12 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
+from models.client_model import Model
 from models.gaussians import PRECISION
-from models.model import Model
-from models.state import ClientStateRefs, Weights
+from models.server_state import ClientStateRefs, Weights
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
-from tasks.execution.materialize import load_client_state
+from tasks.execution.load_client_data import load_client_state
 from tasks.execution.task_types import server_step, step
 from tasks.local_train import weighted_sum
 from tasks.messages.update_messages import SiteRemovals, SiteUpdates

@@ -7,7 +7,7 @@ from typing import Annotated
 from torch import Tensor
 
 from models.gaussians import PRECISION
-from models.state import Weights
+from models.server_state import Weights
 from tasks.messages.message_policy import FEW, FLOAT_BYTES, LEARNED, LEARNED_ADDED, SEVERAL_ADDED, Message, Numbers
 
 

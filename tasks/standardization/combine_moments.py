@@ -6,11 +6,11 @@ Each client says whether its training rows are far from unit scale: yes or no, a
 import numpy as np
 import torch
 
-from models.model import Model
+from models.client_model import Model
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.standardizer import Standardizer
-from tasks.execution.materialize import has_enough_rows, load_rows
+from tasks.execution.load_client_data import has_enough_rows, load_rows
 from tasks.execution.task_types import server_step, step
 from tasks.messages.statistics_messages import ScaleCheck, ScaleMoments
 

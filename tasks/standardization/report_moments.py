@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.model import Model
+from models.client_model import Model
 from models.shift.client_summaries.client_summary import Layout, too_few
 from models.shift.client_summaries.query import Query
 from silos.client_store import ClientStore
@@ -21,7 +21,7 @@ from silos.privacy.ledger import Ledger, Standing
 from silos.privacy.privacy_budget import Kind
 from silos.storage.manifest import Manifest, schema_of
 from tasks.diagnosis.local_summary import LocalSummary
-from tasks.execution.materialize import load_rows
+from tasks.execution.load_client_data import load_rows
 from tasks.execution.task_types import step
 from tasks.messages.message_policy import LEAST_ROWS
 from tasks.messages.statistics_messages import ScaleMoments

@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from models.state import ServerState
+from models.server_state import ServerState
 from silos.errors import UserError
 from silos.io.atomic_io import write_bytes
 from tasks.tracking.json_io import ANEW, compact, read_json

@@ -12,7 +12,7 @@ import pytest
 from flows.console import progress
 from flows.run import run
 from flows.servers.prefect_server import PrefectServer
-from tasks.execution.workers import open_workers
+from tasks.execution.open_workers import open_workers
 
 OWN = """
 import os

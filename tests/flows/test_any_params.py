@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from flows.cli import app
-from flows.cli.session import Session
+from flows.cli.command_session import Session
 from flows.experiment.project import Project
 from flows.methods.base import method_names
 from flows.partition import make

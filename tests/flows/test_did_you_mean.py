@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows.experiment.project import Project
-from flows.experiment.run.load_run import find_run
+from flows.experiment.run.load_finished_run import find_run
 from publications.published_tables import table_of
 from silos.errors import UserError
 from silos.storage.partition_store import read_manifest

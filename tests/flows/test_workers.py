@@ -9,10 +9,10 @@ import psutil
 import pytest
 from prefect.client.orchestration import get_client
 
-import tasks.execution.worker_pools
+import tasks.execution.worker_backends
 from silos.cohort import make_stacks, open_stack
 from silos.errors import UserError
-from tasks.execution import runner
+from tasks.execution import task_runner
 from tasks.execution.scheduling import assign_stacks
 from tasks.execution.task_types import OpaqueArgument
 
@@ -37,7 +37,7 @@ def test_the_weights_are_the_same_wherever_rounds_run(play_run, pools, prefect, 
     for kind in FAR:
         play_run("local_only", kind, 2)
     assert workers_now() == before != set()  # started once for several runs
-    prefect.settle(runner.started)
+    prefect.settle(task_runner.started)
     tasks = sorted((name, completed(run)) for run, name in flow_runs().items() if run not in others)
     assert tasks == [*zip(["run fedavg-seed0"] * 4, [11, 19, 19, 19], strict=True), *[("run local_only-seed0", 16)] * 2]
 
@@ -67,7 +67,7 @@ def test_a_round_whose_worker_dies_is_finished_with_the_same_bits(kind, play_run
 
 @pytest.mark.parametrize("kind", FAR)
 def test_a_run_whose_workers_keep_dying_says_so_and_resume_goes_on(kind, play_run, folder, monkeypatch, workers_now):
-    monkeypatch.setattr(tasks.execution.worker_pools, "NEW_POOLS", 0)
+    monkeypatch.setattr(tasks.execution.worker_backends, "NEW_POOLS", 0)
     expected = play_run("fedavg", "threads", 1)
     before = workers_now()
     with dask.config.set({"distributed.scheduler.allowed-failures": 0}), pytest.raises(UserError) as said:

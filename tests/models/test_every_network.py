@@ -13,8 +13,8 @@ from models.metrics.uncertainty import predictive
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP, Ending, dense
 from models.networks.network import Network, register, registered
+from models.networks.network_factory import from_json, kind_of, to_json
 from models.networks.protocols import BatchedNetwork
-from models.networks.registry import from_json, kind_of, to_json
 from models.networks.vision.cnn import CNN
 from models.networks.vision.cnn_bn import BatchNormCNN
 from models.networks.vision.resnet import Residual, ResNet18

@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 
 from models.networks.mlp import MLP
-from models.networks.registry import to_json
+from models.networks.network_factory import to_json
 from models.prng import server_stream
 from models.served_model import Answering
 from models.statistics.spectrum import Loadings
-from models.statistics.statistic import made_as
+from models.statistics.statistic_base import made_as
 
 FEATURES, CLASSES = 98, 3  # with the labels 101 columns, of which `free` and the signed rules make as many numbers
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from flows.console.safe_text import PlainConsole
-from publications import render_tables
+from publications import print_tables
 from publications.reproduce import reproduce
 from publications.results_file import without_places
 from publications.sweep import Sweep
@@ -116,7 +116,7 @@ def test_the_results_that_were_written_before_are_still_read(tmp_path, monkeypat
     shutil.copy(CHECKOUT / "docs" / "results" / "mcmahan.json", tmp_path / "docs" / "results")
     shutil.copy(CHECKOUT / "params.yaml", tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("publications.run_missing.run", None)  # nothing is run again
+    monkeypatch.setattr("publications.fill_sweep.run", None)  # nothing is run again
     found = reproduce.fn("mcmahan", "2NN")
     assert [row["values"] for row in found["rows"]] == [[36, 41, 40], [281, 263, 272]]
     assert [row["published"] for row in found["rows"]] == [87, 664]
@@ -157,7 +157,7 @@ def test_what_runs_say_together_is_recorded_once_and_made_up_for_where_it_is_mis
     found, written = reproduce("tiny.yaml", "whole"), results.read_text()
     assert set(found["ensembles"]["a"]) > {"accuracy", "mutual_information"}
     assert found["paired"][0]["difference"] == pytest.approx(found["rows"][0]["ours"] - found["rows"][1]["ours"])
-    monkeypatch.setattr("publications.run_missing.run", None)  # nothing is run again
+    monkeypatch.setattr("publications.fill_sweep.run", None)  # nothing is run again
     for lost in ("paired", "ensembles"):
         results.write_text(json.dumps({"whole": {k: v for k, v in json.loads(written)["whole"].items() if k != lost}}))
         assert reproduce("tiny.yaml", "whole") == found
@@ -261,7 +261,7 @@ def test_a_table_prints_within_120_columns(seeds_are):
         "experiment": "e",
     }
     console = PlainConsole(file=io.StringIO(), width=120)
-    render_tables.reproduce(found, console)
+    print_tables.reproduce(found, console)
     said = console.file.getvalue()
     assert max(map(len, said.splitlines())) <= 120
     assert ("draws of the data" in said) == (seeds_are == "data")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from publications import fill_table
+from publications import compare_with_published
 from publications.published_tables import Pair
 from publications.sweep import Sweep
 from silos.errors import UserError
@@ -57,9 +57,9 @@ def sweep(tmp_path, monkeypatch):
 
 def test_a_difference_is_of_the_seeds_that_both_cells_have_a_number_of(sweep):
     found = sweep("law", {"a": [0.5, None, 0.75], "b": [None, 0.125, 0.25]})
-    assert fill_table.difference(found, Pair(first="a", second="b"))["difference"] == 0.5
+    assert compare_with_published.difference(found, Pair(first="a", second="b"))["difference"] == 0.5
     apart = sweep("law", {"a": [0.5, None, None], "b": [None, 0.125, 0.25]})
-    assert fill_table.difference(apart, Pair(first="a", second="b")) is None
+    assert compare_with_published.difference(apart, Pair(first="a", second="b")) is None
 
 
 def test_a_table_of_other_runs_shows_its_own_measure_of_them(sweep):

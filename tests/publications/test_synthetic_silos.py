@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from publications import synthetic_silos
-from publications.fill_table import table_of_records
-from publications.pair_trials import tried
-from publications.run_missing import estimate, fill
+from publications.compare_with_published import table_of_records
+from publications.fill_sweep import estimate, fill
 from publications.sweep import Sweep
 from publications.synthetic_silos import said_of_silos
+from publications.verdict_trials import tried
 from silos.errors import UserError
 from tasks.diagnosis import compare_silos
 

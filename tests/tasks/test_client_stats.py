@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from flows.methods.fedavg import FedAvg
-from models.model import Model
-from models.state import ClientStateRefs
+from models.client_model import Model
+from models.server_state import ClientStateRefs
 from models.statistics.feature_vector import compute, make
 from silos.client_store import ClientStore
 from silos.cohort import Silos, Stack
@@ -20,7 +20,7 @@ from silos.errors import UserError
 from silos.sources.synthetic import coefficients
 from silos.storage.partition_store import open_client, write
 from tasks.client_stats import STATISTICS, PrivateStatistics, client_stats, report_stats
-from tasks.execution.materialize import load_weights
+from tasks.execution.load_client_data import load_weights
 from tasks.messages.message_policy import LEAST_ROWS
 from tasks.messages.statistics_messages import StatsKept, StatsMessage
 

@@ -9,21 +9,21 @@ import torch
 from sklearn.cluster import KMeans
 
 from flows.methods.common.codewords import common_codebooks
-from models.model import Model
+from models.client_model import Model
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
 from models.networks.wrappers.codebook_network import COUNT, OWN, SHARED, QuantizedNetwork
 from models.prng import server_stream
-from models.state import ClientStateRefs
+from models.server_state import ClientStateRefs
 from models.training.engine import broadcast_weights
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
 from silos.errors import UserError
 from tasks.codebook.token_kmeans import common_codes, report_centroids, tokens_of
 from tasks.codebook_extend import borrow_words, codebook_extend, codebook_replace
-from tasks.execution.materialize import load_rows
-from tasks.execution.runner import PlainRunner
+from tasks.execution.load_client_data import load_rows
 from tasks.execution.scheduling import Broadcast
+from tasks.execution.task_runner import PlainRunner
 from tasks.messages.codebook_messages import Centroids
 
 CLIENTS = {"oslo": 30, "lyon": 20, "one": 1}

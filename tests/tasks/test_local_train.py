@@ -15,7 +15,7 @@ from models.training.engine import Rows, broadcast_weights, train
 from silos.client_store import ClientStore
 from silos.cohort import Stack, make_stacks
 from tasks.aggregate import aggregate
-from tasks.execution.materialize import load_rows
+from tasks.execution.load_client_data import load_rows
 from tasks.execution.scheduling import assign_stacks
 from tasks.local_train import _SMALL, local_train, weighted_sum
 

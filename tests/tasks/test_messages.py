@@ -17,18 +17,18 @@ import tasks
 from flows.methods.context import on_cohorts
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
+from models.client_model import Model
 from models.gaussians import natural
-from models.model import Model
 from models.networks.mlp import MLP
 from models.networks.wrappers.codebook_network import COUNT, OWN, QuantizedNetwork
 from models.networks.wrappers.ep_update import SiteTraining
 from models.networks.wrappers.fediir_network import GradientMatching
 from models.networks.wrappers.tilted_posterior import Tilted
 from models.prng import server_stream
+from models.server_state import ClientStateRefs
 from models.shift.client_summaries.client_summary import Layout
 from models.shift.client_summaries.model_predictions import Design
 from models.shift.client_summaries.query import Query
-from models.state import ClientStateRefs
 from models.statistics.feature_vector import make
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack, open_stack

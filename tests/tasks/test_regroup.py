@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.model import Model
+from models.client_model import Model
 from models.prng import server_stream
 from silos.storage.partition_store import open_client
 from tasks.regroup import regroup

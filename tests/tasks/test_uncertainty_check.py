@@ -5,12 +5,12 @@ from itertools import combinations
 import pytest
 import torch
 
+from models.client_model import Model
 from models.metrics.uncertainty import together
-from models.model import Model
 from models.networks.mlp import MLP
 from models.prng import client_streams, fold_in, server_stream
 from silos.cohort import Stack
-from tasks.execution.materialize import load_rows
+from tasks.execution.load_client_data import load_rows
 from tasks.uncertainty_check import uncertainty_check
 
 CLIENTS = {"oslo": 9, "lyon": 7, "one": 1, "rome": 300}

@@ -6,7 +6,7 @@ from flows.methods import fedavg
 from flows.methods.base import RoundReport
 from flows.methods.context import RoundContext
 from flows.plugins import register_method
-from models.state import ServerState
+from models.server_state import ServerState
 
 
 @register_method("half_step")

@@ -12,7 +12,7 @@ from flows.diagnosis.text.phrases import brief, counted, short
 from flows.diagnosis.text.summary import sentences
 from flows.diagnosis.text.version_sentences import sentences_of_versions
 from models.shift.nested_tests import TYPES
-from tasks.tracking.name_rules import as_markdown
+from tasks.tracking.metric_names import as_markdown
 
 _SCALE = (
     "strength: negligible, moderate, significant or critical on the scale of Fomichev, Kholod and Kocheshkov, of the middle "

@@ -8,7 +8,7 @@ from models.shift import moment_tests
 from models.shift.classify import FEWEST
 from models.shift.client_summaries import gaussian_mechanism
 from models.shift.client_summaries.client_summary import LEAST_ROWS
-from models.shift.findings import WHY
+from models.shift.pairwise_results import WHY
 
 
 def note_of(line: Mapping[str, Any], names: Sequence[str], report: Mapping[str, Any]) -> str | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from flows.diagnosis.text.inconclusive import clause, shared
 from flows.diagnosis.text.phrases import counted, joined
-from models.shift.findings import WHY
+from models.shift.pairwise_results import WHY
 
 _MOVED = {
     "feature": "inputs moved, P(x)",

@@ -7,11 +7,11 @@ from typing import Any
 from flows.console import progress
 from flows.console.interruption import interruption
 from flows.console.run_logging import log_notes, log_result, log_round, log_warnings
-from flows.experiment.baseline import baseline
 from flows.experiment.callbacks.callback import Callback, PlayedRound
+from flows.experiment.constant_baseline import baseline
 from flows.experiment.evaluation import for_scored, last_scores, scored_model, scores_of_others
 from flows.experiment.figure_context import FigureContext, draw_figures
-from flows.experiment.run.mlflow_run import final_artifacts, run_spec
+from flows.experiment.run.mlflow_run_metadata import final_artifacts, run_spec
 from flows.experiment.run.round_record import means_of, seconds_of, totals_of
 from flows.experiment.run.run_context import RunContext
 from flows.experiment.standardization.run_warnings import (
@@ -21,7 +21,7 @@ from flows.experiment.standardization.run_warnings import (
     notes_of_training,
 )
 from flows.methods.samplers.client_sampler import SampledClients
-from models.networks.registry import num_trainable
+from models.networks.network_factory import num_trainable
 from tasks.tracking.checkpoint import Checkpoint
 from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.async_logger import MLflowLogger

@@ -15,7 +15,7 @@ from flows.console import progress
 from flows.experiment import prefect_artifacts
 from flows.experiment.comparison.trials import Plan
 from flows.experiment.project import Project
-from flows.experiment.run.mlflow_run import dataset, git_commit
+from flows.experiment.run.mlflow_run_metadata import dataset, git_commit
 from models.metrics.task_metrics import TaskMetrics
 from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.async_logger import MLflowLogger

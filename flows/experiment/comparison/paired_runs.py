@@ -11,7 +11,7 @@ from models.metrics.paired_difference import Difference, Stratum, difference
 from models.metrics.task_metrics import TaskMetrics
 from silos.cohort import Silos
 from tasks.evaluation.paired_outcomes import Kept, pair_common_rows, pair_outcomes, score_by_class, score_prior_shift
-from tasks.execution.runner import Runner
+from tasks.execution.task_runner import Runner
 from tasks.messages.score_messages import ClassCounts, CommonSums, PairedSums, PriorShiftScores
 
 _STACK = 16  # clients; sums over common rows are added stack by stack, so it is the same wherever they are computed

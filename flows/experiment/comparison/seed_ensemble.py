@@ -9,10 +9,10 @@ from flows.experiment.run.run_folder import RunFolder
 from flows.experiment.standardization.fit_standardizer import scaled_as
 from flows.methods.base import Method
 from flows.methods.context import RoundContext
-from models.model import Model
+from models.client_model import Model
 from silos.client_store import ClientStore
 from tasks.evaluation.evaluate import ensemble_check
-from tasks.execution.runner import PrefectRunner, Runner
+from tasks.execution.task_runner import PrefectRunner, Runner
 from tasks.tracking.checkpoint import load_state
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 from flows.console.run_logging import log_warnings
 from flows.experiment.run.run_folder import Files, RetainedRefs, RunFolder
-from models.state import ServerState
+from models.server_state import ServerState
 
 SHARE = 0.5
 """Of a round's seconds: a commit that takes more does not hold up the next round.

@@ -7,7 +7,7 @@ from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder, run_name
 from flows.methods.base import Method
 from flows.methods.context import TrainingSetup
-from models.training.autotune import even_stack_size
+from models.training.engine_selection import even_stack_size
 
 
 def fingerprint_of(project: Project, setup: TrainingSetup, method: Method, method_name: str) -> dict[str, Any]:

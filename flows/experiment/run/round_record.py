@@ -10,7 +10,7 @@ from flows.methods.round_report import RoundReport
 from models.metrics.task_metrics import TaskMetrics
 from silos.cohort import Silos
 from tasks.messages.score_messages import Scores
-from tasks.tracking.name_rules import parts
+from tasks.tracking.metric_names import parts
 from tasks.tracking.result_tables import by_client, summary
 
 

@@ -15,9 +15,9 @@ from flows.methods.base import Method, start_method
 from flows.methods.context import RoundContext, TrainingSetup
 from flows.methods.samplers.client_sampler import SampledClients, Sampler
 from flows.plugins import METHODS
-from models.state import ServerState
+from models.server_state import ServerState
 from silos.client_store import ClientStore
-from tasks.execution.runner import PrefectRunner
+from tasks.execution.task_runner import PrefectRunner
 from tasks.tracking.checkpoint import Checkpoint, load_state
 from tasks.tracking.mlflow_logging.run_spec import FinalArtifacts
 

@@ -11,13 +11,13 @@ from flows.experiment.project import Project, experiment
 from flows.experiment.run.run_folder import RunFolder
 from flows.experiment.standardization.run_warnings import Note, note_of_earlier
 from flows.methods.context import RoundContext, RoundCost, TrainingSetup
-from models.model import Model
+from models.client_model import Model
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError
 from silos.standardizer import NO_STANDARDIZATION, Standardization, Standardizer
 from silos.storage.manifest import schema_of
-from tasks.execution.runner import PlainRunner, Runner
+from tasks.execution.task_runner import PlainRunner, Runner
 from tasks.messages.message_policy import LEAST_ROWS
 from tasks.messages.statistics_messages import ScaleMoments
 from tasks.standardization.combine_moments import combine_moments

@@ -18,13 +18,13 @@ from flows.experiment.figure_context import FigureWriter
 from flows.methods.base import Method, RoundReport
 from flows.methods.common import correctness_overlap
 from flows.methods.common.clusters import members, model_of_groups, of_group, train_together
-from flows.methods.common.round_figures import group_history
+from flows.methods.common.method_figures import group_history
 from flows.methods.context import RoundContext, TrainingSetup
+from models.client_model import Model
 from models.clustering import Assign, Overlap
-from models.model import Model
 from models.prng import server_stream
-from models.state import ClientStateRefs, ServerState, Weights
-from silos import limits
+from models.server_state import ClientStateRefs, ServerState, Weights
+from silos import param_limits
 from tasks.aggregate import aggregate
 from tasks.clustering.overlap_clustering import Overlapping, overlap
 from tasks.local_train import local_train
@@ -45,7 +45,7 @@ class SelectiveAuthors(Method):
     tested_model = "personal"
 
     local_rounds: int = Field(
-        5, ge=0, le=limits.TIMES, description="E1: rounds alone; 0: no groups, federated training"
+        5, ge=0, le=param_limits.TIMES, description="E1: rounds alone; 0: no groups, federated training"
     )
     averaging: Literal["in_turn", "mean"] = Field(
         "in_turn", description="a group trains one tensor in turn, or each client a copy"

@@ -18,16 +18,16 @@ from flows.methods.base import Method, RoundReport
 from flows.methods.common import codebook_stages
 from flows.methods.common.codebook_stages import SECTION, Check, Until
 from flows.methods.common.codewords import doubts, with_classes, with_codes
+from flows.methods.common.method_figures import stages
 from flows.methods.common.network_checks import fitting
-from flows.methods.common.round_figures import stages
 from flows.methods.context import RoundContext, TrainingSetup
-from models.model import Model
+from models.client_model import Model
 from models.networks.deep_ensemble import plain
-from models.networks.registry import Network
+from models.networks.network_factory import Network
 from models.networks.wrappers.codebook_network import SHARED
 from models.prng import server_stream
-from models.state import ServerState
-from silos import limits
+from models.server_state import ServerState
+from silos import param_limits
 from tasks.codebook_extend import codebook_extend, codebook_replace
 from tasks.execution.task_types import ClientStep
 
@@ -37,18 +37,20 @@ class UEFLAuthors(Method):
 
     tested_model = "personal"
 
-    words: int = Field(64, ge=1, le=limits.CHANNELS, description="V: words at the start and of each extension")
-    segments: int = Field(1, ge=1, le=limits.CHANNELS, description="slices of the channels that take a word each")
-    commitment: float = Field(0.25, ge=0, le=limits.MAX_REAL, description="weight that draws features to their words")
-    code_weight: float = Field(
-        1.0, ge=0, le=limits.MAX_REAL, description="weight of the codebook's loss beside the objective"
+    words: int = Field(64, ge=1, le=param_limits.CHANNELS, description="V: words at the start and of each extension")
+    segments: int = Field(1, ge=1, le=param_limits.CHANNELS, description="slices of the channels that take a word each")
+    commitment: float = Field(
+        0.25, ge=0, le=param_limits.MAX_REAL, description="weight that draws features to their words"
     )
-    start_scale: float = Field(1.0, gt=0, le=limits.MAX_REAL, description="spread of the first words")
-    first_rounds: int = Field(20, ge=1, le=limits.TIMES, description="rounds of the first stage")
-    more_rounds: int = Field(10, ge=1, le=limits.TIMES, description="rounds of every later stage")
-    stages: int = Field(5, ge=1, le=limits.TIMES, description="stages at most")
+    code_weight: float = Field(
+        1.0, ge=0, le=param_limits.MAX_REAL, description="weight of the codebook's loss beside the objective"
+    )
+    start_scale: float = Field(1.0, gt=0, le=param_limits.MAX_REAL, description="spread of the first words")
+    first_rounds: int = Field(20, ge=1, le=param_limits.TIMES, description="rounds of the first stage")
+    more_rounds: int = Field(10, ge=1, le=param_limits.TIMES, description="rounds of every later stage")
+    stages: int = Field(5, ge=1, le=param_limits.TIMES, description="stages at most")
     tolerance: float = Field(
-        0.1, ge=-1, le=limits.MAX_REAL, description="gamma: doubt above the mean by this is uncertain"
+        0.1, ge=-1, le=param_limits.MAX_REAL, description="gamma: doubt above the mean by this is uncertain"
     )
     until: Until = Field("certain", description="certain ends the run when nobody is uncertain")
 

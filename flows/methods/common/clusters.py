@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from flows.methods.context import RoundContext, TrainingSetup
-from models.model import Model, OfGroups
-from models.state import ServerState, Weights
+from models.client_model import Model, OfGroups
+from models.server_state import ServerState, Weights
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 from tasks.messages.update_messages import Update

@@ -11,11 +11,11 @@ from flows.methods.base import RoundReport
 from flows.methods.common.codewords import codebook_message, counted, local_codes
 from flows.methods.common.network_checks import apart
 from flows.methods.context import RoundContext
-from models.model import Model
+from models.client_model import Model
 from models.networks.deep_ensemble import plain
-from models.networks.registry import Network
+from models.networks.network_factory import Network
 from models.networks.wrappers.codebook_network import OWN, SHARED
-from models.state import ClientStateRefs, ServerState, Weights
+from models.server_state import ClientStateRefs, ServerState, Weights
 from tasks.aggregate import aggregate
 from tasks.execution.task_types import ClientStep
 from tasks.local_train import local_train

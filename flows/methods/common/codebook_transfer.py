@@ -8,10 +8,10 @@ import torch
 
 from flows.methods.common.codewords import Held, counted, local_codes
 from flows.methods.context import RoundContext
-from models.model import Model
+from models.client_model import Model
 from models.networks.deep_ensemble import each_made, plain
 from models.networks.wrappers.codebook_network import COUNT, OWN
-from models.state import ClientStateRefs
+from models.server_state import ClientStateRefs
 from tasks.codebook_extend import borrow_words, codebook_extend
 from tasks.execution.scheduling import Broadcast
 from tasks.uncertainty_check import uncertainty_check

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from flows.methods.common.network_checks import offering
 from flows.methods.context import RoundContext, TrainingSetup
-from models.model import Model
+from models.client_model import Model
 from models.networks.deep_ensemble import each_made
-from models.networks.registry import Network
+from models.networks.network_factory import Network
 from models.networks.wrappers.codebook_network import COUNT, SHARED, QuantizedNetwork, most_segments
 from models.prng import server_stream
 from silos.errors import UserError

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from flows.methods.context import RoundContext
-from models.model import Model
+from models.client_model import Model
 from models.networks.wrappers.per_row_context import STATISTICS
 from models.prng import client_streams, normal
-from models.state import ClientStateRefs, ServerState, Weights
+from models.server_state import ClientStateRefs, ServerState, Weights
 from models.statistics.feature_vector import Statistic, StatisticError, length
 from models.statistics.spectrum import Loadings
-from models.statistics.statistic import STEADY
+from models.statistics.statistic_base import STEADY
 from silos.cohort import Silos
 from silos.errors import UserError
 from tasks.client_stats import client_stats

@@ -14,10 +14,10 @@ import torch
 from flows.experiment.client_optimizer_state import ClientOptimizerStates
 from flows.methods.common.clusters import members, of_group, train_groups, train_together
 from flows.methods.context import RoundContext, TrainingSetup
+from models.client_model import Model
 from models.clustering import Assign, Overlap
-from models.model import Model
 from models.prng import server_stream
-from models.state import ServerState, Weights
+from models.server_state import ServerState, Weights
 from silos.cohort import open_common
 from silos.dataset import some
 from silos.errors import UserError

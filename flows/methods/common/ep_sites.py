@@ -7,13 +7,13 @@ import torch
 
 from flows.methods.base import RoundReport
 from flows.methods.context import RoundContext, TrainingSetup
+from models.client_model import Model
 from models.gaussians import DEVIATION, PRECISION, PULL, Natural, gaussian_names, raw_of
-from models.model import Model
-from models.networks.registry import Network, kind_of
+from models.networks.network_factory import Network, kind_of
 from models.networks.wrappers.tilted_posterior import RAW
 from models.networks.wrappers.variational import Bias, is_gaussian, without
 from models.prng import server_stream
-from models.state import ClientStateRefs, ServerState, Weights
+from models.server_state import ClientStateRefs, ServerState, Weights
 from silos.errors import UserError
 from tasks.expectation_propagation.client_update import POSTERIOR
 from tasks.expectation_propagation.server_update import absorb_apart, absorb_sites, divide_out, remove_sites

@@ -4,9 +4,9 @@ import torch
 
 from flows.methods.base import RoundReport
 from flows.methods.context import RoundContext
-from models.model import Model
-from models.networks.registry import learned
-from models.state import ServerState, Weights
+from models.client_model import Model
+from models.networks.network_factory import learned
+from models.server_state import ServerState, Weights
 from tasks.aggregate import aggregate
 from tasks.gradients import full_gradient
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from flows.methods.common.network_checks import apart
 from flows.methods.context import RoundContext, TrainingSetup
-from models.model import Model
+from models.client_model import Model
 from models.prng import server_stream
-from models.state import ClientStateRefs, ServerState, Weights
+from models.server_state import ClientStateRefs, ServerState, Weights
 from tasks.measure_batchnorm import local_batchnorm_statistics
 from tasks.messages.update_messages import Update
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from flows.methods.context import TrainingSetup
 from models.networks.mlp import MLP
-from models.networks.registry import Network, kind_of, size
+from models.networks.network_factory import Network, kind_of, size
 from models.networks.vision.cnn import CNN
-from models.state import Weights
+from models.server_state import Weights
 from models.training.optimizers import PARAMETER_BYTES
 from silos.errors import UserError
 from silos.io.free_memory import must_fit

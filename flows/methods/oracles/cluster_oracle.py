@@ -6,9 +6,9 @@ the groups are the domains that the partition wrote down; every group g:  w_g <-
 from flows.methods.base import Method, RoundReport
 from flows.methods.common.clusters import members, model_of_groups, train_groups, train_together
 from flows.methods.context import RoundContext, TrainingSetup
-from models.model import Model
+from models.client_model import Model
 from models.prng import server_stream
-from models.state import ServerState
+from models.server_state import ServerState
 from silos.cohort import Silos
 
 

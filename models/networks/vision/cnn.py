@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import max_pool2d
 
 from ...prng import fold_in
-from ...state import Weights
+from ...server_state import Weights
 from ..mlp import Ending, dense, dense_weights, within
 from ..network import Network, register
 from ..protocols import EncoderHead, EncoderHeadStack, LinearHead

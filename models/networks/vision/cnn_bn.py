@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import max_pool2d
 
 from ...prng import fold_in
-from ...state import Weights
+from ...server_state import Weights
 from ...training.batch import Batch, ClientBatch
 from ...training.objectives import Objective
 from ..mlp import dense, dense_weights, drop, within

@@ -10,11 +10,19 @@ from torch import Tensor
 from torch.nn.functional import gelu
 
 from ...prng import fold_in
-from ...state import Weights
+from ...server_state import Weights
 from ..mlp import Ending, before_last, dense, dense_weights, drop
 from ..network import Network
 from ..protocols import EncoderHeadCostStack
-from .grouped_layers import BUFFERS, GroupedLayers, Layers, PlainLayers, fold_images, norm_weights, unfold_images
+from .grouped_layers import (
+    BUFFERS,
+    GroupedLayers,
+    Layers,
+    PlainLayers,
+    fold_images,
+    norm_weights,
+    unfold_images,
+)
 
 
 @dataclass(frozen=True)

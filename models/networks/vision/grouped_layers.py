@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import batch_norm, conv2d
 
 from ...prng import fold_in, uniform
-from ...state import Weights
+from ...server_state import Weights
 from ..gaussian_weights import Draw, Layout, Noisy
 
 BUFFERS = ("mean", "variance")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...state import Weights
+from ...server_state import Weights
 from .encoder_head import EncoderHeadNetwork
 from .grouped_layers import Layers
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...prng import fold_in, uniform
-from ...state import Weights
+from ...server_state import Weights
 from ...training.batch import Batch, ClientBatch
 from ...training.objectives import Objective
 from ..mlp import MLP, dense, drop, linear, within

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...prng import fold_in, normal
-from ...state import Weights
+from ...server_state import Weights
 from ...training.batch import Batch, ClientBatch
 from ...training.execution_plan import Kind, resolve
 from ...training.objectives import Objective

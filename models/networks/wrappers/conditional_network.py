@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...prng import fold_in
-from ...state import Weights
+from ...server_state import Weights
 from ..mlp import within
 from ..network import Network, register
 from ..protocols import BatchedNetwork

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ...prng import fold_in, uniform
-from ...state import Weights
+from ...server_state import Weights
 from ..mlp import dense, dense_weights
 from ..network import register
 from ..wrapper import EncoderHeadWrapper

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...gaussians import PRECISION, PULL, Natural, gaussian_names, positive, raw_of
-from ...state import Weights
+from ...server_state import Weights
 from ...training.engine import Rows, Training, train
 from ...training.execution_plan import resolve
 from ...training.optimizers import along

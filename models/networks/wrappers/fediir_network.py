@@ -7,7 +7,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from ...state import Weights
+from ...server_state import Weights
 from ...training.batch import Batch, ClientBatch
 from ...training.engine import Rows
 from ...training.execution_plan import Kind, resolve

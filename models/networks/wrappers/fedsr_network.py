@@ -8,7 +8,7 @@ from torch.linalg import vector_norm
 from torch.nn.functional import softplus
 
 from ...prng import fold_in, normal
-from ...state import Weights
+from ...server_state import Weights
 from ...training.batch import Batch, ClientBatch
 from ...training.objectives import Objective
 from ..mlp import dense, dense_weights, linear, within

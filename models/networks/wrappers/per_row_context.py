@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...state import Weights
+from ...server_state import Weights
 from ..network import Network, register
 from ..protocols import BatchedNetwork
 from ..wrapper import NetworkWrapper

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...gaussians import DEVIATION, PRECISION, divergence, gaussian_names, positive
-from ...state import Weights
+from ...server_state import Weights
 from ...training.batch import Batch, ClientBatch
 from ...training.objectives import Objective
 from ..gaussian_weights import Noise, Noisy

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...gaussians import DEVIATION
 from ...prng import fold_in, server_stream
-from ...state import Weights
+from ...server_state import Weights
 from ..gaussian_weights import Noise, Noisy
 from ..network import Network, register
 from ..protocols import BatchedNetwork

@@ -20,7 +20,7 @@ from models.shift.fomichev.distances import (
 )
 from models.shift.fomichev.paper_statistics import Statistics
 from models.shift.nested_tests import TYPES
-from models.shift.pairs import all_pairs
+from models.shift.pairwise_tables import all_pairs
 
 GRADES = ("negligible", "moderate", "significant", "critical")
 

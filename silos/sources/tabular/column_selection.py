@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from silos.errors import UserError, shown
-from silos.sources.source_files import stays_distinct
+from silos.sources.source_checks import stays_distinct
 from silos.sources.tabular.column_kinds import Column
 from silos.sources.tabular.table_reader import TableSample
 

@@ -12,7 +12,7 @@ from pyarrow import parquet
 from silos.errors import UserError, shown
 from silos.io.free_memory import must_fit
 from silos.schema import twice
-from silos.sources.source_files import must_be_there
+from silos.sources.source_checks import must_be_there
 from silos.sources.tabular.column_kinds import AS_WRITTEN, Column, Conventions, typed, written
 from silos.sources.tabular.csv_file import read_csv
 

@@ -11,7 +11,7 @@ import numpy as np
 from silos.dataset import Rows, some
 from silos.errors import UserError, shown
 from silos.schema import Feature, first_fault
-from silos.sources.source_files import split_names
+from silos.sources.source_checks import split_names
 from silos.sources.source_params import Table
 from silos.sources.tabular.column_kinds import ODD_NUMBERS, Column, Conventions
 from silos.sources.tabular.column_selection import fault_of_numbers, is_row_number, must_be_single, must_be_usable

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from silos.errors import UserError
+from tasks.tracking.address_masking import masked
 from tasks.tracking.checkpoint import Journal
 from tasks.tracking.json_io import read_json, write_json
+from tasks.tracking.metric_names import parts
 from tasks.tracking.mlflow_logging.connection import connect, trouble, usable_experiment
 from tasks.tracking.mlflow_logging.run_spec import VIEW, FinalArtifacts, RunSpec, note, run_source
-from tasks.tracking.name_rules import parts
-from tasks.tracking.uri import masked
 
 
 def metric_entities(record: Mapping[str, Any], **of: str) -> list[Any]:

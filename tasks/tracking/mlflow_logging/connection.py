@@ -12,9 +12,9 @@ from typing import Any
 
 from silos.errors import UserError
 from silos.io.proxies import must_be_reachable
+from tasks.tracking.address_masking import masked
 from tasks.tracking.full_disk import file_system
 from tasks.tracking.json_io import plain_path
-from tasks.tracking.uri import masked
 
 _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",

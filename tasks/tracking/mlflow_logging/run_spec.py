@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
-from tasks.tracking.uri import masked
+from tasks.tracking.address_masking import masked
 
 VIEW = "siloflow"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from silos.io.atomic_io import write_bytes
-from tasks.tracking.name_rules import legible
+from tasks.tracking.metric_names import legible
 
 # Okabe and Ito's palette: told apart also by colour-blind readers
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"]

@@ -10,7 +10,7 @@ from flows.cli import profile_model as page
 from flows.cli.profile_model import cost
 from flows.experiment.project import Project
 from flows.methods.fedavg import FedAvg
-from models.networks.registry import registered
+from models.networks.network_factory import registered
 from models.prng import server_stream
 from silos.errors import UserError
 
@@ -18,7 +18,7 @@ OWN = """
 from dataclasses import dataclass
 from flows.methods import fedavg
 from flows.plugins import register_method
-from models.model import Model
+from models.client_model import Model
 from models.networks.wrapper import NetworkWrapper
 
 @dataclass(frozen=True)

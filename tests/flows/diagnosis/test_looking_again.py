@@ -11,7 +11,7 @@ from publications.synthetic_pairs.fixed_pairs import SixFeatures
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger
 from tasks.diagnosis import compare_silos
-from tasks.execution.runner import PlainRunner
+from tasks.execution.task_runner import PlainRunner
 
 LOOK = "diagnose.second_look=true"
 LAWS = {

@@ -5,7 +5,7 @@ import numpy as np
 from flows.diagnose import examined
 from flows.diagnosis.version_comparison import compare_with_version
 from publications.synthetic_pairs.fixed_pairs import SixFeatures
-from tasks.execution.runner import PlainRunner
+from tasks.execution.task_runner import PlainRunner
 
 FEATURES, CLASSES, CELLS = 2, 2, 33
 MOMENTS = 4 * (1 + CLASSES + FEATURES * (CLASSES + 1) * 5)

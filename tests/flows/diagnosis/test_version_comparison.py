@@ -7,12 +7,12 @@ import pytest
 
 from flows.diagnose import examined
 from flows.diagnosis.version_comparison import compare_with_version
-from models.shift import findings
+from models.shift import pairwise_results
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger
 from tasks.diagnosis import compare_silos
 from tasks.diagnosis import compare_silos as pace
-from tasks.execution.runner import PlainRunner
+from tasks.execution.task_runner import PlainRunner
 
 NAMED = [{"name": "heart", "low": -5, "high": 5}, {"name": "lung", "low": -5, "high": 5}]
 
@@ -275,7 +275,7 @@ def test_a_long_comparison_says_how_far_it_is_and_a_short_one_says_nothing(world
     against(own, before)
     assert told.said == []
     monkeypatch.setattr(pace, "_EVERY", 0.0)
-    monkeypatch.setattr(findings, "_AT_ONCE", 1)
+    monkeypatch.setattr(pairwise_results, "_AT_ONCE", 1)
     against(own, before)
     compared = [f"types of shift: {done} of 3 pairs compared" for done in (1, 2)]
     assert told.said == compared

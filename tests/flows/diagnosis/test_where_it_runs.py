@@ -8,7 +8,7 @@ import pytest
 
 from flows.diagnose import diagnose, examined
 from flows.diagnosis.version_comparison import compare_with_version
-from tasks.execution.runner import PlainRunner
+from tasks.execution.task_runner import PlainRunner
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from silos.cohort import Silos, open_common
 from silos.data_params import DataParams
 from silos.storage.partition_store import write
 from tasks.evaluation.evaluate import evaluate
-from tasks.tracking.name_rules import fault
+from tasks.tracking.metric_names import fault
 from tasks.tracking.result_tables import by_client
 
 DIGITS = {"name": "digits", "seed": 0, "source": {"kind": "digits"}}

@@ -24,7 +24,7 @@ from flows.experiment.run.run_folder import RunFolder
 from models.metrics.task_metrics import TASK_METRICS
 from silos.client_store import ClientStore
 from silos.errors import UserError
-from tasks.execution.workers import check
+from tasks.execution.open_workers import check
 from tasks.tracking.checkpoint import load_state
 from tasks.tracking.json_io import unwritable, write_json
 from tasks.tracking.mlflow_logging.async_logger import MLflowLogger
@@ -434,7 +434,7 @@ def test_a_run_that_only_lacks_its_result_reports_the_best_round_as_before(play_
 
 def test_dask_that_is_not_installed_is_told_with_the_command_that_installs_it(monkeypatch):
     check("dask")
-    monkeypatch.setattr("tasks.execution.workers._installed", lambda _: False)
+    monkeypatch.setattr("tasks.execution.open_workers._installed", lambda _: False)
     with pytest.raises(UserError, match=r"`pip install -c constraints\.txt -e '\.\[dask\]'` installs it"):
         check("dask")
     check("processes")

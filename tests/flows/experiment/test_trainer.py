@@ -22,9 +22,9 @@ from flows.experiment.trainer import Trainer, default_callbacks
 from flows.methods.base import RoundReport
 from flows.methods.context import RoundContext
 from flows.methods.fedavg import FedAvg
-from models.state import ServerState, Weights
+from models.server_state import ServerState, Weights
 from silos.errors import UserError
-from tasks.execution.runner import PlainRunner
+from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.checkpoint import load_state
 from tasks.tracking.json_io import read_json, write_json
 from tasks.tracking.mlflow_logging.connection import connect

@@ -10,17 +10,17 @@ from torch import Tensor
 from flows.experiment.figure_context import FigureContext, draw_figures
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
-from models.model import Model
+from models.client_model import Model
 from models.networks.deep_ensemble import DeepEnsemble
-from models.networks.registry import Network, is_bundled
+from models.networks.network_factory import Network, is_bundled
 from models.networks.wrapper import NetworkWrapper
 from models.prng import server_stream
-from models.state import ClientStateRefs
+from models.server_state import ClientStateRefs
 from models.training.engine import Training, train
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from tasks.aggregate import aggregate
-from tasks.execution.materialize import load_stacks
+from tasks.execution.load_client_data import load_stacks
 from tasks.execution.task_types import step
 from tasks.local_train import local_train
 from tasks.messages.message_policy import FEW, Message, Numbers

@@ -11,7 +11,7 @@ import torch
 from flows.methods.cfl import CFL
 from flows.methods.common.clusters import Tree
 from flows.methods.fedavg import FedAvg
-from models.model import Model
+from models.client_model import Model
 from models.networks.vision.resnet import Residual
 from models.training.optimizers import SGD
 from tasks.aggregate import aggregate

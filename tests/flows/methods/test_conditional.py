@@ -15,7 +15,7 @@ from flows.methods.fedavg import FedAvg
 from flows.methods.fedsgd import FedSGD
 from models.metrics.task_metrics import TASK_METRICS
 from models.networks.mlp import MLP
-from models.networks.registry import num_parameters
+from models.networks.network_factory import num_parameters
 from models.networks.vision.cnn import CNN
 from models.training.objectives import SquaredError
 from models.training.optimizers import SGD, Adam

@@ -8,8 +8,8 @@ import torch
 
 from flows.methods.context import RoundContext
 from flows.methods.fedavg import FedAvg
-from models.model import Model
-from models.state import ClientStateRefs
+from models.client_model import Model
+from models.server_state import ClientStateRefs
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
 from tasks.execution.scheduling import Broadcast

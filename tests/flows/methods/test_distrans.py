@@ -9,7 +9,7 @@ from flows.methods.distrans import DisTrans
 from flows.methods.fedavg import FedAvg
 from models.networks.mlp import MLP
 from models.networks.wrappers.conditional_network import Ensemble
-from models.state import ServerState
+from models.server_state import ServerState
 from models.training.optimizers import SGD
 from silos.errors import UserError
 

@@ -10,14 +10,14 @@ import torch
 from flows.experiment.plugin_loader import load
 from flows.methods.base import Method, find_method, method_names
 from models import prng
-from models.state import ClientStateRefs
+from models.server_state import ClientStateRefs
 from models.training.engine import per_example_metrics
 from models.training.optimizers import Adam
 from silos.client_store import ClientStore
 from silos.cohort import Stack
 from silos.errors import UserError
 from tasks.evaluation.evaluate import evaluate
-from tasks.execution.materialize import load_rows, load_weights
+from tasks.execution.load_client_data import load_rows, load_weights
 from tasks.tracking.checkpoint import load_state, save_state
 from tasks.tracking.result_tables import by_client, summary
 

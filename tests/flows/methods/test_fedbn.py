@@ -20,7 +20,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Stack, open_common
 from silos.errors import UserError
 from tasks.evaluation.evaluate import evaluate
-from tasks.execution.materialize import load_weights
+from tasks.execution.load_client_data import load_weights
 from tasks.measure_batchnorm import common_batchnorm_statistics
 from tasks.tracking.checkpoint import load_state, save_state
 from tasks.tracking.result_tables import by_client

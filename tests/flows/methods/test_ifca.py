@@ -9,7 +9,7 @@ import torch
 from flows.methods.fedavg import FedAvg
 from flows.methods.ifca import IFCA
 from models.networks.vision.resnet import Residual
-from models.state import ServerState
+from models.server_state import ServerState
 from models.training.optimizers import SGD
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}

@@ -14,7 +14,7 @@ from models.training.objectives import SquaredError
 from models.training.optimizers import SGD, Adam
 from silos.client_store import ClientStore
 from silos.cohort import Stack
-from tasks.execution.materialize import load_rows
+from tasks.execution.load_client_data import load_rows
 from tasks.expectation_propagation.client_update import POSTERIOR
 from tasks.tracking.checkpoint import load_state, save_state
 

@@ -12,13 +12,13 @@ from flows.experiment.plugin_loader import load
 from flows.methods.base import find_method
 from flows.methods.fedavg import FedAvg
 from models.networks.deep_ensemble import DeepEnsemble
-from models.networks.registry import learned
+from models.networks.network_factory import learned
 from models.prng import fold_in, server_stream
-from models.state import ClientStateRefs
+from models.server_state import ClientStateRefs
 from models.training.engine import Rows, train
 from models.training.optimizers import SGD, Adam
 from silos.cohort import Stack, open_stack
-from tasks.execution.materialize import load_streams
+from tasks.execution.load_client_data import load_streams
 
 PAGES = {path.stem: str(path) for path in (Path(__file__).parents[3] / "docs" / "examples").glob("*.py")}
 PLUGINS = load(Path(), sorted(PAGES.values()))

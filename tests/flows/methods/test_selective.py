@@ -17,7 +17,7 @@ from models.training.optimizers import SGD, Adam
 from silos.cohort import Stack
 from silos.errors import UserError
 from tasks.clustering.overlap_clustering import Overlapping, candidates
-from tasks.execution.materialize import load_weights
+from tasks.execution.load_client_data import load_weights
 from tasks.messages.clustering_messages import CorrectnessBits
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ from flows.methods.local_only import LocalOnly
 from models.training.optimizers import Adam
 from silos.cohort import Stack, open_stack
 from silos.errors import UserError
-from tasks.execution.materialize import load_weights
+from tasks.execution.load_client_data import load_weights
 
 pytestmark = pytest.mark.slow
 

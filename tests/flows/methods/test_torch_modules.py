@@ -7,7 +7,7 @@ from torch import nn
 from flows.methods.base import find_method, method_names
 from flows.methods.fedavg import FedAvg
 from models.networks.torch_module import wrapped
-from models.state import ServerState
+from models.server_state import ServerState
 from silos.errors import UserError
 
 SIZES = {"oslo": 24, "lyon": 17, "rome": 12, "bonn": 11}

@@ -24,7 +24,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Stack
 from silos.errors import UserError
 from tasks.evaluation.evaluate import evaluate
-from tasks.execution.materialize import load_rows, load_weights
+from tasks.execution.load_client_data import load_rows, load_weights
 from tasks.tracking.result_tables import by_client
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from models.shift.client_summaries.client_summary import Layout, Summaries, joined, summary
-from models.shift.findings import Findings, findings
+from models.shift.pairwise_results import Findings, findings
 
 Rows = tuple[np.ndarray, np.ndarray]
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from models.shift.client_summaries.client_summary import Layout, Summaries, joined, summary
-from models.shift.findings import against_the_rest, findings
 from models.shift.nested_tests import TYPES
-from models.shift.screening import together
+from models.shift.pair_screening import together
+from models.shift.pairwise_results import against_the_rest, findings
 
 CLASSES, CLIENTS, ROWS = 10, 9, 120
 COLUMNS = Layout(("x",), (None,), np.array([-4.0]), np.array([4.0]), 32, CLASSES, missing=(False,))

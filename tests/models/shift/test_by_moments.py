@@ -9,8 +9,8 @@ from scipy import stats
 
 from models.shift import moment_tests, nested_tests
 from models.shift.classify import classify_pairs as judged
-from models.shift.findings import Alignment
-from models.shift.pairs import Pairs
+from models.shift.pairwise_results import Alignment
+from models.shift.pairwise_tables import Pairs
 
 Rows = tuple[np.ndarray, np.ndarray]  # values (rows,) or (rows, features), and labels (rows,)
 SIZE = 500

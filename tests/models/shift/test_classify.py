@@ -7,8 +7,8 @@ from scipy.stats import binomtest
 from models.shift import moment_tests, nested_tests
 from models.shift.classify import classify_pairs
 from models.shift.client_summaries.client_summary import Layout, joined, summary
-from models.shift.findings import Alignment
-from models.shift.pairs import side_by_side
+from models.shift.pairwise_results import Alignment
+from models.shift.pairwise_tables import side_by_side
 from publications.synthetic_pairs.fixed_pairs import ONE_FEATURE
 
 LAYOUT = Layout(("x",), (None,), np.array([-3.0]), np.array([3.0]), 32, 2)

@@ -10,8 +10,8 @@ from scipy.stats import norm
 
 from models.shift import moment_tests, nested_tests
 from models.shift.client_summaries.client_summary import LEAST_ROWS
-from models.shift.findings import findings
-from models.shift.pairs import side_by_side
+from models.shift.pairwise_results import findings
+from models.shift.pairwise_tables import side_by_side
 from publications.synthetic_pairs.generators import Bump, Logistic, Normals, drawn
 
 NONE, FEATURE, LABEL, CONCEPT = (

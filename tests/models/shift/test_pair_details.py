@@ -3,10 +3,10 @@
 import numpy as np
 
 from models.shift.client_summaries.client_summary import Layout, Summaries, joined, summary
-from models.shift.findings import findings
 from models.shift.pair_details import PAIRS, pair_details
-from models.shift.pairs import all_pairs
-from models.shift.screening import on_shared_bins
+from models.shift.pair_screening import on_shared_bins
+from models.shift.pairwise_results import findings
+from models.shift.pairwise_tables import all_pairs
 
 ROWS = 200
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.shift import moment_tests
-from models.shift.findings import WHY
+from models.shift.pairwise_results import WHY
 
 
 def rows(seed, count, classes=2):

@@ -16,7 +16,7 @@ from models.statistics.sign_convention import (
     unsigned_cosine,
     unsigned_length,
 )
-from models.statistics.statistic import STEADY, centred
+from models.statistics.statistic_base import STEADY, centred
 
 SIGNED = [rule for rule in RULES if rule != "free"]
 signed_rules = pytest.mark.parametrize("rule", SIGNED)

@@ -6,7 +6,7 @@ import torch
 
 from models.statistics.feature_vector import compute, make
 from models.statistics.spectrum import spectrum
-from models.statistics.statistic import centred
+from models.statistics.statistic_base import centred
 
 CLASSES = 4
 SIGNS = pytest.mark.parametrize("sign", ["ones", "largest", "data"])

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from silos.cohort import Silos, Stack, make_stacks, open_stack
+from silos.data_overview import overview
 from silos.data_params import DataParams
 from silos.dataset import SPLITS
 from silos.errors import UserError
-from silos.heterogeneity import overview
 from silos.storage import partition_store, shards
 from silos.storage.partition_store import open_client, read_manifest, write
 from silos.versioning.hashing import folder_digest

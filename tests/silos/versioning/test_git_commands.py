@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.console import progress
-from flows.experiment.run.mlflow_run import git_commit
+from flows.experiment.run.mlflow_run_metadata import git_commit
 from silos.errors import UserError
 from silos.versioning import history
 from silos.versioning.dvc_files import record, recorded_version, versioned

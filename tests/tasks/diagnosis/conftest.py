@@ -15,7 +15,7 @@ from silos.cohort import Silos
 from silos.data_params import DataParams
 from silos.storage.partition_store import write
 from tasks.diagnosis.report_summary import summaries
-from tasks.execution.runner import PlainRunner, Runner
+from tasks.execution.task_runner import PlainRunner, Runner
 
 
 class Asked:

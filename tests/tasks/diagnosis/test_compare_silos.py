@@ -12,7 +12,7 @@ from silos.client_store import ClientStore
 from tasks.diagnosis import compare_silos as room
 from tasks.diagnosis.compare_silos import compare_silos
 from tasks.diagnosis.refine_pairs import doubtful_pairs, refine_pairs
-from tasks.execution.runner import PlainRunner
+from tasks.execution.task_runner import PlainRunner
 from tasks.messages.diagnosis_messages import PredictedCounts
 
 pytestmark = pytest.mark.slow

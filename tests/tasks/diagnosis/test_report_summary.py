@@ -15,7 +15,7 @@ from models.shift.client_summaries import client_summary
 from silos.client_store import ClientStore
 from silos.privacy import differencing
 from silos.privacy.ledger import Ledger
-from tasks.execution.runner import PlainRunner
+from tasks.execution.task_runner import PlainRunner
 from tasks.messages import message_policy
 from tasks.messages.diagnosis_messages import ShiftNumbers
 

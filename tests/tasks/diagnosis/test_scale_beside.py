@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models.model import Model
+from models.client_model import Model
 from silos.client_store import ClientStore
 from tasks.standardization.report_moments import report_moments
 

@@ -13,8 +13,8 @@ from silos.privacy.ledger import Ledger
 from tasks.diagnosis.local_summary import LocalSummary
 from tasks.diagnosis.report_models import report_models, second_half
 from tasks.diagnosis.report_predictions import report_predictions
-from tasks.execution.materialize import load_rows
-from tasks.execution.runner import PlainRunner
+from tasks.execution.load_client_data import load_rows
+from tasks.execution.task_runner import PlainRunner
 from tasks.messages.message_policy import numbers_of
 
 BOUNDED = [{"name": "a", "low": -4, "high": 4}, {"name": "b", "low": -4, "high": 4}]

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from models.model import Model
+from models.client_model import Model
 from models.prng import server_stream
-from models.state import ClientStateRefs
+from models.server_state import ClientStateRefs
 from silos.client_store import ClientStore
 from silos.cohort import Stack
 from tasks.evaluation.evaluate import ensemble_check
-from tasks.execution.materialize import load_rows
+from tasks.execution.load_client_data import load_rows
 
 CLIENTS = {"oslo": 9, "lyon": 7, "one": 1}
 

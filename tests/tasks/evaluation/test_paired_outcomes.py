@@ -14,7 +14,7 @@ from silos.errors import UserError
 from silos.storage.partition_store import open_client
 from tasks.evaluation.evaluate import OUTCOMES
 from tasks.evaluation.paired_outcomes import pair_outcomes
-from tasks.execution.runner import PlainRunner
+from tasks.execution.task_runner import PlainRunner
 
 TEST = 6
 

@@ -11,9 +11,9 @@ import torch
 from prefect import flow
 
 from silos.cohort import Cohort, Silos
-from tasks.execution.runner import PrefectRunner
+from tasks.execution.open_workers import open_workers
+from tasks.execution.task_runner import PrefectRunner
 from tasks.execution.task_types import collect_garbage, hold, resident_bytes, step
-from tasks.execution.workers import open_workers
 
 SILOS = Silos("nowhere", "none", ())
 ROUNDS, SIZE = 60, 1_250_000  # float32: 5 MB

@@ -18,7 +18,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
 from silos.errors import UserError
 from tasks.evaluation.paired_outcomes import Kept
-from tasks.execution.runner import PlainRunner, PrefectRunner
+from tasks.execution.task_runner import PlainRunner, PrefectRunner
 from tasks.execution.task_types import ClientStep, OpaqueArgument, ServerStep, server_step, step
 from tasks.messages.update_messages import Update
 

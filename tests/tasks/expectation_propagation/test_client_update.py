@@ -5,8 +5,8 @@ import torch
 
 from flows.methods.common import ep_sites
 from flows.methods.virtual import Virtual
+from models.client_model import Model
 from models.gaussians import PRECISION
-from models.model import Model
 from models.networks.wrappers.ep_update import SiteTraining
 from models.networks.wrappers.tilted_posterior import Tilted
 from models.training.optimizers import Adam

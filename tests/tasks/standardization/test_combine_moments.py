@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.model import Model
+from models.client_model import Model
 from silos.cohort import Silos, Stack, open_stack
 from silos.data_params import DataParams
 from silos.standardizer import Standardization, Standardizer

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from models.state import ServerState
+from models.server_state import ServerState
 from silos.errors import UserError
 from silos.io.atomic_io import write_bytes
 from tasks.tracking.checkpoint import Journal, load_state, save_state

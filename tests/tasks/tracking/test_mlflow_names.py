@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from mlflow.exceptions import MlflowException
 from mlflow.utils.validation import _validate_length_limit, _validate_metric_name
 
-from tasks.tracking.name_rules import fault, parts
+from tasks.tracking.metric_names import fault, parts
 
 NAMES = st.text(max_size=12) | st.sampled_from(
     ["", ".", "..", "a/b", "a|b", "a_b", "a_b-2", "x" * 300, "x" * 299 + "y"]

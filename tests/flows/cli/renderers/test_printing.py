@@ -11,12 +11,12 @@ from rich.progress import Task
 
 from benchmarks import render_benchmark
 from flows import cli
+from flows.cli.command_session import Session
 from flows.cli.renderers import dispatch
-from flows.cli.session import Session
 from flows.console.progress_bar import Terminal
 from flows.console.safe_text import PlainConsole, say, shortened
 from models.metrics.task_metrics import TASK_METRICS
-from publications import render_tables
+from publications import print_tables
 from silos.errors import UserError
 
 EVIL = "[/b][red]:heart:{}é日±\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud800"
@@ -25,7 +25,7 @@ ASCII = r"[/b][red]:heart:{}\xe9\u65e5+-\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud80
 
 CHECKOUT = {
     render_benchmark: ("bench", "overhead", "regroup", "population", "diagnose_cost", "tune"),
-    render_tables: ("reproduce", "estimate", "listing"),
+    print_tables: ("reproduce", "estimate", "listing"),
 }
 PRINTERS = dispatch.PRINTERS | {name: getattr(of, name) for of, names in CHECKOUT.items() for name in names}
 

@@ -7,7 +7,7 @@ from flows.diagnose import examined
 from flows.diagnosis.text.caveats import notes
 from flows.diagnosis.text.version_sentences import sentences_of_versions
 from flows.diagnosis.version_comparison import compare_with_version
-from tasks.execution.runner import PlainRunner
+from tasks.execution.task_runner import PlainRunner
 
 FEATURES = [
     {"name": name, "kind": "categorical", "categories": [0, 1]} for name in ("smokes", "drives", "reads", "cooks")

@@ -10,8 +10,8 @@ from flows.experiment.comparison.seed_ensemble import _model, _together
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.context import RoundContext
-from models.state import ServerState
-from tasks.execution.runner import PlainRunner
+from models.server_state import ServerState
+from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.json_io import write_json
 
 ROUNDS, BEST = 3, 2

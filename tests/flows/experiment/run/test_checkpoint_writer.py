@@ -11,7 +11,7 @@ import torch
 from flows.console import progress
 from flows.experiment.run.checkpoint_writer import CheckpointWriter
 from flows.experiment.run.run_folder import RetainedRefs, RunFolder
-from models.state import ServerState
+from models.server_state import ServerState
 from silos.client_store import ClientStore
 from tasks.tracking.checkpoint import load_state
 

@@ -7,7 +7,7 @@ import pytest
 
 from flows.config.method_settings import method_of
 from flows.experiment.project import Project, new_experiment
-from flows.experiment.run.mlflow_run import run_spec
+from flows.experiment.run.mlflow_run_metadata import run_spec
 from flows.experiment.run.run_folder import RunFolder
 
 

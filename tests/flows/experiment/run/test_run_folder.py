@@ -8,7 +8,7 @@ import torch
 
 from flows.experiment.run.run_folder import RunFolder
 from models.metrics.task_metrics import TASK_METRICS
-from models.state import ServerState
+from models.server_state import ServerState
 from silos.io.atomic_io import write_bytes, writing
 from tasks.tracking.checkpoint import load_state
 

@@ -17,7 +17,7 @@ from flows.experiment.standardization.run_warnings import (
 from models.metrics.task_metrics import TASK_METRICS
 from silos.client_store import ClientStore
 from silos.io.atomic_io import write_bytes
-from tasks.execution.runner import PlainRunner
+from tasks.execution.task_runner import PlainRunner
 
 FAR = 500 + np.random.default_rng(0).normal(size=(10, 5))
 

@@ -9,12 +9,12 @@ import torch
 
 from flows.methods.common.conditioning import Conditioning, StatisticsMatrix
 from flows.methods.fedavg import FedAvg
-from models.state import ClientStateRefs
+from models.server_state import ClientStateRefs
 from models.statistics.feature_vector import compute, make
 from silos.cohort import Stack
 from silos.errors import UserError
 from silos.storage.partition_store import open_client
-from tasks.execution.materialize import load_weights
+from tasks.execution.load_client_data import load_weights
 
 DOMAINS = {"a": "east", "b": "east", "c": "east", "d": "west", "e": "west", "f": "west", "g": "north"}
 SIZES = {"a": 13, "b": 9, "c": 8, "d": 11, "e": 10, "f": 12, "g": 7}

@@ -18,7 +18,7 @@ from flows.methods.samplers.client_sampler import (
     sample_clients,
 )
 from flows.methods.samplers.loss_based_sampler import LossBasedSampler
-from models.state import ServerState
+from models.server_state import ServerState
 from silos.errors import UserError
 from tasks.tracking.checkpoint import Journal, load_state, save_state
 
@@ -183,7 +183,9 @@ def play_turns(play_run, folder):
 
 def test_nobody_is_remembered_of_a_round_in_which_nobody_answered(play_turns, folder):
     page = (folder / "turns.py").read_text()
-    (folder / "turns.py").write_text(page.replace("SampledClients(tuple(", "SampledClients(() if number == 2 else tuple("))
+    (folder / "turns.py").write_text(
+        page.replace("SampledClients(tuple(", "SampledClients(() if number == 2 else tuple(")
+    )
     result = play_turns()
     memory = load_state(RunFolder(folder / result["folder"]).checkpoint).memory
     assert sum(calls for calls, _ in memory.values()) == 8

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.networks.registry import from_json, num_trainable, size, to_json
+from models.networks.network_factory import from_json, num_trainable, size, to_json
 from models.networks.vision.pretrained import ours
 from models.networks.vision.resnet import Residual, ResNet18
 from models.networks.vision.vgg import VGG16

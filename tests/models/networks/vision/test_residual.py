@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.networks.registry import from_json, to_json
+from models.networks.network_factory import from_json, to_json
 from models.networks.vision.resnet import Residual
 from models.prng import client_streams, server_stream
 from models.training.batch import Batch

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from models.networks.mlp import MLP
-from models.networks.registry import from_json, to_json
+from models.networks.network_factory import from_json, to_json
 from models.networks.vision.cnn import CNN
 from models.networks.vision.resnet import Residual
 from models.networks.wrappers.codebook_network import (

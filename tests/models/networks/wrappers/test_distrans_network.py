@@ -8,7 +8,7 @@ import torch
 
 from models.metrics.uncertainty import predictive
 from models.networks.mlp import MLP
-from models.networks.registry import from_json, to_json
+from models.networks.network_factory import from_json, to_json
 from models.networks.wrappers.distrans_network import OFFSET, OffsetNetwork
 from models.training.engine import Training, per_example_metrics, train
 from models.training.objectives import CrossEntropy

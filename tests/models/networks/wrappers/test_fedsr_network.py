@@ -12,7 +12,7 @@ from torch.nn.functional import softplus
 
 from models.metrics.uncertainty import doubts, predictive
 from models.networks.mlp import MLP
-from models.networks.registry import from_json, to_json
+from models.networks.network_factory import from_json, to_json
 from models.networks.wrappers.fedsr_network import DEVIATION, MEAN, SCALE, StochasticRepresentation, divergence
 from models.training.engine import Rows, Training, per_example_metrics, train
 from models.training.objectives import CrossEntropy, SquaredError

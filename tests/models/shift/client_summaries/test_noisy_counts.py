@@ -16,7 +16,7 @@ from models.shift.client_summaries.gaussian_mechanism import (
     rho,
     sigma,
 )
-from models.shift.findings import against_the_rest, findings
+from models.shift.pairwise_results import against_the_rest, findings
 from publications.synthetic_pairs.generators import Normals, drawn
 
 pytestmark = pytest.mark.slow

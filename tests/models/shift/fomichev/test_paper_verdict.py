@@ -7,7 +7,7 @@ from models.shift.fomichev.distances import Readings, concept_distance, feature_
 from models.shift.fomichev.paper_statistics import Statistics, statistics_of
 from models.shift.fomichev.paper_verdict import GRADES, graded, judged, judged_all
 from models.shift.nested_tests import TYPES
-from models.shift.pairs import all_pairs
+from models.shift.pairwise_tables import all_pairs
 from publications.synthetic_pairs.generators import Logistic, Normals
 
 PAIR = np.array([[0, 1]])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from models.networks.mlp import MLP
-from models.networks.registry import to_json
+from models.networks.network_factory import to_json
 from models.prng import server_stream
 from silos.io.atomic_io import write_bytes
 from tasks.tracking.checkpoint import Journal

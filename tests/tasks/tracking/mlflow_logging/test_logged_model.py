@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from models.networks.mlp import MLP
-from models.networks.registry import to_json
+from models.networks.network_factory import to_json
 from models.prng import server_stream
 from tasks.tracking.mlflow_logging.connection import connect
 from tasks.tracking.mlflow_logging.logged_model import log_once

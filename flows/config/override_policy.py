@@ -1,0 +1,154 @@
+"""What a flow run may be told from outside.
+
+Whoever reaches Prefect's API or page can start a run of a deployment, such as `siloflow schedule` makes, with parameters of
+their own. Such parameters set numbers, plain text and names, but no code, paths or addresses: those are params.yaml's, or
+the command's that serves the deployment. What a command line or a script says to a flow is its user's own, and may be
+anything.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from prefect.context import FlowRunContext
+from pydantic import BaseModel
+
+from flows.config.load_config import ParamsFile, plugins_of
+from flows.config.method_settings import method_of
+from flows.config.params_schema import Params
+from flows.experiment.project import Project
+from silos.errors import UserError, shown
+from silos.safe_names import PlainText
+
+_own: ContextVar[tuple[str, ...]] = ContextVar("own", default=())
+
+
+def is_from_outside() -> bool:
+    """Whether this flow run's parameters came over Prefect's API: it is a deployment's, and no subflow of another run."""
+    context = FlowRunContext.get()
+    return context is not None and context.flow_run is not None and context.flow_run.deployment_id is not None
+
+
+@contextmanager
+def trusted_overrides(overrides: Sequence[str]) -> Iterator[None]:
+    """Overrides of the command that serves a deployment: they hold for the runs inside, before those of their parameters."""
+    token = _own.set(tuple(overrides))
+    try:
+        yield
+    finally:
+        _own.reset(token)
+
+
+def open_project(overrides: Sequence[str] | Mapping[str, Any] | None, derived: bool = False) -> Project:
+    """Return the project of a flow run: the one that the enclosing command has opened, if it has these overrides.
+
+    Args:
+        overrides: A list of `section.key=value`, or a mapping of keys to values.
+        derived: Take the data from the cache of partitions.
+
+    Raises:
+        UserError: If the project cannot be opened, or if parameters from outside set what they may not.
+    """
+    listed = _listed(overrides or [])
+    if not is_from_outside():
+        return Project.open_shared(listed, derived=derived)
+    file, root = ParamsFile.read(Path()), Path().resolve()
+    fixed = file.with_overrides(_own.get())
+    asked = fixed.with_overrides(listed)
+    allowed = {name for one in (file, fixed) for name in plugins_of(one.raw)}
+    if not allowed.issuperset(plugins_of(asked.raw)):  # before any of them is run
+        raise _refused("plugins")
+    written, trusted, project = (Project.of(one, root, derived) for one in (file, fixed, asked))
+    known = [place for one in (written, trusted) for place in free_text_values(one.params, one.root)]
+    for key, value in free_text_values(project.params, project.root):
+        if (key, value) not in known:
+            raise _refused(key)
+    return project
+
+
+def _refused(key: str) -> UserError:
+    return UserError(
+        f"{key} is not for a flow run's parameters, which set no code, paths or addresses; "
+        "write it in params.yaml, or give it to `siloflow schedule` with --set."
+    )
+
+
+def _listed(overrides: Any) -> list[str]:
+    if isinstance(overrides, Mapping):
+        return [f"{key}={_yaml(key, value)}" for key, value in overrides.items()]
+    if not isinstance(overrides, list | tuple):
+        instead = json.dumps([overrides] if isinstance(overrides, str) else ["training.rounds=20"], ensure_ascii=False)
+        raise UserError(
+            f"overrides is {shown(repr(overrides))}, and is a list of section.key=value, or a mapping of section.key to "
+            f"value: write overrides={shown(instead)}."
+        )
+    for override in overrides:
+        if not isinstance(override, str):
+            raise UserError(f"overrides has {shown(repr(override))} in it; write it as section.key=value, in quotes.")
+    return list(overrides)
+
+
+def _yaml(key: Any, value: Any) -> str:
+    """JSON, which YAML can read."""
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        raise UserError(
+            f"overrides: {shown(str(key))} is {shown(repr(value))}, a {type(value).__name__}; give a number, a text, True, "
+            "False, None, or a list or mapping of these."
+        ) from None
+
+
+def free_text_values(params: Params, root: Path) -> Iterator[tuple[str, Any]]:
+    """Key and value of all that is set and may be code, a path or an address: text, but literals and `PlainText`.
+
+    The pages of methods are imported after the rest was looked at: the rest says where they are.
+    """
+    yield from _of(params, "")
+    for name in params.method:
+        yield from _of(method_of(params, name, root), f"method.{name}.")
+
+
+def _of(section: BaseModel, before: str) -> Iterator[tuple[str, Any]]:
+    for name in sorted(section.model_fields_set - ({"method"} if isinstance(section, Params) else set())):
+        field, value = type(section).model_fields[name], getattr(section, name)
+        yield from _within(
+            value, is_free_text(field.annotation, field.metadata) and _has_text(value), f"{before}{name}"
+        )
+
+
+def _within(value: Any, is_place: bool, path: str) -> Iterator[tuple[str, Any]]:
+    """Sections inside a value, or the value itself if it is a place."""
+    if isinstance(value, BaseModel):
+        yield from _of(value, f"{path}.")
+    elif isinstance(value, list | tuple) and any(isinstance(v, BaseModel) for v in value):
+        for at, each in enumerate(value):
+            yield from _within(each, is_place, f"{path}.{at}")
+    elif is_place:
+        yield path, value
+
+
+def is_free_text(annotation: Any, marks: Sequence[Any] = ()) -> bool:
+    """Whether a field of this type may hold text of any kind; sections inside are looked at by themselves."""
+    if any(isinstance(mark, PlainText) for mark in marks) or get_origin(annotation) is Literal:
+        return False
+    if get_origin(annotation) is Annotated:
+        inner, *more = get_args(annotation)
+        return is_free_text(inner, more)
+    inside = get_args(annotation)
+    if inside:
+        return any(is_free_text(each) for each in inside)
+    is_section = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return not is_section and annotation not in (bool, int, float, NoneType, ...)
+
+
+def _has_text(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(_has_text(each) for pair in value.items() for each in pair)
+    if isinstance(value, list | tuple | set | frozenset):
+        return any(_has_text(each) for each in value)
+    return value is not None and not isinstance(value, bool | int | float | BaseModel)

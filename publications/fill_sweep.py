@@ -1,0 +1,181 @@
+"""Runs what a sweep lacks. Every finished run is recorded at once, so an interrupted sweep goes on where it stopped.
+
+How long a published table would take, from a few rounds of each of its cells.
+"""
+
+import platform
+import statistics
+import time
+from dataclasses import replace
+from importlib.metadata import version as installed
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from flows.console import progress
+from flows.experiment.project import Project, scratch_dir
+from flows.experiment.run.run_folder import RunFolder
+from flows.run import probe, run
+from models.metrics.task_metrics import TASK_METRICS
+from publications.sweep import Sweep, runs
+from publications.table_cells import by_class, paired_rows, together
+from publications.verdict_trials import seconds_of_cell, tried
+from tasks.tracking.json_io import write_json
+from tasks.tracking.mlflow_logging.connection import connect, own_store
+
+
+def fill(sweep: Sweep) -> None:
+    """Every run or trial of every cell, and then what their rows say in pairs and their seeds together."""
+    page = sweep.page
+    if not page.judged:
+        path = sweep.root / "runs" / sweep.experiment / "experiment.json"
+        about = f"{page.title}. {page.source}."
+        write_json(path, {"kind": "reproduce", "name": sweep.experiment, "about": about})
+    before = {cell: runs(sweep, cell) for cell in page.cells}
+    _plan(sweep, before)
+    news = {cell for cell in page.cells if _fill_cell(sweep, cell, before)}
+    for pair in sweep.pairs():
+        both = {pair.first, pair.second}
+        anew = news & both and all(map(sweep.here, both)) and not sweep.from_records(pair)
+        if anew or sweep.could_pair(pair):
+            difference = paired_rows(sweep, pair)
+            if difference is not None:
+                sweep.results.keep(*sweep.place_of_pair(pair), difference)
+    for cell in page.cells if page.ensembles else ():
+        if sweep.could_join(cell) or cell in news:
+            means = together(sweep, cell)
+            if means is not None:
+                numbers = {name: round(value, 6) for name, value in means.items()}
+                sweep.results.keep(*sweep.place_of_ensemble(cell), {"numbers": numbers})
+
+
+def _plan(sweep: Sweep, before: dict[str, int]) -> None:
+    """Tells the screen what is to come, as far as it is known yet; `before`: each cell's runs of earlier commands."""
+    counts = {cell: (sweep.count(cell), done, sweep.steps(cell)) for cell, done in before.items()}
+    in_all = (sum(count for count, _, _ in counts.values()), sum(count * steps for count, _, steps in counts.values()))
+    done = (sum(before.values()), sum(done * steps for _, done, steps in counts.values()))
+    progress.current().plan(*in_all, *done)
+
+
+def _fill_cell(sweep: Sweep, cell: str, before: dict[str, int]) -> bool:
+    """The grid on the first seed, what lies beyond it, then every seed at the best choice; whether any was missing."""
+    news, done = [], 0
+    while rest := sweep.tries(cell)[done:]:
+        news += [_fill_one(sweep, cell, *one) for one in rest]
+        done += len(rest)
+        _plan(sweep, before)
+    return any(news + [_fill_one(sweep, cell, *one) for one in sweep.wanted(cell)])
+
+
+def _fill_one(sweep: Sweep, cell: str, seed: int, choice: str | None) -> bool:
+    """A run or a trial, and its record; whether it was missing."""
+    if sweep.record(cell, seed, choice) is not None:
+        return False
+    sweep.results.read_again()  # another sweep may have been at the same runs meanwhile
+    if sweep.record(cell, seed, choice) is None:
+        record = tried(sweep, cell, seed) if sweep.page.judged else _ran(sweep, cell, seed, choice)
+        sweep.results.keep((sweep.owner, sweep.scale, cell), sweep.asked(seed, choice), record)
+    return True
+
+
+def _ran(sweep: Sweep, cell: str, seed: int, choice: str | None) -> dict[str, Any]:
+    """A run's record."""
+    result = run(
+        sweep.page.method_of(cell),
+        seed,
+        sweep.settings(cell, seed, choice),
+        resume=True,
+        experiment=sweep.experiment,
+        cell=sweep.place(cell, choice),
+        derived=True,
+    )
+    record = _record(sweep, cell, result)
+    if sweep.page.by_class:
+        record["by_class"] = by_class(sweep, cell, seed, choice)
+    return record
+
+
+def _record(sweep: Sweep, cell: str, result: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a finished run."""
+    metrics = result["metrics"] | _at_rounds(sweep, cell, result)
+    quantity = TASK_METRICS[result["task"]]
+    others = [f"{role}/{quantity.headline}" for role in ("fresh", "unseen")]
+    record = {
+        "value": _measured(sweep, cell, result, metrics),
+        quantity.name: metrics[quantity.headline],
+        **{name: metrics[name] for name in others if name in metrics},
+        "validation": metrics.get(f"validation/{quantity.headline}"),
+        "validation_loss": metrics.get("validation/loss/mean"),
+        "method": result["method"],
+        "rounds": result["rounds"],
+        "steps": result["steps"],
+        "parameters": result["parameters"],
+        "bytes": result["bytes"],
+        "seconds": round(result["seconds"]["total"], 1),
+        "seconds_per_round": round(result["seconds"]["per_round"], 4),
+        "data_version": result["data_version"],
+        "weights_sha256": result["weights_sha256"],
+        "command": f"siloflow reproduce {sweep.paper} --table {sweep.table} --scale {sweep.scale}",
+        "versions": {name: installed(name) for name in ("torch", "numpy")} | {"python": platform.python_version()},
+    }
+    if sweep.page.also:
+        record["also"] = {name: round(v, 6) for name, v in metrics.items() if isinstance(v, int | float)}
+    return record
+
+
+def _measured(sweep: Sweep, cell: str, result: dict[str, Any], metrics: dict[str, Any]) -> float | None:
+    """The cell's number: rounds to the target, or a metric; None if the target or the metric's round was not reached."""
+    measure = sweep.page.measure_of(cell)
+    if measure.rounds_to is not None:
+        return result["rounds"] if result["ended_by"] == "evaluation.stop_at" else None
+    name = measure.metric or TASK_METRICS[result["task"]].headline
+    value: float | None = metrics.get(name) if "@" in name else metrics[name]
+    return value
+
+
+def _at_rounds(sweep: Sweep, cell: str, result: dict[str, Any]) -> dict[str, float]:
+    """What the page asks for as `metric@when`, of those rounds that the run scored."""
+    asked = {*sweep.page.also, sweep.page.measure_of(cell).metric or ""}
+    folder, there = RunFolder(sweep.root / result["folder"]), {}
+    for metric, _, when in (name.partition("@") for name in sorted(asked) if "@" in name):
+        value = _at(folder.curve(metric, result["rounds"]), result["rounds"] if when == "last" else when)
+        if value is not None:
+            there[f"{metric}@{when}"] = value
+    return there
+
+
+def _at(curve: list[tuple[int, float]], when: str | int) -> float | None:
+    """A curve's value in a round, or its highest; or its unrest, the deviation of changes between scored rounds."""
+    if when == "highest":
+        return max((value for _, value in curve), default=None)
+    if when != "unrest":
+        return dict(curve).get(int(when))
+    changes = [after - before for (_, before), (_, after) in pairwise(curve)]
+    return statistics.stdev(changes) if len(changes) > 1 else None
+
+
+PROBE_ROUNDS = 3
+
+
+def estimate(sweep: Sweep) -> dict[str, Any]:
+    """Seconds of the whole table from a few rounds of each cell and the published count of rounds; it leaves nothing."""
+    with scratch_dir(sweep.root / "cache" / "estimate") as scratch:
+        connect(own_store(scratch))  # making its tables is no cost of the first cell
+        seconds = {cell: _seconds(sweep, cell, scratch) for cell in sweep.page.cells}
+    return {"paper": sweep.paper, "table": sweep.table, "scale": sweep.scale, "seconds": seconds}
+
+
+def _seconds(sweep: Sweep, cell: str, scratch: Path) -> float:
+    """Of a cell's runs or trials."""
+    if sweep.page.judged:
+        return seconds_of_cell(sweep, cell)
+    seed, choice = sweep.tries(cell)[0]
+    published, counts = sweep.page.cells[cell].published, sweep.page.measure_of(cell).rounds_to is not None
+    rounds = published if counts and published else sweep.rounds(cell)
+    probed = min(PROBE_ROUNDS, sweep.rounds(cell))
+    settings = [*sweep.settings(cell, seed, choice), f"training.rounds={probed}", "evaluation.stop_at=null"]
+    project = replace(Project.open_shared(settings, sweep.root, derived=True), scratch=scratch)
+    start = time.perf_counter()
+    record = probe(project, sweep.page.method_of(cell), seed)
+    fixed = time.perf_counter() - start - record["seconds"]["per_round"] * probed
+    return sweep.count(cell) * (fixed + rounds * record["seconds"]["per_round"])

@@ -1,0 +1,231 @@
+"""What is printed of published tables beside ours.
+
+How a truth table is printed: what verdicts said of pairs whose shift is known, beside what was published of it.
+
+How the list of all published tables is printed: by paper, what to type, what is recorded, and what came out.
+"""
+
+from textwrap import wrap
+from typing import Any
+
+from flows.console.safe_text import PlainConsole, duration, text_table
+from publications.render.table_list import lines
+
+
+def truth_table(answer: dict[str, Any], console: PlainConsole) -> None:
+    """Cell by cell and judge by judge, then distances where they are published, then cells together."""
+    console.print(answer["title"])
+    console.print(answer["source"])
+    _cells(answer["rows"], console)
+    console.print("right / pairs, and the 95 % interval of the share in percent; in brackets what is published")
+    if any(row["distances"] for row in answer["rows"]):
+        _distances(answer["rows"], console)
+    for title, confusion in answer["confusions"].items():
+        _confusion(title, confusion, console)
+    console.print()
+    console.print(f"known         {answer['known_errors']}")
+    console.print(f"drawn         seeds {answer['seeds']}; scale {answer['scale']}")
+    console.print(f"results       {answer['results']}")
+
+
+def _cells(rows: list[dict[str, Any]], console: PlainConsole) -> None:
+    table = text_table("cell", "judge", "right", "what was said")
+    for row in rows:
+        for judge, ours in row["ours"].items():
+            published = row["published"].get(judge)
+            right = f" ({published['right']}/{published['of']})" if published else ""
+            said = f" ({_verdicts(published['said'])})" if published else ""
+            first = judge == next(iter(row["ours"]))
+            table.add_row(
+                row["cell"] if first else "", judge, f"{_counted(ours)}{right}", f"{_verdicts(ours['said'])}{said}"
+            )
+    console.print(table)
+
+
+def _distances(rows: list[dict[str, Any]], console: PlainConsole) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row["distances"]))
+    table = text_table("printed rule", *names)
+    for row in rows:
+        sides = (row["distances"].get(name) for name in names)
+        table.add_row(
+            row["cell"], *(f"{_spread(side['ours'])} ({_spread(side['published'])})" if side else "" for side in sides)
+        )
+    console.print()
+    console.print(table)
+    console.print("mean ± standard deviation over pairs, of the largest over features; published in brackets")
+
+
+def _confusion(title: str, found: dict[str, Any], console: PlainConsole) -> None:
+    """What was said of each truth; then what follows from it, judge by judge; then of which pairs it was right."""
+    console.print()
+    console.print(title)
+    table = text_table("truth", "judge", "right", "what was said")
+    for truth, said in found["said"].items():
+        for judge, counts in said.items():
+            first = judge == next(iter(said))
+            table.add_row(truth if first else "", judge, _counted(found["right"][judge][truth]), _verdicts(counts))
+    console.print(table)
+    for judge, accuracy in found["balanced_accuracy"].items():
+        published = f" (published {found['published'][judge]:.3f})" if judge in found["published"] else ""
+        alarms = found["false_alarms"].get(judge)
+        of_none = f"; false alarms {_counted(alarms)}" if alarms else ""
+        console.print(f"{judge}: balanced accuracy {_interval(accuracy)}{published}{of_none}")
+    if found["ranked"]:
+        every, first_one = found["ranked"]["all"], found["ranked"]["first"]
+        console.print(
+            f"guarded ranks every shifted feature before all others in {_counted(every)}, one of them first in "
+            f"{_counted(first_one)}"
+        )
+    if found["by"]:
+        judges = list(found["right"])
+        table = text_table("right of pairs with", *judges)
+        for about, shares in found["by"].items():
+            table.add_row(about, *(_counted(shares[judge]) for judge in judges))
+        console.print(table)
+
+
+def _counted(share: dict[str, Any]) -> str:
+    """`196/200 95.0–99.5`."""
+    return f"{share['right']}/{share['of']} {100 * share['low']:.1f}–{100 * share['high']:.1f}" if share["of"] else "-"
+
+
+def _interval(share: dict[str, Any]) -> str:
+    """`0.976, 0.951–0.990`."""
+    return f"{share['share']:.3f}, {share['low']:.3f}–{share['high']:.3f}"
+
+
+def _verdicts(said: dict[str, int]) -> str:
+    return ", ".join(f"{verdict} {count}" for verdict, count in said.items())
+
+
+def _spread(pair: list[float | None]) -> str:
+    mean, sd = pair
+    return f"{mean:.3f}" + (f" ± {sd:.3f}" if sd is not None else "")
+
+
+_ABREAST = 5  # columns of other metrics that fit beside each other
+
+
+def reproduce(answer: dict[str, Any], console: PlainConsole) -> None:
+    """Published beside ours."""
+    if "confusions" in answer:
+        truth_table(answer, console)
+        return
+    console.print(answer["title"])
+    console.print(answer["source"])
+    rows = answer["rows"]
+    also = [name for name in ("floor", "fresh", "unseen") if any(row[name] is not None for row in rows)]
+    table = text_table("cell", "published", "ours", *also, "each seed", "s a run", "what it is")
+    for row in rows:
+        ours = _four(row["ours"]) + (f" ± {row['sd']:.2g}" if row["sd"] else "")
+        each = " ".join(map(_four, row["values"])) + (f"; {row['missed']} missed" if row["missed"] else "")
+        others = (_four(row[name]) for name in also)
+        table.add_row(row["cell"], _four(row["published"]), ours, *others, each, f"{row['seconds']:.0f}", row["about"])
+    console.print(table)
+    most, fewest = (choose((row["seeds"] for row in rows), key=len) for choose in (max, min))
+    seeds = f"{'draws of the data' if answer['seeds_are'] == 'data' else 'seeds'} {most}"
+    seeds += f", or {fewest} alone" if len(fewest) < len(most) else ""
+    console.print(f"in {answer['unit']}; mean ± standard deviation over {seeds}; scale {answer['scale']}")
+    if any(row["choice"] for row in rows):
+        _chosen(rows, console)
+    if answer["by_class"]:
+        _by_class(answer["by_class"], console)
+    if answer["also"]:
+        _also(answer["also"], console)
+    if answer["ensembles"]:
+        _ensembles(answer["ensembles"], console)
+    if answer["paired"]:
+        console.print()
+        console.print("95 % intervals of paired differences:")
+    for pair in answer["paired"]:
+        alone = "; one seed: over rows alone" if len(pair.get("seeds", most)) == 1 else ""
+        console.print(f"  {pair['sentence']}{alone}")
+    console.print()
+    console.print(f"known         {answer['known_errors']}")
+    console.print(f"results       {answer['results']}")
+    for figure in answer["figures"]:
+        console.print(f"figure        {figure}")
+    console.print(f"experiment    {answer['experiment']}")
+
+
+def _chosen(rows: list[dict[str, Any]], console: PlainConsole) -> None:
+    """What each cell was tuned to; a choice at the edge of what was tried might be better still beyond it."""
+    table = text_table("cell", "chosen", "settings tried", "at the edge of these")
+    for row in rows:
+        if row["choice"]:
+            chosen = ", ".join(setting.rpartition(".optimiser.")[2] for setting in row["choice"].split("; "))
+            edge = ", ".join(key.rpartition(".")[2] for key in row["at_edge"])
+            table.add_row(row["cell"], chosen, f"{row['tried']}", edge)
+    console.print()
+    console.print("each cell's settings, chosen on the first seed")
+    console.print(table)
+
+
+def _by_class(classes: dict[str, dict[str, dict[str, float | None]]], console: PlainConsole) -> None:
+    """A row a class, published / ours in each cell's column."""
+    table = text_table("class", *next(iter(classes.values())))
+    for name, cells in classes.items():
+        table.add_row(name, *(f"{_three(c['published'])} / {_three(c['ours'])}" for c in cells.values()))
+    console.print()
+    console.print("published / ours, share of the class's test rows that are right")
+    console.print(table)
+
+
+def _also(metrics: dict[str, dict[str, dict[str, float | None]]], console: PlainConsole) -> None:
+    """A row a cell, a column a metric, as many as fit: ours ± spread over seeds, and what is published in brackets."""
+    console.print()
+    console.print("of the same runs: ours ± standard deviation (published)")
+    titles = list(metrics)
+    for at in range(0, len(titles), _ABREAST):
+        table = text_table("cell", *titles[at : at + _ABREAST])
+        for cell in metrics[titles[at]]:
+            sides = [metrics[title][cell] for title in titles[at : at + _ABREAST]]
+            spread = [f" ± {side['sd']:.1g}" if side["sd"] else "" for side in sides]
+            published = [f" ({_three(side['published'])})" if side["published"] is not None else "" for side in sides]
+            ours = [_three(side["ours"]) for side in sides]
+            table.add_row(cell, *("".join(parts) for parts in zip(ours, spread, published, strict=True)))
+        console.print(table)
+
+
+def _ensembles(ensembles: dict[str, dict[str, float] | None], console: PlainConsole) -> None:
+    """A row a cell, a column a number of its runs together."""
+    names = next((list(numbers) for numbers in ensembles.values() if numbers), [])
+    table = text_table("cell", *(name.replace("_", " ") for name in names))
+    for cell, numbers in ensembles.items():
+        table.add_row(cell, *(_three((numbers or {}).get(name)) for name in names))
+    console.print()
+    console.print("all seeds of a cell as one deep ensemble")
+    console.print(table)
+
+
+def _four(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _three(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def estimate(answer: dict[str, Any], console: PlainConsole) -> None:
+    """Minutes by cell."""
+    for cell, seconds in answer["seconds"].items():
+        console.print(f"{cell:<20} about {duration(seconds)}")
+    console.print(f"in all               about {duration(sum(answer['seconds'].values()))} on this machine")
+
+
+def listing(answer: dict[str, Any], console: PlainConsole) -> None:
+    """A block a paper; of every table a line with its state, and below it what came out or why it is not here."""
+    found = [(paper, list(lines(paper))) for paper in answer["papers"]]
+    width = max((len(name) for _, rows in found for name, _, _ in rows), default=0)
+    for at, (paper, rows) in enumerate(found):
+        if at:
+            console.print()
+        console.print(console.render_str(paper["title"] or paper["paper"], style="bold"))
+        more = f"; more in {paper['page']}" if paper["page"] else ""
+        console.print(f"siloflow reproduce {paper['paper']} --table NAME or --figure N{more}")
+        for scale, why in paper["not_at"].items():
+            console.print(f"scale {scale}: {why}")
+        for name, state, sentence in rows:
+            console.print(f"  {name:<{width}}  {state}")
+            for line in wrap(console.render_str(sentence).plain, max(console.width - 4, 20), break_on_hyphens=False):
+                console.print(f"    {line}")

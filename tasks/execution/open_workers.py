@@ -1,0 +1,102 @@
+"""The workers of a command: started once, of the kind that params name, and ended with the command."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import Literal
+
+from silos.errors import UserError
+from tasks.execution.worker_backends import Processes, Say, Workers
+
+Kind = Literal["threads", "processes", "dask"]
+
+
+@contextmanager
+def open_workers(kind: Kind, count: int, address: str | None = None, say: Say = print) -> Iterator["Workers"]:
+    """Workers for the tasks inside; the same ones if they are open already, so a comparison starts them once.
+
+    Nothing is started before the first task. `say` is told what a person should know. UserError if Dask is not installed,
+    and in a script that every worker would run again.
+    """
+    key = (kind, count, address)
+    if key in _open:
+        _open[key].next_run()
+        yield _open[key]
+        return
+    check(kind)
+    if kind != "threads":
+        if address is None:
+            _check_script(kind)
+        _start_tracker()
+    workers = _open[key] = _make(kind, count, address, say)
+    try:
+        yield workers
+    except BaseException:
+        workers.kill()
+        raise
+    else:
+        workers.close()
+    finally:
+        del _open[key]
+
+
+def check(kind: Kind) -> None:
+    """UserError if what this kind needs is not installed."""
+    if kind == "dask" and not _installed("prefect_dask"):
+        raise UserError(
+            "params.yaml: runner.kind is dask, and Dask is not installed; "
+            "`pip install -c constraints.txt -e '.[dask]'` installs it, or use processes."
+        )
+
+
+def _check_script(kind: Kind) -> None:
+    """UserError in a script that does not ask whether it is the main one: workers import it first, and would run it."""
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if file is None or getattr(main, "__spec__", None) is not None:  # typed, a notebook, or started by `python -m`
+        return
+    try:
+        guarded = "__main__" in Path(file).read_text(errors="replace")
+    except OSError:  # not there for workers either
+        return
+    if not guarded:
+        raise UserError(
+            f"{file} would run again in each of its workers, as runner.kind is {kind}; put what it does under "
+            '`if __name__ == "__main__":`, or use threads.'
+        )
+
+
+def _start_tracker() -> None:
+    """multiprocessing's cleaner of semaphores: before a worker, since its start lets interrupts through that are held back.
+
+    After a kill -9 it would tell the screen what it cleaned.
+    """
+    before = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, [before, "ignore:resource_tracker:UserWarning"]))
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["PYTHONWARNINGS"]
+        else:
+            os.environ["PYTHONWARNINGS"] = before
+
+
+def _make(kind: Kind, count: int, address: str | None, say: Say) -> Workers:
+    if kind == "dask":  # imported here: Dask is an extra, and takes seconds
+        from tasks.execution.dask_workers import DaskWorkers
+
+        return DaskWorkers(count, say, address)
+    return {"threads": Workers, "processes": Processes}[kind](count, say)
+
+
+def _installed(package: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(package) is not None
+
+
+_open: dict[tuple, Workers] = {}

@@ -1,0 +1,114 @@
+"""Where tasks run: the one place that submits, wraps and gathers."""
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from tasks.execution.task_types import ClientStep, OpaqueArgument, ServerStep
+from tasks.execution.worker_backends import Call, Workers
+
+Step = TypeVar("Step", ClientStep, ServerStep)
+
+
+class Runner(Protocol):
+    """Runs a client's step on cohorts at the same time, or a server's once; TypeError for one in the other's place."""
+
+    @property
+    def workers(self) -> int:
+        """How many cohorts at the same time."""
+
+    def each(self, task: ClientStep, calls: Sequence[Call]) -> list[Any]:
+        """The task on each cohort, which is the first argument of a call; answers in order."""
+
+    def once(self, task: ServerStep, *args: Any) -> Any:
+        """The task once, on the server's side."""
+
+
+started = 0
+"""How many task runs this process has started: what Prefect's server must have heard of before it is stopped."""
+
+
+@dataclass(frozen=True)
+class PrefectRunner:
+    """Through Prefect's task runners; one cohort in this process is a direct call, which costs half of a submit."""
+
+    there: Workers | None = None  # None: one cohort, in this process
+    when: str = ""
+    """What Prefect's page says before a task's name, such as `round 3`, or `fedprox against fedavg`."""
+
+    @property
+    def workers(self) -> int:
+        """See Runner."""
+        return self.there.count if self.there else 1
+
+    def each(self, task: ClientStep, calls: Sequence[Call]) -> list[Any]:
+        """See Runner."""
+        _must_be(task, ClientStep)
+        _count(len(calls))
+        sealed = [
+            (tuple(map(OpaqueArgument, args)), {n: OpaqueArgument(value) for n, value in options.items()})
+            for args, options in calls
+        ]
+        named = self._named(task)
+        if self.there is None or (len(calls) == 1 and not self.there.far):
+            answers: list[Any] = [named(*args, **options) for args, options in sealed]
+        else:
+            answers = self.there.run(named, sealed)
+        for argument in (a for args, options in sealed for a in (*args, *options.values())):
+            argument.content = None
+        return [_taken(task.name, answer) for answer in answers]
+
+    def once(self, task: ServerStep, *args: Any) -> Any:
+        """See Runner."""
+        _must_be(task, ServerStep)
+        _count(1)
+        return self._named(task)(*(OpaqueArgument(a) for a in args))
+
+    def _named(self, task: Step) -> Step:
+        """The task, whose runs say when they are."""
+        if not self.when:
+            return task
+        named = copy(task)
+        when = self.when.replace("{", "{{").replace("}", "}}")  # Prefect formats the name
+        named.task_run_name = f"{when}: {task.name}"
+        return named
+
+
+def _must_be(task: Any, kind: type) -> None:
+    if not isinstance(task, kind):
+        raise TypeError(f"{getattr(task, 'name', task)} is no {kind.__name__}")
+
+
+def _taken(name: str, answer: list[Any]) -> list[Any]:
+    """The messages, in a list of our own: Prefect holds on to its list until its server has heard of the task."""
+    if not isinstance(answer, list):
+        raise TypeError(
+            f"{name} answers with {type(answer).__name__}, and a step on clients answers with a list of messages"
+        )
+    messages = list(answer)
+    answer.clear()
+    return messages
+
+
+def _count(tasks: int) -> None:
+    global started
+    started += tasks
+
+
+@dataclass(frozen=True)
+class PlainRunner:
+    """Tasks as plain functions, one after another, without Prefect: for tests and notebooks."""
+
+    workers: int = 1
+
+    def each(self, task: ClientStep, calls: Sequence[Call]) -> list[Any]:
+        """See Runner."""
+        _must_be(task, ClientStep)
+        function: Callable = task.fn
+        return [function(*args, **options) for args, options in calls]
+
+    def once(self, task: ServerStep, *args: Any) -> Any:
+        """See Runner."""
+        _must_be(task, ServerStep)
+        return task.fn(*args)

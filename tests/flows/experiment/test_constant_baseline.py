@@ -1,0 +1,135 @@
+"""The baseline: one answer for all rows, on the clients and test rows that methods are scored on."""
+
+import math
+
+import numpy as np
+import pytest
+
+from flows.experiment.constant_baseline import against_baseline, baseline, scored_baseline
+from flows.experiment.project import Project
+from silos.client_store import ClientStore
+from tasks.evaluation.evaluate import OUTCOMES
+
+# by client: labels of training rows, then of test rows. Over all training rows of clients that train, "no" is the commonest
+# class, though two of these three clients have more of "yes"; the client that is held out has most of "else"
+LABELS = {
+    "large": (["no"] * 10 + ["yes"], ["no"] * 3 + ["yes"]),
+    "small": (["yes"] * 4 + ["no"], ["yes"] * 9 + ["no"]),
+    "third": (["yes"] * 3, ["no"] * 2),
+    "fourth": (["else"] * 40, ["no"] * 5),
+}
+
+
+@pytest.fixture
+def open_labels(project):
+    def opened(labels, *more, task="classification"):
+        rows = [
+            (client, split, y)
+            for client, parts in labels.items()
+            for split, part in zip(("train", "test"), parts, strict=True)
+            for y in part
+        ]
+        client, split, y = map(np.array, zip(*rows, strict=True))
+        x = np.random.default_rng(0).normal(size=(len(y), 3))
+        held = np.where(client == "fourth", "held", "here")
+        np.savez(project / "own.npz", x=x, y=y, client=client, split=split, domain=held)
+        source = f"{{kind: npz, path: own.npz, task: {task}}}"
+        steps = "{kind: column, column: client}, {kind: hold_out, domains: [held]}"
+        settings = [
+            f"data.source={source}",
+            f"data.scheme=[{steps}]",
+            "data.split={validation: 0, test: 0}",
+            "model.kind=mlp",
+        ]
+        return Project.open([*settings, "data.name=own", *more], project, derived=True)
+
+    return opened
+
+
+def test_it_is_the_commonest_class_of_all_training_rows_and_a_mean_over_the_clients_that_train(open_labels):
+    found = baseline(open_labels(LABELS))
+    assert (found["name"], found["answer"], found["kind"]) == ('always "no"', "no", "commonest class")
+    assert found["metrics"]["accuracy/mean"] == pytest.approx((3 / 4 + 1 / 10 + 1) / 3)
+    assert found["metrics"]["accuracy/worst"] == pytest.approx(1 / 10)
+
+
+def test_of_equally_common_classes_it_is_the_first(open_labels):
+    tie = {"large": (["b", "b", "a"], ["a"]), "small": (["a", "c"], ["b"]), "fourth": (["c"], ["c"])}
+    assert baseline(open_labels(tie))["answer"] == "a"
+
+
+@pytest.mark.parametrize("scaled", ["none", "standardise"])
+def test_of_a_regression_it_is_the_mean_target_in_units_of_y(scaled, open_labels):
+    numbers = {"large": ([1.0, 2.0, 3.0], [4.0, 0.0]), "small": ([10.0], [7.0]), "fourth": ([500.0], [500.0])}
+    objective = "training.objective={kind: squared_error}"
+    found = baseline(open_labels(numbers, objective, f"model.targets={scaled}", task="regression"))
+    assert (found["name"], found["answer"], found["kind"]) == ("always 4.000", 4.0, "mean target")
+    mean_squares = [(0 + 16) / 2, 9.0]
+    assert found["metrics"]["rmse/pooled"] == pytest.approx(math.sqrt(sum(mean_squares) / 2))
+    assert found["metrics"]["rmse/worst"] == pytest.approx(3.0)
+
+
+def test_on_common_test_rows_every_client_is_scored_on_all_of_them(open_labels):
+    found = baseline(open_labels(LABELS, "data.split={validation: 0, test: 0, test_rows: common}"))
+    assert found["metrics"]["accuracy/mean"] == found["metrics"]["accuracy/worst"] == pytest.approx(11 / 21)
+
+
+def test_without_test_rows_there_is_none(open_labels):
+    assert baseline(open_labels({client: (train, []) for client, (train, _) in LABELS.items()})) is None
+
+
+def right_on(project, folder, right):
+    """The outcomes of a run that is right on the rows of which `right` says so, by client; a file a client."""
+    store, refs = ClientStore(str(folder)), {}
+    for client in project.silos.federated().clients:
+        outcome = np.array([right(client, y) for y in LABELS[client][1]], np.uint8)
+        refs |= store.save(OUTCOMES, [client], {"correct": outcome[None]})
+    return store, refs
+
+
+@pytest.mark.parametrize(
+    ("right", "gain"),
+    [
+        (lambda _, y: y == "no", 0.0),  # what the baseline answers
+        (lambda *_: True, (1 / 4 + 9 / 10 + 0) / 3),
+        (lambda client, y: y == "no" and client != "third", -1 / 3),
+    ],
+    ids=["equal", "better", "worse"],
+)
+def test_a_method_is_compared_with_it_row_by_row_and_what_is_not_better_is_said(right, gain, open_labels, tmp_path):
+    project = open_labels(LABELS)
+    runs = {"mine": [right_on(project, tmp_path / "runs", right)] * 2}
+    with scored_baseline(project) as found:
+        answer = against_baseline(project, found, runs, tuned=False)
+    (paired,) = answer["paired"]
+    assert paired["difference"] == pytest.approx(gain)
+    assert paired["sentence"].startswith('mine − always "no" ')
+    if gain > 0:
+        assert (paired["better"], answer["sentence"]) == ("mine", None)
+    else:
+        said = 'No method is better than always answering "no", the commonest class of the training rows'
+        start = f"{said} (accuracy 0.617): try "
+        assert answer["sentence"].startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("tuned", "more", "advice"),
+    [
+        (False, [], "try `--tune`, fewer training.rounds, evaluation.report=best or model.hidden=[]."),
+        (True, ["model.hidden=[]"], "try fewer training.rounds or evaluation.report=best."),
+        (False, ["model.hidden=[]", "evaluation.report=best"], "try `--tune`."),
+        (True, ["model.hidden=[]", "evaluation.report=best"], "the inputs may tell nothing about what is predicted."),
+    ],
+)
+def test_what_was_done_already_is_not_advised(tuned, more, advice, open_labels, tmp_path):
+    project = open_labels(LABELS, *more)
+    runs = {"mine": [right_on(project, tmp_path / "runs", lambda *_: False)]}
+    with scored_baseline(project) as found:
+        assert against_baseline(project, found, runs, tuned)["sentence"].endswith(f": {advice}")
+
+
+def test_the_classes_name_is_short_in_the_table(open_labels):
+    long = {"large": (["n" * 90], ["n" * 90]), "fourth": (["b"], ["b"])}
+    found = baseline(open_labels(long))
+    assert len(found["name"]) < 30
+    assert found["answer"] == "n" * 90

@@ -1,0 +1,137 @@
+"""All pairs together: false discoveries are held down as by hand, each client is held against the rest of all rows."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.cluster import hierarchy
+
+from models.shift import pairwise_results as room
+from models.shift.nested_tests import evidence
+from models.shift.pairwise_results import DISCOVERIES, against_the_rest, alike, find_differences, findings
+from models.shift.pairwise_tables import all_pairs, side_by_side
+
+few = settings(max_examples=40)
+
+
+def normal(seed, rows=300, moved=0.0, swapped=False):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, rows)
+    x = rng.normal(size=(rows, 2)) + moved
+    x[:, 0] += 2 * (1 - y if swapped else y)
+    return x, y
+
+
+@few
+@given(st.lists(st.floats(0, 1) | st.floats(0, 0.01), min_size=1, max_size=40))
+def test_discoveries_are_benjaminis_and_hochbergs_by_hand(chances):
+    """The largest k whose k-th smallest chance is at most k/m of the share; that many are discoveries."""
+    order = sorted(chances)
+    most = max((k for k in range(1, len(order) + 1) if order[k - 1] <= DISCOVERIES * k / len(order)), default=0)
+    found = find_differences(np.array(chances))
+    edge = [abs(chance - DISCOVERIES * k / len(order)) < 1e-12 for k, chance in enumerate(order, 1)]
+    if not any(edge):
+        assert found.tolist() == [most > 0 and chance <= order[most - 1] for chance in chances]
+
+
+def test_of_no_pairs_there_are_no_discoveries():
+    assert find_differences(np.zeros(0)).shape == (0,)
+
+
+def test_a_pair_that_is_no_discovery_has_no_verdict(tell, monkeypatch):
+    """Beside it alone it would have one."""
+    told = tell([normal(0), normal(1, moved=0.7)])
+    assert told.between().verdicts.types.any()
+    monkeypatch.setattr(room, "discovered", lambda chances: np.zeros(len(chances), bool))
+    assert not told.between().verdicts.types.any()
+
+
+def test_false_alarms_among_many_pairs_that_are_alike_are_few(tell):
+    told = tell([normal(seed, 200) for seed in range(30)])
+    found = findings(told.summaries, told.layout, *all_pairs(30))
+    assert found.verdicts.types.any(-1).mean() <= 0.01
+
+
+def test_what_inputs_differ_by_is_kept_of_every_pair_and_carries_the_shift_of_those_whose_rule_is_the_same(tell):
+    told = tell([normal(seed, moved=seed % 2, swapped=seed == 3) for seed in range(4)])
+    found = findings(told.summaries, told.layout, *all_pairs(4))
+    effects = evidence(side_by_side(told.summaries, told.layout, *all_pairs(4))).effects
+    np.testing.assert_array_equal(found.inputs, np.minimum(effects["at_mean"], effects["bins"]))
+    rules = found.verdicts.types[:, 2]
+    assert 0 < rules.sum() < len(rules)
+    np.testing.assert_array_equal(found.parts[~rules], found.inputs[~rules])
+    np.testing.assert_array_equal(found.parts[rules], effects["interaction"][rules])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_chance_of_a_pair_is_twice_the_least_of_labels_and_of_each_feature_times_their_number(seed, tell):
+    """Bonferroni's correction: one hypothesis of labels and one of each feature, within classes where one is compared."""
+    rng, margins = np.random.default_rng(seed), normal(seed + 20, 60)
+    extra = [np.column_stack([x, rng.normal(size=(len(x), 3))]) for x in (normal(seed)[0], margins[0])]
+    told = tell(
+        [
+            (extra[0], normal(seed)[1]),
+            (extra[0] + [0.15, 0, 0.1, 0, 0], normal(seed + 10)[1]),
+            (extra[1] + 0.7, np.full(60, 2)),  # of this class no other has a row
+        ],
+        classes=3,
+    )
+    found = findings(told.summaries, told.layout, *all_pairs(3))
+    by_test = evidence(side_by_side(told.summaries, told.layout, *all_pairs(3)))
+    assert by_test.tested.tolist() == [True, False, False]
+    for pair, name in enumerate(("bins_in_classes", "bins", "bins")):
+        least = min(by_test.chances["labels"][pair], 5 * by_test.chances[name][pair].min())
+        np.testing.assert_allclose(found.chance[pair], min(1.0, 2 * least), rtol=1e-9)
+    assert 5 * by_test.chances["bins_in_classes"][0].min() < min(0.5, by_test.chances["labels"][0])
+
+
+def test_pairs_looked_at_a_few_at_a_time_are_found_alike(tell, monkeypatch):
+    told = tell([normal(seed, moved=seed % 3 / 2, swapped=seed == 4) for seed in range(7)])
+    whole, heard = findings(told.summaries, told.layout, *all_pairs(7)), []
+    monkeypatch.setattr(room, "_AT_ONCE", 8 * told.summaries.counts[0].size * 2 * 4)
+    parts = findings(told.summaries, told.layout, *all_pairs(7), say=heard.append)
+    assert heard == [4, 8, 12, 16, 20, 21]
+    np.testing.assert_array_equal(whole.verdicts.types, parts.verdicts.types)
+    for name in ("rows", "chance", "labels", "parts", "overlap"):
+        np.testing.assert_allclose(getattr(whole, name), getattr(parts, name), rtol=1e-6)
+
+
+def test_the_rest_of_a_client_is_all_other_clients_rows(tell):
+    own = [normal(seed, moved=seed / 5) for seed in range(4)]
+    rest = against_the_rest(tell(own).summaries)
+    for at in range(4):
+        others = [own[other] for other in range(4) if other != at]
+        whole = tell([tuple(np.concatenate(part) for part in zip(*others, strict=True))]).summaries
+        for name in ("rows", "labels", "counts"):
+            np.testing.assert_array_equal(getattr(rest, name)[4 + at], getattr(whole, name)[0])
+        np.testing.assert_allclose(rest.moments[4 + at, :, :2], whole.moments[0, :, :2], rtol=1e-8)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_few_clients_are_grouped_too(count):
+    first, second = all_pairs(count)
+    assert alike(first, second, np.zeros(len(first), bool), count) == ([list(range(count))] if count else [])
+    assert alike(first, second, np.ones(len(first), bool), count) == [[at] for at in range(count)]
+
+
+@few
+@given(st.integers(2, 9), st.data())
+def test_groups_are_those_of_average_linkage_and_hold_every_client_once(count, data):
+    first, second = all_pairs(count)
+    differ = np.array(data.draw(st.lists(st.booleans(), min_size=len(first), max_size=len(first))))
+    groups = alike(first, second, differ, count)
+    assert sorted(place for group in groups for place in group) == list(range(count))
+    cut = hierarchy.fcluster(hierarchy.average(differ.astype(float)), 0.5, "distance")
+    for group in groups:
+        assert len({cut[place] for place in group}) == 1
+    assert len(groups) == len(set(cut.tolist()))
+
+
+def test_what_carries_a_shift_is_the_feature_that_moved_and_the_overlap_is_of_the_worst(tell):
+    x, y = normal(0)
+    other, label = normal(1)
+    other[:, 1] += 9
+    found = tell([(x, y), (other, label)]).between()
+    assert found.parts[0].argmax() == 1
+    assert found.overlap[0] < 0.05
+    assert found.rows.tolist() == [[300, 300]]

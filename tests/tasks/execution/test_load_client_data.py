@@ -1,0 +1,105 @@
+"""What a task opens on the client's side."""
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import torch
+
+from models.client_model import Model
+from models.networks.mlp import MLP
+from models.networks.wrappers.fediir_network import GradientMatching
+from models.prng import server_stream
+from models.server_state import ClientStateRefs
+from silos.client_store import ClientStore
+from silos.cohort import Stack
+from tasks.evaluation.evaluate import ensemble_check, evaluate
+from tasks.execution.load_client_data import load_weights
+from tasks.gradients import head_gradient
+from tasks.local_train import local_train
+from tasks.regroup import regroup
+from tasks.uncertainty_check import uncertainty_check
+
+NETWORK = MLP(5, (), 2)
+SHARED = NETWORK.init(server_stream(0, 0, "init"))
+
+
+@pytest.fixture
+def store(tmp_path):
+    return ClientStore(str(tmp_path / "own"))
+
+
+def test_dummies_repeat_the_first_client(store):
+    model = Model(NETWORK, SHARED, {"head": torch.tensor([[1.0], [2.0], [3.0]])}, clients=("a", "b", "c"))
+    weights, context = load_weights(model, Stack(("b", "c"), 4), store, "cpu")
+    assert weights["head"].ravel().tolist() == [2, 3, 2, 2]
+    assert weights["dense0.weight"].shape == (4, 5, 2)
+    assert context == {}
+    assert list(weights) == sorted(weights)
+
+
+def test_clients_have_what_they_stored_and_others_the_start(store):
+    refs = store.save("heads", ["a", "c"], {"head": np.array([[1.0], [3.0]], np.float32)})
+    model = Model(
+        NETWORK, SHARED, ClientStateRefs("heads", refs, {"head": torch.tensor([7.0])}), clients=("a", "b", "c")
+    )
+    for clients, expected in ((("a", "b", "c"), [1, 7, 3]), (("c", "a"), [3, 1]), (("b",), [7])):
+        weights, _ = load_weights(model, Stack(clients, len(clients)), store, "cpu")
+        assert weights["head"].ravel().tolist() == expected
+
+
+def test_a_task_reads_no_other_clients_private_file(store, tmp_path):
+    refs = {
+        **store.save("heads", ["a"], {"head": np.ones((1, 1), np.float32)}),
+        **store.save("heads", ["b"], {"head": np.zeros((1, 1), np.float32)}),
+    }
+    (tmp_path / "own" / "heads" / f"{refs['b'].split('/')[0]}.safetensors").unlink()
+    model = Model(NETWORK, SHARED, ClientStateRefs("heads", refs), clients=("a", "b"))
+    weights, _ = load_weights(model, Stack(("a",), 1), store, "cpu")
+    assert weights["head"].ravel().tolist() == [1]
+
+
+def test_private_context_is_opened_and_is_not_a_weight(store):
+    refs = store.save("words", ["a"], {"word": np.array([[4, 2]])})
+    model = Model(NETWORK, SHARED, context=ClientStateRefs("words", refs), clients=("a",))
+    weights, context = load_weights(model, Stack(("a",), 2), store, "cpu")
+    assert context["word"].tolist() == [[4, 2], [4, 2]]
+    assert "word" not in weights
+
+
+TRAINED = {"seed": 0, "round": 1}
+TOLD = {
+    "local_train": (local_train, {**TRAINED, "each": True}),
+    "evaluate": (evaluate, {}),
+    "uncertainty_check": (uncertainty_check, {**TRAINED, "passes": 2}),
+    "ensemble_check": (ensemble_check, {}),
+    "head_gradient": (head_gradient, {}),
+    "regroup": (regroup, {}),
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_no_dummy_is_in_a_message(name, make_problem, make_round):
+    """Three clients in stacks of two: what is told of clients is told of those, and what is summed is theirs."""
+    task, options = TOLD[name]
+    rows = {"a": 7, "b": 5, "c": 6}
+    setup = make_problem(rows)
+    model = Model(setup.network, setup.network.init(server_stream(0, 0, "init")), clients=tuple(rows))
+    if name == "ensemble_check":
+        options = {"members": [(model, make_round(setup).private)] * 2}
+    if name == "regroup":
+        model = Model(setup.network, {n: w[None, None] for n, w in model.shared.items()}, clients=tuple(rows))
+    if name == "head_gradient":
+        model = Model(GradientMatching(setup.network, 0.1), model.shared, clients=tuple(rows))
+    found = {}
+    for stack in (1, 2):
+        found[stack] = make_round(setup, stack=stack).map_clients(task, model, training=setup.training, **options)
+    for message in found[2]:
+        numbers = [getattr(message, field.name) for field in fields(message) if field.name != "sums"]
+        numbers += [t for of in numbers if isinstance(of, dict) for t in of.values()]
+        for tensor in (t for t in numbers if isinstance(t, torch.Tensor)):
+            assert len(tensor) == len(message.clients)
+    if name in ("local_train", "head_gradient"):
+        for at in model.shared if name == "local_train" else found[1][0].sums:
+            one, two = (sum(m.sums[at] for m in found[stack]) for stack in (1, 2))
+            torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
