@@ -98,7 +98,7 @@ def _install(peer: str) -> str:
 PAUSE = 0.5
 _ROUNDS_OF_OTHERS = 11  # one of them with evaluation; ours run on, to see what they hold on to
 _SIGNAL = 40  # of 256, what a label's picture adds to a pixel
-_TRAINING = ("local_train", "visit")  # the task in which clients train
+_TRAINING = ("local_train", "update_site")  # the task in which clients train
 
 
 def bench(

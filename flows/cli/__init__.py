@@ -4,7 +4,6 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -74,14 +73,14 @@ def _add_checkout_commands() -> None:
             app.command()(getattr(importlib.import_module(f"{package}.{name}_command"), name))
         else:
             app.command(name, help=f"{about} Works in a checkout of siloflow.", context_settings=_ANY_ARGUMENTS)(
-                partial(_refuse_outside_checkout, name)
+                _refuse_outside_checkout
             )
 
 
-def _refuse_outside_checkout(name: str) -> None:
+def _refuse_outside_checkout(context: typer.Context) -> None:
     typer.echo(
-        f"siloflow {name}: its tables and workloads are not part of an installed siloflow. Clone the repository, and run "
-        f"it there: make run, then .venv/bin/siloflow {name}.",
+        f"siloflow {context.info_name}: its tables and workloads are not part of an installed siloflow. Clone the "
+        f"repository, and run it there: make run, then .venv/bin/siloflow {context.info_name}.",
         err=True,
     )
     raise typer.Exit(2)

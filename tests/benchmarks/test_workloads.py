@@ -258,7 +258,7 @@ def test_rounds_of_gaussian_weights_are_told_beside_fedavgs_and_the_loops_by_han
     seconds = found["seconds_per_round"]
     assert found["better_plain"] == "bayes 1"
     assert found["times"] == {"fedavg": [pytest.approx(seconds["siloflow"] / seconds["fedavg"])]}
-    assert "visit" in found["task_shares"]
+    assert "update_site" in found["task_shares"]
     assert found["accuracy"].keys() == {"bayes 1", "siloflow", "fedavg"}
 
 

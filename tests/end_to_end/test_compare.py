@@ -211,7 +211,7 @@ def test_the_run_of_the_comparison_has_the_best_methods_metric_and_the_differenc
 
 def test_task_runs_of_the_comparison_say_what_they_compare(finished: Any) -> None:
     names = {name for (name,) in finished.folder.in_prefect("select name from task_run")}
-    assert {"local_only against fedavg: pair", *(f"ensemble of {m}: ensemble_check" for m in METHODS)} <= names
+    assert {"local_only against fedavg: pair_outcomes", *(f"ensemble of {m}: ensemble_check" for m in METHODS)} <= names
     assert not [name for name in names if re.match("pair-|ensemble_check-", name)]
 
 

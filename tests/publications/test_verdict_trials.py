@@ -11,7 +11,6 @@ import yaml
 from scipy.stats import beta
 
 from flows.console.safe_text import PlainConsole
-from publications import fill_sweep
 from publications import verdict_trials
 from publications.compare_with_published import table_of_records
 from publications.detection_rates import mean_of, share
@@ -214,7 +213,7 @@ def test_an_estimate_judges_a_few_pairs_and_writes_nothing(sweep):
 
 
 def test_a_page_of_runs_is_no_trial(sweep, monkeypatch):
-    monkeypatch.setattr(fill_sweep, "run", None)  # no run is started
+    monkeypatch.setattr("publications.fill_sweep.run", None)  # no run is started
     fill_sweep(sweep("random"))
     assert sweep("random").finished
 

@@ -252,14 +252,14 @@ def _ask_all(setup, round, features) -> dict[str, list[Any]]:
         "pooled_train": (plain, {**when, "context": {}, "silos": silos.pool(), "validate": True}),
         "projection": (words, {"training": setup.training, "axes": torch.eye(features)[:, :2], "seed": 0}),
         "regroup": (offered, {"training": setup.training}),
-        "send": (alone, {}),
+        "send_weights": (alone, {}),
         "check_scale": (plain, {}),
         "report_moments": (plain, {"inputs": True, "targets": True}),
         "report_stats": (plain, {"names": ("class_counts", "mean", "variance", "eigenvalues")}),
         "report_centroids": (words, {"words": 8, **when}),
         "uncertainty_check": (words, {**when, "passes": 0}),
-        "visit": (tilted, {**when, **visiting}),
-        "withdraw": (replace(plain, shared={}, context=alone.personal), {}),
+        "update_site": (tilted, {**when, **visiting}),
+        "remove_sites": (replace(plain, shared={}, context=alone.personal), {}),
     }
     told = {
         name: round.map_clients(task, asked[name][0], **asked[name][1])
@@ -267,7 +267,7 @@ def _ask_all(setup, round, features) -> dict[str, list[Any]]:
         if name in asked
     }
     beside = {
-        "pair": ([kept], [kept]),
+        "pair_outcomes": ([kept], [kept]),
         "pair_common_rows": ([kept], [kept]),
         "score_by_class": (kept,),
         "score_prior_shift": (kept,),

@@ -45,7 +45,9 @@ def test_a_step_is_still_a_plain_function():
 
 
 def test_every_step_is_a_clients_or_a_servers():
-    assert {"local_train", "pair", "score_by_class", "aggregate", "common_codes"} < {task.name for task in STEPS}
+    assert {"local_train", "pair_outcomes", "score_by_class", "aggregate", "common_codes"} < {
+        task.name for task in STEPS
+    }
     for task in STEPS:
         first = next(iter(inspect.signature(task.fn).parameters.values()))
         assert isinstance(task, ClientStep if first.annotation is Cohort else ServerStep), task.name
