@@ -42,7 +42,7 @@ _LOOK = "import sys; from importlib.util import find_spec; print(*(m for m in sy
 
 
 class _Peer(NamedTuple):
-    program: str  # of benchmarks/contestants
+    program: str  # of benchmarks/baselines
     package: str  # as pip is asked for it
     modules: tuple[str, ...]
 

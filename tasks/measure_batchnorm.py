@@ -30,7 +30,7 @@ def local_batchnorm_statistics(
         raise ValueError("local_batchnorm_statistics: clients keep nothing of this model to themselves")
     kept = []
     for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
-        streams = load_streams(stack, seed, round, "local_batchnorm_statistics", device)
+        streams = load_streams(stack, seed, round, "own_norms", device)
         found = {**weights, **measure_batchnorm(model.network, weights, context, rows, training, streams)}
         arrays = {name: found[name][: len(stack.clients)].cpu().numpy() for name in model.personal.start}
         kept.append(OwnNorms(stack.clients, private.save(model.personal.section, stack.clients, arrays)))
@@ -59,7 +59,7 @@ def common_batchnorm_statistics(
     for stack in cohort.stacks:
         weights, context = load_weights(model, stack, private, device)
         rows = load_rows(cohort.silos, stack, "validation", device)
-        streams = server_stream(seed, round, "common_batchnorm_statistics").to(device).expand(stack.size)
+        streams = server_stream(seed, round, "common_norms").to(device).expand(stack.size)
         found = measure_batchnorm(model.network, weights, context, rows, training, streams)
         places = slice(len(stack.clients))
         told.append(CommonNorms(stack.clients, {name: t[places].cpu() for name, t in found.items()}))

@@ -4,6 +4,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -70,11 +71,24 @@ def _add_checkout_commands() -> None:
         sys.path.append(str(root))  # an editable install maps the installed packages only
     for package, name, about in _CHECKOUT_COMMANDS:
         if is_checkout and (root / package).is_dir():
+            _load_package(root / package)
             app.command()(getattr(importlib.import_module(f"{package}.{name}_command"), name))
         else:
             app.command(name, help=f"{about} Works in a checkout of siloflow.", context_settings=_ANY_ARGUMENTS)(
                 _refuse_outside_checkout
             )
+
+
+def _load_package(folder: Path) -> None:
+    """Import the package in this folder under the folder's name, whatever else of that name is installed."""
+    if getattr(sys.modules.get(folder.name), "__file__", None) == str(folder / "__init__.py"):
+        return
+    spec = spec_from_file_location(folder.name, folder / "__init__.py", submodule_search_locations=[str(folder)])
+    assert spec is not None
+    assert spec.loader is not None
+    package = module_from_spec(spec)
+    sys.modules[folder.name] = package
+    spec.loader.exec_module(package)
 
 
 def _refuse_outside_checkout(context: typer.Context) -> None:

@@ -122,7 +122,7 @@ def plugin_error(error: BaseException, method: str, files: Mapping[str, str], pa
     notes = getattr(error, "__notes__", ())  # inside a step the step has said where (see tasks.execution.task_types)
     reached = [frame.filename for frame in trace if frame.filename in files]
     noted = [path for path in files if any(f"({Path(path).name}, line " in note for note in notes)]
-    path = next(iter([page] if page else reached[-1:] + noted), None)
+    path = next(iter([*reached[-1:], *noted, *([page] if page else [])]), None)
     if path is None:
         return None
     line = line_of(error, path)

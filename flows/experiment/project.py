@@ -225,7 +225,7 @@ class Project:
 
     def _verified(self) -> Silos:
         """Check the data once for all projects that share them, whatever else they differ in."""
-        key = ("verified", self.derived, self.params.data.model_dump_json())
+        key = ("verified", self.derived, tuple(self.params.plugins), self.params.data.model_dump_json())
         if key not in self._checked.results:
             self._checked.results[key] = self._derived() if self.derived else self._recorded()
         silos: Silos = self._checked.results[key]

@@ -78,7 +78,7 @@ def report_centroids(
     messages = []
     for stack in cohort.stacks:
         weights, context = load_weights(model, stack, private, device)
-        streams = client_streams(seed, stack.clients, round, "report_centroids")
+        streams = client_streams(seed, stack.clients, round, "token_centres")
         for one in model.network.single_networks:
             arguments = (one, one.of(weights), one.of(context), one.stream(streams).tolist())
             pairs = reportable_centroids(cohort, stack, *arguments, words, "train", training.engine, device)

@@ -1,5 +1,6 @@
 """The context of a run: its settings, its folder, and how far it is. The trainer changes it, callbacks read it."""
 
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,6 @@ from flows.experiment.standardization.run_warnings import Note
 from flows.methods.base import Method, start_method
 from flows.methods.context import RoundContext, TrainingSetup
 from flows.methods.samplers.client_sampler import SampledClients, Sampler
-from flows.plugins import METHODS
 from models.server_state import ServerState
 from silos.client_store import ClientStore
 from tasks.execution.task_runner import PrefectRunner
@@ -82,8 +82,8 @@ class RunContext:
     def error_of_method(self, error: BaseException) -> MethodError | None:
         """Explain an error that a plugin file raised; None for any other error."""
         files = {str(self.project.root / file): file for file in self.project.params.plugins}
-        own = self.project.plugins.of(METHODS).get(self.method_name)
-        return plugin_error(error, self.method_name, files, own.file if own else "")
+        page = getattr(sys.modules.get(type(self.method).__module__), "__file__", None) or ""
+        return plugin_error(error, self.method_name, files, page if page in files else "")
 
 
 def open_run(

@@ -48,7 +48,7 @@ def common_codebooks(round: RoundContext, models: Sequence[Model], words: int) -
     """
     setup = round.setup
     options: dict[str, Any] = {"training": setup.training, "seed": setup.seed, "round": round.number}
-    stream = server_stream(setup.seed, round.number, "common_codes")
+    stream = server_stream(setup.seed, round.number, "common_words")
     answers = [
         round.map_clients(report_centroids, m, round.silos.select(m.clients), words=words, **options) for m in models
     ]

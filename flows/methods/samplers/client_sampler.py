@@ -55,7 +55,9 @@ def sample_clients(sampler: Sampler, setup: TrainingSetup, number: int, memory: 
     """Whom the sampler calls; TypeError or ValueError where these are not clients, each once."""
     answer = sampler.sample(setup, number, memory)
     if not isinstance(answer, SampledClients):
-        raise TypeError(f"a sampler calls with a {type(answer).__name__}; it is Called(clients, dropped, leaving)")
+        raise TypeError(
+            f"a sampler calls with a {type(answer).__name__}; it is SampledClients(clients, dropped, leaving)"
+        )
     given = (answer.clients, answer.dropped, answer.leaving)
     clients, dropped, leaving = ((part,) if isinstance(part, str) else tuple(part) for part in given)
     seen = set()

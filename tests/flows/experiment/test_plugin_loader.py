@@ -31,6 +31,16 @@ def test_the_line_is_named_and_inside_a_step_what_the_step_says(notes, where, ha
     assert str(said).startswith(f"fedavg failed: ZeroDivisionError: division by zero{where}; mend mine.py, ")
 
 
+def test_the_file_that_raised_is_named_and_not_that_of_the_method(tmp_path):
+    method, metric = str(tmp_path / "method.py"), str(tmp_path / "metric.py")
+    (tmp_path / "metric.py").write_text(METRIC.format(name="mine", value="1 / 0"))
+    entry = load(tmp_path, ["metric.py"]).of(METRICS)["mine"]
+    with pytest.raises(ZeroDivisionError) as raised:
+        entry.target(None, None)
+    said = plugin_error(raised.value, "own", {method: "method.py", metric: "metric.py"}, method)
+    assert "(metric.py, line 6); mend metric.py, " in str(said)
+
+
 def test_an_error_that_no_plugin_raised_is_not_said_to_be_a_plugins(tmp_path):
     path = str(tmp_path / "mine.py")
     with pytest.raises(ZeroDivisionError) as raised:
