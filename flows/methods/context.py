@@ -107,7 +107,7 @@ class RoundContext:
         since: int = 0,
         **options: Any,
     ) -> list[Update]:
-        """`each` for a task that trains: it also gets the schedule and this round's streams.
+        """`map_clients` for a task that trains: it also gets the schedule and this round's streams.
 
         `epochs`: how many it makes, where that is not what the schedule says; for the count of steps. `since`: the round
         after which the weights were drawn, from which streams count. TypeError for a task that does not answer for every
