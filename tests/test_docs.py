@@ -233,7 +233,7 @@ def test_the_regression_of_the_docs_converges_at_its_rate_and_not_at_that_of_cla
         raw = training_setup(params, silos, "cpu", 0, folder)
         scaling = fit_standardizer(params, raw, PlainRunner(), ClientStore(str(folder / "private"))).scaling
         task = training_setup(params, replace(silos, scaling=scaling), "cpu", 0, folder)
-        found[rate] = play(FedAvg(), task, range(1, params.training.rounds + 1)).reports[-1].numbers["loss/train"]
+        found[rate] = play(FedAvg(), task, range(1, params.training.rounds + 1)).reports[-1].metrics["loss/train"]
     converged, diverged = found.values()
     assert converged < 0.1  # of a variance of 1
     assert not math.isfinite(diverged)

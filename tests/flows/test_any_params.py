@@ -286,7 +286,7 @@ def type_(
     make(Project.open([], folder))
     kept = (folder / "params.yaml").read_bytes()
 
-    def flow(session: Session, module: str, name: str, /, **parameters: Any) -> None:
+    def flow(session: Session, module: str, name: str, project: Project, /, **parameters: Any) -> None:
         json.dumps(parameters)  # Prefect's database holds it
         raise SystemExit(0)
 

@@ -135,7 +135,7 @@ def test_a_store_that_is_away_is_said_and_is_no_reason_to_fail(project, answer, 
     assert again["folder"] in said
 
 
-@pytest.mark.parametrize("last", ["draw_pairs", "draw_ranking", "draw_close_ups", "page", "write_bytes"])
+@pytest.mark.parametrize("last", ["draw_pairs", "draw_ranking", "draw_close_ups", "report_markdown", "write_bytes"])
 def test_what_is_stopped_on_the_way_is_no_finished_report(project, answer, prefect, monkeypatch, last):
     before = set((project / "runs").glob("diagnose-*"))
 

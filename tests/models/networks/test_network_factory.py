@@ -199,7 +199,8 @@ def test_the_registry_alone_knows_every_kind_also_in_a_copy_under_another_name(t
     """A logged model carries such a copy, and imports no network by its own name."""
     ours = Path(models.__path__[0])
     shutil.copytree(ours, tmp_path / "theirs", ignore=shutil.ignore_patterns("__pycache__"))
-    asked = "import sys; from theirs.networks.registry import registered; print('models' in sys.modules, *registered())"
+    asked = "import sys; from theirs.networks.network_factory import registered as kinds; "
+    asked += "print('models' in sys.modules, *kinds())"
     done = subprocess.run([sys.executable, "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=True)
     also_ours, *kinds = done.stdout.split()
     assert also_ours == "False"

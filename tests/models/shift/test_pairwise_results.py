@@ -42,7 +42,7 @@ def test_a_pair_that_is_no_discovery_has_no_verdict(tell, monkeypatch):
     """Beside it alone it would have one."""
     told = tell([normal(0), normal(1, moved=0.7)])
     assert told.between().verdicts.types.any()
-    monkeypatch.setattr(room, "discovered", lambda chances: np.zeros(len(chances), bool))
+    monkeypatch.setattr(room, "find_differences", lambda chances: np.zeros(len(chances), bool))
     assert not told.between().verdicts.types.any()
 
 

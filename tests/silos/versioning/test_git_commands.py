@@ -94,7 +94,9 @@ def test_a_hook_of_another_repository_sees_the_projects_own_versions(own, other,
     record(own)
     git(own, "add", "-A")
     git(own, "commit", "-qm", "data")
-    program = "from pathlib import Path; from silos.versioning.history import log; print(len(log(Path())))"
+    program = (
+        "from pathlib import Path; from silos.versioning.history import version_log; print(len(version_log(Path())))"
+    )
     hook = other / ".git" / "hooks" / "post-commit"
     hook.parent.mkdir(exist_ok=True)
     hook.write_text(f"#!/bin/sh\ncd {own} && {sys.executable} -c '{program}' > {tmp_path}/said 2>&1\n")

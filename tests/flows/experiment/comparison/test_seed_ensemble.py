@@ -74,13 +74,13 @@ def test_the_means_of_an_ensemble_are_over_federated_clients(project, monkeypatc
         folder.commit(folder.files({"round": 1, "metrics": {"accuracy/mean": 0.1}}, state))
         write_json(folder.result, {"rounds": 1, "reported_round": 1, "mlflow_run_id": None})
         members.append((opened, seed, folder))
-    asked, each = [], RoundContext.each
+    asked, each = [], RoundContext.map_clients
 
     def spied(round, step, model, silos=None, **options):
         asked.append(silos.clients)
         return each(round, step, model, silos=silos, **options)
 
-    monkeypatch.setattr(RoundContext, "each", spied)
+    monkeypatch.setattr(RoundContext, "map_clients", spied)
     numbers = _together(page, members, PlainRunner())
     assert numbers
     assert [len(clients) for clients in asked] == [3]

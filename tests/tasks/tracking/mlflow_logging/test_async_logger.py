@@ -82,7 +82,7 @@ def test_a_server_that_is_away_from_start_to_end_hears_of_every_round_later(mlfl
     away = deliver(mlflow_server.url, "away")
     play(away, range(1, 6))
     assert away.finish(FinalArtifacts(), patience=60) is None
-    assert away.setup == f"MLflow at {mlflow_server.url} does not answer"
+    assert away.problem == f"MLflow at {mlflow_server.url} does not answer"
     mlflow_server.start()
     resumed = deliver(mlflow_server.url, "away")
     resumed.round_done(5)
@@ -210,7 +210,7 @@ def test_a_locked_database_stops_nobody_and_hears_of_every_round_once(deliver, p
     locked = deliver(uri, "locked")
     play(locked, range(1, 11))
     assert locked.finish(FinalArtifacts(), patience=1) is None
-    assert locked.setup == f"MLflow at {uri} did not answer for 1 s"
+    assert locked.problem == f"MLflow at {uri} did not answer for 1 s"
     lock.execute("rollback")
     lock.close()
     locked._thread.join()  # it still tried; a run's folder has one process at a time, and so one delivery
@@ -241,7 +241,7 @@ def test_what_is_logged_at_the_end_is_there_whole_after_it_was_cut_and_once(deli
     cut = deliver(uri, "cut")
     play(cut, range(1, 4))
     assert cut.finish(finish) is None
-    assert "models" in cut.setup
+    assert "models" in cut.problem
     in_the_way.unlink()
     for _ in range(2):  # and whoever asks once more changes nothing
         resumed = deliver(uri, "cut")
@@ -288,10 +288,10 @@ def test_an_upload_that_outlasts_patience_is_not_taken_for_a_done_one(deliver, p
     play(slow, range(1, 4))
     wait_for(lambda: (tmp_path / "delivered.json").is_file())
     assert slow.finish(Waiting(everything(tmp_path), gate), patience=1) is None
-    assert slow.setup == f"MLflow at {uri} did not answer for 1 s"
+    assert slow.problem == f"MLflow at {uri} did not answer for 1 s"
     gate.set()
     slow._thread.join()
-    assert slow.setup == f"MLflow at {uri} did not answer for 1 s"
+    assert slow.problem == f"MLflow at {uri} did not answer for 1 s"
     resumed = deliver(uri, "slow")
     resumed.round_done(3)
     assert resumed.finish(everything(tmp_path)) == slow.run_id
