@@ -1,9 +1,8 @@
-"""Evidence as a table of how alike clients are, (clients, clients) float64, symmetric; rules that read one are in rules.
+"""Clusters of clients from tables of evidence.
 
-Rules that make groups of a table of evidence; who made the table is nothing to them.
-
-A table of likeness, (clients, clients), is from models.clustering; a table of fit, (clients, groups), says how badly
-each group's model does on a client's rows. Groups are lists of places, each sorted, in the order of their first places.
+A table of likeness, (clients, clients) float64, is symmetric: cosines of updates, or shared correctness. A table of fit,
+(clients, clusters), says how badly each cluster's model does on a client's rows. Clusters are lists of indices, each
+sorted, in the order of their first members.
 """
 
 from typing import Literal

@@ -1,10 +1,6 @@
-"""Throws away what piles up, kind by kind, as far as it is agreed to and nobody works with it.
+"""List what accumulates in a project's folder, and delete what the user agrees to and no process uses.
 
-Whether somebody has a file open: a server that still runs.
-
-What piles up in a project's folder and may go: each kind with its places and with what is lost without it.
-
-Finished runs and their private/, ledgers of what silos told, and what a process works with are none of it.
+Finished runs and their private/, the clients' ledgers, and the files of running processes are never listed.
 """
 
 import shutil

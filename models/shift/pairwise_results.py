@@ -1,9 +1,4 @@
-"""All pairs of clients, a number of them at a time; who is like whom, and how each client differs from the rest.
-
-Whether a gain and an offset of the inputs make two clients alike, and whether their classes still belong together.
-
-Why nothing can be said of a pair, where nothing can.
-"""
+"""Results for all pairs of clients, computed a number of them at a time: verdicts, alignment, and inconclusive pairs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields

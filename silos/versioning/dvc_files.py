@@ -1,7 +1,4 @@
-"""The version of data/: DVC records it, and its hash is checked here without importing DVC.
-
-A folder whose data can be versioned: in a git and a DVC repository, of its own where it lies in none.
-"""
+"""The version of data/: DVC records it, and its hash is checked here without importing DVC."""
 
 import io
 import json

@@ -1,7 +1,4 @@
-"""A model is scored on each client's own rows, there.
-
-Each client of a cohort says how unsure several models are together: a deep ensemble.
-"""
+"""Score a model, or a deep ensemble's uncertainty, on each client's own rows."""
 
 from collections.abc import Mapping, Sequence
 
