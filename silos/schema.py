@@ -1,7 +1,4 @@
-"""The schema: what the features of a row are called, are and may be, which all silos agree on before they are compared.
-
-What can be a name of a client, a class or a domain.
-"""
+"""The schema on which all silos agree: names, kinds and ranges of features, and the rules for names."""
 
 import hashlib
 import json

@@ -1,7 +1,4 @@
-"""Each client of a cohort tells the gradient of its loss in all weights, over all of its training rows.
-
-Each client of a cohort tells the gradient of its loss in the last layer's weights.
-"""
+"""Report the gradient of each client's loss over all of its training rows, in all weights or in the last layer's."""
 
 from typing import cast
 

@@ -1,7 +1,4 @@
-"""What is in data/, as figures and a picture.
-
-`siloflow data`: the versions of data/, what changed between two, and the way back to one.
-"""
+"""Describe data/ in figures and a plot, and list, compare and restore its versions."""
 
 from collections.abc import Sequence
 from pathlib import Path

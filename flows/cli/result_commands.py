@@ -1,7 +1,4 @@
-"""Verbs that answer a question and train nothing: show, diagnose, methods, results, clean, stats, cost, export.
-
-Whether a person agrees that something is deleted: asked on a terminal, never assumed where nobody can answer.
-"""
+"""Commands that train nothing: show, diagnose, methods, results, clean, stats, cost, export."""
 
 import sys
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""The screen of a terminal: one bar over all rounds of all runs on stderr; where stderr is no terminal, lines.
-
-`starting ...` on a terminal's stderr, while what a command needs is imported and started: seconds without a word.
-"""
+"""The progress of a command on stderr: one bar over all rounds of all runs on a terminal, lines elsewhere."""
 
 import time
 from collections.abc import Callable

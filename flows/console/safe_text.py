@@ -1,9 +1,4 @@
-"""The terminal, to which everything is text: no name is read as markup, a picture or a command of the terminal's.
-
-Names where there is no room for them: they lose their middle, since both ends tell them apart.
-
-How long something takes, as a person says it.
-"""
+"""Text for a terminal: no name is read as markup or as a control sequence, long names are shortened in the middle."""
 
 from typing import Any
 

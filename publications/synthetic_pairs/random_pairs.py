@@ -9,8 +9,8 @@ The first law is random. The second is made of it by up to three steps, in this 
 - label: rows of each class are kept with a chance of the class, so that P(X | Y) stays, until P(Y) differs by φ from both
   the first law's and what it was before this step.
 
-Each step has the effect that is asked for when it is taken alone; φ is that of
-publications.synthetic_pairs.random_pairs. A law in which a step cannot reach it is thrown away, and another is drawn.
+Each step has the effect that is asked for when it is taken alone. A law in which a step cannot reach it is thrown away,
+and another is drawn.
 
 How large a shift between two laws is, whatever the rows that are drawn: φ of what the tests compare, by integration.
 

@@ -1,6 +1,6 @@
-"""Steps that move the pixels of images: turned, or put in another order. Rows that no client owns stay as they are.
+"""Partitioning steps that move the pixels of images: rotation in exact integer arithmetic, and a fixed permutation.
 
-Turning images in exact integer arithmetic, so that the bytes are the same on any machine.
+The bytes are the same on any machine. Common rows, which no client owns, stay as they are.
 """
 
 import math

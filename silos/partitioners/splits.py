@@ -1,9 +1,4 @@
-"""Which rows are for training, validation and test: a client's own, and those that no client owns.
-
-Steps that say who takes part: clients to train on, clients of a known law, clients of a law nobody knows.
-
-The step that thins classes exactly: of all rows before they are dealt, or of the training rows of all clients.
-"""
+"""Split rows into training, validation and test, choose clients by role, and subsample classes exactly."""
 
 from collections import Counter
 from dataclasses import replace

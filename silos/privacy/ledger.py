@@ -1,6 +1,6 @@
-"""What one client has told of its rows, in all runs together: the answers themselves, and what they cost.
+"""A client's ledger: what it has reported of its rows in all runs, the privacy cost, and the secret that seals it.
 
-A client's secret: 32 random bytes from which its noise, the marks of its rows and the seal of its ledger follow.
+The secret is 32 random bytes. The client's noise, the marks of its rows and the seal of the ledger follow from it.
 """
 
 import hashlib

@@ -1,7 +1,4 @@
-"""What noisy answers may cost a client in all, and the sentence of the one that would go beyond it.
-
-The sentences in which a client refuses to tell of its rows: what is in the way, and the way out.
-"""
+"""The privacy budget of a client, and the sentences with which it refuses a report."""
 
 import math
 from collections.abc import Callable

@@ -1,12 +1,8 @@
-"""The sources `cifar10` and `cifar100`, read by torchvision.
+"""The sources `cifar10`, `cifar100` and `gtsrb`, read by torchvision, which is imported only where it is used.
 
-The source `gtsrb`, found by torchvision.
-
-torchvision, imported only where it is used, and also beside a CPU build of torch.
-
-The package index pairs its torchvision with torch's CUDA build. Beside the CPU build its library does not load, and the
-import fails over two operators that were never registered; declaring them lets everything work that does not call them
-(datasets, transforms, classification networks, most of `ops`).
+The package index pairs its torchvision with torch's CUDA build. With the CPU build its library does not load, and the
+import fails because of two operators that were never registered. Declaring them lets everything work that does not call
+them (datasets, transforms, classification networks, most of `ops`).
 """
 
 import sys

@@ -1,6 +1,6 @@
-"""Words for all clients, from what each tells of its features: centres, none of them of a few rows only.
+"""Cluster the tokens of clients' features: each client reports centroids, and the server makes common codes of them.
 
-The tokens of clients' rows: their features in pieces as long as a word.
+A token is a piece of the features as long as a code. No centroid stands for a few rows only.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,4 @@
-"""The server compares what clients told, and names the shift of every pair; it sees no row.
-
-Lines that say how far a long comparison is; a short one says nothing.
-"""
+"""Compare the reports of clients on the server, and name the shift of every pair; the server sees no row."""
 
 import time
 from collections.abc import Callable, Sequence

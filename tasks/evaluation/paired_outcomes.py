@@ -1,9 +1,4 @@
-"""Two methods are compared row by row on the client's side; only sums leave.
-
-How often a run was right on the rows of each class: counted by the clients, added up over a stack before it leaves.
-
-How right a run was on common test rows, where classes count as each client trains on them.
-"""
+"""Compare two runs row by row at the clients; only sums leave them. Count correct rows by class, also at training priors."""
 
 import math
 from collections.abc import Sequence

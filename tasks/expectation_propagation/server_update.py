@@ -1,7 +1,4 @@
-"""The server takes in what visited clients sent, or takes out what those who leave had sent.
-
-Clients that leave for good tell what to divide out of what the server knows: their sites.
-"""
+"""Update the server's posterior by the sites that clients send, and remove the sites of clients that leave for good."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, cast

@@ -1,7 +1,4 @@
-"""The server makes one mean and scale of what clients told: those of all their rows together.
-
-Each client says whether its training rows are far from unit scale: yes or no, and nothing else.
-"""
+"""Combine the moments of clients into one mean and scale, and check whether rows are far from unit scale."""
 
 import numpy as np
 import torch

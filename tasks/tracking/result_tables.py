@@ -1,7 +1,4 @@
-"""Tables of a run and of a comparison.
-
-From each client's counts to the metrics of a round.
-"""
+"""Tables of a run and of a comparison, and the metrics of a round from the counts of clients."""
 
 import csv
 import io

@@ -1,9 +1,4 @@
-"""What is printed of one model: what it costs, and the file that it is exported to.
-
-What is printed of methods: the list of them, and one with its options.
-
-What is printed of how silos differ.
-"""
+"""Print a model's cost, an exported file, methods with their options, and the diagnosis."""
 
 from typing import Any
 

@@ -1,7 +1,4 @@
-"""What is printed of runs, comparisons and methods.
-
-What is printed of what earlier commands left: results, two of them beside each other, and what may go.
-"""
+"""Print runs, comparisons, earlier results and what `siloflow clean` may delete."""
 
 from collections import Counter
 from collections.abc import Mapping

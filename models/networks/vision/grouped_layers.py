@@ -1,14 +1,8 @@
-"""The layers that a convolutional encoder is written in, once for both of its forms.
+"""The layers that convolutional encoders are written in, for one client (`PlainLayers`) and for a stack (`GroupedLayers`).
 
-`client_layers` computes them of one client and `folded` of a whole stack: two short texts that share nothing, so that one
-tests the other. Between these layers an encoder uses what takes images of either: rectifying, pooling, adding.
-
-The layers of one client's encoder, as their formulas say (see layers).
-
-The layers of a whole stack's encoders, clients folded into channels: (rows, clients * channels, height, width).
-
-One grouped convolution then serves all clients, and each client's channels are normalised by themselves. Channels last is
-the fast layout on a CPU; of one channel a tensor is both layouts at once, so it is forced.
+The two share no code, so one tests the other. For a stack, clients are folded into channels: (rows, clients * channels,
+height, width). One grouped convolution then serves all clients, and each client's channels are normalised separately.
+Channels last is the fast layout on a CPU; a tensor of one channel has both layouts at once, so it is forced.
 """
 
 from typing import Protocol

@@ -1,7 +1,4 @@
-"""ResNet18 (He et al. 2016): the encoder of the codebook paper where domains are left out.
-
-Three (or more) residual stages with pooling: the encoder of the codebook paper for small grey images.
-"""
+"""Residual encoders of the codebook paper: ResNet18 (He et al. 2016), and small residual stages with pooling."""
 
 import math
 from collections.abc import Iterator

@@ -1,7 +1,4 @@
-"""A conditional network on rows of several clients: each row carries its own client's statistics behind its features.
-
-A client's statistics beside each of its rows: what makes one shared network conditional.
-"""
+"""Networks that are conditional on statistics of clients, appended to the features of each row."""
 
 import math
 from dataclasses import dataclass

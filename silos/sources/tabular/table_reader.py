@@ -1,7 +1,4 @@
-"""A first look at a table: which columns it has, of which kind, with how many values.
-
-A Parquet file as columns with types.
-"""
+"""Read a CSV or Parquet file into columns, and inspect their kinds and values."""
 
 from dataclasses import dataclass
 from pathlib import Path

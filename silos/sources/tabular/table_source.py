@@ -1,7 +1,4 @@
-"""The source `table`: a CSV or Parquet file of the user's own, a row a line.
-
-The label of a table: classes by the text that they have in the file, or numbers to be predicted.
-"""
+"""The source `table`: a CSV or Parquet file of the user, one row a line, with classes or numbers as labels."""
 
 from dataclasses import replace
 from pathlib import Path
