@@ -15,7 +15,7 @@ from benchmarks.run_benchmark import PAUSE, command, scratch
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.partition import make
-from tasks.clustering.overlap_clustering import overlap
+from tasks.cluster_clients import overlap
 from tasks.messages.clustering_messages import CorrectnessBits
 
 ROWS = 10_000

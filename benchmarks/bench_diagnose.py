@@ -12,11 +12,10 @@ import torch
 
 from models.shift.client_summaries.client_summary import Layout, Summaries, joined, summary
 from models.shift.client_summaries.query import Query
-from models.shift.fomichev.distances import Readings
-from models.shift.fomichev.paper_statistics import of_summaries
-from models.shift.fomichev.paper_verdict import judged_all
-from models.shift.optimal_transport.fedwad import Client, Server, one_point
+from models.shift.fomichev_distances import Readings, of_summaries
+from models.shift.fomichev_verdict import judged_all
 from models.shift.pairwise_tables import all_pairs
+from models.shift.wasserstein import Client, Server, one_point
 from tasks.diagnosis.compare_silos import compare_silos
 from tasks.messages.diagnosis_messages import ShiftNumbers
 

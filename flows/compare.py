@@ -8,33 +8,31 @@ from typing import Any
 from flows.cli.renderers.render_runs import not_complete, sentences_after
 from flows.config.method_settings import method_of
 from flows.config.override_policy import open_project
-from flows.entrypoints.flow_decorator import IncompleteError, project_flow
-from flows.entrypoints.parameter_schemas import MethodNames, MethodOrNone, Overrides, Seeds, Text
-from flows.experiment import prefect_artifacts
+from flows.experiment import prefect_artifacts, run_identity
 from flows.experiment.comparison import comparison_in_mlflow
 from flows.experiment.comparison.paired_runs import compare_pairs, paired_records
-from flows.experiment.comparison.seed_ensemble import ensemble
 from flows.experiment.comparison.trials import (
     Plan,
     check_tuning,
+    ensemble,
     first_setting,
     run_trial,
     say_plan,
     trial_name,
     tuned_methods,
 )
-from flows.experiment.constant_baseline import against_baseline, scored_baseline
-from flows.experiment.experiment_name import unused_name
+from flows.experiment.evaluation import against_baseline, scored_baseline
 from flows.experiment.project import UNNAMED, Project, experiment, new_experiment, newest_experiment
-from flows.experiment.run import fingerprint
 from flows.experiment.run.run_folder import RunFolder, run_name
+from flows.experiment.run_identity import unused_name
 from flows.experiment.standardization.run_warnings import of_all
-from flows.history.find_runs import find_runs
+from flows.flow_decorator import IncompleteError, MethodNames, MethodOrNone, Overrides, Seeds, Text, project_flow
+from flows.history.list_runs import find_runs
 from flows.methods.base import start_method
 from models.metrics.paired_difference import difference_record
 from silos.errors import UserError
-from tasks.evaluation.paired_outcomes import Kept
 from tasks.execution.task_runner import PrefectRunner
+from tasks.paired_outcomes import Kept
 from tasks.tracking.json_io import write_json
 from tasks.tracking.plots.comparison_figure import draw_comparison
 from tasks.tracking.result_tables import table_rows
@@ -119,10 +117,10 @@ def check_resume(project: Project, wanted: Plan, name: str | None = None) -> Non
     for method in wanted.methods:
         if wanted.tune:
             first = project.with_overrides(first_setting(project, method))
-            fingerprint.check_resume(first, method, wanted.seeds[0], name, trial_name(0))
+            run_identity.check_resume(first, method, wanted.seeds[0], name, trial_name(0))
             continue
         for seed in wanted.seeds:
-            fingerprint.check_resume(project, method, seed, name)
+            run_identity.check_resume(project, method, seed, name)
 
 
 def _compared(project: Project, name: str, wanted: Plan) -> dict[str, Any]:

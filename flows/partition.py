@@ -2,12 +2,10 @@
 
 from typing import Any
 
-from flows.config.data_recipe_diff import as_lines, settings_between
-from flows.config.override_policy import open_project
-from flows.entrypoints.flow_decorator import project_flow
-from flows.entrypoints.parameter_schemas import Overrides
+from flows.config.override_policy import as_lines, open_project, settings_between
 from flows.experiment import prefect_artifacts
 from flows.experiment.project import Project, exclusive_data_access
+from flows.flow_decorator import Overrides, project_flow
 from silos.dataset import SPLITS
 from silos.errors import UserError
 from silos.storage import partition_store

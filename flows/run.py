@@ -5,17 +5,16 @@ from typing import Any
 
 from flows.config.method_settings import method_of
 from flows.config.override_policy import open_project
-from flows.entrypoints.flow_decorator import project_flow
-from flows.entrypoints.parameter_schemas import MethodName, Overrides, Seed, Text
 from flows.experiment.callbacks.callback import own_callbacks
 from flows.experiment.project import Project, new_experiment, newest_experiment
-from flows.experiment.run.fingerprint import fingerprint_of
 from flows.experiment.run.run_context import open_run
 from flows.experiment.run.run_folder import RunFolder, run_name
+from flows.experiment.run_identity import fingerprint_of
 from flows.experiment.trainer import Trainer, default_callbacks
+from flows.flow_decorator import MethodName, Overrides, Seed, Text, project_flow
 from flows.methods.base import Method
 from silos.io.locks import exclusive_lock
-from silos.safe_names import plain
+from silos.param_types import plain
 from tasks.execution.task_runner import PrefectRunner
 
 

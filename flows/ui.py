@@ -7,7 +7,7 @@ from flows.console.safe_text import say
 from flows.experiment.project import Project, newest_experiment
 from flows.servers.mlflow_server import MlflowServer, ServerElsewhere
 from flows.servers.prefect_server import PrefectServer
-from flows.servers.ui_ports import PORT, must_be_free, ui_address
+from flows.servers.server_process import PORT, must_be_free, ui_address
 from silos.errors import UserError
 from tasks.tracking.mlflow_logging.connection import experiment_id, is_server
 from tasks.tracking.mlflow_logging.run_spec import VIEW

@@ -51,7 +51,7 @@ class RawInputModel(nn.Module):
 
 
 Columns = Sequence[Mapping[str, Any]]
-"""What `silos.sources.tabular.raw_columns` returns: name, kind, missing, and the values of a text column."""
+"""What `silos.sources.tabular.table_reader` returns: name, kind, missing, and the values of a text column."""
 
 _TRUTHS = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0}
 

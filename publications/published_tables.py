@@ -16,10 +16,10 @@ from flows.experiment.comparison.search_space import Axis, Grid, Point, placed
 from publications.curves import Curves, Record, Settings
 from publications.synthetic_pairs.evaluate_verdicts import named_types
 from publications.synthetic_pairs.families import FAMILIES
-from silos import param_limits, strict_yaml
+from silos import param_types, strict_yaml
 from silos.errors import UserError, shown
 from silos.io.atomic_io import is_there
-from silos.safe_names import Name, Names, checked, plain
+from silos.param_types import Name, Names, checked, plain
 
 PAPERS = Path(__file__).parent / "pages"
 
@@ -109,7 +109,7 @@ def check_silos(family: str | None, silos: Mapping[str, KnownSilos | None]) -> N
 
 
 Floor = Literal["covariance", "covariance with a constant", "least squares"]
-"""The statistic of which a conditional linear model has a least error (models/statistics/noise_floor.py)."""
+"""The statistic of which a conditional linear model has a least error (models/statistics/spectrum.py)."""
 
 
 class Measure(Record):
@@ -154,7 +154,7 @@ class Pair(Record):
 class Scale(Record):
     """How large it is run: seeds, settings, and the values of the grid that are tried (for all cells, or by cell)."""
 
-    seeds: tuple[Annotated[int, Field(ge=0, le=param_limits.SEED)], ...] = Field(min_length=1)
+    seeds: tuple[Annotated[int, Field(ge=0, le=param_types.SEED)], ...] = Field(min_length=1)
     grid: tuple[Any, ...] | dict[str, tuple[Any, ...]] = ()
     set: Settings = ()
 

@@ -11,8 +11,7 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from pydantic import WithJsonSchema
 
 from flows.config.override_policy import is_from_outside, open_project
-from flows.entrypoints.flow_decorator import project_flow
-from flows.entrypoints.parameter_schemas import Overrides, Seeds, one_of
+from flows.flow_decorator import Overrides, Seeds, one_of, project_flow
 from publications.compare_with_published import table_of_records
 from publications.fill_sweep import estimate as seconds_of
 from publications.fill_sweep import fill

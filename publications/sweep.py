@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.experiment.comparison.search_space import Grid, Point
-from flows.scaffold import params_template
+from flows.scaffold import create_project
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics, lower_is_better
-from models.statistics.noise_floor import covariance_floor, least_squares_floor
+from models.statistics.spectrum import covariance_floor, least_squares_floor
 from publications.published_tables import Pair, is_own, table_of
 from publications.results_file import RECORDS, Results, without_places
 from silos.data_params import DataParams
@@ -221,7 +221,7 @@ class Sweep:
     def settings(self, cell: str, seed: int, choice: str | None) -> list[str]:
         """A run's, over params.yaml."""
         said = self._said(cell, seed, choice)
-        return said if is_own(self.named) else params_template.of_an_experiment() + said
+        return said if is_own(self.named) else create_project.experiment_overrides() + said
 
     def project(self, cell: str, seed: int, choice: str | None) -> "Project":
         """A run's."""
@@ -269,7 +269,7 @@ class Sweep:
         from flows.experiment.project import Project
 
         return Project(
-            self.root, load_params(self.root if is_own(self.named) else params_template.HOME, said), derived=True
+            self.root, load_params(self.root if is_own(self.named) else create_project.TEMPLATES, said), derived=True
         )
 
     def _said(self, cell: str, seed: int, choice: str | None) -> list[str]:

@@ -4,13 +4,13 @@ from typing import Any
 
 from flows.config.method_settings import method_of
 from flows.experiment.comparison.paired_runs import compare_pairs, counted, paired_records
-from flows.experiment.comparison.seed_ensemble import ensemble
+from flows.experiment.comparison.trials import ensemble
 from models.metrics.paired_difference import difference_of_cells
 from publications.published_tables import Pair
 from publications.sweep import Sweep
 from silos.errors import UserError
-from tasks.evaluation.paired_outcomes import Kept
 from tasks.execution.task_runner import PrefectRunner
+from tasks.paired_outcomes import Kept
 
 
 def paired_rows(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:

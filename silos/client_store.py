@@ -12,7 +12,7 @@ import numpy as np
 
 from silos.errors import UserError
 from silos.io.atomic_io import unfinished, write_bytes
-from silos.safe_names import is_plain
+from silos.param_types import is_plain
 
 _STALE = 3600.0  # seconds after which an unfinished file is a dead process's
 

@@ -4,9 +4,9 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from silos import param_limits
+from silos import param_types
+from silos.param_types import PlainName
 from silos.partitioners.partition_params import Step, assignment_at
-from silos.safe_names import PlainName
 from silos.schema import Features
 from silos.sources.source_params import Section, Source
 
@@ -45,7 +45,7 @@ class DataParams(Section):
     """All that decides the bytes of data/<name>."""
 
     name: PlainName
-    seed: int = Field(ge=0, le=param_limits.SEED)
+    seed: int = Field(ge=0, le=param_types.SEED)
     source: Source
     scheme: tuple[Step, ...]
     split: SplitParams

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 from pydantic import BaseModel, create_model
 
-from silos.safe_names import PlainText, plain
+from silos.param_types import PlainText, plain
 
 Target = TypeVar("Target", bound=Callable[..., Any])
 

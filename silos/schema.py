@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from silos.safe_names import Name
+from silos.param_types import Name
 from silos.sources.source_params import Fill, Number, Section, one_fault
 
 LONGEST = 1000  # letters: names become files, metrics and headings

@@ -15,8 +15,7 @@ from models.server_state import ClientStateRefs
 from models.training.engine import Training
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
-from tasks.codebook.load_codebooks import Codebooks
-from tasks.codebook.token_kmeans import named, tokens_of
+from tasks.codebooks import Codebooks, named, tokens_of
 from tasks.execution.task_types import step
 from tasks.messages.codebook_messages import CodebookExtension
 

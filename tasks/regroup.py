@@ -10,7 +10,7 @@ from torch import Tensor
 
 from models.client_model import Model
 from models.clustering import best_fit
-from models.metrics.prior_shift_accuracy import prior_shift_accuracy
+from models.metrics.task_metrics import prior_shift_accuracy
 from models.training.engine import Training, broadcast_weights, per_example_metrics
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack, open_common

@@ -22,7 +22,7 @@ from flows.servers.prefect_server import PrefectServer
 from flows.servers.prefect_settings import quiet_prefect
 from silos.errors import UserError, shown
 from silos.io.proxies import keep_loopback_direct
-from tasks.tracking.address_masking import masked
+from tasks.tracking.error_messages import masked
 from tasks.tracking.json_io import finite, unwritable
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from flows.cli.options import Json, Overrides, Timings, open_session
-from silos import param_limits
+from silos import param_types
 
 
 def init(
@@ -23,7 +23,7 @@ def init(
         str | None, typer.Option(metavar="COLUMN", help="The silo of a row; guessed by its name.")
     ] = None,
     clients: Annotated[
-        int | None, typer.Option(min=1, max=param_limits.CLIENTS, help="Deal the rows to so many silos that are alike.")
+        int | None, typer.Option(min=1, max=param_types.CLIENTS, help="Deal the rows to so many silos that are alike.")
     ] = None,
     task: Annotated[
         Literal["classification", "regression"] | None, typer.Option(help="Guessed by the label's values.")

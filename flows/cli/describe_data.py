@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from flows.config.data_recipe_diff import as_overrides, settings_between
 from flows.config.load_config import load_params
+from flows.config.override_policy import as_overrides, settings_between
 from flows.experiment.project import Project, exclusive_data_access
 from silos import data_overview
 from silos.errors import UserError
 from silos.storage.partition_store import ClientEntry, Manifest, open_client, read_manifest
-from silos.versioning import diff as changes
 from silos.versioning import dvc_files, history
+from silos.versioning import history as changes
 from tasks.tracking.plots.silo_figure import Examples, draw_silos
 
 CLIENTS_SHOWN, CLASSES_SHOWN = 20, 10

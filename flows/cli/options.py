@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from silos import param_limits
+from silos import param_types
 
 Overrides = Annotated[
     list[str] | None,
@@ -32,6 +32,6 @@ def seeds_of(text: str | None) -> list[int] | None:
     # isdigit() is true of ² too, which is no number
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise UserError(f"--seeds {shown(text)}: write whole numbers with commas between, for example 0,1,2.")
-    if any(len(part) > 100 or int(part) > param_limits.SEED for part in parts):
-        raise UserError(f"--seeds {shown(text)}: a seed is at most {param_limits.SEED:,}.")
+    if any(len(part) > 100 or int(part) > param_types.SEED for part in parts):
+        raise UserError(f"--seeds {shown(text)}: a seed is at most {param_types.SEED:,}.")
     return [int(part) for part in parts]

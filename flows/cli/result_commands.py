@@ -111,7 +111,7 @@ def results(
 
             session.answer(list_runs(project.root), "results")
         elif other is None:
-            from flows.history.load_result import load_result
+            from flows.history.list_runs import load_result
 
             answer, printer = load_result(project, name)
             session.answer(answer, printer)
@@ -204,7 +204,7 @@ def export(
 
 def _can_compare(project: Any, revision: str) -> None:
     """An unknown version, and one of another schema, is told before Prefect is started."""
-    from flows.diagnosis.load_version import load_version
+    from flows.diagnosis.version_comparison import load_version
 
     with load_version(project, revision):
         pass

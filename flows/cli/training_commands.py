@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from flows.cli.options import Json, Overrides, Resume, Timings, open_session, seeds_of
-from silos import param_limits
+from silos import param_types
 
 _RESUMED = "--resume goes on after the last whole round"
 _SCHEDULED = (
@@ -16,7 +16,7 @@ _SCHEDULED = (
 def run(
     method: Annotated[str, typer.Argument(help="One of `siloflow methods`.")],
     seed: Annotated[
-        int, typer.Option(min=0, max=param_limits.SEED, help="Of training; the partition has its own in params.yaml.")
+        int, typer.Option(min=0, max=param_types.SEED, help="Of training; the partition has its own in params.yaml.")
     ] = 0,
     resume: Resume = False,
     overrides: Overrides = None,
@@ -91,7 +91,7 @@ def schedule(
     with open_session(json=False, timings=False, server=False, after=_SCHEDULED) as session:
         numbers = seeds_of(seeds)
         project = session.project(overrides)
-        from flows.servers.ui_ports import last_port, save_port
+        from flows.servers.server_process import last_port, save_port
 
         session.serve(ui=True, **last_port(project.root, port))
         from flows.schedule import cron_schedule, serve
@@ -144,8 +144,8 @@ def _ready(project: Any) -> None:
 
 def _check_run(project: Any, method: str, seed: int) -> None:
     from flows.experiment.project import newest_experiment
-    from flows.experiment.run.fingerprint import check_resume
     from flows.experiment.run.run_folder import run_name
+    from flows.experiment.run_identity import check_resume
 
     check_resume(project, method, seed, newest_experiment(project, "run", inside=run_name(method, seed)))
 
@@ -163,6 +163,6 @@ def _check_comparison(project: Any, wanted: Any, name: str | None) -> None:
 
 
 def _check_name(project: Any, name: str) -> None:
-    from flows.experiment.experiment_name import unused_name
+    from flows.experiment.run_identity import unused_name
 
     unused_name(project, name)

@@ -16,7 +16,7 @@ from flows.config.validation_errors import explain_error
 from flows.experiment import plugin_loader
 from silos import strict_yaml
 from silos.errors import UserError, shown
-from tasks.tracking.address_masking import has_password
+from tasks.tracking.error_messages import has_password
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ Whoever reaches Prefect's API or page can start a run of a deployment, such as `
 their own. Such parameters set numbers, plain text and names, but no code, paths or addresses: those are params.yaml's, or
 the command's that serves the deployment. What a command line or a script says to a flow is its user's own, and may be
 anything.
+
+The settings by which params.yaml describes data that were made with another recipe.
 """
 
 import json
@@ -15,14 +17,16 @@ from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from prefect.context import FlowRunContext
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from flows.config.load_config import ParamsFile, plugins_of
 from flows.config.method_settings import method_of
 from flows.config.params_schema import Params
+from flows.experiment.comparison.search_space import as_yaml
 from flows.experiment.project import Project
+from silos.data_params import DataParams
 from silos.errors import UserError, shown
-from silos.safe_names import PlainText
+from silos.param_types import PlainText
 
 _own: ContextVar[tuple[str, ...]] = ContextVar("own", default=())
 
@@ -152,3 +156,47 @@ def _has_text(value: Any) -> bool:
     if isinstance(value, list | tuple | set | frozenset):
         return any(_has_text(each) for each in value)
     return value is not None and not isinstance(value, bool | int | float | BaseModel)
+
+
+def settings_between(now: DataParams, then: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Key to value of what must change in params.yaml to describe the data that the recipe `then` made.
+
+    Returns:
+        Nothing if params.yaml describes them already, None if this siloflow does not know a key of the recipe.
+    """
+    try:
+        params = type(now).model_validate(then)
+    except (ValidationError, UserError):
+        return None
+    return dict(_changed("data", now.in_full(), params.in_full(), params.recipe()))
+
+
+def as_overrides(settings: Mapping[str, Any]) -> list[str]:
+    """What follows `--set`, an item a setting."""
+    return [f"{key}={as_yaml(value)}" for key, value in settings.items()]
+
+
+def as_lines(settings: Mapping[str, Any]) -> list[str]:
+    """As params.yaml has them: a section for each part of a key, and each value on one line."""
+    lines: list[str] = []
+    before: list[str] = []
+    for key, value in settings.items():
+        *sections, last = key.split(".")
+        same = next((at for at, pair in enumerate(zip(sections, before, strict=False)) if pair[0] != pair[1]), None)
+        for depth in range(min(len(sections), len(before)) if same is None else same, len(sections)):
+            lines.append(f"{'  ' * depth}{sections[depth]}:")
+        lines.append(f"{'  ' * len(sections)}{last}: {as_yaml(value)}")
+        before = sections
+    return lines
+
+
+def _changed(key: str, now: Any, then: Any, recipe: Any) -> Iterator[tuple[str, Any]]:
+    """The deepest keys that differ; a section of another form is given whole, as the recipe has it."""
+    if now == then:
+        return
+    if isinstance(now, dict) and isinstance(then, dict) and now.keys() == then.keys():
+        for name in then:
+            inside = recipe.get(name, then[name]) if isinstance(recipe, dict) else then[name]
+            yield from _changed(f"{key}.{name}", now[name], then[name], inside)
+    else:
+        yield key, recipe

@@ -15,13 +15,13 @@ from pydantic import (
 
 from flows.config.clients_params import ClientsParams
 from flows.config.diagnose_params import DiagnoseParams
-from silos import param_limits
+from silos import param_types
 from silos.data_params import DataParams
 from silos.errors import shown
+from silos.param_types import PlainText
 from silos.plugin_registry import Registered
-from silos.safe_names import PlainText
 from silos.strict_yaml import true_is_no_number
-from tasks.tracking.address_masking import has_wrong_port
+from tasks.tracking.error_messages import has_wrong_port
 
 
 class Section(BaseModel):
@@ -31,8 +31,8 @@ class Section(BaseModel):
     _numbers = model_validator(mode="before")(true_is_no_number)
 
 
-Widths = Annotated[list[Annotated[int, Field(ge=1, le=param_limits.WIDTH)]], Field(max_length=param_limits.LAYERS)]
-Channels = Annotated[list[Annotated[int, Field(ge=1, le=param_limits.CHANNELS)]], Field(max_length=param_limits.LAYERS)]
+Widths = Annotated[list[Annotated[int, Field(ge=1, le=param_types.WIDTH)]], Field(max_length=param_types.LAYERS)]
+Channels = Annotated[list[Annotated[int, Field(ge=1, le=param_types.CHANNELS)]], Field(max_length=param_types.LAYERS)]
 
 
 def _nothing(chosen: Any) -> Any:
@@ -50,7 +50,7 @@ Choices = Annotated[list[Registered], BeforeValidator(_nothing)]
 class NetworkParams(Section):
     """What every kind has: of how many networks a deep ensemble is, 1 being no ensemble, and how rows are scaled for it."""
 
-    members: int = Field(default=1, ge=1, le=param_limits.COPIES)
+    members: int = Field(default=1, ge=1, le=param_types.COPIES)
     inputs: Literal["none", "standardise"] = "none"
     targets: Literal["none", "standardise"] = "none"
 
@@ -66,7 +66,7 @@ class MLPParams(NetworkParams):
     kind: Literal["mlp"]
     hidden: Widths = [64]
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    statistics: int = Field(default=0, ge=0, le=param_limits.WIDTH)
+    statistics: int = Field(default=0, ge=0, le=param_types.WIDTH)
 
 
 class CNNParams(NetworkParams):
@@ -74,12 +74,12 @@ class CNNParams(NetworkParams):
 
     kind: Literal["cnn"]
     channels: Channels = Field(default=[10, 20], min_length=1)
-    kernel: int = Field(default=5, ge=1, le=param_limits.COPIES)
+    kernel: int = Field(default=5, ge=1, le=param_types.COPIES)
     padding: bool = False
     hidden: Widths = [50]
     dropout: float = Field(default=0.0, ge=0, lt=1)
     channel_dropout: float = Field(default=0.0, ge=0, lt=1)
-    statistics: int = Field(default=0, ge=0, le=param_limits.WIDTH)
+    statistics: int = Field(default=0, ge=0, le=param_types.WIDTH)
 
 
 class NormalisedCNNParams(NetworkParams):
@@ -87,7 +87,7 @@ class NormalisedCNNParams(NetworkParams):
 
     kind: Literal["cnn_bn"]
     channels: Channels = Field(default=[32, 64, 128], min_length=1)
-    pooled: list[bool] = Field(default=[False, True, True], min_length=1, max_length=param_limits.LAYERS)
+    pooled: list[bool] = Field(default=[False, True, True], min_length=1, max_length=param_types.LAYERS)
     hidden: Widths = [128, 64]
     dropout: float = Field(default=0.5, ge=0, lt=1)
 
@@ -131,14 +131,14 @@ class CrossEntropyParams(Section):
     kind: Literal["cross_entropy"]
 
 
-Weight = Annotated[float, Field(ge=0, le=param_limits.MAX_REAL)]
+Weight = Annotated[float, Field(ge=0, le=param_types.MAX_REAL)]
 
 
 class FocalParams(Section):
     """-alpha (1 - p)^gamma log p; alpha is one number, or one for each class in the order of the data's classes."""
 
     kind: Literal["focal"]
-    gamma: float = Field(default=2.0, ge=0, le=param_limits.MAX_REAL)
+    gamma: float = Field(default=2.0, ge=0, le=param_types.MAX_REAL)
     alpha: Annotated[
         Annotated[Weight, Tag("number")] | Annotated[tuple[Weight, ...], Tag("list")],
         Discriminator(lambda alpha: "list" if isinstance(alpha, list | tuple) else "number"),
@@ -162,9 +162,9 @@ class SGDParams(Section):
     """Stochastic gradient descent. `state` is what an optimiser remembers: made anew in every round, or kept by clients."""
 
     kind: Literal["sgd"]
-    learning_rate: float = Field(gt=0, le=param_limits.MAX_REAL)
+    learning_rate: float = Field(gt=0, le=param_types.MAX_REAL)
     momentum: float = Field(default=0.0, ge=0, lt=1)
-    weight_decay: float = Field(default=0.0, ge=0, le=param_limits.MAX_REAL)
+    weight_decay: float = Field(default=0.0, ge=0, le=param_types.MAX_REAL)
     state: Literal["reset", "kept"] = "reset"
 
 
@@ -172,8 +172,8 @@ class AdamParams(Section):
     """Adam; `adamw` decouples the weight decay. `state` as of SGD."""
 
     kind: Literal["adam", "adamw"]
-    learning_rate: float = Field(gt=0, le=param_limits.MAX_REAL)
-    weight_decay: float = Field(default=0.0, ge=0, le=param_limits.MAX_REAL)
+    learning_rate: float = Field(gt=0, le=param_types.MAX_REAL)
+    weight_decay: float = Field(default=0.0, ge=0, le=param_types.MAX_REAL)
     state: Literal["reset", "kept"] = "reset"
 
 
@@ -183,9 +183,9 @@ class TrainingParams(Section):
     `rows`: an epoch takes every row once, shuffled; or draws as many, a client's classes having the same chance.
     """
 
-    rounds: int = Field(ge=1, le=param_limits.TIMES)
-    epochs: int = Field(ge=1, le=param_limits.TIMES)
-    batch: int = Field(ge=1, le=param_limits.TIMES)
+    rounds: int = Field(ge=1, le=param_types.TIMES)
+    epochs: int = Field(ge=1, le=param_types.TIMES)
+    batch: int = Field(ge=1, le=param_types.TIMES)
     rows: Literal["shuffled", "balanced"] = "shuffled"
     optimiser: Annotated[SGDParams | AdamParams, Field(discriminator="kind")]
     objective: Annotated[CrossEntropyParams | FocalParams | SquaredErrorParams, Field(discriminator="kind")]
@@ -200,11 +200,11 @@ class TrainingParams(Section):
 class EvaluationParams(Section):
     """When models are scored, on whose rows, by what besides accuracy or rmse, and which round is reported."""
 
-    every: int = Field(default=1, ge=1, le=param_limits.TIMES)
-    clients: Literal["all"] | Annotated[int, Field(ge=1, le=param_limits.CLIENTS)] = "all"
+    every: int = Field(default=1, ge=1, le=param_types.TIMES)
+    clients: Literal["all"] | Annotated[int, Field(ge=1, le=param_types.CLIENTS)] = "all"
     report: Literal["last", "best"] = "last"
-    stop_at: float | None = Field(default=None, gt=0, le=param_limits.MAX_REAL)
-    passes: int = Field(default=20, ge=0, le=param_limits.PASSES)
+    stop_at: float | None = Field(default=None, gt=0, le=param_types.MAX_REAL)
+    passes: int = Field(default=20, ge=0, le=param_types.PASSES)
     metrics: Choices = []
 
 
@@ -212,9 +212,9 @@ class ComparisonParams(Section):
     """What `siloflow compare` does when the command line names nothing."""
 
     methods: list[Annotated[str, PlainText()]] = Field(min_length=1)
-    seeds: list[Annotated[int, Field(ge=0, le=param_limits.SEED)]] = Field(min_length=1)
+    seeds: list[Annotated[int, Field(ge=0, le=param_types.SEED)]] = Field(min_length=1)
     reference: Annotated[str, PlainText()] = "fedavg"
-    tune: int = Field(default=0, ge=0, le=param_limits.COPIES)
+    tune: int = Field(default=0, ge=0, le=param_types.COPIES)
 
     @field_validator("methods", "seeds")
     @classmethod
@@ -229,7 +229,7 @@ class EngineParams(Section):
     """How clients are computed; results are the same for any number of workers."""
 
     kind: Literal["auto", "batched", "vmap", "sequential"] = "auto"
-    stack: Literal["auto"] | Annotated[int, Field(ge=1, le=param_limits.CLIENTS)] = "auto"
+    stack: Literal["auto"] | Annotated[int, Field(ge=1, le=param_types.CLIENTS)] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 

@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from models.shift.classify import GRADES, EffectSizes
 from models.shift.client_summaries.gaussian_mechanism import counts_sensitivity, sigma
 from models.shift.client_summaries.query import Query
-from models.shift.effect_sizes import GRADES, EffectSizes
 from models.shift.nested_tests import TYPES
 from models.shift.pair_details import MUCH
 from models.shift.pairwise_results import WHY, Findings
-from tasks.diagnosis.compare_silos import Compared
-from tasks.diagnosis.compare_versions import ComparedVersions
+from tasks.diagnosis.compare_silos import Compared, ComparedVersions
 
 
 def matrices(found: Compared, names: Sequence[str], lines: Sequence[dict[str, Any]]) -> dict[str, Any]:

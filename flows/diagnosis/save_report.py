@@ -13,8 +13,7 @@ from flows.experiment.project import Project, new_experiment
 from flows.experiment.run.mlflow_run_metadata import dataset, git_commit
 from models.shift.nested_tests import TYPES
 from silos.io.atomic_io import write_bytes
-from tasks.diagnosis.compare_silos import Compared
-from tasks.diagnosis.compare_versions import ComparedVersions
+from tasks.diagnosis.compare_silos import Compared, ComparedVersions
 from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.async_logger import MLflowLogger
 from tasks.tracking.mlflow_logging.run_spec import FinalArtifacts, RunSpec

@@ -1,20 +1,40 @@
-"""What a method's model is worth to every client: asked by tasks whose messages are no traffic of training."""
+"""What a method's model is worth to every client: asked by tasks whose messages are no traffic of training.
+
+The baseline of every result: one answer for all rows, scored on the clients and test rows that the methods have.
+"""
 
 import math
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from flows.experiment.comparison.paired_runs import by_prior_shift
+import numpy as np
+
+from flows.config.params_schema import Params
+from flows.console.safe_text import shortened
+from flows.experiment.comparison.paired_runs import by_prior_shift, compare_pairs
 from flows.experiment.project import Project
 from flows.experiment.run.round_record import by_client_of, means_of, metrics_of
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.base import Method
-from flows.methods.context import RoundContext, RoundCost
+from flows.methods.context import RoundContext, RoundCost, on_cohorts
 from models.client_model import Model
+from models.metrics.paired_difference import difference_record
+from models.metrics.task_metrics import TASK_METRICS
 from models.server_state import ServerState
+from silos.client_store import ClientStore
 from silos.cohort import Silos
-from tasks.evaluation.evaluate import evaluate
+from silos.standardizer import NO_STANDARDIZATION
+from silos.storage.partition_store import open_client
+from tasks.evaluate import evaluate, evaluate_constant
+from tasks.execution.task_runner import PlainRunner
 from tasks.messages.score_messages import Scores
+from tasks.paired_outcomes import Kept
 from tasks.tracking.json_io import write_json
 from tasks.tracking.result_tables import by_client
 from tasks.uncertainty_check import uncertainty_check
@@ -108,3 +128,122 @@ def _by_own_law(project: Project, scores: list[Scores], round: RoundContext) -> 
         return {}
     values = by_prior_shift(round.runner, silos, (round.private, refs)).values()
     return {"accuracy/own_law": math.fsum(values) / len(values)} if values else {}
+
+
+_STACK = 16  # clients
+_LETTERS = 20  # of a class
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What always gives the same answer, with its metrics; `outcomes` of a row are there while `scored_baseline` is open."""
+
+    silos: Silos
+    outcomes: Kept
+    about: dict[str, Any]
+
+
+def baseline(project: Project) -> dict[str, Any] | None:
+    """Return the name, the answer and the metrics of the baseline as plain JSON; None without test rows."""
+    return deepcopy(_about(_scored_clients(project)))
+
+
+@lru_cache(maxsize=8)
+def _about(silos: Silos) -> dict[str, Any] | None:
+    """Score the baseline once for all runs of a command on these clients."""
+    with _scored(silos) as found:
+        return None if found is None else found.about
+
+
+@contextmanager
+def scored_baseline(project: Project) -> Iterator[Baseline | None]:
+    """Score the commonest class, or the mean target, of the training rows of the federated clients that are scored.
+
+    It is the same answer for all clients, and does not depend on the seed. Nothing is trained.
+    """
+    with _scored(_scored_clients(project)) as found:
+        yield found
+
+
+def _scored_clients(project: Project) -> Silos:
+    return replace(project.scored.federated(), scaling=NO_STANDARDIZATION)
+
+
+@contextmanager
+def _scored(silos: Silos) -> Iterator[Baseline | None]:
+    quantity = TASK_METRICS[silos.manifest.task]
+    with TemporaryDirectory(prefix="siloflow-") as folder:
+        store, answer = ClientStore(folder), constant_answer(silos)
+        answers = on_cohorts(PlainRunner(), evaluate_constant, silos, _STACK, answer, private=store)
+        scores: list[Scores] = [message for cohort in answers for message in cohort]
+        rows = [row for row in by_client(scores, quantity).values() if row["test/rows"]]
+        if not rows:
+            yield None
+            return
+        values, counts = (np.array([row[f"test/{n}"] for row in rows], float) for n in (quantity.name, "rows"))
+        kept = {client: ref for message in scores for client, ref in message.outcomes.items()}
+        metrics = quantity.summary(values, counts)
+        yield Baseline(silos, (store, kept), {**_named(silos, answer), "metrics": metrics})
+
+
+def against_baseline(
+    project: Project, found: Baseline, runs: Mapping[str, Sequence[Kept]], tuned: bool
+) -> dict[str, Any]:
+    """Compare each method with the baseline, on all of its seeds; `sentence` says so if no method is better."""
+    name, quantity = found.about["name"], project.quantity
+    paired = []
+    for method, outcomes in runs.items():
+        same = [found.outcomes] * len(outcomes)
+        difference = compare_pairs(PlainRunner(), found.silos, outcomes, same, quantity)
+        assert difference is not None, "there are test rows"
+        paired.append({"method": method, **difference_record(method, name, difference, quantity)})
+    none = bool(paired) and all(one["better"] != one["method"] for one in paired)
+    sentence = _none_is_better(project, found.about, tuned) if none else None
+    return {**found.about, "paired": paired, "sentence": sentence}
+
+
+@lru_cache(maxsize=8)
+def constant_answer(silos: Silos) -> float:
+    """Return the code of the commonest class, or the mean target, over all training rows of these clients.
+
+    Rows are counted together, so large clients weigh more, as in one model of all of them. Of classes that are equally
+    common, the first is returned. Labels are read from the folder of the silos, as `siloflow show` reads them: no client
+    sends them.
+    """
+    silos.check(silos.clients)
+    manifest = silos.manifest
+    total, rows = 0.0, 0
+    counts = np.zeros(len(manifest.classes), np.int64)
+    for client in silos.clients:
+        _, y = open_client(Path(silos.folder), manifest.client(client), "train")
+        if manifest.task == "classification":
+            counts += np.bincount(y, minlength=len(counts))
+        else:
+            total, rows = total + float(y.sum(dtype=np.float64)), rows + len(y)
+    return float(counts.argmax()) if manifest.task == "classification" else total / rows
+
+
+def _named(silos: Silos, answer: float) -> dict[str, Any]:
+    if silos.manifest.task == "regression":
+        number = TASK_METRICS["regression"].number(answer)
+        return {"name": f"always {number}", "answer": answer, "kind": "mean target"}
+    label = silos.manifest.classes[int(answer)]
+    return {"name": f'always "{shortened(label, _LETTERS)}"', "answer": label, "kind": "commonest class"}
+
+
+def _none_is_better(project: Project, about: Mapping[str, Any], tuned: bool) -> str:
+    quantity = project.quantity
+    score = f"{quantity.name} {quantity.number(about['metrics'][quantity.headline])}"
+    answer = about["name"].replace("always", "always answering", 1)
+    way_out = _advice(project.params, tuned) or "the inputs may tell nothing about what is predicted"
+    return f"No method is better than {answer}, the {about['kind']} of the training rows ({score}): {way_out}."
+
+
+def _advice(params: Params, tuned: bool) -> str:
+    """Name what may help that has not been done."""
+    ways = [] if tuned else ["`--tune`"]
+    if params.evaluation.report == "last":
+        ways += ["fewer training.rounds", "evaluation.report=best"]
+    if params.model.kind == "mlp" and params.model.hidden:
+        ways.append("model.hidden=[]")
+    return f"try {' or '.join([', '.join(ways[:-1]), ways[-1]] if len(ways) > 1 else ways)}" if ways else ""

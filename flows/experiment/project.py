@@ -216,7 +216,7 @@ class Project:
 
         They are drawn by the data's seed, so the same for every method and seed.
         """
-        from flows.methods.samplers.sampling_keys import evaluation_clients
+        from flows.methods.samplers.client_sampler import evaluation_clients
 
         wanted = self.params.evaluation.clients
         if wanted == "all":

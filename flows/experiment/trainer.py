@@ -10,8 +10,15 @@ from flows.config.params_schema import EvaluationParams
 from flows.console.interruption import raise_if_interrupted
 from flows.experiment.callbacks.callback import Callback, PlayedRound, UserCallback
 from flows.experiment.callbacks.report_run import FinalEvaluation, MLflowTracking, Progress, ResultFile, RunNotes
-from flows.experiment.callbacks.save_rounds import ClientStateCleanup, MemoryUse, RoundSaver
-from flows.experiment.callbacks.score_rounds import BestModel, EarlyStopping, Evaluation, StandardizerTraffic
+from flows.experiment.callbacks.score_and_save import (
+    BestModel,
+    ClientStateCleanup,
+    EarlyStopping,
+    Evaluation,
+    MemoryUse,
+    RoundSaver,
+    StandardizerTraffic,
+)
 from flows.experiment.client_optimizer_state import client_optimizer_states
 from flows.experiment.run.run_context import RunContext
 from flows.methods.base import Method

@@ -18,16 +18,14 @@ from flows.config.params_schema import FocalParams, Params, layers_of
 from flows.config.plugin_params import OwnNetwork
 from flows.experiment.plugin_loader import user_code_errors
 from flows.methods.context import TrainingSetup
-from flows.methods.samplers.client_sampler import OwnDrawing, Sampler
-from flows.methods.samplers.sampling_keys import validation_rows
+from flows.methods.samplers.client_sampler import OwnDrawing, Sampler, validation_rows
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.network_factory import Network, build, kind_of, size
 from models.networks.torch_module import ModuleRefusedError, wrapped
 from models.networks.vision.pretrained import Pretrained
 from models.training import objectives, optimizers
 from models.training.engine import Training
-from models.training.engine_selection import pick_kernel
-from models.training.execution_plan import Kind
+from models.training.execution_plan import Kind, pick_kernel
 from models.training.optimizers import PARAMETER_BYTES
 from silos.cohort import Silos
 from silos.errors import UserError

@@ -159,7 +159,7 @@ def _of(flow_run_id: UUID) -> FlowRunFilter:
 def _killed(root: Path) -> tuple[list[str], bool]:
     """Return the names of the runs that MLflow had as running without a process, and whether MLflow answered."""
     from flows.experiment.project import Project  # here: seldom needed, and it imports scipy and MLflow
-    from tasks.tracking.mlflow_logging.stale_runs import mark_killed
+    from tasks.tracking.mlflow_logging.connection import mark_killed
 
     try:
         tracking = Project.open_shared(root=root).tracking

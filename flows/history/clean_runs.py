@@ -12,8 +12,7 @@ from typing import Any
 
 import psutil
 
-from flows.history.find_runs import FoundRuns, find_experiment
-from flows.history.list_runs import unfinished
+from flows.history.list_runs import FoundRuns, find_experiment, unfinished
 from silos.errors import UserError
 from silos.io.locks import exclusive_lock, is_held, workers
 
@@ -81,7 +80,7 @@ def _artifacts(root: Path, sets: list[FoundRuns]) -> Leftover:
     pass  # which takes seconds, where there are any
 
     lost = "their models and pictures in MLflow, if somebody restores them"
-    from tasks.tracking.mlflow_logging.stale_runs import artifacts_of_deleted_runs  # takes seconds, where there are any
+    from tasks.tracking.mlflow_logging.connection import artifacts_of_deleted_runs  # takes seconds, where there are any
 
     return Leftover("artifacts of runs deleted in MLflow", lost, tuple(artifacts_of_deleted_runs(root)))
 

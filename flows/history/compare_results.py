@@ -8,7 +8,7 @@ from flows.config.load_config import param_differences
 from flows.experiment.comparison.paired_runs import compare_pairs
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
-from flows.history.load_result import load_result
+from flows.history.list_runs import load_result
 from models.metrics.paired_difference import difference_record
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from silos.client_store import ClientStore

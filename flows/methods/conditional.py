@@ -16,9 +16,9 @@ from pydantic import Field, field_validator
 from flows.experiment.comparison.search_space import axes
 from flows.methods.base import Method, RoundReport
 from flows.methods.common.conditioning import Conditioning, FewRows, Source, StatisticsMatrix
-from flows.methods.common.gradient_round import gradient_round
 from flows.methods.common.network_checks import fitting
 from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.fedsgd import gradient_round
 from models.client_model import Model
 from models.networks.network_factory import Network, kind_of
 from models.networks.wrappers.conditional_network import Bilinear, Ensemble
@@ -26,12 +26,11 @@ from models.prng import server_stream
 from models.server_state import ServerState
 from models.statistics.feature_vector import Statistic, make
 from models.statistics.spectrum import Loadings
-from silos import param_limits
+from silos import param_types
 from silos.errors import UserError
-from silos.safe_names import PlainText
+from silos.param_types import PlainText
 from tasks.aggregate import aggregate
-from tasks.local_train import local_train
-from tasks.pooled_train import pooled_train
+from tasks.local_train import local_train, pooled_train
 
 
 class Conditional(Method):
@@ -55,7 +54,7 @@ class Conditional(Method):
         "joined", description="how statistics enter the network: docs/methods/conditional.md"
     )
     constant: bool = Field(False, description="with form bilinear: a 1 at the end of the statistics")
-    experts: int = Field(3, ge=1, le=param_limits.COPIES, description="with form ensemble: so many linear models")
+    experts: int = Field(3, ge=1, le=param_types.COPIES, description="with form ensemble: so many linear models")
     source: Source = Field("local", description="what stands in the statistics' place; all but local are controls")
     arm: Literal["fedavg", "fedsgd", "pooled"] = Field(
         "fedavg", description="how weights are trained: pooled is no federation"

@@ -14,12 +14,11 @@ from models.client_model import Model
 from models.networks.network_factory import Network
 from models.prng import client_streams, uniform
 from models.training.engine import Training
-from models.training.engine_selection import even_stack_size
+from models.training.execution_plan import even_stack_size
 from silos.client_store import ClientStore
 from silos.cohort import Silos, make_stacks
 from silos.errors import UserError
-from tasks.execution.scheduling import assign_stacks, bind_arguments
-from tasks.execution.task_runner import Runner
+from tasks.execution.task_runner import Runner, assign_stacks, bind_arguments
 from tasks.execution.task_types import ClientStep, ServerStep
 from tasks.messages.message_policy import Message, check_few
 from tasks.messages.update_messages import Update

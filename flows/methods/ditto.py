@@ -13,7 +13,7 @@ from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.prng import server_stream
 from models.server_state import ClientStateRefs, ServerState
-from silos import param_limits
+from silos import param_types
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 
@@ -25,7 +25,7 @@ class Ditto(fedavg.FedAvg):
     tuned = axes(personal_weight=(0.1, 1.0))
 
     personal_weight: float = Field(
-        1.0, ge=0, le=param_limits.MAX_REAL, description="lambda: 0 is local_only, a large one fedavg"
+        1.0, ge=0, le=param_types.MAX_REAL, description="lambda: 0 is local_only, a large one fedavg"
     )
 
     def init(self, setup: TrainingSetup) -> ServerState:

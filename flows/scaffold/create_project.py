@@ -3,8 +3,11 @@
 A params.yaml with other values in it, and the comments that it had.
 
 What params.yaml says for rows of one's own: source, silos, network, objective, rate.
+
+The params.yaml that siloflow comes with: what a new project starts from, and what published tables are repeated over.
 """
 
+import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -16,13 +19,45 @@ import numpy as np
 import yaml
 
 from flows.config.load_config import load_params
-from flows.scaffold import params_template
 from flows.scaffold.infer_schema import DataOptions, OwnData, infer_schema
+from silos import strict_yaml
 from silos.dataset import Rows, some
 from silos.errors import UserError, shown
 from silos.io.atomic_io import write_bytes
-from silos.safe_names import MOST
+from silos.param_types import MOST
 from silos.versioning.dvc_files import first_commit, versioned
+
+TEMPLATES = Path(__file__).parent  # that file is called params.yaml, and is the one of siloflow's checkout
+
+_OF_AN_EXPERIMENT = ("data", "model", "training", "clients", "evaluation", "method")
+
+
+def template_text() -> str:
+    """The file as it is written, with its comments."""
+    return (TEMPLATES / "params.yaml").read_text(encoding="utf-8")
+
+
+def deployments_text() -> str:
+    """The prefect.yaml that deploys the verbs, with its comments."""
+    return point_comments_at_commands((TEMPLATES / "prefect.yaml").read_text(encoding="utf-8"))
+
+
+def point_comments_at_commands(text: str) -> str:
+    """The text for a folder without docs/: its comments name commands, and say once where other pages are."""
+    text = re.sub(r"docs/methods/(\w+)\.md", r"siloflow methods \1", text)
+    for page, command in _COMMANDS.items():
+        text = text.replace(f"docs/{page}.md", f"siloflow {command} --help")
+    return re.sub(r"\A(#.*\n)", rf"\1{_PAGES}\n", text) if "docs/" in text else text
+
+
+_COMMANDS = {"diagnose": "diagnose", "read-a-result": "compare", "statistics": "stats"}
+_PAGES = "# docs/ is a folder of siloflow's source; `siloflow methods NAME` and `siloflow COMMAND --help` need no page."
+
+
+def experiment_overrides() -> list[str]:
+    """What decides a result, each section as one override: over another params.yaml only the machine is that one's."""
+    held = strict_yaml.load(template_text())
+    return [f"{section}={json.dumps(held[section])}" for section in _OF_AN_EXPERIMENT]
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
@@ -178,7 +213,7 @@ def create_project(folder: Path, file: Path | None, asked: DataOptions) -> dict[
             )
     _must_be_free(folder, file)
     data = None if file is None else infer_schema(file, asked)
-    text = params_template.text()
+    text = template_text()
     if data is not None:
         text = filled(text, fitting(data, _plain(data), asked.clients))
     with _whole(folder):
@@ -187,8 +222,8 @@ def create_project(folder: Path, file: Path | None, asked: DataOptions) -> dict[
             _copy(file, folder / file.name)
         ignored = "" if file is None else f"/{_as_pattern(file.name)}\n"
         write_bytes(folder / ".gitignore", (_IGNORED + ignored).encode())
-        write_bytes(folder / "prefect.yaml", params_template.deployments().encode())
-        write_bytes(folder / "params.yaml", params_template.pointed(text).encode())
+        write_bytes(folder / "prefect.yaml", deployments_text().encode())
+        write_bytes(folder / "params.yaml", point_comments_at_commands(text).encode())
         model = load_params(folder).model
         repositories = versioned(folder)
         committed = "git" in repositories and first_commit(folder)

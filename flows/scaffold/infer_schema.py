@@ -11,7 +11,7 @@ from silos.dataset import Rows, some
 from silos.errors import UserError, shown
 from silos.schema import Task
 from silos.sources.image_folder import are_splits, list_pictures
-from silos.sources.npz_archive import read_arrays
+from silos.sources.npz import read_arrays
 from silos.sources.source_params import Folder, Npz, Table
 from silos.sources.source_registry import load_source
 from silos.sources.tabular.column_kinds import ODD_NUMBERS, Column, Conventions

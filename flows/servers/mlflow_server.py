@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 
 from silos.errors import UserError
-from tasks.tracking.address_masking import without_login
+from tasks.tracking.error_messages import without_login
 from tasks.tracking.mlflow_logging.connection import connect, must_answer
 
 # ends the server and its children; they are one process group

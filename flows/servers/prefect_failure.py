@@ -13,8 +13,7 @@ from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL
 
 from silos.io.proxies import LOOPBACK
-from tasks.tracking.address_masking import masked
-from tasks.tracking.full_disk import full_disk
+from tasks.tracking.error_messages import full_disk, masked
 
 
 def is_prefect_failure(error: BaseException | None) -> bool:

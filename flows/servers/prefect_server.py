@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import IO
 
 from flows.console import progress
-from flows.servers import server_discovery, server_process
+from flows.servers import server_process
+from flows.servers import server_process as server_discovery
 from flows.servers.prefect_settings import quiet_prefect
-from flows.servers.server_discovery import ADDRESS, USERS
-from flows.servers.ui_ports import PORT
+from flows.servers.server_process import ADDRESS, PORT, USERS
 from silos.errors import UserError
 from silos.io.proxies import must_be_reachable
-from tasks.tracking.address_masking import has_password
-from tasks.tracking.full_disk import full_disk
+from tasks.tracking.error_messages import full_disk, has_password
 from tasks.tracking.json_io import plain_path
 
 _RESTARTS = 3  # of a server that ended by itself

@@ -9,9 +9,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from ..gaussians import Draw, Layout, Noisy
 from ..prng import fold_in, uniform
 from ..server_state import Weights
-from .gaussian_weights import Draw, Layout, Noisy
 from .network import Network, register
 from .protocols import Descent, EncoderHeadStack, FusedSGD, LinearHead
 from .wrappers.per_row_context import join

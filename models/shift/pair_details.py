@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.shift.client_summaries.bins import edges, joined_bins
-from models.shift.client_summaries.client_summary import Layout, Summaries
+from models.shift.client_summaries.client_summary import Layout, Summaries, edges, joined_bins
 from models.shift.pairwise_results import Findings
 
 PAIRS, FEATURES = 3, 2

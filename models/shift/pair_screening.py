@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from models.shift import chi_square as test
-from models.shift.client_summaries.bins import joined_bins
-from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries, mixture
+from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries, joined_bins, mixture
 from models.shift.nested_tests import HIDDEN
 from models.shift.pairwise_tables import guessed, labels, most_untold
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from models.shift.chi_square import chance, effect
-from models.shift.class_moments import ROWS, scaled_at_prior, standard
 from models.shift.classify import FEWEST, Verdicts, among, classify_pairs
 from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries, joined, without_each
-from models.shift.moment_tests import mean_and_spread
+from models.shift.moment_tests import ROWS, mean_and_spread, scaled_at_prior, standard
 from models.shift.nested_tests import ALPHA, LEAST_EFFECT, Evidence, evidence, harmonic, priors
 from models.shift.pairwise_tables import Pairs, guessed, most_untold, side_by_side
 

@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.shift.client_summaries.bins import merged
-from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries
+from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries, merged
 
 
 class Pairs(NamedTuple):

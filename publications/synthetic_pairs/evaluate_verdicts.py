@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from models.shift import moment_tests, nested_tests
+from models.shift.classify import check_covariates
 from models.shift.client_summaries.client_summary import Layout, Summaries, columns, joined, summary
 from models.shift.client_summaries.gaussian_mechanism import (
     as_precise,
@@ -28,10 +29,8 @@ from models.shift.client_summaries.model_predictions import (
     predictions_on,
 )
 from models.shift.client_summaries.query import Query
-from models.shift.covariate_check import check_covariates
-from models.shift.fomichev.distances import Readings, distance_at_equal_priors
-from models.shift.fomichev.paper_statistics import statistics_of
-from models.shift.fomichev.paper_verdict import judged
+from models.shift.fomichev_distances import Readings, distance_at_equal_priors, statistics_of
+from models.shift.fomichev_verdict import judged
 from models.shift.nested_tests import TYPES
 from models.shift.pairwise_results import Findings, Look, findings
 from publications.synthetic_pairs.generators import KnownPair

@@ -4,8 +4,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
 
-from silos import param_limits
+from silos import param_types
 from silos.errors import UserError, shown
+from silos.param_types import Names, PlainText
 from silos.partitioners.perturbation_params import (
     Fresh,
     HoldOut,
@@ -18,7 +19,6 @@ from silos.partitioners.perturbation_params import (
     Subsample,
 )
 from silos.plugin_registry import Registered, Registry
-from silos.safe_names import Names, PlainText
 from silos.sources.source_params import Section
 
 
@@ -45,7 +45,7 @@ class Column(Section):
 class PartitionerParams(Section):
     """A step that deals rows to numbered clients; `within: domain` deals each domain's rows to clients of its own."""
 
-    clients: int = Field(ge=1, le=param_limits.CLIENTS)
+    clients: int = Field(ge=1, le=param_types.CLIENTS)
     within: Literal["domain"] | None = None
 
 
@@ -59,22 +59,22 @@ class Quantity(PartitionerParams):
     """Quantity skew: the clients' sizes follow Dirichlet(beta)."""
 
     kind: Literal["quantity"]
-    beta: float = Field(ge=param_limits.SMALLEST, le=param_limits.MAX_REAL)
+    beta: float = Field(ge=param_types.SMALLEST, le=param_types.MAX_REAL)
 
 
 class Dirichlet(PartitionerParams):
     """Label skew: each class is shared among the clients by a draw from Dirichlet(alpha)."""
 
     kind: Literal["dirichlet"]
-    alpha: float = Field(ge=param_limits.SMALLEST, le=param_limits.MAX_REAL)
-    min_rows: int = Field(default=1, ge=1, le=param_limits.TIMES)
+    alpha: float = Field(ge=param_types.SMALLEST, le=param_types.MAX_REAL)
+    min_rows: int = Field(default=1, ge=1, le=param_types.TIMES)
 
 
 class Shards(PartitionerParams):
     """Label skew: rows sorted by label and cut into shards, of which each client gets some."""
 
     kind: Literal["shards"]
-    shards_per_client: int = Field(ge=1, le=param_limits.TIMES)
+    shards_per_client: int = Field(ge=1, le=param_types.TIMES)
 
 
 class Balanced(PartitionerParams):
@@ -102,7 +102,7 @@ class ClassesPerCluster(PartitionerParams):
 
     kind: Literal["classes_per_cluster"]
     clusters: tuple[Names, ...] = Field(min_length=1)
-    most_rows: int | None = Field(default=None, ge=1, le=param_limits.TIMES)
+    most_rows: int | None = Field(default=None, ge=1, le=param_types.TIMES)
 
 
 class OwnPartitioner(Section, Registered):

@@ -1,4 +1,7 @@
-"""How rows become clients: the steps of `data.scheme`, one after another."""
+"""How rows become clients: the steps of `data.scheme`, one after another.
+
+Missing values of a table for which each client's own mean stands, once it is known which rows it trains on.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,10 +10,21 @@ from typing import Any, cast
 import numpy as np
 
 from silos.data_params import SplitParams
-from silos.dataset import At, Clients, Partition, Rows, blocks, labelled, natural, quantized_codes, split_codes
+from silos.dataset import (
+    SPLITS,
+    At,
+    Clients,
+    Partition,
+    Rows,
+    blocks,
+    labelled,
+    natural,
+    quantized_codes,
+    some,
+    split_codes,
+)
 from silos.partitioners.iid_partitioners import Owners
 from silos.partitioners.image_transforms import permute_pixels, rotation
-from silos.partitioners.impute_missing import impute_means
 from silos.partitioners.partition_params import (
     PARTITIONERS,
     Assignment,
@@ -41,6 +55,55 @@ from silos.partitioners.splits import (
     without_effect,
 )
 from silos.plugin_registry import run_entry
+from silos.privacy.differencing import LEAST_ROWS
+
+
+def impute_means(made: Partition) -> Partition:
+    """The partition with the mean of a client's training rows where it misses a value of a feature that is so filled.
+
+    A client without a value in its training rows, and rows that no client owns, are given the mean of the training rows of
+    those federated clients that have LEAST_ROWS values or more, 0 where there are none; a note says so of clients.
+    """
+    clients, common, notes = made.clients, made.common, list(made.notes)
+    columns = [at for at, feature in enumerate(made.features) if feature.fill == "mean"]
+    if not columns:
+        return made
+    x, common_x = clients.x.copy(), None if common is None else common.x.copy()
+    for column in columns:
+        counts, sums = _of_training(clients, column)
+        told = (counts >= LEAST_ROWS) & (np.array(clients.roles) == "federated")
+        others = sums[told].sum() / max(counts[told].sum(), 1)
+        means = np.where(counts > 0, sums / np.maximum(counts, 1), others)
+        _fill(x, clients.missing, column, means[clients.owner])
+        if common is not None and common_x is not None:
+            _fill(common_x, common.missing, column, np.full(len(common_x), others))
+        without = [clients.names[at] for at in np.flatnonzero(counts == 0).tolist()]
+        if without:
+            notes.append(
+                f"missing: {made.features[column].name} has no value in training rows of {some(without, 4)}; the mean of "
+                "other clients' stands there"
+            )
+    if common is not None and common_x is not None:
+        common = replace(common, x=common_x)
+    return replace(made, clients=replace(clients, x=x), common=common, notes=tuple(notes))
+
+
+def _of_training(clients: Clients, column: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of each client how many values its training rows have in the column, and their sum: (clients,) each."""
+    assert clients.missing is not None
+    there = ~clients.missing[:, column]
+    if clients.split is not None:
+        there &= clients.split == SPLITS.index("train")
+    owner, values = clients.owner[there], clients.x[there, column].astype(np.float64)
+    return np.bincount(owner, minlength=len(clients)), np.bincount(owner, values, len(clients))
+
+
+def _fill(x: np.ndarray, missing: np.ndarray | None, column: int, means: np.ndarray) -> None:
+    """means: (rows,)."""
+    assert missing is not None
+    gaps = missing[:, column]
+    x[gaps, column] = means[gaps]
+
 
 _CHANGES: dict[type, Callable[[Any, Partition, At], Partition]] = {
     Rotation: rotation,

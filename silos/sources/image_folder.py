@@ -1,15 +1,172 @@
-"""The source `folder`: pictures as domain/class/file, as PACS has them, or as class/file."""
+"""The source `folder`: pictures as domain/class/file, as PACS has them, or as class/file.
 
-from collections.abc import Collection
+Picture files as arrays.
+"""
+
+import logging
+import warnings
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from silos.dataset import Rows
 from silos.errors import UserError
+from silos.io.free_memory import must_fit
 from silos.schema import first_fault
-from silos.sources.image_files import read_pictures
 from silos.sources.source_params import Folder
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+_FEW_SHADES = 16  # of 256, in which pictures of more than 8 bits lose what they show
+_SET_RANGE = "et data.source.range to [lowest, highest], the values that become black and white"
+
+# tags of TIFF
+_SUBFILE, _BITS, _PHOTOMETRIC, _SAMPLE_FORMAT = 254, 258, 262, 339
+
+
+def read_pictures(paths: Sequence[Path], size: int, limits: tuple[float, float] | None = None) -> np.ndarray:
+    """Read picture files as squares in colour.
+
+    Each picture is turned as its EXIF orientation says, and laid on white where it is transparent. Grey pictures of more
+    than 8 bits are scaled linearly from their range to 0 to 255.
+
+    Args:
+        paths: One file for each picture.
+        size: The pixels of a side, to which each picture is squeezed.
+        limits: The values of pictures of more than 8 bits that become 0 and 255. If not given, the range of the
+            picture's integer type is used.
+
+    Returns:
+        The pictures, (n, size, size, 3) uint8.
+
+    Raises:
+        UserError: If a file is missing or is not one picture, if its values have no known range or lie outside of
+            `limits`, or if scaling leaves almost none of the 256 shades.
+    """
+    from PIL import Image
+
+    logging.getLogger("PIL").setLevel(logging.CRITICAL)  # it would print what the sentence below says
+    must_fit(
+        len(paths) * size * size * 3,
+        f"params.yaml: data.source.size is {size:,}, and {len(paths):,} pictures of that size in colour",
+        "lower it",
+    )
+    x = np.empty((len(paths), size, size, 3), np.uint8)
+    deep = _Shades()
+    for at, path in enumerate(paths):
+        try:
+            with warnings.catch_warnings(), Image.open(path) as picture:
+                warnings.simplefilter("ignore")  # of large pictures, and of odd ones that are read all the same
+                _check_single(picture, path)
+                colour = _in_colour(picture, path, limits, deep)
+                x[at] = np.asarray(colour.resize((size, size), Image.Resampling.BILINEAR))
+        except UserError:
+            raise
+        except FileNotFoundError:
+            raise UserError(f"{path}: there is no such picture; put it back.") from None
+        except Exception as error:  # of many types: each format has a reader of its own
+            reason = " ".join(str(error).replace(repr(str(path)), "it").split())
+            raise UserError(f"{path} is not a picture that can be read ({reason}); replace or delete it.") from error
+    deep.check()
+    return x
+
+
+class _Shades:
+    """The shades, 0 to 255, that pictures of more than 8 bits take after scaling."""
+
+    def __init__(self) -> None:
+        self.path: Path | None = None
+        self.low, self.high = np.inf, -np.inf
+
+    def add(self, path: Path, levels: np.ndarray) -> None:
+        """Add the shades of one picture."""
+        self.path = self.path or path
+        self.low, self.high = min(self.low, levels.min()), max(self.high, levels.max())
+
+    def check(self) -> None:
+        """Raise a UserError if the pictures differ, but by so few shades that they lose what they show."""
+        if 0 < self.high - self.low < _FEW_SHADES:
+            span = (self.high - self.low) / 255
+            raise UserError(
+                f"{self.path}: got pictures of more than 8 bits with values in {span:.1%} of the range of their type, which "
+                f"leaves {int(255 * span) + 1} of 256 shades, expected more than {_FEW_SHADES}. Stretch the values before "
+                f"you save the pictures, or, if these are grey, s{_SET_RANGE}."
+            )
+
+
+def _check_single(picture: "Image", path: Path) -> None:
+    """Raise a UserError if a file holds several pictures. Previews do not count."""
+    frames = getattr(picture, "n_frames", 1)
+    if picture.format == "MPO":  # a camera's JPEG, with previews and depth maps behind the photograph
+        return
+    if picture.format == "TIFF":
+        count = frames
+        for at in range(1, count):
+            picture.seek(at)
+            frames -= bool(_tags(picture).get(_SUBFILE, 0) & 0b101)  # a reduced copy, or a mask
+        picture.seek(0)
+    if frames > 1:
+        raise UserError(f"{path}: got {frames} pictures in one file, expected one. Save each as a file of its own.")
+
+
+def _in_colour(picture: "Image", path: Path, limits: tuple[float, float] | None, deep: _Shades) -> "Image":
+    """Turn a picture upright and convert it to RGB of 8 bits."""
+    from PIL import Image, ImageOps
+
+    halved = ";16" in str(getattr(picture, "tile", ""))  # Pillow reads colours of 16 bits by their upper 8
+    ImageOps.exif_transpose(picture, in_place=True)
+    if picture.mode[0] in "IF":
+        levels = _scaled(picture, path, limits)
+        if limits is None:
+            deep.add(path, levels)
+        return Image.fromarray(np.floor(levels + 0.5).astype(np.uint8)).convert("RGB")
+    if halved:
+        deep.add(path, np.asarray(picture.convert("RGB")).astype(float))
+    if picture.has_transparency_data:
+        seen = picture.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen).convert("RGB")
+    return picture.convert("RGB")
+
+
+def _scaled(picture: "Image", path: Path, limits: tuple[float, float] | None) -> np.ndarray:
+    """Scale a picture of one channel of integers or floats to 0 to 255: (height, width) float64."""
+    low, high = limits or _type_range(picture, path)
+    values, tags = np.asarray(picture), _tags(picture)
+    if tags.get(_BITS) == (32,) and tags.get(_SAMPLE_FORMAT, (1,)) == (1,):
+        values = values.view(np.uint32)  # Pillow has no unsigned type of 32 bits
+    values = values.astype(float)
+    outside = ~((values >= low) & (values <= high))
+    if outside.any():
+        raise UserError(
+            f"{path}: got the value {values[outside][0]:g}, expected {low:g} to {high:g}. Widen data.source.range, or "
+            "correct the picture."
+        )
+    levels = (values - low) * (255 / (high - low))
+    return 255 - levels if tags.get(_PHOTOMETRIC) == 0 else levels  # 0: the lowest value is white
+
+
+def _type_range(picture: "Image", path: Path) -> tuple[float, float]:
+    """Find the least and the largest value that the integers of a picture can have."""
+    if picture.mode == "F" or (picture.mode == "I" and picture.format not in ("PPM", "TIFF")):
+        kind = "floating-point numbers" if picture.mode == "F" else "integers of 32 bits"
+        raise UserError(
+            f"{path}: got a picture of {kind}, expected integers of a known range. S{_SET_RANGE}, or save the pictures as "
+            "PNG."
+        )
+    tags = _tags(picture)  # of TIFF only: PNG and PPM are read as 16 bits
+    bits = tags.get(_BITS, (16,))[0]
+    if tags.get(_SAMPLE_FORMAT, (1,))[0] == 2:
+        return -(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1
+    return 0.0, 2.0**bits - 1
+
+
+def _tags(picture: "Image") -> dict[int, Any]:
+    return getattr(picture, "tag_v2", {})
+
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _SPLITS = {

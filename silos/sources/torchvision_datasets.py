@@ -15,7 +15,7 @@ import numpy as np
 from silos.dataset import Rows
 from silos.errors import UserError
 from silos.sources.download import choose, fetch, joined, together
-from silos.sources.image_files import read_pictures
+from silos.sources.image_folder import read_pictures
 from silos.sources.source_params import Cifar, Gtsrb
 
 _declared: list[Any] = []  # a library's declarations last as long as the object

@@ -9,10 +9,9 @@ import numpy as np
 from silos.data_params import DataParams
 from silos.dataset import Clients, Partition, Rows
 from silos.io.atomic_io import leftovers
+from silos.param_types import file_names
 from silos.partitioners.pipeline import make_clients
-from silos.safe_names import file_names
-from silos.sources.declared_features import outside
-from silos.sources.source_registry import load_source
+from silos.sources.source_registry import load_source, outside
 from silos.storage.client_table import ROLES, ClientEntry, ClientTable, to_bytes
 from silos.storage.manifest import COLUMNS, COMMON, MANIFEST, Manifest, read_manifest, to_json
 from silos.storage.shards import check_count, part, reading, write_shard

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from models.shift.classify import CovariateCheck, check_covariates
 from models.shift.client_summaries.client_summary import Summaries
 from models.shift.client_summaries.model_predictions import apportioned
 from models.shift.client_summaries.query import Query
-from models.shift.covariate_check import CovariateCheck, check_covariates
 from models.shift.pair_details import pair_details
 from models.shift.pairwise_results import Findings
 from tasks.diagnosis.compare_silos import Compared, reports_of

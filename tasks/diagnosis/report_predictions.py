@@ -1,4 +1,7 @@
-"""Each client of a cohort tells what labels models expect of its rows, in bins, for a second look; its ledger knows."""
+"""Each client of a cohort tells how its labels follow from all features, for a second look; its ledger knows.
+
+Each client of a cohort tells what labels models expect of its rows, in bins, for a second look; its ledger knows.
+"""
 
 import hashlib
 from collections.abc import Mapping
@@ -6,18 +9,76 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from models.shift.client_summaries.model_predictions import Design, in_both_halves, predicted_counts, predictions_on
+from models.shift.client_summaries.model_predictions import (
+    Design,
+    fitted_halves,
+    in_both_halves,
+    predicted_counts,
+    predictions_on,
+)
+from models.shift.client_summaries.query import Query
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.errors import RefusalError
+from silos.privacy.differencing import EVERY, Told
 from silos.privacy.ledger import Draw, Ledger
 from silos.privacy.privacy_budget import Kind
-from tasks.diagnosis.local_summary import LocalSummary, each_allowed
-from tasks.diagnosis.report_models import ONCE, second_half
+from tasks.diagnosis.report_summary import LocalSummary, each_allowed
 from tasks.execution.task_types import step
-from tasks.messages.diagnosis_messages import PredictedCounts, Refusal
+from tasks.messages.diagnosis_messages import HalfModels, PredictedCounts, Refusal
 
-_KIND = Kind(
+ONCE = (
+    "ask with the silos, rows and params that it was asked with, leave diagnose.second_look out, or wait until ten rows or "
+    "more of its own have changed"
+)
+"""The way out where a client has taken part in another second look with these rows."""
+
+_MODELS_KIND = Kind(
+    "models of halves",
+    "half of a class",
+    "leave diagnose.second_look out, or wait until none or ten rows or more have changed in either half of each class "
+    "(thirty of a class mostly do)",
+    once=ONCE,
+)
+
+
+@step
+def report_models(cohort: Cohort, private: ClientStore, design: Design) -> list[HalfModels | Refusal]:
+    """A record a stack, and another of the clients that tell nothing: of one version of its rows a client has one design."""
+    messages: list[HalfModels | Refusal] = []
+    for told, silence in each_allowed(cohort, private, lambda ledger, mine: _report_model(ledger, mine, design)):
+        if told:
+            weights = torch.from_numpy(np.stack([weights for (weights,) in told.values()]))
+            messages.append(HalfModels(tuple(told), weights))
+        messages += silence
+    return messages
+
+
+def second_half(ledger: Ledger, mine: LocalSummary, question: Query) -> np.ndarray:
+    """Which rows are in the second half: (rows,) bool. Copies are in one half; which it is follows from the secret."""
+    return (mine.hashes(ledger, question) & 1).astype(bool)
+
+
+def _report_model(ledger: Ledger, mine: LocalSummary, design: Design) -> list[np.ndarray]:
+    column, second = mine.columns(design.question), second_half(ledger, mine, design.question)
+    known = in_both_halves(column, mine.same, second)
+
+    def compute(_: Draw) -> dict[str, np.ndarray]:
+        seen = design.seen(mine.features(design.question))
+        return {"weights": fitted_halves(seen, column.of, second, known)}
+
+    told = _stands_for(mine.hashes(ledger, design.question), column.of, second, known)
+    return [ledger.answer(mine.version, design.id, compute, told=told, kind=_MODELS_KIND)["weights"]]
+
+
+def _stands_for(hashes: np.ndarray, of: np.ndarray, second: np.ndarray, known: np.ndarray) -> Told:
+    """The rows behind each regression, by class and half."""
+    halves = {"first": ~second, "second": second}
+    classes = np.flatnonzero(known).tolist() if known.sum() > 1 else []
+    return {EVERY: {f"{c}, {name} half": hashes[(of == c) & half] for c in classes for name, half in halves.items()}}
+
+
+_PREDICTIONS_KIND = Kind(
     "what models foresee",
     "a class",
     "leave diagnose.second_look out, or wait until ten rows or more of the class have changed",
@@ -39,7 +100,7 @@ def report_predictions(
 
     def answer(ledger: Ledger, mine: LocalSummary) -> list[np.ndarray]:
         _check(mine.client, models[mine.client], names)
-        return _told(ledger, mine, design, models[mine.client])
+        return _report_predictions(ledger, mine, design, models[mine.client])
 
     for told, silence in each_allowed(cohort, private, answer):
         if told:
@@ -59,7 +120,9 @@ def _check(client: str, models: Mapping[str, np.ndarray], silos: frozenset[str])
         )
 
 
-def _told(ledger: Ledger, mine: LocalSummary, design: Design, models: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+def _report_predictions(
+    ledger: Ledger, mine: LocalSummary, design: Design, models: Mapping[str, np.ndarray]
+) -> list[np.ndarray]:
     question, layout = design.question, design.question.layout
     column, x, second = mine.columns(question), mine.features(question), second_half(ledger, mine, question)
 
@@ -76,4 +139,4 @@ def _told(ledger: Ledger, mine: LocalSummary, design: Design, models: Mapping[st
     weights = b"".join(own.tobytes() for own in models.values())
     asked = hashlib.sha256("\n".join(models).encode() + weights).hexdigest()[:16]
     told = mine.stands_for(ledger, question)
-    return [ledger.answer(mine.version, f"{design.id} {asked}", compute, told=told, kind=_KIND)["counts"]]
+    return [ledger.answer(mine.version, f"{design.id} {asked}", compute, told=told, kind=_PREDICTIONS_KIND)["counts"]]

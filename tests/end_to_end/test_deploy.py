@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from prefect.utilities.schema_tools.validation import validate
 
-from flows.scaffold import params_template
+from flows.scaffold import create_project
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ def deployed(
     """A project with everything of prefect.yaml deployed, `compare` also by its file, and a worker; to ask Prefect's API."""
     home = tmp_path_factory.mktemp("deployed")
     folder = partitioned[0].copy(home / "project").path
-    (folder / "prefect.yaml").write_text(params_template.deployments())  # as `siloflow init` writes it
+    (folder / "prefect.yaml").write_text(create_project.deployments_text())  # as `siloflow init` writes it
     subprocess.run(["git", "init", "--quiet", folder], check=True)  # likewise
     setting = {**environment, "PREFECT_API_URL": server, "PREFECT_HOME": str(home / "prefect"), "DO_NOT_TRACK": "1"}
 

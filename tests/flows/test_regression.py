@@ -15,8 +15,8 @@ from models.training.optimizers import SGD
 from silos.cohort import Cohort, make_stacks
 from silos.errors import UserError
 from silos.storage.partition_store import open_client
-from tasks.evaluation.evaluate import evaluate
-from tasks.evaluation.paired_outcomes import pair_outcomes
+from tasks.evaluate import evaluate
+from tasks.paired_outcomes import pair_outcomes
 from tasks.tracking.result_tables import by_client, summary
 
 SIZES = {"oslo": 30, "lyon": 60, "rome": 45, "one": 1}

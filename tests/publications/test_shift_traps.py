@@ -6,9 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.shift.fomichev.distances import Readings, distance_at_equal_priors
-from models.shift.fomichev.paper_statistics import statistics_of
-from models.shift.fomichev.paper_verdict import judged
+from models.shift.fomichev_distances import Readings, distance_at_equal_priors, statistics_of
+from models.shift.fomichev_verdict import judged
 from models.shift.nested_tests import TYPES
 from publications.published_tables import table_of
 from publications.synthetic_pairs import evaluate_verdicts

@@ -19,11 +19,10 @@ from models.training.engine import broadcast_weights
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
 from silos.errors import UserError
-from tasks.codebook.token_kmeans import common_codes, report_centroids, tokens_of
 from tasks.codebook_extend import borrow_words, codebook_extend, codebook_replace
+from tasks.codebooks import common_codes, report_centroids, tokens_of
 from tasks.execution.load_client_data import load_rows
-from tasks.execution.scheduling import Broadcast
-from tasks.execution.task_runner import PlainRunner
+from tasks.execution.task_runner import Broadcast, PlainRunner
 from tasks.messages.codebook_messages import Centroids
 
 CLIENTS = {"oslo": 30, "lyon": 20, "one": 1}

@@ -16,7 +16,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Stack, make_stacks
 from tasks.aggregate import aggregate
 from tasks.execution.load_client_data import load_rows
-from tasks.execution.scheduling import assign_stacks
+from tasks.execution.task_runner import assign_stacks
 from tasks.local_train import _SMALL, local_train, weighted_sum
 
 NINE = {f"c{i}": 5 + 3 * i for i in range(9)}

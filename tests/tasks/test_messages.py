@@ -33,8 +33,8 @@ from models.statistics.feature_vector import make
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack, open_stack
 from tasks import local_train, messages
-from tasks.evaluation.evaluate import OUTCOMES, evaluate
-from tasks.execution.scheduling import Broadcast
+from tasks.evaluate import OUTCOMES, evaluate
+from tasks.execution.task_runner import Broadcast
 from tasks.execution.task_types import ClientStep, step
 from tasks.measure_batchnorm import common_batchnorm_statistics
 from tasks.messages.diagnosis_messages import NoisyCounts

@@ -8,8 +8,7 @@ from flows.console import progress
 from flows.console.interruption import interruption
 from flows.console.run_logging import log_notes, log_result, log_round, log_warnings
 from flows.experiment.callbacks.callback import Callback, PlayedRound
-from flows.experiment.constant_baseline import baseline
-from flows.experiment.evaluation import for_scored, last_scores, scored_model, scores_of_others
+from flows.experiment.evaluation import baseline, for_scored, last_scores, scored_model, scores_of_others
 from flows.experiment.figure_context import FigureContext, draw_figures
 from flows.experiment.run.mlflow_run_metadata import final_artifacts, run_spec
 from flows.experiment.run.round_record import means_of, seconds_of, totals_of

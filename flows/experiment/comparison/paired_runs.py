@@ -10,9 +10,9 @@ from flows.methods.context import on_cohorts
 from models.metrics.paired_difference import Difference, Stratum, difference
 from models.metrics.task_metrics import TaskMetrics
 from silos.cohort import Silos
-from tasks.evaluation.paired_outcomes import Kept, pair_common_rows, pair_outcomes, score_by_class, score_prior_shift
 from tasks.execution.task_runner import Runner
 from tasks.messages.score_messages import ClassCounts, CommonSums, PairedSums, PriorShiftScores
+from tasks.paired_outcomes import Kept, pair_common_rows, pair_outcomes, score_by_class, score_prior_shift
 
 _STACK = 16  # clients; sums over common rows are added stack by stack, so it is the same wherever they are computed
 

@@ -16,13 +16,13 @@ from flows.experiment.run.run_folder import RunFolder
 from flows.methods.base import Method
 from flows.methods.context import TrainingSetup
 from models.client_model import Model, of_one
-from models.networks.exported_network import ExportedNetwork
+from models.exported_model import ExportedNetwork
 from models.networks.network_factory import Network, is_bundled, kind_of, to_json
 from models.server_state import ClientStateRefs, Weights
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError
-from silos.sources.tabular.raw_columns import columns_of
+from silos.sources.tabular.table_reader import columns_of
 from silos.versioning.git_commands import has_repository, run_git
 from tasks.tracking.mlflow_logging.run_spec import FinalArtifacts, RunSpec
 from tasks.tracking.result_tables import write_client_table

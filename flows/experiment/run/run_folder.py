@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, Self
 from flows.config.load_config import param_differences
 from models.metrics.task_metrics import TaskMetrics
 from models.server_state import ServerState
-from silos import param_limits
+from silos import param_types
 from silos.client_store import ClientStore
 from silos.errors import UserError, shown
 from silos.io.atomic_io import unfinished, write_bytes
-from silos.safe_names import plain
+from silos.param_types import plain
 from tasks.tracking.checkpoint import NOTHING, Checkpoint, Journal, load_state, save_state, state_bytes
 from tasks.tracking.json_io import ANEW, read_json, write_json
 
@@ -25,8 +25,8 @@ def run_name(method: str, seed: int, cell: str = "") -> str:
 
     UserError if one of them is not a plain name, or no seed.
     """
-    if not isinstance(seed, int) or not 0 <= seed <= param_limits.SEED:  # parameters of a flow run may be anything
-        raise UserError(f"a seed is {shown(seed)}; it is a whole number from 0 to {param_limits.SEED}.")
+    if not isinstance(seed, int) or not 0 <= seed <= param_types.SEED:  # parameters of a flow run may be anything
+        raise UserError(f"a seed is {shown(seed)}; it is a whole number from 0 to {param_types.SEED}.")
     return "-".join([*([plain(cell, "the cell")] if cell else []), plain(method, "the method"), f"seed{seed}"])
 
 

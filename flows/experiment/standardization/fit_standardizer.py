@@ -18,10 +18,9 @@ from silos.errors import UserError
 from silos.standardizer import NO_STANDARDIZATION, Standardization, Standardizer
 from silos.storage.manifest import schema_of
 from tasks.execution.task_runner import PlainRunner, Runner
+from tasks.feature_moments import combine_moments, report_moments
 from tasks.messages.message_policy import LEAST_ROWS
 from tasks.messages.statistics_messages import ScaleMoments
-from tasks.standardization.combine_moments import combine_moments
-from tasks.standardization.report_moments import report_moments
 from tasks.tracking.json_io import ANEW, read_json, write_json
 
 _NUMBER_BYTES = 8

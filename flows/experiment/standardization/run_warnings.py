@@ -7,16 +7,16 @@ from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.base import Method
 from flows.methods.context import RoundContext, TrainingSetup
-from flows.methods.samplers.sampling_keys import validation_rows
+from flows.methods.samplers.client_sampler import validation_rows
 from models.client_model import Model
 from models.metrics.task_metrics import TaskMetrics
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.storage.client_table import ROLES
 from tasks.execution.task_runner import Runner
+from tasks.feature_moments import LARGE, SMALL, check_scale
 from tasks.messages.message_policy import LEAST_ROWS
 from tasks.messages.statistics_messages import ScaleCheck
-from tasks.standardization.combine_moments import LARGE, SMALL, check_scale
 
 Note = dict[str, str]
 """`about` inputs, targets, evaluation or training, and a `sentence`: plain JSON."""

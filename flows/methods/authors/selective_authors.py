@@ -24,12 +24,11 @@ from models.client_model import Model
 from models.clustering import Assign, Overlap
 from models.prng import server_stream
 from models.server_state import ClientStateRefs, ServerState, Weights
-from silos import param_limits
-from tasks.aggregate import aggregate
-from tasks.clustering.overlap_clustering import Overlapping, overlap
+from silos import param_types
+from tasks.aggregate import aggregate, send_weights
+from tasks.cluster_clients import Overlapping, overlap
 from tasks.local_train import local_train
 from tasks.messages.update_messages import Update
-from tasks.send_weights import send_weights
 
 LOCAL, TRAINED = "weights", "trained"
 """Of a client, in its store: its own weights, and those that it trained from its group's."""
@@ -45,7 +44,7 @@ class SelectiveAuthors(Method):
     tested_model = "personal"
 
     local_rounds: int = Field(
-        5, ge=0, le=param_limits.TIMES, description="E1: rounds alone; 0: no groups, federated training"
+        5, ge=0, le=param_types.TIMES, description="E1: rounds alone; 0: no groups, federated training"
     )
     averaging: Literal["in_turn", "mean"] = Field(
         "in_turn", description="a group trains one tensor in turn, or each client a copy"

@@ -13,7 +13,7 @@ from models.networks.deep_ensemble import each_made, plain
 from models.networks.wrappers.codebook_network import COUNT, OWN
 from models.server_state import ClientStateRefs
 from tasks.codebook_extend import borrow_words, codebook_extend
-from tasks.execution.scheduling import Broadcast
+from tasks.execution.task_runner import Broadcast
 from tasks.uncertainty_check import uncertainty_check
 
 Unseen = Literal["shared", "own", "union", "nearest"]

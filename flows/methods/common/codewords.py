@@ -14,7 +14,7 @@ from models.networks.network_factory import Network
 from models.networks.wrappers.codebook_network import COUNT, SHARED, QuantizedNetwork, most_segments
 from models.prng import server_stream
 from silos.errors import UserError
-from tasks.codebook.token_kmeans import common_codes, report_centroids
+from tasks.codebooks import common_codes, report_centroids
 from tasks.messages.codebook_messages import UncertaintyScores
 from tasks.uncertainty_check import uncertainty_check
 

@@ -21,7 +21,7 @@ from models.server_state import ServerState, Weights
 from silos.cohort import open_common
 from silos.dataset import some
 from silos.errors import UserError
-from tasks.clustering.overlap_clustering import Overlapping, candidates, halves, known
+from tasks.cluster_clients import Overlapping, candidates, halves, known
 from tasks.messages.clustering_messages import CorrectnessBits, PriorShiftAccuracy
 from tasks.regroup import prior_shift_fit, regroup, report_correctness
 

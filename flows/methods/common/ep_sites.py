@@ -15,8 +15,7 @@ from models.networks.wrappers.variational import Bias, is_gaussian, without
 from models.prng import server_stream
 from models.server_state import ClientStateRefs, ServerState, Weights
 from silos.errors import UserError
-from tasks.expectation_propagation.client_update import POSTERIOR
-from tasks.expectation_propagation.server_update import absorb_apart, absorb_sites, divide_out, remove_sites
+from tasks.expectation_propagation import POSTERIOR, absorb_apart, absorb_sites, divide_out, remove_sites
 from tasks.messages.update_messages import SiteUpdates
 
 KNOWN, SITES, COLUMNS = "known", "sites", "columns"

@@ -5,7 +5,7 @@ from typing import Any
 
 from flows.experiment.figure_context import FigureContext
 from models.networks.wrappers.codebook_network import SHARED
-from tasks.codebook.projection import plane, projection
+from tasks.codebooks import plane, projection
 from tasks.tracking.plots.run_figures import draw_codebook, draw_groups, draw_stages
 
 

@@ -7,8 +7,14 @@ from typing import ClassVar, Literal
 
 from flows.methods.context import RoundContext, TrainingSetup, uniform_by_client
 from flows.methods.round_report import RoundReport
-from flows.methods.samplers.client_sampler import FractionSampler, Memory
-from flows.methods.samplers.sampling_keys import min_rows, min_rows_of, sampling_keys, validation_rows
+from flows.methods.samplers.client_sampler import (
+    FractionSampler,
+    Memory,
+    min_rows,
+    min_rows_of,
+    sampling_keys,
+    validation_rows,
+)
 from silos.errors import UserError
 from tasks.messages.message_policy import LEAST_ROWS
 

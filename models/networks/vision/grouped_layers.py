@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import batch_norm, conv2d
 
+from ...gaussians import Draw, Layout, Noisy
 from ...prng import fold_in, uniform
 from ...server_state import Weights
-from ..gaussian_weights import Draw, Layout, Noisy
 
 BUFFERS = ("mean", "variance")
 """The running statistics of a normalising layer: they travel and are averaged, and no gradient moves them."""

@@ -9,11 +9,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ...gaussians import DEVIATION, PRECISION, divergence, gaussian_names, positive
+from ...gaussians import DEVIATION, PRECISION, Noise, Noisy, divergence, gaussian_names, positive
 from ...server_state import Weights
 from ...training.batch import Batch, ClientBatch
 from ...training.objectives import Objective
-from ..gaussian_weights import Noise, Noisy
 from ..network import register
 from ..protocols import BatchedNetwork
 from ..wrapper import NetworkWrapper

@@ -8,10 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...gaussians import DEVIATION
+from ...gaussians import DEVIATION, Noise, Noisy
 from ...prng import fold_in, server_stream
 from ...server_state import Weights
-from ..gaussian_weights import Noise, Noisy
 from ..network import Network, register
 from ..protocols import BatchedNetwork
 from ..wrapper import NetworkWrapper

@@ -22,8 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from models.shift.client_summaries.bins import edges
-from models.shift.client_summaries.client_summary import Layout, Summaries
+from models.shift.client_summaries.client_summary import Layout, Summaries, edges
 
 
 def epsilon(rho: float, delta: float) -> float:

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.shift.class_moments import ROWS
 from models.shift.client_summaries.client_summary import Layout, Summaries, of_all
+from models.shift.moment_tests import ROWS
 
 _NEARLY_ALL = 0.95
 _ENOUGH = 8  # bins, of which two are few

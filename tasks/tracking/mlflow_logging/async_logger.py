@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from silos.errors import UserError
-from tasks.tracking.address_masking import masked
 from tasks.tracking.checkpoint import Journal
+from tasks.tracking.error_messages import masked
 from tasks.tracking.json_io import read_json, write_json
 from tasks.tracking.metric_names import parts
 from tasks.tracking.mlflow_logging.connection import connect, trouble, usable_experiment

@@ -1,4 +1,9 @@
-"""MLflow's store: where it is, how it is made whole, and a quiet client of it."""
+"""MLflow's store: where it is, how it is made whole, and a quiet client of it.
+
+Runs of MLflow's store whose process is gone, and the artifacts of runs that were deleted there.
+
+A file of its own: a command that imports `connection` has MLflow imported while its server starts.
+"""
 
 import contextlib
 import logging
@@ -6,14 +11,13 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from silos.errors import UserError
 from silos.io.proxies import must_be_reachable
-from tasks.tracking.address_masking import masked
-from tasks.tracking.full_disk import file_system
+from tasks.tracking.error_messages import file_system, masked
 from tasks.tracking.json_io import plain_path
 
 _QUIET = {
@@ -198,3 +202,50 @@ def as_current(uri: str, run_id: str) -> Iterator[None]:
     mlflow.set_tracking_uri(uri)
     with mlflow.start_run(run_id=run_id):
         yield
+
+
+_DELETED, _ALL = 2, 3  # MLflow's ViewType
+
+
+def mark_killed(uri: str, ours: Mapping[str, Mapping[str, Callable[[], bool]]]) -> tuple[list[str], bool]:
+    """Give runs on which no process works the status KILLED.
+
+    Args:
+        uri: The address of MLflow's store.
+        ours: The name of each experiment, to the tags `siloflow.run` of its runs, to whether a process works on the run.
+
+    Returns:
+        The names of these runs, and whether MLflow answered. Runs without such a tag are not touched.
+    """
+    names = []
+    try:
+        with impatient():
+            client = connect(uri)
+            for experiment, tags in ours.items():
+                _, number = usable_experiment(client, experiment)
+                runs = client.search_runs([number], "attributes.status = 'RUNNING'") if number else []
+                for run in runs:
+                    works = tags.get(run.data.tags.get("siloflow.run"))
+                    if works is not None and not works():
+                        client.set_terminated(run.info.run_id, "KILLED")
+                        names.append(run.info.run_name)
+    except Exception:  # MLflow's, its HTTP library's or SQLAlchemy's: the next command tries again
+        return names, False
+    return names, True
+
+
+def artifacts_of_deleted_runs(root: Path) -> list[Path]:
+    """Return the folders under runs/artifacts/ of runs that were deleted in MLflow, of this folder's own store."""
+    folders = {place.name: place for place in sorted((root / "runs" / "artifacts").glob("*/*")) if place.is_dir()}
+    if not folders or not (root / "runs" / "mlflow.db").is_file():
+        return []
+    client = connect(own_store(root))
+    experiments = [one.experiment_id for one in client.search_experiments(view_type=_ALL)]
+    found, token = [], None
+    while experiments:
+        page = client.search_runs(experiments, run_view_type=_DELETED, max_results=1000, page_token=token)
+        found += [folders[run.info.run_id] for run in page if run.info.run_id in folders]
+        token = page.token
+        if not token:
+            break
+    return found

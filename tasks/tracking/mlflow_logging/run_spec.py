@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
-from tasks.tracking.address_masking import masked
+from tasks.tracking.error_messages import masked
 
 VIEW = "siloflow"
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from tasks.tracking.plots import style
-from tasks.tracking.plots.line_labels import label_ends
 from tasks.tracking.plots.style import (
     GREY,
     drawable_name,
+    label_ends,
     look,
     new_figure,
     set_legend,

@@ -28,7 +28,7 @@ from flows.run import run
 from publications.published_tables import table_of
 from publications.reproduce import reproduce
 from silos.errors import UserError
-from silos.safe_names import PlainText, is_plain
+from silos.param_types import PlainText, is_plain
 from silos.storage.manifest import read_manifest
 
 CHECKOUT = Path(__file__).parents[3]

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from flows.experiment.constant_baseline import against_baseline, baseline, scored_baseline
+from flows.experiment.evaluation import against_baseline, baseline, scored_baseline
 from flows.experiment.project import Project
 from silos.client_store import ClientStore
-from tasks.evaluation.evaluate import OUTCOMES
+from tasks.evaluate import OUTCOMES
 
 # by client: labels of training rows, then of test rows. Over all training rows of clients that train, "no" is the commonest
 # class, though two of these three clients have more of "yes"; the client that is held out has most of "else"

@@ -9,7 +9,7 @@ from models.metrics.task_metrics import TASK_METRICS
 from silos.cohort import Silos, open_common
 from silos.data_params import DataParams
 from silos.storage.partition_store import write
-from tasks.evaluation.evaluate import evaluate
+from tasks.evaluate import evaluate
 from tasks.tracking.metric_names import fault
 from tasks.tracking.result_tables import by_client
 

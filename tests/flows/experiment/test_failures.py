@@ -19,8 +19,8 @@ from flows.compare import compare
 from flows.console.safe_text import PlainConsole
 from flows.experiment.plugin_loader import MethodError
 from flows.experiment.project import Project
-from flows.experiment.run.fingerprint import check_resume
 from flows.experiment.run.run_folder import RunFolder
+from flows.experiment.run_identity import check_resume
 from models.metrics.task_metrics import TASK_METRICS
 from silos.client_store import ClientStore
 from silos.errors import UserError

@@ -11,8 +11,8 @@ import torch
 
 from flows.config.method_settings import method_of
 from flows.experiment.project import Project
-from flows.experiment.run.fingerprint import check_resume, fingerprint_of
 from flows.experiment.run.run_folder import RunFolder, run_name
+from flows.experiment.run_identity import check_resume, fingerprint_of
 from models.networks.vision.pretrained import ours
 from models.prng import server_stream
 from silos.errors import UserError

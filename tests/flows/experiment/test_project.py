@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flows.experiment.experiment_name import unused_name
 from flows.experiment.project import Project, new_experiment, newest_experiment
+from flows.experiment.run_identity import unused_name
 from silos.errors import UserError
 from silos.io import locks
 from tasks.tracking.mlflow_logging.connection import connect
 
 OPEN = """
 from flows.console import progress
-from flows.experiment.experiment_name import unused_name
+from flows.experiment.run_identity import unused_name
 from flows.experiment.project import Project, new_experiment, newest_experiment
 class Told(progress.ProgressSink):
     def say(self, line):

@@ -12,12 +12,11 @@ import pytest
 from flows.config.params_schema import EvaluationParams
 from flows.experiment.callbacks.callback import Callback, CallbackError, PlayedRound, UserCallback
 from flows.experiment.callbacks.report_run import MLflowTracking, Progress, ResultFile
-from flows.experiment.callbacks.save_rounds import ClientStateCleanup, RoundSaver
-from flows.experiment.callbacks.score_rounds import BestModel, Evaluation
+from flows.experiment.callbacks.score_and_save import BestModel, ClientStateCleanup, Evaluation, RoundSaver
 from flows.experiment.project import Project
-from flows.experiment.run.fingerprint import fingerprint_of
 from flows.experiment.run.run_context import RunContext, open_run
 from flows.experiment.run.run_folder import RunFolder
+from flows.experiment.run_identity import fingerprint_of
 from flows.experiment.trainer import Trainer, default_callbacks
 from flows.methods.base import RoundReport
 from flows.methods.context import RoundContext
@@ -193,7 +192,7 @@ def test_a_round_whose_files_are_still_being_written_is_not_committed(open_toy, 
                 gate.set()
 
     monkeypatch.setattr(Path, "replace", slow)
-    monkeypatch.setattr("flows.experiment.run.checkpoint_writer.SHARE", -1.0)  # every commit is long for its round
+    monkeypatch.setattr("flows.experiment.callbacks.score_and_save.SHARE", -1.0)  # every commit is long for its round
     callbacks = default_callbacks(run.project.params.evaluation, [UserCallback("recorder", extra)])
     (saver,) = [one for one in callbacks if isinstance(one, RoundSaver)]
     Trainer(run, [*callbacks, SlowDisk()]).fit()

@@ -21,7 +21,7 @@ from models.training.objectives import SquaredError
 from models.training.optimizers import SGD, Adam
 from silos.client_store import ClientStore
 from silos.errors import UserError
-from tasks.evaluation.evaluate import evaluate
+from tasks.evaluate import evaluate
 from tasks.tracking.checkpoint import load_state, save_state
 from tasks.tracking.result_tables import by_client, summary
 

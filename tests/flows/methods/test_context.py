@@ -12,7 +12,7 @@ from models.client_model import Model
 from models.server_state import ClientStateRefs
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
-from tasks.execution.scheduling import Broadcast
+from tasks.execution.task_runner import Broadcast
 from tasks.execution.task_types import step
 from tasks.messages.message_policy import Message
 from tasks.messages.update_messages import Update

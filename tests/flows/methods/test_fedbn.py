@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from flows.methods.common.local_batchnorm import SECTION
 from flows.methods.fedavg import FedAvg
-from flows.methods.fedbn import FedBN
+from flows.methods.fedbn import SECTION, FedBN
 from flows.methods.local_only import LocalOnly
 from flows.methods.serverbn import ServerBN, measured_in_common
 from models.networks.mlp import MLP
@@ -19,7 +18,7 @@ from models.training.batchnorm_statistics import normalisation_statistics
 from silos.client_store import ClientStore
 from silos.cohort import Stack, open_common
 from silos.errors import UserError
-from tasks.evaluation.evaluate import evaluate
+from tasks.evaluate import evaluate
 from tasks.execution.load_client_data import load_weights
 from tasks.measure_batchnorm import common_batchnorm_statistics
 from tasks.tracking.checkpoint import load_state, save_state

@@ -15,7 +15,7 @@ from models.training.optimizers import SGD, Adam
 from silos.client_store import ClientStore
 from silos.cohort import Stack
 from tasks.execution.load_client_data import load_rows
-from tasks.expectation_propagation.client_update import POSTERIOR
+from tasks.expectation_propagation import POSTERIOR
 from tasks.tracking.checkpoint import load_state, save_state
 
 pytestmark = pytest.mark.slow

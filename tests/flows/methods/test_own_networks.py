@@ -17,8 +17,8 @@ from models.prng import fold_in
 from models.training.optimizers import Adam
 from silos.client_store import ClientStore
 from silos.errors import UserError
-from tasks.codebook.projection import projection
-from tasks.evaluation.evaluate import evaluate
+from tasks.codebooks import projection
+from tasks.evaluate import evaluate
 from tasks.tracking.result_tables import by_client
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from models.prng import server_stream
 from models.training.optimizers import SGD, Adam
 from silos.cohort import Stack
 from silos.errors import UserError
-from tasks.clustering.overlap_clustering import Overlapping, candidates
+from tasks.cluster_clients import Overlapping, candidates
 from tasks.execution.load_client_data import load_weights
 from tasks.messages.clustering_messages import CorrectnessBits
 

@@ -23,7 +23,7 @@ from models.training.optimizers import SGD, Adam
 from silos.client_store import ClientStore
 from silos.cohort import Stack
 from silos.errors import UserError
-from tasks.evaluation.evaluate import evaluate
+from tasks.evaluate import evaluate
 from tasks.execution.load_client_data import load_rows, load_weights
 from tasks.tracking.result_tables import by_client
 

@@ -15,7 +15,7 @@ from flows.cli import app
 from flows.experiment.project import Project
 from flows.methods import base as methods
 from flows.partition import make
-from flows.scaffold import params_template
+from flows.scaffold import create_project as params_template
 from flows.scaffold.create_project import create_project
 from flows.scaffold.infer_schema import DataOptions
 from models.prng import server_stream
@@ -66,8 +66,8 @@ def params_of(made: dict[str, Any]) -> Any:
 def test_without_a_file_it_is_the_project_of_the_checkout(tmp_path):
     create_project(tmp_path / "new", None, DataOptions())
     written = (tmp_path / "new" / "params.yaml").read_text(encoding="utf-8")
-    assert yaml.safe_load(written) == yaml.safe_load(params_template.text())
-    assert len(written.splitlines()) == len(params_template.text().splitlines()) + 1
+    assert yaml.safe_load(written) == yaml.safe_load(params_template.template_text())
+    assert len(written.splitlines()) == len(params_template.template_text().splitlines()) + 1
 
 
 def test_a_table_becomes_silos_by_what_was_guessed_of_it(tmp_path, write):

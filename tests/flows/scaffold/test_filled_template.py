@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.scaffold import params_template
+from flows.scaffold import create_project
 from flows.scaffold.create_project import filled
 from silos import strict_yaml
 
@@ -35,7 +35,7 @@ def test_a_key_that_is_not_there_is_a_mistake_of_ours():
 
 
 def test_of_the_template_nothing_else_is_changed():
-    changed = strict_yaml.load(filled(params_template.text(), {"training.rounds": "7", "data.name": "mine"}))
-    held = strict_yaml.load(params_template.text())
+    changed = strict_yaml.load(filled(create_project.template_text(), {"training.rounds": "7", "data.name": "mine"}))
+    held = strict_yaml.load(create_project.template_text())
     held["training"]["rounds"], held["data"]["name"] = 7, "mine"
     assert changed == held

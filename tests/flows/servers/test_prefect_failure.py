@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 SCRIPT = """
 from flows.console import progress
-from flows.entrypoints.flow_decorator import project_flow
+from flows.flow_decorator import project_flow
 
 class Printing(progress.ProgressSink):
     def say(self, line):

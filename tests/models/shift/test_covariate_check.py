@@ -9,8 +9,8 @@ from scipy.stats import chi2, chi2_contingency
 from sklearn.linear_model import LogisticRegression
 
 from models.shift import chi_square
+from models.shift.classify import check_covariates
 from models.shift.client_summaries.client_summary import Layout, Summaries
-from models.shift.covariate_check import check_covariates
 from publications.synthetic_pairs.evaluate_verdicts import named_types, opinion, second_opinion
 from publications.synthetic_pairs.families import FAMILIES, Asked
 from publications.synthetic_pairs.generators import KnownPair

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from silos.client_store import ClientStore
 from silos.errors import UserError
+from silos.param_types import is_plain
 from silos.privacy.differencing import EVERY, OTHER
 from silos.privacy.ledger import Draw, Ledger
 from silos.privacy.privacy_budget import Kind
-from silos.safe_names import is_plain
 
 COUNTS, SUMS = np.arange(12).reshape(3, 4), np.linspace(0.0, 1.0, 5)
 rows_at = np.random.default_rng(0).normal(size=(200, 3))

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from silos.dataset import ClientRows, Clients, Partition, Rows
 from silos.errors import UserError
 from silos.schema import Feature
-from silos.sources.declared_features import described, outside
 from silos.sources.source_params import Digits, Npz, Synthetic
-from silos.sources.source_registry import load_source
+from silos.sources.source_registry import described, load_source, outside
 
 NAN = np.nan
 GAP = {"fill": -1.5}

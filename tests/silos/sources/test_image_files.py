@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, ImageCms, ImageOps
 
 from silos.errors import UserError
-from silos.sources.image_files import read_pictures
+from silos.sources.image_folder import read_pictures
 
 GREYS = np.arange(256, dtype=np.uint8).reshape(16, 16)
 RAMP = np.round(np.linspace(0, 1, 256).reshape(16, 16) * 65535).astype(np.uint16)

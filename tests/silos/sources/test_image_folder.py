@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from silos.errors import UserError
-from silos.sources.image_files import read_pictures
+from silos.sources.image_folder import read_pictures
 from silos.sources.source_params import Folder
 from silos.sources.source_registry import load_source
 

@@ -158,7 +158,7 @@ def test_a_kill_at_any_step_of_write_leaves_the_old_or_the_new_data_whole(tmp_pa
     preparation = (
         "from pathlib import Path\n"
         "from silos.data_params import DataParams; from silos.storage.partition_store import read_manifest, write\n"
-        "import safetensors.numpy, silos.sources.npz_archive"
+        "import safetensors.numpy, silos.sources.npz"
     )
     program = (
         "params = DataParams.model_validate(read_manifest(Path('data/small')).params)\n"

@@ -13,10 +13,9 @@ import pytest
 from silos.errors import UserError
 from silos.storage.partition_store import write
 from silos.versioning import data_swap, dvc_files, history
-from silos.versioning.diff import diff
 from silos.versioning.dvc_files import record, recorded_version
 from silos.versioning.hashing import folder_digest
-from silos.versioning.history import use_version, version_log
+from silos.versioning.history import diff, use_version, version_log
 
 # is killed when DVC has written half of the new files
 KILLED = """

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from flows.config.diagnose_params import DiagnoseParams
-from flows.diagnosis.build_query import build_query, first_query
-from flows.diagnosis.query_clients import Responses, query_clients
+from flows.diagnosis.query_clients import Responses, build_query, first_query, query_clients
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.data_params import DataParams

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flows.diagnosis.refine import refine
-from models.shift.fomichev.distances import Readings
+from flows.diagnose import refine
+from models.shift.fomichev_distances import Readings
 from publications.synthetic_pairs.fixed_pairs import SixFeatures
 from silos.client_store import ClientStore
 from tasks.diagnosis import compare_silos as room

@@ -5,8 +5,8 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from models.shift.fomichev.distances import Readings
-from tasks.diagnosis.compare_versions import compare_versions
+from models.shift.fomichev_distances import Readings
+from tasks.diagnosis.compare_silos import compare_versions
 
 FEATURES = [
     {"name": "a", "low": -4, "high": 4, "missing": {"fill": 0}},

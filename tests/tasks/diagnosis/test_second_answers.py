@@ -10,9 +10,8 @@ from models.shift.client_summaries.model_predictions import JOINED, Design
 from silos.client_store import ClientStore
 from silos.cohort import Stack
 from silos.privacy.ledger import Ledger
-from tasks.diagnosis.local_summary import LocalSummary
-from tasks.diagnosis.report_models import report_models, second_half
-from tasks.diagnosis.report_predictions import report_predictions
+from tasks.diagnosis.report_predictions import report_models, report_predictions, second_half
+from tasks.diagnosis.report_summary import LocalSummary
 from tasks.execution.load_client_data import load_rows
 from tasks.execution.task_runner import PlainRunner
 from tasks.messages.message_policy import numbers_of

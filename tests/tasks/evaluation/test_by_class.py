@@ -6,7 +6,7 @@ import pytest
 from flows.experiment.comparison.paired_runs import counted
 from silos.client_store import ClientStore
 from silos.cohort import open_common
-from tasks.evaluation.evaluate import OUTCOMES
+from tasks.evaluate import OUTCOMES
 from tasks.execution.task_runner import PlainRunner
 
 LABELS = {"a": [0, 0, 1, 2] * 3, "b": [2, 2, 1, 2] * 3, "few": [1, 1, 2, 0] * 3}

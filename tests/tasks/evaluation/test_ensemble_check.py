@@ -9,7 +9,7 @@ from models.prng import server_stream
 from models.server_state import ClientStateRefs
 from silos.client_store import ClientStore
 from silos.cohort import Stack
-from tasks.evaluation.evaluate import ensemble_check
+from tasks.evaluate import ensemble_check
 from tasks.execution.load_client_data import load_rows
 
 CLIENTS = {"oslo": 9, "lyon": 7, "one": 1}

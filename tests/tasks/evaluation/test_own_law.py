@@ -5,7 +5,7 @@ import pytest
 
 from flows.experiment.comparison.paired_runs import by_prior_shift
 from silos.client_store import ClientStore
-from tasks.evaluation.evaluate import OUTCOMES
+from tasks.evaluate import OUTCOMES
 from tasks.execution.task_runner import PlainRunner
 
 TEST = {"a": [0, 0], "b": [0, 0], "c": [1, 1], "few": []}  # and nobody owns them

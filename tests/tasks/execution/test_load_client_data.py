@@ -13,7 +13,7 @@ from models.prng import server_stream
 from models.server_state import ClientStateRefs
 from silos.client_store import ClientStore
 from silos.cohort import Stack
-from tasks.evaluation.evaluate import ensemble_check, evaluate
+from tasks.evaluate import ensemble_check, evaluate
 from tasks.execution.load_client_data import load_weights
 from tasks.gradients import head_gradient
 from tasks.local_train import local_train

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from silos.cohort import Silos, make_stacks
-from tasks.execution.scheduling import assign_stacks
+from tasks.execution.task_runner import assign_stacks
 
 COUNTS = st.dictionaries(st.text("abc", min_size=1, max_size=4), st.integers(1, 50), min_size=1, max_size=20)
 

@@ -17,10 +17,10 @@ from flows.methods.context import TrainingSetup
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
 from silos.errors import UserError
-from tasks.evaluation.paired_outcomes import Kept
 from tasks.execution.task_runner import PlainRunner, PrefectRunner
 from tasks.execution.task_types import ClientStep, OpaqueArgument, ServerStep, server_step, step
 from tasks.messages.update_messages import Update
+from tasks.paired_outcomes import Kept
 
 ROOM = [m.name for m in pkgutil.walk_packages(tasks.__path__, "tasks.")]
 STEPS = {v.name: v for name in ROOM for v in vars(importlib.import_module(name)).values() if isinstance(v, Task)}

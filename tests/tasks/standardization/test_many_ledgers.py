@@ -17,7 +17,7 @@ import silos
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, make_stacks
 from silos.privacy.ledger import Ledger
-from tasks.standardization.report_moments import report_moments
+from tasks.feature_moments import report_moments
 
 CLIENTS = {f"c{number}": 12 + number for number in range(40)}
 WANTED = {"inputs": True, "targets": False}
@@ -34,7 +34,7 @@ def kill_then(file):
 
 os.fsync = kill_then
 from silos.client_store import ClientStore
-from tasks.standardization.report_moments import report_moments
+from tasks.feature_moments import report_moments
 cohort = pickle.loads(Path(sys.argv[1]).read_bytes())
 for message in report_moments.fn(cohort, None, ClientStore(sys.argv[2]), inputs=True, targets=False):
     for client, sums in zip(message.clients, message.sums, strict=True):
@@ -52,7 +52,7 @@ def cohort(write_silos) -> Cohort:
 def test_clients_of_several_stacks_have_their_ledgers_synced_at_once_as_far_as_their_rows_fit(
     beside, least, most, cohort, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("tasks.standardization.report_moments._BESIDE", beside)
+    monkeypatch.setattr("tasks.feature_moments._BESIDE", beside)
     sync, at_once, now = os.fsync, Counter(), Counter()
     lock, enough = threading.Lock(), threading.Event()
 

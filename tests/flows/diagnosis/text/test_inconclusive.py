@@ -5,7 +5,7 @@ import pytest
 
 from flows.diagnose import examined
 from flows.diagnosis.text.caveats import notes
-from flows.diagnosis.text.version_sentences import sentences_of_versions
+from flows.diagnosis.text.findings_page import sentences_of_versions
 from flows.diagnosis.version_comparison import compare_with_version
 from tasks.execution.task_runner import PlainRunner
 

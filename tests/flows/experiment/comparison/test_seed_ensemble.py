@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from flows.config.method_settings import method_of
-from flows.experiment.comparison.seed_ensemble import _model, _together
+from flows.experiment.comparison.trials import _model, _together
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.context import RoundContext

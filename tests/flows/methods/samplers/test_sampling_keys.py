@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from flows.methods.context import uniform_by_client
-from flows.methods.samplers import sampling_keys as module
-from flows.methods.samplers.client_sampler import BySize, Uniform
+from flows.methods.samplers import client_sampler as module
+from flows.methods.samplers.client_sampler import BySize, Uniform, min_rows, sampling_keys
 from flows.methods.samplers.loss_based_sampler import LossBasedSampler
-from flows.methods.samplers.sampling_keys import min_rows, sampling_keys
 
 KINDS = [Uniform, BySize, LossBasedSampler]
 

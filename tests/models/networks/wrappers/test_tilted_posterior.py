@@ -5,8 +5,7 @@ import torch
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import cross_entropy, softplus
 
-from models.gaussians import DEVIATION, PRECISION
-from models.networks.gaussian_weights import Noisy
+from models.gaussians import DEVIATION, PRECISION, Noisy
 from models.networks.mlp import MLP
 from models.networks.wrappers.tilted_posterior import MEAN, RAW, WEIGHT, Tilted
 from models.networks.wrappers.variational import Variational

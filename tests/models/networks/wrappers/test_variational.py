@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from models.exported_model import ExportedModel
-from models.gaussians import DEVIATION
+from models.gaussians import DEVIATION, Noisy
 from models.metrics.uncertainty import predictive
-from models.networks.gaussian_weights import Noisy
 from models.networks.mlp import MLP
 from models.networks.vision.cnn import CNN
 from models.networks.wrappers.variational import Variational, differing

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.shift.client_summaries.bins import joined_bins, merged
+from models.shift.client_summaries.client_summary import joined_bins, merged
 
 
 def walked(rows, most):

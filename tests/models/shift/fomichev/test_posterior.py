@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 from sklearn.naive_bayes import GaussianNB
 
-from models.shift.fomichev.distances import Readings, federation_grid, posterior, posteriors, usable_sd
-from models.shift.fomichev.paper_statistics import statistics_of
+from models.shift.fomichev_distances import Readings, federation_grid, posterior, posteriors, statistics_of, usable_sd
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 5), st.floats(-6, 6), st.floats(-3, 3))

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.tracking.mlflow_logging.connection import connect, usable_experiment
-from tasks.tracking.mlflow_logging.stale_runs import mark_killed
+from tasks.tracking.mlflow_logging.connection import connect, mark_killed, usable_experiment
 
 
 @pytest.mark.parametrize("deleted", [0, 1, 2])

@@ -7,8 +7,7 @@ from matplotlib.text import Annotation, Text
 from tasks.tracking.plots import style
 from tasks.tracking.plots.comparison_figure import draw_comparison
 from tasks.tracking.plots.curve_figures import draw_curves
-from tasks.tracking.plots.line_labels import spread_apart
-from tasks.tracking.plots.style import look
+from tasks.tracking.plots.style import look, spread_apart
 
 
 @pytest.fixture

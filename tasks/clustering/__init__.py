@@ -1,1 +1,0 @@
-"""The server groups clients by what they sent."""

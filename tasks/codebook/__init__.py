@@ -1,1 +1,0 @@
-"""Codewords of a client, open to be changed, and the tokens of its rows: their centres, and where they lie."""

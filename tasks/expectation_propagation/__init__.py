@@ -1,1 +1,0 @@
-"""Steps of a method whose clients each keep a factor of the posterior, their site."""

@@ -1,0 +1,69 @@
+"""Scores are counted on each client's own rows, and the outcomes that a client keeps are those that were counted."""
+
+import numpy as np
+import pytest
+import torch
+
+from flows.methods.fedavg import FedAvg
+from silos.client_store import ClientStore
+from silos.storage.partition_store import open_client
+from tasks.evaluate import OUTCOMES, evaluate
+from tasks.tracking.result_tables import by_client, summary
+
+SIZES = {"a": 9, "b": 12, "c": 4}
+
+
+@pytest.fixture
+def scored(make_problem, make_round, tmp_path):
+    setup = make_problem(SIZES, silos={"validation": 0, "test": 6})
+    page, store = FedAvg(), ClientStore(str(tmp_path / "own"))
+    model = page.model(page.init(setup), setup)
+    round = make_round(setup, stack=2, private=store)
+    scores = round.map_clients(evaluate, model, training=setup.training, keep_outcomes=True)
+    return setup, model, store, scores
+
+
+def test_scores_are_those_of_the_model_on_each_clients_rows(scored):
+    setup, model, _, scores = scored
+    table = by_client(scores)
+    assert sorted(table) == sorted(SIZES)
+    for client in SIZES:
+        x, y = open_client(_folder(setup), setup.silos.manifest.client(client), "test")
+        logits = model.network.apply(model.shared, {}, torch.from_numpy(x), None).double()
+        p = torch.softmax(logits, -1)
+        assert table[client]["test/rows"] == 6
+        assert table[client]["test/accuracy"] == pytest.approx(float((logits.argmax(-1).numpy() == y).mean()))
+        loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(y))
+        assert table[client]["test/loss"] == pytest.approx(float(loss), abs=1e-6)
+        assert table[client]["test/entropy"] == pytest.approx(float(torch.special.entr(p).sum(-1).mean()), abs=1e-6)
+        # validation is carved from the source's own training rows only if asked: here it has none
+        assert table[client]["validation/rows"] == 0
+        assert table[client]["validation/accuracy"] is None
+    assert summary(table, "validation") == {}
+
+
+def test_the_outcomes_that_a_client_keeps_are_those_that_were_counted(scored):
+    setup, model, store, scores = scored
+    refs = {c: r for s in scores if s.split == "test" for c, r in s.outcomes.items()}
+    for client in SIZES:
+        x, y = open_client(_folder(setup), setup.silos.manifest.client(client), "test")
+        right = model.network.apply(model.shared, {}, torch.from_numpy(x), None).argmax(-1).numpy() == y
+        kept = store.load(OUTCOMES, refs, client)["correct"]
+        np.testing.assert_array_equal(kept[: len(y)].astype(bool), right)
+        assert not kept[len(y) :].any()
+
+
+def test_without_being_asked_no_client_keeps_outcomes(make_problem, make_round, tmp_path):
+    setup, page = make_problem(SIZES), FedAvg()
+    store = ClientStore(str(tmp_path / "own"))
+    round = make_round(setup, private=store)
+    model = page.model(page.init(setup), setup)
+    scores = round.map_clients(evaluate, model, training=setup.training)
+    assert all(s.outcomes == {} for s in scores)
+    assert not (tmp_path / "own").exists()
+
+
+def _folder(setup):
+    from pathlib import Path
+
+    return Path(setup.silos.folder)

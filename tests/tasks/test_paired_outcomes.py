@@ -1,0 +1,185 @@
+"""Paired sums against the outcomes themselves, wherever they are added up."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flows.experiment.comparison.paired_runs import compare_pairs
+from models.metrics.paired_difference import ACCURACY, Stratum, difference, difference_record
+from models.metrics.task_metrics import TASK_METRICS
+from silos.client_store import ClientStore
+from silos.cohort import Cohort, Silos, make_stacks
+from silos.errors import UserError
+from silos.storage.partition_store import open_client
+from tasks.evaluate import OUTCOMES
+from tasks.execution.task_runner import PlainRunner
+from tasks.paired_outcomes import pair_outcomes
+
+TEST = 6
+
+
+@pytest.fixture
+def kept(write_silos, tmp_path):
+    """Three seeds of two methods whose clients kept random outcomes, padded as in a stack."""
+    silos = write_silos({"a": 5, "b": 9, "c": 4}, test=TEST)
+    rng, tables, runs = np.random.default_rng(0), {}, {}
+    for method in ("first", "second"):
+        for seed in range(3):
+            right = rng.integers(0, 2, (3, TEST + 3)).astype(np.uint8)
+            right[:, TEST:] = 9  # padding must not be read
+            store = ClientStore(str(tmp_path / f"{method}{seed}"))
+            refs = store.save(OUTCOMES, ["b", "a", "c"], {"correct": right})
+            runs.setdefault(method, []).append((store, refs))
+            for at, client in enumerate(["b", "a", "c"]):
+                tables.setdefault((method, client), []).append(right[at, :TEST].astype(float))
+    return silos, runs, {k: np.array(v) for k, v in tables.items()}
+
+
+def own_labels(silos, client):
+    return open_client(Path(silos.folder), silos.manifest.client(client), "test")[1]
+
+
+def strata(silos, first, second, classes=None, size=2) -> dict[str, Stratum]:
+    found = {}
+    for m in pair_outcomes.fn(Cohort(silos, make_stacks(silos, size)), first, second, classes):
+        for at, client in enumerate(m.clients):
+            by_seed = tuple(m.by_seed[at].tolist())
+            found[client] = Stratum(int(m.rows[at]), by_seed, float(m.mean_squares[at]), float(m.squares[at]))
+    return found
+
+
+def test_sums_are_those_of_the_differences_row_by_row(kept):
+    silos, runs, tables = kept
+    found = strata(silos, runs["first"], runs["second"])
+    assert set(found) == {"a", "b", "c"}
+    for client, sums in found.items():
+        d = tables["first", client] - tables["second", client]
+        assert sums.rows == TEST
+        assert sums.by_seed == tuple(d.sum(1))
+        assert sums.mean_squares == pytest.approx((d.mean(0) ** 2).sum())
+        assert sums.squares == (d**2).sum()
+
+
+def test_a_method_and_itself_do_not_differ(kept):
+    silos, runs, _ = kept
+    found = difference(list(strata(silos, runs["first"], runs["first"]).values()))
+    assert (found.low, found.high) == (0, 0)
+
+
+def test_the_mean_difference_is_the_difference_of_mean_accuracies(kept):
+    silos, runs, tables = kept
+    means = {m: np.mean([tables[m, c].mean() for c in "abc"]) for m in ("first", "second")}
+    found = difference(list(strata(silos, runs["first"], runs["second"]).values()))
+    assert found.mean == pytest.approx(means["first"] - means["second"])
+
+
+def test_a_client_without_test_rows_is_left_out(write_silos):
+    assert strata(write_silos({"a": 5}, test=0), [], []) == {}
+
+
+def test_on_some_classes_only_their_rows_count(kept):
+    silos, runs, tables = kept
+    found = strata(silos, runs["first"], runs["second"], ["0", "2"])
+    for client, sums in found.items():
+        chosen = np.isin(own_labels(silos, client), [0, 2])
+        d = (tables["first", client] - tables["second", client])[:, chosen]
+        assert 0 < sums.rows == chosen.sum() < TEST
+        assert sums.by_seed == tuple(d.sum(1))
+
+
+def test_rows_that_were_changed_under_the_comparison_are_not_looked_at(kept):
+    silos, runs, _ = kept
+    file = Path(silos.folder) / silos.manifest.client("b").file
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match="is not what data version"):
+        strata(silos, runs["first"], runs["second"], ["0"])
+
+
+@pytest.mark.parametrize("classes", [None, ["1"]])
+def test_the_method_that_is_right_where_the_other_is_wrong_is_the_better_by_that_share_of_rows(
+    classes, write_silos, tmp_path
+):
+    """In every seed the first is right on all rows but each client's first, the second on none; then the other way round."""
+    silos = write_silos({"a": 5, "b": 9}, test=40)
+    runs = {}
+    for method, right in (("first", [0] + [1] * 39), ("second", [0] * 40)):
+        store = ClientStore(str(tmp_path / method))
+        runs[method] = [(store, store.save(OUTCOMES, ["a", "b"], {"correct": np.array([right] * 2, np.uint8)}))] * 2
+    for method, other, sign in (("first", "second", 1), ("second", "first", -1)):
+        found = difference(list(strata(silos, runs[method], runs[other], classes).values()))
+        chosen = [own_labels(silos, c) == 1 if classes else np.ones(40, bool) for c in ("a", "b")]
+        share = np.mean([1 - of[0] / of.sum() for of in chosen])
+        assert found.mean == pytest.approx(sign * share)
+        said = difference_record(method, other, found, ACCURACY)
+        assert (said["better"], said["difference"]) == ("first", found.mean)
+        assert said["sentence"].startswith(f"{method} − {other} {'+' if sign > 0 else '−'}")
+
+
+@pytest.mark.parametrize("classes", [None, ["0", "2"]])
+def test_a_comparison_is_to_the_bit_that_of_the_clients_in_the_order_of_listing_however_they_are_dealt(classes, kept):
+    silos, runs, _ = kept
+    found = strata(silos, runs["first"], runs["second"], classes)
+    listed = difference([found[client] for client in silos.clients])
+    for workers in (1, 2, 3):
+        assert (
+            compare_pairs(PlainRunner(workers), silos, *runs.values(), TASK_METRICS["classification"], classes)
+            == listed
+        )
+
+
+def test_a_cohort_is_told_of_nobody_elses_outcomes(kept):
+    silos, runs, _ = kept
+    seen = []
+
+    class Looking(PlainRunner):
+        def each(self, task, calls):
+            seen.extend((cohort.clients, refs) for (cohort, *sides), _ in calls for side in sides for _, refs in side)
+            return super().each(task, calls)
+
+    compare_pairs(Looking(2), silos.select(["a", "b"]), *runs.values(), TASK_METRICS["classification"])
+    assert len(seen) == 6
+    assert all(set(refs) == {*clients} for clients, refs in seen)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_on_common_rows_a_rows_difference_is_its_mean_over_clients(task, tmp_path):
+    """As many clients as make two stacks; outcomes of a regression are added in another order than here."""
+    clients, silos = [f"c{i:02d}" for i in range(40)], _common_silos(tmp_path, task)
+    rng, rows, name = np.random.default_rng(0), silos.common("test"), TASK_METRICS[task].outcome
+    draw = (
+        (lambda: rng.integers(0, 2, (40, rows)).astype(np.uint8))
+        if task == "classification"
+        else (lambda: rng.exponential(size=(40, rows)).astype(np.float32))
+    )
+    tables = [[draw() for _ in range(2)] for _ in range(2)]
+    sides = []
+    for side, of_side in enumerate(tables):
+        stores = [ClientStore(str(tmp_path / f"{side}{seed}")) for seed in range(2)]
+        sides.append([(s, s.save(OUTCOMES, clients, {name: t})) for s, t in zip(stores, of_side, strict=True)])
+    d = np.stack([a.astype(float) - b.astype(float) for a, b in zip(*tables, strict=True)]).mean(1)
+    quantity = TASK_METRICS[task]
+    expected = difference([Stratum.of(d)], bound=quantity.bound, alike=quantity.alike)
+    found = [compare_pairs(PlainRunner(workers), silos, *sides, quantity) for workers in (1, 2, 3)]
+    assert found[0] == found[1] == found[2]
+    for name in ("mean", "low", "high"):
+        assert getattr(found[0], name) == pytest.approx(getattr(expected, name), rel=1e-12)
+    assert (found[0] == expected) or task == "regression"
+
+
+def _common_silos(tmp_path, task) -> Silos:
+    """Forty clients, and test rows that nobody owns."""
+    from silos.data_params import DataParams
+    from silos.storage.partition_store import write
+
+    rng, count = np.random.default_rng(1), 240
+    y = rng.normal(size=count) if task == "regression" else np.arange(count) % 3
+    client = np.repeat([f"c{i:02d}" for i in range(40)], 6)
+    np.savez(tmp_path / "own.npz", x=rng.normal(size=(count, 4)).astype(np.float32), y=y, client=client)
+    data = {"name": "own", "seed": 0, "source": {"kind": "npz", "path": "own.npz", "task": task}}
+    data |= {"scheme": [{"kind": "column", "column": "client"}]}
+    data |= {"split": {"validation": 0.0, "test": 0.25, "test_rows": "common"}}
+    write(tmp_path / "data" / "own", DataParams.model_validate(data), tmp_path)
+    return Silos.open(tmp_path / "data" / "own", task)
