@@ -25,7 +25,7 @@ from flows.experiment.evaluation import against_baseline, scored_baseline
 from flows.experiment.project import UNNAMED, Project, experiment, new_experiment, newest_experiment
 from flows.experiment.run.run_folder import RunFolder, run_name
 from flows.experiment.run_identity import unused_name
-from flows.experiment.standardization.run_warnings import of_all
+from flows.experiment.run_warnings import of_all
 from flows.flow_decorator import IncompleteError, MethodNames, MethodOrNone, Overrides, Seeds, Text, project_flow
 from flows.history.list_runs import find_runs
 from flows.methods.base import start_method
@@ -34,7 +34,7 @@ from silos.errors import UserError
 from tasks.execution.task_runner import PrefectRunner
 from tasks.paired_outcomes import Kept
 from tasks.tracking.json_io import write_json
-from tasks.tracking.plots.comparison_figure import draw_comparison
+from tasks.tracking.plots.curve_figures import draw_comparison
 from tasks.tracking.result_tables import table_rows
 
 Results = dict[tuple[str, int], dict[str, Any]]

@@ -23,8 +23,7 @@ from models.shift.fomichev_distances import Readings
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from tasks.diagnosis.compare_silos import Compared, compare_silos, reports_of
-from tasks.diagnosis.refine_pairs import doubtful_pairs, refine_pairs
-from tasks.diagnosis.report_predictions import report_models, report_predictions
+from tasks.diagnosis.report_predictions import doubtful_pairs, refine_pairs, report_models, report_predictions
 from tasks.diagnosis.report_summary import summaries
 from tasks.execution.task_runner import PrefectRunner, Runner
 from tasks.messages.diagnosis_messages import HalfModels, PredictedCounts

@@ -32,8 +32,7 @@ from flows.console import progress
 from flows.console.interruption import interruption
 from flows.history.abandoned_runs import OPEN, close_abandoned
 from flows.methods.base import method_names as methods
-from flows.servers.ephemeral_server import ephemeral_api
-from flows.servers.prefect_failure import discard_events, failure_sentence, is_prefect_failure
+from flows.servers.prefect_failure import discard_events, ephemeral_api, failure_sentence, is_prefect_failure
 from silos import param_types
 from silos.errors import UserError
 from silos.io.locks import hold

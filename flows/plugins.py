@@ -9,7 +9,7 @@ def brier(logits, y): ...
 from pathlib import Path
 
 from flows.config.clients_params import SAMPLERS
-from silos.partitioners.partition_params import PARTITIONERS
+from silos.data_params import PARTITIONERS
 from silos.plugin_registry import Registry
 from silos.sources.source_params import SOURCES
 
@@ -19,7 +19,7 @@ _NOT_METHODS = ("base", "context", "round_report")  # what all methods are writt
 
 def method_modules() -> dict[str, str]:
     """Map every built-in method to its module; none is imported."""
-    files = [path for folder in (".", "authors", "oracles") for path in (_METHODS / folder).glob("[!_]*.py")]
+    files = [path for folder in (".", "references") for path in (_METHODS / folder).glob("[!_]*.py")]
     pages = [path for path in files if path.stem not in _NOT_METHODS]
     return {p.stem: ".".join(("flows", *p.relative_to(_METHODS.parent).with_suffix("").parts)) for p in pages}
 

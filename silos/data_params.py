@@ -1,14 +1,160 @@
-"""The `data` section of params.yaml: where rows come from and how they become clients."""
+"""The `data` section of params.yaml: where rows come from and how they become clients.
 
-from typing import Any, Literal
+The `data.scheme` section of params.yaml: a record for each step that makes clients, and which steps go together.
+"""
 
-from pydantic import Field, field_validator, model_validator
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PlainValidator, TypeAdapter, ValidationError, field_validator, model_validator
 
 from silos import param_types
-from silos.param_types import PlainName
-from silos.partitioners.partition_params import Step, assignment_at
+from silos.errors import UserError, shown
+from silos.param_types import Names, PlainName, PlainText
+from silos.partitioners.perturbation_params import (
+    Fresh,
+    HoldOut,
+    Imbalance,
+    MergeLabels,
+    Noise,
+    PermuteLabels,
+    PermutePixels,
+    Rotation,
+    Subsample,
+)
+from silos.plugin_registry import Registered, Registry
 from silos.schema import Features
 from silos.sources.source_params import Section, Source
+
+
+def _groups(value: Any) -> str | tuple[tuple[str, ...], ...]:
+    if isinstance(value, str) and value in ("paper", "code"):
+        return value
+    try:
+        return _GROUPS.validate_python(value)
+    except ValidationError:
+        text = shown(repr(value))
+        raise ValueError(f"{text} is neither paper nor code, nor a list with a list of classes a group") from None
+
+
+_GROUPS: TypeAdapter[tuple[tuple[str, ...], ...]] = TypeAdapter(Annotated[tuple[Names, ...], Field(min_length=1)])
+
+
+class Column(Section):
+    """Natural clients: each value of a column of the source is a client."""
+
+    kind: Literal["column"]
+    column: Literal["client", "domain"]
+
+
+class PartitionerParams(Section):
+    """A step that deals rows to numbered clients; `within: domain` deals each domain's rows to clients of its own."""
+
+    clients: int = Field(ge=1, le=param_types.CLIENTS)
+    within: Literal["domain"] | None = None
+
+
+class Equal(PartitionerParams):
+    """Rows dealt at random to clients of (nearly) equal size: no heterogeneity."""
+
+    kind: Literal["equal"]
+
+
+class Quantity(PartitionerParams):
+    """Quantity skew: the clients' sizes follow Dirichlet(beta)."""
+
+    kind: Literal["quantity"]
+    beta: float = Field(ge=param_types.SMALLEST, le=param_types.MAX_REAL)
+
+
+class Dirichlet(PartitionerParams):
+    """Label skew: each class is shared among the clients by a draw from Dirichlet(alpha)."""
+
+    kind: Literal["dirichlet"]
+    alpha: float = Field(ge=param_types.SMALLEST, le=param_types.MAX_REAL)
+    min_rows: int = Field(default=1, ge=1, le=param_types.TIMES)
+
+
+class Shards(PartitionerParams):
+    """Label skew: rows sorted by label and cut into shards, of which each client gets some."""
+
+    kind: Literal["shards"]
+    shards_per_client: int = Field(ge=1, le=param_types.TIMES)
+
+
+class Balanced(PartitionerParams):
+    """Label skew by degree: `percent` of the rows dealt to all, the others to the group that owns their label.
+
+    `authors_deal` takes rows in the order of the source and leaves out what does not go round, as the code of the
+    selective-averaging paper; `authors_own_test` gives each client the test rows that this code gives it, by digits of its
+    own instead of its group's. Both are of ten classes.
+    """
+
+    kind: Literal["balanced"]
+    percent: float = Field(ge=0, le=100)
+    # paper, code or a list with a list of classes a group; a union's errors would name pydantic's types
+    groups: Annotated[Any, PlainValidator(_groups), PlainText()] = "paper"
+    authors_deal: bool = False
+    authors_own_test: bool = False
+
+
+class ClassesPerCluster(PartitionerParams):
+    """Label shift by cluster: contiguous blocks of clients see some classes each, and nothing else.
+
+    `most_rows` leaves out what a client would have beyond that many rows, so that clients of common and of rare classes
+    are of like size.
+    """
+
+    kind: Literal["classes_per_cluster"]
+    clusters: tuple[Names, ...] = Field(min_length=1)
+    most_rows: int | None = Field(default=None, ge=1, le=param_types.TIMES)
+
+
+class OwnPartitioner(Section, Registered):
+    """A step that deals rows to clients, of a plugin file."""
+
+
+PARTITIONERS = Registry(
+    "partitioner",
+    {
+        "column": "silos.partitioners.iid_partitioners:column",
+        "equal": "silos.partitioners.iid_partitioners:equal",
+        "quantity": "silos.partitioners.iid_partitioners:quantity",
+        "dirichlet": "silos.partitioners.label_partitioners:dirichlet",
+        "shards": "silos.partitioners.label_partitioners:shards",
+        "balanced": "silos.partitioners.label_partitioners:balanced",
+        "classes_per_cluster": "silos.partitioners.label_partitioners:classes_per_cluster",
+    },
+)
+
+Assignment = Column | Equal | Quantity | Dirichlet | Shards | Balanced | ClassesPerCluster
+Change = Rotation | PermutePixels | Noise | PermuteLabels | MergeLabels | Imbalance | Subsample | HoldOut | Fresh
+Step = Annotated[Assignment | Change, Field(discriminator="kind")]
+
+
+def assignment_at(steps: tuple[Assignment | OwnPartitioner | Change, ...]) -> int:
+    """The position of the one step that makes clients; UserError unless it comes first, or after `subsample` only."""
+    place = next((at for at, step in enumerate(steps) if not isinstance(step, Subsample)), len(steps))
+    kinds = [step.kind for step in steps]
+    if place == len(steps) or not isinstance(steps[place], Assignment | OwnPartitioner):
+        fault = f"begins with {', '.join(f'`{kind}`' for kind in kinds[: place + 1])}" if kinds else "is empty"
+        before = ", and only `subsample` before it" if place else ""
+        raise UserError(
+            f"params.yaml: data.scheme {fault}, and must begin with a step that makes clients; "
+            "put `equal`, `column`, `dirichlet`, `shards`, `balanced`, `quantity` or `classes_per_cluster` first"
+            f"{before}."
+        )
+    if place and isinstance(steps[place], Column):
+        raise UserError(
+            "params.yaml: data.scheme[0] is `subsample` before `column`, whose clients might lose all rows unseen; put it "
+            "after `column`, where it thins the same rows."
+        )
+    for index, step in enumerate(steps[place + 1 :], start=place + 1):
+        if isinstance(step, Assignment | OwnPartitioner):
+            raise UserError(
+                f"params.yaml: data.scheme[{index}] is `{step.kind}`, but `{kinds[place]}` has already made the "
+                "clients; keep only one of them."
+            )
+    return place
 
 
 class SplitParams(Section):

@@ -29,8 +29,8 @@ from flows.config.load_config import load_params
 from flows.config.method_settings import method_of
 from flows.config.params_schema import Params, layers_of
 from flows.diagnose import examined
+from flows.experiment.fit_standardizer import fit_standardizer
 from flows.experiment.project import Project
-from flows.experiment.standardization.fit_standardizer import fit_standardizer
 from flows.experiment.training_setup import training_setup
 from flows.methods.base import find_method, method_names
 from flows.methods.fedavg import FedAvg

@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from flows.config.method_settings import method_of
+from flows.experiment.fit_standardizer import load_standardizer
 from flows.experiment.project import Project
-from flows.experiment.standardization.fit_standardizer import load_standardizer
 from models.statistics.feature_vector import Statistic, too_few_rows
 from models.statistics.statistic_base import STEADY, made_as
 from silos.cohort import Stack

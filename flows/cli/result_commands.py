@@ -87,7 +87,7 @@ def methods(
             )
             session.answer({"methods": full}, "methods")
         else:
-            from flows.config.method_options import in_full
+            from flows.config.method_settings import in_full
 
             session.answer(in_full(method, plugins), "method")
 

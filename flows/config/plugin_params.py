@@ -22,8 +22,7 @@ from flows.config.params_schema import (
 from flows.experiment import plugin_loader
 from flows.experiment.plugin_loader import Plugins
 from flows.plugins import CALLBACKS, FIGURES, METRICS, NETWORKS
-from silos.data_params import DataParams
-from silos.partitioners.partition_params import PARTITIONERS, Assignment, Change, OwnPartitioner
+from silos.data_params import PARTITIONERS, Assignment, Change, DataParams, OwnPartitioner
 from silos.plugin_registry import Entry, Registered, Registry, section_of
 from silos.sources.source_params import SOURCES, OwnSource
 

@@ -12,7 +12,7 @@ from models.shift.classify import GRADES, EffectSizes
 from models.shift.client_summaries.gaussian_mechanism import counts_sensitivity, sigma
 from models.shift.client_summaries.query import Query
 from models.shift.nested_tests import TYPES
-from models.shift.pair_details import MUCH
+from models.shift.pair_screening import MUCH
 from models.shift.pairwise_results import WHY, Findings
 from tasks.diagnosis.compare_silos import Compared, ComparedVersions
 

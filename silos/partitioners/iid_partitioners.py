@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from silos.data_params import Column, Equal, Quantity
 from silos.dataset import At, Rows, numbered, quantized_codes
-from silos.partitioners.partition_params import Column, Equal, Quantity
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from silos.data_params import Balanced, ClassesPerCluster, Dirichlet, Shards
 from silos.dataset import ATTEMPTS, At, Rows, blocks, class_codes
 from silos.partitioners.iid_partitioners import Owners, by_share, dirichlet_shares, enough_rows
-from silos.partitioners.partition_params import Balanced, ClassesPerCluster, Dirichlet, Shards
 
 _CUTS = {"paper": ((0, 1, 2, 3), (4, 5, 6), (7, 8, 9)), "code": ((0, 1, 2), (3, 4, 5), (6, 7, 8, 9))}
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from silos.data_params import SplitParams
+from silos.data_params import PARTITIONERS, Assignment, Change, Column, OwnPartitioner, SplitParams, assignment_at
 from silos.dataset import (
     SPLITS,
     At,
@@ -25,14 +25,6 @@ from silos.dataset import (
 )
 from silos.partitioners.iid_partitioners import Owners
 from silos.partitioners.image_transforms import permute_pixels, rotation
-from silos.partitioners.partition_params import (
-    PARTITIONERS,
-    Assignment,
-    Change,
-    Column,
-    OwnPartitioner,
-    assignment_at,
-)
 from silos.partitioners.perturbation_params import (
     Fresh,
     HoldOut,

@@ -17,8 +17,7 @@ from models.shift.client_summaries.gaussian_mechanism import as_precise, counts_
 from models.shift.client_summaries.missing_reports import MissingReports, missing_reports
 from models.shift.client_summaries.query import Query
 from models.shift.fomichev_distances import Readings
-from models.shift.pair_details import PairDetails, pair_details
-from models.shift.pair_screening import chances, on_shared_bins, together
+from models.shift.pair_screening import PairDetails, chances, on_shared_bins, pair_details, together
 from models.shift.pairwise_results import Findings, against_the_rest, alike, find_differences, findings
 from models.shift.pairwise_tables import all_pairs
 from tasks.diagnosis.report_summary import summaries

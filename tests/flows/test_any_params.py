@@ -26,7 +26,7 @@ from flows.cli.command_session import Session
 from flows.experiment.project import Project
 from flows.methods.base import method_names
 from flows.partition import make
-from silos.partitioners.partition_params import Assignment, Change
+from silos.data_params import Assignment, Change
 from silos.partitioners.perturbation_params import Subsample
 from silos.sources.source_params import Synthetic
 

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from silos.data_params import DataParams, SplitParams
+from silos.data_params import DataParams, SplitParams, Step
 from silos.dataset import Partition, Rows
-from silos.partitioners.partition_params import Step
 from silos.partitioners.pipeline import make_clients
 from silos.storage.partition_store import write
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from flows.methods.common.codewords import common_codebooks
+from flows.methods.common.codebook_transfer import common_codebooks
 from models.client_model import Model
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP

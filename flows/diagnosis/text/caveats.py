@@ -7,10 +7,9 @@ What a reader should know of a second look: what it changed, who told what, and 
 
 from typing import Any
 
-from flows.diagnosis.text.inconclusive import few_rows, of_some, shared, small_silos, too_alike
-from flows.diagnosis.text.phrases import counted, joined, listed
+from flows.diagnosis.text.phrases import counted, few_rows, joined, listed, of_some, shared, small_silos, too_alike
 from models.shift.nested_tests import TYPES
-from models.shift.pair_details import MUCH
+from models.shift.pair_screening import MUCH
 
 _SMALL = 500  # rows of each, from which on small differences are found: table 3 of `siloflow reproduce shift-types`
 _NAMED = 3  # features that values are missing of

@@ -10,8 +10,7 @@ from typing import Any
 
 from flows.diagnosis.report import grades
 from flows.diagnosis.text.caveats import next_steps, notes, notes_of_versions
-from flows.diagnosis.text.inconclusive import clause, note_of, shared
-from flows.diagnosis.text.phrases import brief, counted, joined, short
+from flows.diagnosis.text.phrases import brief, clause, counted, joined, note_of, shared, short
 from flows.diagnosis.text.summary import sentences
 from models.shift.nested_tests import TYPES
 from models.shift.pairwise_results import WHY

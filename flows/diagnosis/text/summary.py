@@ -5,8 +5,7 @@ from typing import Any
 
 from flows.diagnosis.report import grades
 from flows.diagnosis.text.caveats import leading
-from flows.diagnosis.text.inconclusive import in_all, left_out
-from flows.diagnosis.text.phrases import called, counted, in_words, joined, listed, members, plural
+from flows.diagnosis.text.phrases import called, counted, in_all, in_words, joined, left_out, listed, members, plural
 from models.shift.pairwise_results import DISCOVERIES
 
 _LINES = 6  # pairs of groups that have a sentence each

@@ -13,12 +13,7 @@ from flows.experiment.figure_context import FigureContext, draw_figures
 from flows.experiment.run.mlflow_run_metadata import final_artifacts, run_spec
 from flows.experiment.run.round_record import means_of, seconds_of, totals_of
 from flows.experiment.run.run_context import RunContext
-from flows.experiment.standardization.run_warnings import (
-    notes_of_best,
-    notes_of_rows,
-    notes_of_scores,
-    notes_of_training,
-)
+from flows.experiment.run_warnings import notes_of_best, notes_of_rows, notes_of_scores, notes_of_training
 from flows.methods.samplers.client_sampler import SampledClients
 from models.networks.network_factory import num_trainable
 from tasks.tracking.checkpoint import Checkpoint

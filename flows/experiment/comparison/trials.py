@@ -21,10 +21,10 @@ from flows.console.safe_text import duration
 from flows.experiment.comparison.search_space import Grid, as_yaml
 from flows.experiment.comparison.tuner import Score, TunerResult, grid_of, tuned, validation_score
 from flows.experiment.evaluation import scored_model
+from flows.experiment.fit_standardizer import scaled_as
 from flows.experiment.plugin_loader import MethodError
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder, run_name
-from flows.experiment.standardization.fit_standardizer import scaled_as
 from flows.methods.base import Method, find_method, start_method
 from flows.methods.context import RoundContext, TrainingSetup
 from flows.methods.samplers.client_sampler import validation_rows

@@ -11,10 +11,10 @@ from flows.config.method_settings import method_of
 from flows.config.plugin_params import params_type
 from flows.config.validation_errors import nearest_hint
 from flows.experiment.evaluation import scored_model
+from flows.experiment.fit_standardizer import scaled_as
 from flows.experiment.plugin_loader import load
 from flows.experiment.project import Project, experiment
 from flows.experiment.run.run_folder import RunFolder
-from flows.experiment.standardization.fit_standardizer import scaled_as
 from flows.methods.context import RoundContext
 from models.client_model import Model
 from silos.client_store import ClientStore

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from flows.experiment.fit_standardizer import FittedStandardization, fit_or_load
 from flows.experiment.plugin_loader import MethodError, plugin_error
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
-from flows.experiment.standardization.fit_standardizer import FittedStandardization, fit_or_load
-from flows.experiment.standardization.run_warnings import Note
+from flows.experiment.run_warnings import Note
 from flows.methods.base import Method, start_method
 from flows.methods.context import RoundContext, TrainingSetup
 from flows.methods.samplers.client_sampler import SampledClients, Sampler

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from flows.methods.base import RoundReport
-from flows.methods.common.codewords import codebook_message, counted, local_codes
+from flows.methods.common.codebook_transfer import codebook_message, counted, local_codes
 from flows.methods.common.network_checks import apart
 from flows.methods.context import RoundContext
 from models.client_model import Model

@@ -7,7 +7,7 @@ import pytest
 from pydantic import Field
 
 from flows.cli import app
-from flows.config.method_options import in_full, options_of
+from flows.config.method_settings import in_full, options_of
 from flows.experiment.plugin_loader import NONE
 from flows.methods import base as pages
 from flows.methods.base import Method

@@ -7,7 +7,7 @@ import pytest
 from flows.config.method_settings import method_of
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
-from flows.experiment.standardization.run_warnings import notes_of_scores
+from flows.experiment.run_warnings import notes_of_scores
 
 pytestmark = pytest.mark.slow
 

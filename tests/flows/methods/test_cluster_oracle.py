@@ -7,7 +7,7 @@ import torch
 
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
-from flows.methods.oracles.cluster_oracle import ClusterOracle
+from flows.methods.references.cluster_oracle import ClusterOracle
 from silos.client_store import ClientStore
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from flows.methods import virtual
-from flows.methods.authors.virtual_authors import VirtualAuthors
 from flows.methods.common.ep_sites import KNOWN, SITES
+from flows.methods.references.virtual_authors import VirtualAuthors
 from flows.methods.virtual import Virtual
 from models.gaussians import DEVIATION, PRECISION, PULL, Natural
 from models.networks.mlp import MLP

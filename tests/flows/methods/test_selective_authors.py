@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from flows.methods.authors.selective_authors import SelectiveAuthors, _drawn
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
+from flows.methods.references.selective_authors import SelectiveAuthors, _drawn
 from models.training.optimizers import Adam
 from silos.cohort import Stack, open_stack
 from silos.errors import UserError

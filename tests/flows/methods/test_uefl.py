@@ -8,9 +8,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from flows.methods.authors.uefl_authors import UEFLAuthors
 from flows.methods.common.codebook_stages import SECTION
 from flows.methods.fedavg import FedAvg
+from flows.methods.references.uefl_authors import UEFLAuthors
 from flows.methods.uefl import UEFL
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP

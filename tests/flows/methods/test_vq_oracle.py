@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from flows.methods.base import start_method
-from flows.methods.oracles.vq_oracle import VQOracle
+from flows.methods.references.vq_oracle import VQOracle
 from flows.methods.uefl import UEFL
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from flows.servers import ephemeral_server
+from flows.servers import prefect_failure
 
 
 def test_a_forked_process_leaves_the_server_to_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ephemeral_server, "_server", object())
-    with ephemeral_server._one_at_a_time:
+    monkeypatch.setattr(prefect_failure, "_server", object())
+    with prefect_failure._one_at_a_time:
         child = os.fork()
         if child == 0:
-            free: Any = ephemeral_server._one_at_a_time.acquire(blocking=False)
-            os._exit(0 if ephemeral_server._server is None and free else 1)
+            free: Any = prefect_failure._one_at_a_time.acquire(blocking=False)
+            os._exit(0 if prefect_failure._server is None and free else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert ephemeral_server._server is not None
+    assert prefect_failure._server is not None

@@ -3,8 +3,7 @@
 import numpy as np
 
 from models.shift.client_summaries.client_summary import Layout, Summaries, joined, summary
-from models.shift.pair_details import PAIRS, pair_details
-from models.shift.pair_screening import on_shared_bins
+from models.shift.pair_screening import PAIRS, on_shared_bins, pair_details
 from models.shift.pairwise_results import findings
 from models.shift.pairwise_tables import all_pairs
 

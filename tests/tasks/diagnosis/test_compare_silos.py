@@ -11,7 +11,7 @@ from publications.synthetic_pairs.fixed_pairs import SixFeatures
 from silos.client_store import ClientStore
 from tasks.diagnosis import compare_silos as room
 from tasks.diagnosis.compare_silos import compare_silos
-from tasks.diagnosis.refine_pairs import doubtful_pairs, refine_pairs
+from tasks.diagnosis.report_predictions import doubtful_pairs, refine_pairs
 from tasks.execution.task_runner import PlainRunner
 from tasks.messages.diagnosis_messages import PredictedCounts
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from flows.methods.authors.uefl_authors import UEFLAuthors
 from flows.methods.common import codebook_stages
+from flows.methods.references.uefl_authors import UEFLAuthors
 from flows.methods.uefl import UEFL
 
 NAMES = [f"c{number}" for number in range(30)]

@@ -7,9 +7,16 @@ import numpy as np
 import pytest
 
 from models.metrics.task_metrics import TASK_METRICS
-from tasks.tracking.plots import comparison_figure, curve_figures, run_figures, silo_figure, style
-from tasks.tracking.plots.comparison_figure import draw_comparison
-from tasks.tracking.plots.curve_figures import draw_curves, draw_lines
+from tasks.tracking.plots import (
+    curve_figures,
+    run_figures,
+    silo_figure,
+    style,
+)
+from tasks.tracking.plots import (
+    curve_figures as comparison_figure,
+)
+from tasks.tracking.plots.curve_figures import draw_comparison, draw_curves, draw_lines
 from tasks.tracking.plots.run_figures import draw_codebook, draw_groups
 from tasks.tracking.plots.silo_figure import draw_silos
 

@@ -5,8 +5,7 @@ import pytest
 from matplotlib.text import Annotation, Text
 
 from tasks.tracking.plots import style
-from tasks.tracking.plots.comparison_figure import draw_comparison
-from tasks.tracking.plots.curve_figures import draw_curves
+from tasks.tracking.plots.curve_figures import draw_comparison, draw_curves
 from tasks.tracking.plots.style import look, spread_apart
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from flows.config.params_schema import Params
 from flows.experiment.project import Project, experiment
 from flows.experiment.run.run_folder import RunFolder
-from flows.experiment.standardization.run_warnings import Note, note_of_earlier
+from flows.experiment.run_warnings import Note, note_of_earlier
 from flows.methods.context import RoundContext, RoundCost, TrainingSetup
 from models.client_model import Model
 from silos.client_store import ClientStore

@@ -7,7 +7,7 @@ import pytest
 
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
-from flows.experiment.standardization.run_warnings import (
+from flows.experiment.run_warnings import (
     _MOST_ASKED,
     _spread,
     notes_of_best,

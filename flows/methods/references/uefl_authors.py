@@ -17,7 +17,7 @@ from flows.experiment.figure_context import FigureWriter
 from flows.methods.base import Method, RoundReport
 from flows.methods.common import codebook_stages
 from flows.methods.common.codebook_stages import SECTION, Check, Until
-from flows.methods.common.codewords import doubts, with_classes, with_codes
+from flows.methods.common.codebook_transfer import doubts, with_classes, with_codes
 from flows.methods.common.method_figures import stages
 from flows.methods.common.network_checks import fitting
 from flows.methods.context import RoundContext, TrainingSetup

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from flows.methods.base import Method, RoundReport
 from flows.methods.common.clusters import members
-from flows.methods.common.codewords import common_codebooks, with_codes
+from flows.methods.common.codebook_transfer import common_codebooks, with_codes
 from flows.methods.common.network_checks import apart, fitting
 from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model

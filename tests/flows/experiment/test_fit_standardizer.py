@@ -10,9 +10,9 @@ import torch
 
 from flows.cli.describe_statistics import client_statistics
 from flows.cli.export_model import export
+from flows.experiment.fit_standardizer import load_standardizer
 from flows.experiment.project import Project
 from flows.experiment.run.load_finished_run import finished_run
-from flows.experiment.standardization.fit_standardizer import load_standardizer
 from silos import cohort
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger
