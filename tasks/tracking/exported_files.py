@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from models.exported_model import ExportedModel, any_rows
+from models.networks.exported_network import ExportedModel, any_rows
 from silos.errors import UserError
 from silos.io.atomic_io import writing
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from models.exported_model import ExportedModel
 from models.gaussians import PRECISION
 from models.metrics.uncertainty import predictive
 from models.networks.deep_ensemble import DeepEnsemble
+from models.networks.exported_network import ExportedModel
 from models.networks.mlp import MLP, Ending, dense
 from models.networks.network import Network, register, registered
 from models.networks.network_factory import from_json, kind_of, to_json

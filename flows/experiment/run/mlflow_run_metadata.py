@@ -16,7 +16,7 @@ from flows.experiment.run.run_folder import RunFolder
 from flows.methods.base import Method
 from flows.methods.context import TrainingSetup
 from models.client_model import Model, of_one
-from models.exported_model import ExportedNetwork
+from models.networks.exported_network import ExportedNetwork
 from models.networks.network_factory import Network, is_bundled, kind_of, to_json
 from models.server_state import ClientStateRefs, Weights
 from silos.client_store import ClientStore

@@ -10,7 +10,7 @@ import torch
 from flows.cli.export_model import export
 from flows.experiment.project import Project
 from flows.experiment.run.load_finished_run import find_run
-from models.exported_model import ExportedModel
+from models.networks.exported_network import ExportedModel
 from models.networks.mlp import MLP
 from models.networks.network_factory import build
 from models.prng import server_stream

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.exported_model import ExportedNetwork
+from models.networks.exported_network import ExportedNetwork
 from models.networks.network import learned
 from models.networks.network_factory import build, from_json, is_bundled, size, to_json
 from models.networks.torch_module import Dropout, EndedModule, ModuleRefusedError, wrapped

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from models.exported_model import ExportedModel
 from models.gaussians import DEVIATION, Noisy
 from models.metrics.uncertainty import predictive
+from models.networks.exported_network import ExportedModel
 from models.networks.mlp import MLP
 from models.networks.vision.cnn import CNN
 from models.networks.wrappers.variational import Variational, differing

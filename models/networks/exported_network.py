@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .networks.network import Network, register
-from .preprocessing import RawInputModel
-from .server_state import Weights
+from ..preprocessing import RawInputModel
+from ..server_state import Weights
+from .network import Network, register
 
 
 class ExportedModel(nn.Module):
