@@ -32,7 +32,7 @@ def main() -> None:
     """Prints {"kernel_seconds_of_a_row": ...} with so many threads, of the project in the current folder."""
     threads = int(sys.argv[2])
     project = Project.open([], Path.cwd())
-    setup, page = project.training_setup(0), method_of(project.params, sys.argv[1], project.root)
+    setup, page = project.training_setup(0), method_of(project.params, sys.argv[1])
     calls, batch = _calls(setup, page), setup.training.batch
     seconds = min(_turn(calls, threads) for _ in range(_TURNS))
     print(json.dumps({"kernel_seconds_of_a_row": seconds / (threads * _BATCHES * batch)}))

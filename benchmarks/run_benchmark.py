@@ -235,7 +235,7 @@ def _limits(root: Path, workload: Workload, seconds: float) -> dict[str, float]:
     """
     project = Project.open([], root)
     setup = project.training_setup(0)
-    method = method_of(project.params, workload.method, root)
+    method = method_of(project.params, workload.method)
     model = method.model(start_method(method, setup), setup)
     weights = {**model.shared, **of_one(model.personal)}
     manifest = setup.silos.manifest

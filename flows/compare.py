@@ -90,7 +90,7 @@ def _plan(project: Project, methods: Sequence[str], seeds: Sequence[int], refere
     methods = list(dict.fromkeys(methods or defaults.methods))
     reference = reference or defaults.reference
     for method in {*methods, reference}:
-        method_of(project.params, method, project.root)
+        method_of(project.params, method)
     if reference not in methods:
         methods = [reference, *methods]
     seeds = list(dict.fromkeys(seeds or defaults.seeds))
@@ -98,7 +98,7 @@ def _plan(project: Project, methods: Sequence[str], seeds: Sequence[int], refere
         run_name(method, seed)  # a name is told before anything starts, too
     setup = project.training_setup(seeds[0])
     for method in methods:
-        start_method(method_of(project.params, method, project.root), setup)
+        start_method(method_of(project.params, method), setup)
     check_tuning(project, methods, setup)
     return Plan(methods, seeds, reference, defaults.tune, project.silos.version)
 
@@ -228,7 +228,7 @@ def _ensemble(project: Project, method_name: str, wanted: Plan, results: Results
     """The mean prediction of a method's runs, in accuracy and in how unsure it is; None of one seed."""
     seeds = [seed for seed in wanted.seeds if (method_name, seed) in results]
     members = [(project, s, RunFolder(project.root / results[method_name, s]["folder"])) for s in seeds]
-    method = method_of(project.params, method_name, project.root)
+    method = method_of(project.params, method_name)
     numbers = ensemble(method, members, f"ensemble of {method_name}") if members else None
     return None if numbers is None else {"method": method_name, "seeds": seeds, **numbers}
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from types import TracebackType
 from typing import IO, Annotated, Any, get_args, get_origin
 
 from prefect import Flow
@@ -207,40 +208,50 @@ def _begin() -> None:
 
 
 def _failing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which inside a flow run ends with a state where the mistake is the user's."""
+    """Wrap the function so that a user's mistake ends its flow run with a state.
+
+    Prefect pickles the wrapper by value for worker processes, so it may name no ContextVar.
+    """
 
     @functools.wraps(function)
     def run(*args: Any, **options: Any) -> Any:
-        return _end(function, args, options)
+        with _End() as end:
+            _begin()
+            end.answer = function(*args, **options)
+        return end.answer
 
     return run
 
 
-def _end(function: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    """Call the function and return its answer, or the state that its flow run ends with.
+class _End:
+    """The end of a flow: `answer` is what its function returned, or the state that its flow run ends with."""
 
-    Apart from `_failing`, since Prefect pickles that closure for worker processes, and a ContextVar cannot be pickled.
-    """
-    outcome = _outcome.get([])
-    try:
-        _begin()
-        answer = function(*args, **options)
-    except IncompleteError as error:
-        outcome[:] = [error.answer]
-        return error.answer if FlowRunContext.get() is None else Failed(message=str(error), data=error)
-    except UserError as error:
-        outcome[:] = [error]
-        if FlowRunContext.get() is None:
-            raise
-        return Failed(message=str(error), data=error)
-    except Exception as error:
-        stop = interruption(error)  # Prefect's own error may hide it, and the run would be Failed
-        outcome[:] = [stop or error]
-        if stop is None:
-            raise
-        raise stop from None
-    outcome[:] = [answer]
-    return answer
+    answer: Any = None
+
+    def __enter__(self) -> "_End":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """Keep the outcome for `ProjectFlow`, and turn an error that is the user's into the state Failed."""
+        outcome, in_flow = _outcome.get([]), FlowRunContext.get() is not None
+        if error is None:
+            outcome[:] = [self.answer]
+        elif isinstance(error, IncompleteError):
+            outcome[:] = [error.answer]
+            self.answer = Failed(message=str(error), data=error) if in_flow else error.answer
+            return True
+        elif isinstance(error, UserError):
+            outcome[:] = [error]
+            self.answer = Failed(message=str(error), data=error) if in_flow else None
+            return in_flow
+        elif isinstance(error, Exception):
+            stop = interruption(error)  # Prefect's own error may hide it, and the run would be Failed
+            outcome[:] = [stop or error]
+            if stop is not None:
+                raise stop from None
+        return False
 
 
 _SEED = {"type": "integer", "minimum": 0, "maximum": param_types.SEED}

@@ -40,7 +40,7 @@ def run(
         derived: Take the partition that params describe from the cache of partitions, instead of data/.
     """
     project = open_project(overrides, derived)
-    page = method_of(project.params, method, project.root)
+    page = method_of(project.params, method)
     name = run_name(method, seed, cell)
     if experiment:
         plain(experiment, "the experiment")
@@ -56,7 +56,7 @@ def run(
 def probe(project: Project, method: str, seed: int) -> dict[str, Any]:
     """A run inside another flow, of a project that keeps in a scratch folder what it leaves."""
     folder = RunFolder(project.runs / new_experiment(project, "run", {}) / run_name(method, seed))
-    return _within(project, method_of(project.params, method, project.root), method, seed, folder, resume=False)
+    return _within(project, method_of(project.params, method), method, seed, folder, resume=False)
 
 
 def _within(
@@ -66,7 +66,8 @@ def _within(
     lock = project.working(f"{folder.path.parent.name}/{folder.name}")
     with lock, exclusive_lock(folder.path), project.workers() as workers:
         began, setup = time.perf_counter(), project.training_setup(seed)
-        identity = folder.identify(fingerprint_of(project, setup, method, method_name), resume, project.same_rows)
+        fingerprint, noted = fingerprint_of(project, setup, method, method_name), {"plugins": project.params.plugins}
+        identity = folder.identify(fingerprint, resume, project.same_rows, noted)
         done = folder.finished()
         if done is not None and done["mlflow_run_id"] is not None:
             return done

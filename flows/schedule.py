@@ -147,6 +147,10 @@ async def _until_signal(flow: Any, name: str, schedule: Any, parameters: dict[st
         serving.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await serving
+    # asyncio resets its handlers, and a second signal would end this process before the deployment is deleted
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
     return await heard
 
 

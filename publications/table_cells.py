@@ -39,7 +39,7 @@ def paired_rows(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
 def together(sweep: Sweep, cell: str) -> dict[str, float] | None:
     """A cell's runs as one deep ensemble; None if one of them has no model here."""
     projects = [sweep.project(cell, *one) for one in sweep.wanted(cell)]
-    method = method_of(projects[0].params, sweep.page.method_of(cell), sweep.root)
+    method = method_of(projects[0].params, sweep.page.method_of(cell))
     return ensemble(
         method, list(zip(projects, sweep.seeds_of(cell), sweep.folders(cell), strict=True)), f"ensemble of {cell}"
     )

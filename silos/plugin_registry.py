@@ -22,19 +22,28 @@ Target = TypeVar("Target", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Entry:
-    """What a plugin file registered: its kind and name, the function or class, the path of the file and its module."""
+    """What a plugin file registered: its kind and name, the function or class, and the file that it comes from.
+
+    Attributes:
+        target: The function or class.
+        file: The path of the plugin file.
+        module: The name of the module that the file was run in.
+        digest: The md5 of the text that was run. The file may have been edited since.
+    """
 
     kind: str
     name: str
     target: Any
     file: str
     module: str
+    digest: str
 
 
 @dataclass(frozen=True)
 class _Loading:
     file: str
     module: str
+    digest: str
     found: list[Entry]
 
 
@@ -42,9 +51,9 @@ _loading: ContextVar[_Loading | None] = ContextVar("_loading", default=None)
 
 
 @contextmanager
-def collected(file: str, module: str) -> Iterator[list[Entry]]:
-    """Collect what the code inside registers as entries of this plugin file."""
-    loading = _Loading(file, module, [])
+def collected(file: str, module: str, digest: str) -> Iterator[list[Entry]]:
+    """Collect what the code inside registers as entries of this plugin file; see `Entry` for the arguments."""
+    loading = _Loading(file, module, digest, [])
     token = _loading.set(loading)
     try:
         yield loading.found
@@ -89,7 +98,7 @@ class Registry:
             raise ValueError(f"{self.kind} {name!r}: is registered twice. Use another name")
 
         def known(target: Target) -> Target:
-            loading.found.append(Entry(self.kind, name, target, loading.file, loading.module))
+            loading.found.append(Entry(self.kind, name, target, loading.file, loading.module, loading.digest))
             return target
 
         return known

@@ -123,7 +123,7 @@ def test_every_command_can_be_typed(page, folder):
             asked = subcommand.make_context(arguments[1], arguments[2:], resilient_parsing=only_named).params
             params = load_params(folder, asked.get("overrides") or [])
             for name in [asked.get("method"), *(asked.get("methods") or [])]:
-                assert name is None or method_of(params, name, folder)
+                assert name is None or method_of(params, name)
             paper, figure = asked.get("paper"), asked.get("figure")
             table = f"figure-{figure}" if figure else asked.get("table")
             if paper and table is None and arguments[1] == "reproduce":
@@ -160,8 +160,8 @@ def test_the_method_of_the_docs_is_fedavg_with_a_velocity(folder, make_problem, 
     params = load_params(folder, ["plugins=[fedavgm.py]", "method.fedavgm.momentum=0.5"])
     setup = make_problem({"a": 8, "b": 5})
     start = FedAvg().init(setup).tensors["weights"]
-    first = play(method_of(params, "fedavgm", folder), setup, [1]).state
-    second = play(method_of(params, "fedavgm", folder), setup, [2], state=first).state
+    first = play(method_of(params, "fedavgm"), setup, [1]).state
+    second = play(method_of(params, "fedavgm"), setup, [2], state=first).state
     w = first.tensors["weights"]
     average = play(FedAvg(), setup, [2], state=ServerState({"weights": w})).state.tensors["weights"]
     for name in w:
@@ -176,7 +176,7 @@ def test_the_method_of_the_docs_gives_running_statistics_no_velocity(folder, mak
         rng = np.random.default_rng(list(client.encode()))
         return rng.normal(0, 0.1, size=(total, 8, 8)), rng.integers(0, 3, total)
 
-    page = method_of(load_params(folder, ["plugins=[fedavgm.py]"]), "fedavgm", folder)
+    page = method_of(load_params(folder, ["plugins=[fedavgm.py]"]), "fedavgm")
     network = Residual((8, 8), 3, (6,), 0.0, True, (4, 8))
     setup = make_problem({"a": 12, "b": 9}, network=network, silos={"rows_of": rows_of})
     state = play(page, setup, range(1, 9)).state

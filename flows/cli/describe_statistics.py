@@ -28,7 +28,7 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
     UserError for a method without statistics, an unknown client, a place that takes no file and, where `few_rows` is
     refuse, too few rows.
     """
-    reads = method_of(project.params, method, project.root).conditioning()
+    reads = method_of(project.params, method).conditioning()
     if reads is None or not reads.private:
         raise UserError(f"method {method} reads no statistics of a client as params.yaml sets it; conditional does.")
     manifest = project.manifest

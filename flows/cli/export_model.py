@@ -35,9 +35,7 @@ def export(project: Project, run: str, client: str | None, format: Format, outpu
     opened = finished_run(project, run)
     manifest = opened.project.manifest
     rows, whose = _rows(opened, client)
-    reads = (
-        method_of(opened.project.params, opened.method, project.root).conditioning() if opened.model.context else None
-    )
+    reads = method_of(opened.project.params, opened.method).conditioning() if opened.model.context else None
     card = {
         "method": opened.method,
         "seed": opened.seed,

@@ -79,7 +79,7 @@ def _plain(setup: TrainingSetup) -> _Client:
 
 def _of_method(project: Project, method_name: str, setup: TrainingSetup) -> _Client:
     """What a client of the method has in the first round, before it has stored anything."""
-    method = method_of(project.params, method_name, project.root)
+    method = method_of(project.params, method_name)
     model: Model = method.model(start_method(method, setup), setup)
     reads = method.conditioning()
     given = {STATISTICS: torch.zeros(reads.count(setup.silos))} if reads else {}

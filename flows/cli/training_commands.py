@@ -133,7 +133,7 @@ def _start(project: Any, method: str, seed: int) -> None:
     from flows.config.method_settings import method_of
     from flows.methods.base import start_method
 
-    start_method(method_of(project.params, method, project.root), project.training_setup(seed))
+    start_method(method_of(project.params, method), project.training_setup(seed))
 
 
 def _ready(project: Any) -> None:

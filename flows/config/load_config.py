@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from flows.config.params_schema import Params
 from flows.config.plugin_params import params_type
 from flows.config.validation_errors import explain_error
-from flows.experiment import plugin_loader
+from flows.experiment.plugin_loader import PluginFiles
 from silos import strict_yaml
 from silos.errors import UserError, shown
 from tasks.tracking.error_messages import has_password
@@ -26,11 +26,13 @@ class ParamsFile:
     Attributes:
         raw: Plain values, of which nothing is checked.
         root: The project's folder, in which plugin files are named.
+        plugin_files: The plugin files that were run; shared with all that derive by `with_overrides`.
         overrides: As `section.key=value`, in the order in which they were applied.
     """
 
     raw: dict[str, Any] = field(repr=False)
     root: Path
+    plugin_files: PluginFiles = field(repr=False, compare=False)
     overrides: tuple[str, ...] = ()
     _as_read: "ParamsFile | None" = field(default=None, repr=False)
 
@@ -43,7 +45,7 @@ class ParamsFile:
             raise UserError(f"params.yaml is not valid YAML: {error}.") from None
         if not isinstance(raw, dict):
             raise UserError("params.yaml holds no sections; the one that `siloflow init DIR` makes shows them.")
-        return cls(_without_empty(raw), root)
+        return cls(_without_empty(raw), root, PluginFiles(root))
 
     def with_overrides(self, overrides: Sequence[str]) -> "ParamsFile":
         """Apply more overrides to a copy; each is parsed here, and never again. UserError for one that cannot be applied."""
@@ -52,7 +54,7 @@ class ParamsFile:
         raw = deepcopy(self.raw)
         for override in overrides:
             _apply(raw, override)
-        return ParamsFile(raw, self.root, (*self.overrides, *overrides), self.as_read)
+        return ParamsFile(raw, self.root, self.plugin_files, (*self.overrides, *overrides), self.as_read)
 
     @property
     def as_read(self) -> "ParamsFile":
@@ -63,9 +65,9 @@ class ParamsFile:
     def params(self) -> Params:
         """The typed params, checked at the first use; UserError says what to change.
 
-        The plugin files that it names are run. The sections of methods are checked by `method_of`.
+        Plugin files that they name are run, if the command has not run them yet. `method_of` checks the sections of methods.
         """
-        return validate(self.raw, self.root)
+        return _validate(self.raw, self.plugin_files)
 
 
 def load_params(root: Path, overrides: Sequence[str] = ()) -> Params:
@@ -89,17 +91,13 @@ def params_file_of(root: Path) -> Path:
     return path
 
 
-def validate(raw: dict[str, Any], root: Path) -> Params:
-    """Params from plain JSON; UserError names the key, the value and the nearest right one.
-
-    The plugin files that it names, relative to `root`, are run.
-    """
+def _validate(raw: dict[str, Any], plugin_files: PluginFiles) -> Params:
+    """Check plain params; UserError names the key, the value and the nearest right one."""
     raw = _without_empty(raw)
     for key, value in _leaves(raw):
         if any(has_password(text) for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)):
             raise UserError(f"params.yaml: {key} holds a password, and would be printed and stored; {_NO_PASSWORD}.")
-    plugins = plugin_loader.load(root, plugins_of(raw))
-    kind = params_type(plugins)
+    kind = params_type(plugin_files.load(plugins_of(raw)))
     try:
         params = kind.model_validate(raw)
     except ValidationError as error:

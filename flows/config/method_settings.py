@@ -19,9 +19,9 @@ from flows.plugins import METHODS
 from silos.errors import UserError
 
 
-def check_names(params: Params, root: Path) -> None:
+def check_names(params: Params) -> None:
     """Raise a UserError if params name a method that does not exist; imports no built-in method."""
-    known = method_names(plugin_loader.load(root, params.plugins))
+    known = method_names(params.loaded)
     named = [("method", name) for name in params.method]
     named += [("comparison.methods", name) for name in params.comparison.methods]
     for key, name in [*named, ("comparison.reference", params.comparison.reference)]:
@@ -29,7 +29,7 @@ def check_names(params: Params, root: Path) -> None:
             raise UserError(f"params.yaml: {key}: there is no method {name!r}{nearest_hint(name, known)}")
 
 
-def method_of(params: Params, name: str, root: Path) -> Method:
+def method_of(params: Params, name: str) -> Method:
     """Return the method with the options of its section of params.yaml.
 
     The first method costs the import of torch, so the options of all methods that params name are checked with it.
@@ -37,17 +37,16 @@ def method_of(params: Params, name: str, root: Path) -> Method:
     Args:
         params: The section `method` holds the options.
         name: The method's name.
-        root: The project's folder, in which plugin files are named.
 
     Raises:
         UserError: If there is no such method, or a method that params name does not take its options.
     """
     named = [name, *params.method, *params.comparison.methods, params.comparison.reference]
-    return {each: _with_options(params, each, root) for each in dict.fromkeys(named)}[name]
+    return {each: _with_options(params, each) for each in dict.fromkeys(named)}[name]
 
 
-def _with_options(params: Params, name: str, root: Path) -> Method:
-    cls = find_method(name, plugin_loader.load(root, params.plugins))
+def _with_options(params: Params, name: str) -> Method:
+    cls = find_method(name, params.loaded)
     with plugin_loader.user_code_errors(cls.__module__):
         try:
             return cls.model_validate(params.method.get(name, {}))

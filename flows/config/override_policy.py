@@ -9,7 +9,7 @@ The settings by which params.yaml describes data that were made with another rec
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -67,8 +67,8 @@ def open_project(overrides: Sequence[str] | Mapping[str, Any] | None, derived: b
     if not allowed.issuperset(plugins_of(asked.raw)):  # before any of them is run
         raise _refused("plugins")
     written, trusted, project = (Project.of(one, root, derived) for one in (file, fixed, asked))
-    known = [place for one in (written, trusted) for place in free_text_values(one.params, one.root)]
-    for key, value in free_text_values(project.params, project.root):
+    known = [place for one in (written, trusted) for place in free_text_values(one.params)]
+    for key, value in free_text_values(project.params):
         if (key, value) not in known:
             raise _refused(key)
     return project
@@ -107,14 +107,14 @@ def _yaml(key: Any, value: Any) -> str:
         ) from None
 
 
-def free_text_values(params: Params, root: Path) -> Iterator[tuple[str, Any]]:
-    """Key and value of all that is set and may be code, a path or an address: text, but literals and `PlainText`.
+def free_text_values(params: Params) -> Iterator[tuple[str, Any]]:
+    """List key and value of all that is set and may be code, a path or an address: text, but literals and `PlainText`.
 
-    The pages of methods are imported after the rest was looked at: the rest says where they are.
+    Methods are imported after the rest was checked: the rest says where they are.
     """
     yield from _of(params, "")
     for name in params.method:
-        yield from _of(method_of(params, name, root), f"method.{name}.")
+        yield from _of(method_of(params, name), f"method.{name}.")
 
 
 def _of(section: BaseModel, before: str) -> Iterator[tuple[str, Any]]:
@@ -125,15 +125,28 @@ def _of(section: BaseModel, before: str) -> Iterator[tuple[str, Any]]:
         )
 
 
-def _within(value: Any, is_place: bool, path: str) -> Iterator[tuple[str, Any]]:
-    """Sections inside a value, or the value itself if it is a place."""
+def _within(value: Any, is_free: bool, path: str) -> Iterator[tuple[str, Any]]:
+    """List the free text of all sections inside a value, at any depth; the value itself if it has none and is free text.
+
+    Sections of plugins may have lists and mappings of sections, also inside each other.
+    """
     if isinstance(value, BaseModel):
         yield from _of(value, f"{path}.")
-    elif isinstance(value, list | tuple) and any(isinstance(v, BaseModel) for v in value):
-        for at, each in enumerate(value):
-            yield from _within(each, is_place, f"{path}.{at}")
-    elif is_place:
+    elif _has_section(value):
+        parts = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, part in parts:
+            if isinstance(value, Mapping) and is_free:
+                yield f"{path}.{key}", key
+            yield from _within(part, is_free and _has_text(part), f"{path}.{key}")
+    elif is_free:
         yield path, value
+
+
+def _has_section(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_section, value.values()))
+    is_container = isinstance(value, Collection) and not isinstance(value, str | bytes)
+    return isinstance(value, BaseModel) or (is_container and any(map(_has_section, value)))
 
 
 def is_free_text(annotation: Any, marks: Sequence[Any] = ()) -> bool:

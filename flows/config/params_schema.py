@@ -1,6 +1,6 @@
 """What params.yaml may hold: its sections, typed; inside, nobody looks a key up."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -15,6 +15,7 @@ from pydantic import (
 
 from flows.config.clients_params import ClientsParams
 from flows.config.diagnose_params import DiagnoseParams
+from flows.experiment.plugin_loader import NONE, Plugins
 from silos import param_types
 from silos.data_params import DataParams
 from silos.errors import shown
@@ -277,7 +278,9 @@ class FigureParams(Section):
 
 
 class Params(Section):
-    """The whole file."""
+    """The whole file, with what its plugin files registered: the type of the params of a project knows its plugins."""
+
+    loaded: ClassVar[Plugins] = NONE
 
     data: DataParams
     model: Annotated[Networks, Field(discriminator="kind")]

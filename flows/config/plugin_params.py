@@ -37,7 +37,12 @@ class Chosen(Section, Registered):
 
 @lru_cache(maxsize=64)
 def params_type(plugins: Plugins) -> type[Params]:
-    """Params whose unions have the plugins' sections besides the built-in ones; Params itself if there are none."""
+    """Return the type of params with these plugins; Params itself if there are none.
+
+    Its unions have the sections of the plugins besides the built-in ones, and `loaded` is `plugins`.
+    """
+    if not plugins.entries:
+        return Params
     data: dict[str, Any] = {}
     sources = _sections(plugins, SOURCES, ("root", "seed"), OwnSource)
     steps = _sections(plugins, PARTITIONERS, ("rows", "at"), OwnPartitioner)
@@ -66,7 +71,9 @@ def params_type(plugins: Plugins) -> type[Params]:
     callbacks = _sections(plugins, CALLBACKS, (), Chosen)
     if callbacks:
         fields["callbacks"] = (_several(callbacks), [])
-    return cast(type[Params], _extended(Params, fields)) if fields else Params
+    kind = cast(type[Params], _extended(Params, fields))
+    kind.loaded = plugins
+    return kind
 
 
 _UNIFORM = ClientsParams().sampling

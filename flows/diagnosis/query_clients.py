@@ -12,7 +12,6 @@ import numpy as np
 from scipy.stats import norm
 
 from flows.config.diagnose_params import FEW_BINS, DiagnoseParams
-from flows.methods.context import on_cohorts
 from models.shift.client_summaries.client_summary import Layout, Summaries, of_all
 from models.shift.client_summaries.gaussian_mechanism import rho
 from models.shift.client_summaries.query import Query
@@ -23,7 +22,7 @@ from silos.errors import UserError
 from silos.schema import Schema, is_table
 from silos.storage.manifest import schema_of
 from tasks.diagnosis.report_summary import report_summary
-from tasks.execution.task_runner import Runner
+from tasks.execution.task_runner import Runner, cohort_calls
 from tasks.execution.task_types import ClientStep
 from tasks.messages.diagnosis_messages import NoisyCounts, Refusal, ShiftNumbers
 from tasks.messages.message_policy import Message
@@ -135,7 +134,8 @@ def query_clients(
 
 def answered(runner: Runner, task: ClientStep, silos: Silos, **options: Any) -> tuple[list[Message], Mapping[str, str]]:
     """What every client answers to a step, and why those that may not did not."""
-    heard: list[Message] = [m for cohort in on_cohorts(runner, task, silos, _STACK, **options) for m in cohort]
+    calls = cohort_calls(silos, _STACK, runner.workers, **options)
+    heard: list[Message] = [message for cohort in runner.each(task, calls) for message in cohort]
     silent = {client: why for m in heard if isinstance(m, Refusal) for client, why in m.why.items()}
     return [m for m in heard if not isinstance(m, Refusal)], silent
 

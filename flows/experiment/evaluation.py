@@ -22,7 +22,7 @@ from flows.experiment.project import Project
 from flows.experiment.run.round_record import by_client_of, means_of, metrics_of
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.base import Method
-from flows.methods.context import RoundContext, RoundCost, on_cohorts
+from flows.methods.context import RoundContext
 from models.client_model import Model
 from models.metrics.paired_difference import difference_record
 from models.metrics.task_metrics import TASK_METRICS
@@ -32,7 +32,8 @@ from silos.cohort import Silos
 from silos.standardizer import NO_STANDARDIZATION
 from silos.storage.partition_store import open_client
 from tasks.evaluate import evaluate, evaluate_constant
-from tasks.execution.task_runner import PlainRunner
+from tasks.execution.round_cost import RoundCost
+from tasks.execution.task_runner import PlainRunner, cohort_calls
 from tasks.messages.score_messages import Scores
 from tasks.paired_outcomes import Kept
 from tasks.tracking.json_io import write_json
@@ -174,7 +175,8 @@ def _scored(silos: Silos) -> Iterator[Baseline | None]:
     quantity = TASK_METRICS[silos.manifest.task]
     with TemporaryDirectory(prefix="siloflow-") as folder:
         store, answer = ClientStore(folder), constant_answer(silos)
-        answers = on_cohorts(PlainRunner(), evaluate_constant, silos, _STACK, answer, private=store)
+        calls = cohort_calls(silos, _STACK, 1, answer, private=store)
+        answers = PlainRunner().each(evaluate_constant, calls)
         scores: list[Scores] = [message for cohort in answers for message in cohort]
         rows = [row for row in by_client(scores, quantity).values() if row["test/rows"]]
         if not rows:

@@ -10,13 +10,14 @@ from flows.config.params_schema import Params
 from flows.experiment.project import Project, experiment
 from flows.experiment.run.run_folder import RunFolder
 from flows.experiment.run_warnings import Note, note_of_earlier
-from flows.methods.context import RoundContext, RoundCost, TrainingSetup
+from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError
 from silos.standardizer import NO_STANDARDIZATION, Standardization, Standardizer
 from silos.storage.manifest import schema_of
+from tasks.execution.round_cost import RoundCost
 from tasks.execution.task_runner import PlainRunner, Runner
 from tasks.feature_moments import combine_moments, report_moments
 from tasks.messages.message_policy import LEAST_ROWS

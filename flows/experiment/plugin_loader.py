@@ -1,4 +1,4 @@
-"""Loads a project's plugin files; an error in one is a sentence with file, line and Python's message."""
+"""Loads a project's plugin files; an error in one becomes a sentence with file, line and Python's message."""
 
 import contextlib
 import importlib.util
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import sha256
+from hashlib import md5, sha256
 from pathlib import Path
 
 import cloudpickle
@@ -33,61 +33,79 @@ class Plugins:
     entries: tuple[Entry, ...] = ()
 
     def of(self, registry: Registry) -> dict[str, Entry]:
-        """The entries of a kind, by name."""
+        """Return the entries of a kind, by name."""
         return {entry.name: entry for entry in self.entries if entry.kind == registry.kind}
 
 
 NONE = Plugins()
 
 
-def load(root: Path, files: Sequence[str]) -> Plugins:
-    """Run the plugin files, and return what they register; what they print is progress, and goes to stderr.
+class PluginFiles:
+    """The plugin files of a project: a command reads and runs each of them once, and uses that version to its end."""
 
-    A file is run once a process as long as its text stays the same.
+    def __init__(self, root: Path) -> None:
+        """`root`: the folder that paths of plugin files start from."""
+        self._root = root
+        self._run: dict[str, tuple[Entry, ...]] = {}
 
-    Raises:
-        UserError: for a path that is no Python file, a file that fails, and a name that two files register.
-    """
-    entries: dict[tuple[str, str], Entry] = {}
-    for at, file in enumerate(files):
-        path = root / file
+    def load(self, files: Sequence[str]) -> Plugins:
+        """Run the plugin files that were not run yet, and return what all of `files` register.
+
+        Args:
+            files: Paths, as `plugins` of params.yaml names them.
+
+        Raises:
+            UserError: If a path is no Python file, a file fails, or two files register the same name.
+        """
+        entries: dict[tuple[str, str], Entry] = {}
+        for index, file in enumerate(files):
+            if file not in self._run:
+                self._run[file] = self._entries_of(file, index)
+            for entry in self._run[file]:
+                other = entries.setdefault((entry.kind, entry.name), entry)
+                if other.file != entry.file:
+                    raise UserError(
+                        f"params.yaml: plugins: got the {entry.kind} {entry.name!r} from {Path(other.file).name} and "
+                        f"from {Path(entry.file).name}, expected one of each name. Rename one of them."
+                    )
+        return Plugins(tuple(entries.values()))
+
+    def _entries_of(self, file: str, index: int) -> tuple[Entry, ...]:
+        path = self._root / file
         if path.suffix != ".py" or not is_there(path):
             raise UserError(
-                f"params.yaml: plugins.{at}: got {shown(str(path), 200)}, expected a Python file (.py) that is there. "
+                f"params.yaml: plugins.{index}: got {shown(str(path), 200)}, expected a Python file (.py) that is there. "
                 "Give its path from the folder of params.yaml."
             )
         try:
             text = path.read_bytes()
         except OSError as error:
             raise UserError(
-                f"params.yaml: plugins.{at}: cannot read {shown(str(path), 200)}: {error.strerror}."
+                f"params.yaml: plugins.{index}: cannot read {shown(str(path), 200)}: {error.strerror}."
             ) from None
-        for entry in _entries(str(path), sha256(text).hexdigest()):
-            other = entries.setdefault((entry.kind, entry.name), entry)
-            if other.file != entry.file:
-                raise UserError(
-                    f"params.yaml: plugins: got the {entry.kind} {entry.name!r} from {Path(other.file).name} and from "
-                    f"{path.name}, expected one of each name. Rename one of them."
-                )
-    return Plugins(tuple(entries.values()))
+        return _run_plugin(str(path), text)
 
 
 @lru_cache(maxsize=256)
-def _entries(file: str, digest: str) -> tuple[Entry, ...]:
-    """Run a file of this content; its module has a name of its own, so that two projects may each have a `mine.py`."""
+def _run_plugin(file: str, text: bytes) -> tuple[Entry, ...]:
+    """Run the text of a plugin file in a module of its own; a process runs an unchanged text once.
+
+    The text itself is compiled: Python's import could run a stale .pyc file. What the file prints goes to stderr.
+    """
+    digest = md5(text, usedforsecurity=False).hexdigest()
+    # two projects may each have a mine.py
     name = f"{_PREFIX}{Path(file).stem}_{sha256(file.encode()).hexdigest()[:8]}_{digest[:8]}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with user_code_errors(name), contextlib.redirect_stdout(sys.stderr), collected(file, name) as found:
-            spec.loader.exec_module(module)
+        with user_code_errors(name), contextlib.redirect_stdout(sys.stderr), collected(file, name, digest) as found:
+            exec(compile(text, file, "exec", dont_inherit=True), vars(module))
     except BaseException:
         del sys.modules[name]
         raise
-    # a worker process has no such module, and gets its functions as they are
+    # a worker process has no such module: functions and classes travel by value, so every worker has this version
     cloudpickle.register_pickle_by_value(module)
     return tuple(found)
 

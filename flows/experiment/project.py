@@ -18,7 +18,7 @@ from flows.config.load_config import ParamsFile
 from flows.config.method_settings import check_names
 from flows.config.params_schema import Params
 from flows.console import progress
-from flows.experiment.plugin_loader import Plugins, load
+from flows.experiment.plugin_loader import PluginFiles, Plugins
 from flows.plugins import FIGURES
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from silos.client_store import ClientStore
@@ -32,7 +32,7 @@ from silos.standardizer import NO_STANDARDIZATION, Standardization
 from silos.storage.partition_store import Manifest, write
 from silos.versioning import dvc_files, history
 from silos.versioning.data_swap import recover
-from silos.versioning.hashing import code_digest, file_digest, file_hashes, listing_digest
+from silos.versioning.hashing import code_digest, file_hashes, listing_digest
 from tasks.tracking.json_io import ANEW, read_json, write_json
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Project:
     @classmethod
     def of(cls, file: ParamsFile, root: Path, derived: bool = False) -> "Project":
         """Check what was read from params.yaml of this folder; UserError says what to change."""
-        check_names(file.params, root)
+        check_names(file.params)
         return cls(root, file.params, derived, file=file)
 
     @property
@@ -127,9 +127,10 @@ class Project:
         file = self._own_file().with_overrides(overrides)
         return replace(self, params=Project.of(file, self.root).params, file=file)
 
-    def _as_read(self, overrides: Sequence[str], derived: bool) -> "Project":
+    def _with_other_overrides(self, overrides: Sequence[str], derived: bool) -> "Project":
+        """Derive the project that has `overrides` instead of its own; it has no standardization that clients agreed on."""
         file = self._own_file().as_read.with_overrides(overrides)
-        return replace(Project.of(file, self.root, derived), _checked=self._checked)
+        return replace(Project.of(file, self.root, derived), scratch=self.scratch, _checked=self._checked)
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """Return what `make` returns for this project; makes it once, or again where data/ may have changed."""
@@ -175,12 +176,17 @@ class Project:
             return cls.open(overrides, root, derived)
         if (project.overrides, project.derived) == (list(overrides), derived):
             return project
-        return project.once(("open", derived, *overrides), lambda: project._as_read(overrides, derived))
+        return project.once(("open", derived, *overrides), lambda: project._with_other_overrides(overrides, derived))
 
     @property
     def plugins(self) -> Plugins:
-        """What the plugin files of params.yaml register."""
-        return load(self.root, self.params.plugins)
+        """What the plugin files of params.yaml registered when the command ran them."""
+        return self.params.loaded
+
+    @property
+    def plugin_files(self) -> PluginFiles:
+        """The plugin files that the command has run."""
+        return self.file.plugin_files if self.file is not None else PluginFiles(self.root)
 
     @property
     def figures(self) -> list[Callable[..., Any]]:
@@ -258,7 +264,7 @@ class Project:
         """
         data = self.params.data
         steps: list[Any] = [step for step in data.scheme if isinstance(step, Registered)]
-        own = [file_digest(step.entry.file) for step in steps]
+        own = [step.entry.digest for step in steps]
         made_of = [data.recipe(), contents(data.source, self.root), code_digest(), *own]
         described = json.dumps(made_of, sort_keys=True)
         folder = self.root / "cache" / "partitions" / hashlib.sha256(described.encode()).hexdigest()[:16]

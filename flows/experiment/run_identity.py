@@ -1,4 +1,4 @@
-"""What decides a run's numbers: a run goes on, and two runs are one, only where it is the same.
+"""The fingerprint of a run: a run is resumed only with the fingerprint that it was started with.
 
 A name that a person gives to a set of runs: its folder in runs/, and its experiment in MLflow.
 """
@@ -17,9 +17,15 @@ from tasks.tracking.error_messages import masked
 
 
 def fingerprint_of(project: Project, setup: TrainingSetup, method: Method, method_name: str) -> dict[str, Any]:
-    """Plain JSON. Where a run is computed is not in it, but the engine's form is, which rounds in its own way."""
-    elsewhere = {"runner", "tracking", "comparison", "diagnose", "method", "engine"}
-    params = project.params.model_dump(mode="json", exclude=elsewhere)
+    """Return the fingerprint as plain JSON.
+
+    The rule: a key of params.yaml is in the fingerprint if it can change the weights, or a metric in the journal. All else
+    is left out, so that it may change when a run is resumed: where tasks run, what is tracked, which figures are drawn,
+    which callbacks and plugin files are named. What a plugin registers is in it where it is used, by its name and options,
+    for example as `model.kind`. The engine's form is in it, since each form rounds in its own way.
+    """
+    no_numbers = {"runner", "tracking", "comparison", "diagnose", "plugins", "figures", "callbacks", "method", "engine"}
+    params = project.params.model_dump(mode="json", exclude=no_numbers)
     begins = {one.network.starts_from for one in setup.network.single_networks} - {""}
     if begins:
         params["model"]["pretrained"] = f"sha256:{begins.pop()}"  # wherever the file lies
@@ -34,12 +40,10 @@ def fingerprint_of(project: Project, setup: TrainingSetup, method: Method, metho
 
 
 def check_resume(project: Project, method: str, seed: int, experiment: str | None, cell: str = "") -> None:
-    """UserError if `resume` would have to go on with other settings than the run was started with."""
+    """Raise a UserError if the run to resume was started with another fingerprint."""
     if experiment is not None:
         folder = RunFolder(project.runs / experiment / run_name(method, seed, cell))
-        asked = fingerprint_of(
-            project, project.training_setup(seed), method_of(project.params, method, project.root), method
-        )
+        asked = fingerprint_of(project, project.training_setup(seed), method_of(project.params, method), method)
         folder.check(asked, project.same_rows)
 
 

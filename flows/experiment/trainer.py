@@ -8,7 +8,7 @@ from typing import Any
 
 from flows.config.params_schema import EvaluationParams
 from flows.console.interruption import raise_if_interrupted
-from flows.experiment.callbacks.callback import Callback, PlayedRound, UserCallback
+from flows.experiment.callbacks.callback import Callback, EndMark, PlayedRound, UserCallback
 from flows.experiment.callbacks.report_run import FinalEvaluation, MLflowTracking, Progress, ResultFile, RunNotes
 from flows.experiment.callbacks.score_and_save import (
     BestModel,
@@ -36,7 +36,7 @@ class Trainer:
     callbacks: Sequence[Callback]
 
     def fit(self) -> dict[str, Any]:
-        """Play rounds until the budget is spent, the method ends itself or a callback stops it.
+        """Play rounds, at least one, until the budget is spent, the method ends itself or a callback stops it.
 
         Returns:
             The result of the run, as the callbacks filled it.
@@ -46,7 +46,7 @@ class Trainer:
         """
         try:
             self._call("before_training")
-            while not self.run.ended_by:
+            while not (self.run.number and self.run.ended_by):
                 raise_if_interrupted()
                 self._call("after_round", self.play_round())
             self._call("after_training")
@@ -95,12 +95,13 @@ def default_callbacks(params: EvaluationParams, extra: Sequence[UserCallback] = 
     2. `RoundSaver` writes the journal, then the checkpoint. After that the round counts, and `after_commit` is called:
        MLflow first, then the screen, then the user's callbacks.
     3. `ClientStateCleanup` deletes what no round on disk refers to, so it follows `RoundSaver`.
-    4. At the end the reported model is scored, MLflow receives it, result.json is written, and the screen shows it.
-    5. On an error `RoundSaver` finishes the file that it writes, before MLflow is marked.
+    4. After training the last round is scored if it was not, its best state is saved, and its record is written again.
+    5. At the end the reported model is scored, MLflow receives it, result.json is written, and the screen shows it.
+    6. On an error `RoundSaver` finishes the file that it writes, before MLflow is marked.
 
     Args:
         params: The section `evaluation` of params.yaml.
-        extra: The user's callbacks: each hook is called after the hooks of all others.
+        extra: The user's callbacks: each hook is called after the hooks of all others, and `on_end` once for a run.
     """
     saver = RoundSaver()
     return [
@@ -117,6 +118,7 @@ def default_callbacks(params: EvaluationParams, extra: Sequence[UserCallback] = 
         Progress(),
         RunNotes(),
         *extra,
+        *([EndMark()] if extra else []),
     ]
 
 

@@ -27,7 +27,7 @@ def gradient_round(state: ServerState, round: RoundContext, model: Model) -> tup
     setup, now = round.setup, state.tensors["weights"]
     sent = round.map_clients(full_gradient, model, training=setup.training, seed=setup.seed, round=round.number)
     for client in round.clients:
-        round.tally.stepped(client, 1)
+        round.tally.add_steps(client, 1)
     learns = {name: w[None] for name, w in learned(model.network, now).items()}
     nothing = {name: torch.zeros_like(w) if name in learns else w for name, w in now.items()}
     mean = round.run_on_server(aggregate, sent, nothing)

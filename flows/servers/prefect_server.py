@@ -229,13 +229,25 @@ def _database(home: Path) -> dict[str, str]:
 
 
 def _bound(port: int | None, own: bool) -> socket.socket:
-    """A socket at this loopback port, or at one that the system chooses."""
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    """Return a socket that listens at this loopback port, or at one that the system chooses; OSError if `own` and taken.
+
+    It listens from here on: two sockets that are only bound may share a port, and clients of one would reach the other.
+    """
     try:
-        listener.bind(("127.0.0.1", port or 0))
+        return _listening(port or 0)
     except OSError:
         if own:
             raise
-        listener.bind(("127.0.0.1", 0))
+        return _listening(0)
+
+
+def _listening(port: int) -> socket.socket:
+    listener = socket.socket()
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen()
+    except OSError:
+        listener.close()
+        raise
     return listener

@@ -10,7 +10,8 @@ from typing import Any, Protocol, TypeVar
 
 from models.client_model import Model
 from models.server_state import ClientStateRefs
-from silos.cohort import Cohort, Silos, Stack
+from models.training.execution_plan import even_stack_size
+from silos.cohort import Cohort, Silos, Stack, make_stacks
 from tasks.execution.task_types import ClientStep, OpaqueArgument, ServerStep
 from tasks.execution.worker_backends import Call, Workers
 
@@ -142,6 +143,20 @@ def assign_stacks(silos: Silos, stacks: Sequence[Stack], workers: int) -> list[C
         else:
             low = limit + 1
     return [Cohort(silos, tuple(stacks[first:last])) for first, last in _runs(weights, low)]
+
+
+def cohort_calls(silos: Silos, stack: int, workers: int, *args: Any, **options: Any) -> list[Call]:
+    """Make the calls of a step that runs on all clients, one for each cohort; see `bind_arguments`.
+
+    Args:
+        silos: The clients.
+        stack: The most clients of a stack.
+        workers: The most cohorts.
+        args: Arguments of the step after the cohort.
+        options: Keyword arguments of the step.
+    """
+    cohorts = assign_stacks(silos, make_stacks(silos, even_stack_size(len(silos.clients), stack)), workers)
+    return [bind_arguments(cohort, args, options) for cohort in cohorts]
 
 
 def bind_arguments(cohort: Cohort, args: tuple[Any, ...], options: Mapping[str, Any]) -> Call:

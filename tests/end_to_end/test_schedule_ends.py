@@ -59,6 +59,18 @@ def test_a_signal_to_the_command_alone_ends_it_with_one_line_and_without_a_deplo
     assert living(folder.path) == []
 
 
+def test_signals_that_come_while_it_ends_leave_no_deployment(busy) -> None:
+    """A terminal that is closed may send SIGHUP twice: its own, and its shell's."""
+    folder, process = busy
+    said = folder.start("schedule", NEVER_SOON, "local_only")
+    assert said.wait(200) == 2
+    while process.poll() is None:
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.05)
+    assert process.returncode == 129
+    assert deployments(folder) == []
+
+
 def test_after_a_kill_the_next_schedule_neither_makes_up_for_runs_nor_knows_old_parameters(
     busy, tmp_path, until
 ) -> None:

@@ -54,7 +54,7 @@ def test_every_cell_of_every_table_is_a_project_that_can_be_run(paper, table, sc
         opened.add((found.method_of(cell), *choices))
         for choice in choices:
             params = Project.open(found.settings(cell, scale, choice, 7), CHECKOUT).params
-            assert found.judged or method_of(params, found.method_of(cell), CHECKOUT)
+            assert found.judged or method_of(params, found.method_of(cell))
             assert (params.data.seed == 7) == (found.seeds_are == "data")
 
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 import tasks
-from flows.methods.context import on_cohorts
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
 from models.client_model import Model
@@ -34,7 +33,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack, open_stack
 from tasks import local_train, messages
 from tasks.evaluate import OUTCOMES, evaluate
-from tasks.execution.task_runner import Broadcast
+from tasks.execution.task_runner import Broadcast, cohort_calls
 from tasks.execution.task_types import ClientStep, step
 from tasks.measure_batchnorm import common_batchnorm_statistics
 from tasks.messages.diagnosis_messages import NoisyCounts
@@ -273,20 +272,26 @@ def _ask_all(setup, round, features) -> dict[str, list[Any]]:
         "score_prior_shift": (kept,),
     }
     for name, own in beside.items():
-        cohorts = on_cohorts(round.runner, steps(ClientStep)[name], silos, 3, *own)
+        cohorts = round.runner.each(steps(ClientStep)[name], cohort_calls(silos, 3, round.runner.workers, *own))
         told[name] = [message for cohort in cohorts for message in cohort]
-    constant = on_cohorts(round.runner, steps(ClientStep)["evaluate_constant"], silos, 3, 1.0, round.private)
+    constant = round.runner.each(
+        steps(ClientStep)["evaluate_constant"], cohort_calls(silos, 3, round.runner.workers, 1.0, round.private)
+    )
     told["evaluate_constant"] = [message for cohort in constant for message in cohort]
     for name, asked_shift in {"report_summary": SHIFT, "report_summary with noise": replace(SHIFT, rho=1.0)}.items():
         options = {"private": round.private, "question": replace(asked_shift, layout=_layout(features)), "budget": 1.0}
-        cohorts = on_cohorts(round.runner, steps(ClientStep)["report_summary"], silos, 3, **options)
+        cohorts = round.runner.each(
+            steps(ClientStep)["report_summary"], cohort_calls(silos, 3, round.runner.workers, **options)
+        )
         told[name] = [message for cohort in cohorts for message in cohort]
-    spent = on_cohorts(
-        round.runner,
+    spent = round.runner.each(
         steps(ClientStep)["report_summary"],
-        silos,
-        3,
-        **{**options, "budget": 0.5, "question": replace(options["question"], rho=0.7)},
+        cohort_calls(
+            silos,
+            3,
+            round.runner.workers,
+            **{**options, "budget": 0.5, "question": replace(options["question"], rho=0.7)},
+        ),
     )
     told["report_summary with no budget"] = [message for cohort in spent for message in cohort]
     told |= _ask_for_second_look(round, silos, options["question"])
@@ -305,7 +310,9 @@ def _ask_for_second_look(round, silos, question) -> dict[str, list[Any]]:
     asked = {"report_models": {}, "report_predictions": {"models": others}}
     told = {}
     for name, also in asked.items():
-        cohorts = on_cohorts(round.runner, steps(ClientStep)[name], silos, 3, round.private, design, **also)
+        cohorts = round.runner.each(
+            steps(ClientStep)[name], cohort_calls(silos, 3, round.runner.workers, round.private, design, **also)
+        )
         told[name] = [message for cohort in cohorts for message in cohort]
     return told
 

@@ -16,7 +16,7 @@ from flows.methods.base import RoundReport
 from flows.methods.context import RoundContext
 from silos.errors import UserError, shown
 from silos.plugin_registry import options_of
-from tasks.tracking.json_io import unwritable
+from tasks.tracking.json_io import read_json, unwritable, write_json
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,10 @@ class Callback:
         """Called once, after the last round; `RoundSaver` waits here until every round is on disk."""
 
     def on_end(self, run: RunContext) -> None:
-        """Called once, after `after_training`: built-in callbacks fill `run.result` and write it to disk, in order."""
+        """Called after `after_training`: built-in callbacks fill `run.result` and write it to disk, in order.
+
+        Of a user's callback it is called once: not again if `--resume` delivers a finished run to MLflow.
+        """
 
     def on_error(self, run: RunContext, error: BaseException) -> None:
         """Called if training, a callback or the end of the run fails or is interrupted; `error` is raised afterwards."""
@@ -130,6 +133,8 @@ class UserCallback(Callback):
 
     def on_end(self, run: RunContext) -> None:
         """See Callback."""
+        if (read_json(run.folder.on_end) or {}).get("round") == run.number:
+            return
         with _named(self.name, "on_end", self.callback):
             self.callback.on_end(run)
 
@@ -139,6 +144,14 @@ class UserCallback(Callback):
             self.callback.on_error(run, error)
         except Exception as failed:
             log_warnings(run.folder.name, [_failure(self.name, "on_error", self.callback, failed)])
+
+
+class EndMark(Callback):
+    """Write down in the run's folder that `on_end` of all of the user's callbacks was called after the last round."""
+
+    def on_end(self, run: RunContext) -> None:
+        """See Callback."""
+        write_json(run.folder.on_end, {"round": run.number})
 
 
 def own_callbacks(sections: Sequence[Any]) -> list[UserCallback]:

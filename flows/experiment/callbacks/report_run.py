@@ -46,7 +46,7 @@ class FinalEvaluation(Callback):
             "data_version": run.setup.silos.version,
             "rounds": last,
             "reported_round": reported,
-            "ended_by": state.finished or run.stop_reason or "training.rounds",
+            "ended_by": run.ended_by,
             "resumed_from_round": run.resumed_from,
             **totals_of(rounds),
             "parameters": num_trainable(model.network),

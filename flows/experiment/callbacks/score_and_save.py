@@ -16,9 +16,11 @@ from typing import Any, NamedTuple, Self
 from flows.console.run_logging import log_warnings
 from flows.experiment.callbacks.callback import Callback, PlayedRound
 from flows.experiment.evaluation import for_scored, scored_model, scores_of, scores_of_others
-from flows.experiment.run.round_record import round_record
+from flows.experiment.run.round_record import is_scored, round_record, with_scores
 from flows.experiment.run.run_context import RunContext
 from flows.experiment.run.run_folder import NO_RANK, Files, RetainedRefs, RunFolder
+from flows.methods.context import RoundContext
+from flows.methods.samplers.client_sampler import SampledClients
 from models.server_state import ServerState
 from tasks.execution.task_types import collect_garbage, resident_bytes
 from tasks.messages.score_messages import Scores
@@ -45,16 +47,39 @@ class Evaluation(Callback):
 
     def after_round(self, run: RunContext, played: PlayedRound) -> None:
         """See Callback."""
-        project, method, round = run.project, run.method, played.round
-        is_scored = bool(run.ended_by) or run.number % self.every == 0
+        project, round = run.project, played.round
         scores: list[Scores] = []
-        if is_scored:
+        is_due = bool(run.ended_by) or run.number % self.every == 0
+        if is_due:
             self.settle()
-            model = scored_model(method, project.silos, run.state, round)
-            scores = scores_of(project, for_scored(project, method, model), round)
+            scores = _scores(run, round)
         played.record.update(round_record(round, played.report, scores, project.silos, project.quantity))
-        if is_scored:
-            played.record["metrics"] |= scores_of_others(project, method, run.state, round)
+        if is_due:
+            played.record["metrics"] |= scores_of_others(project, run.method, run.state, round)
+
+    def after_training(self, run: RunContext) -> None:
+        """Score the last round, if a callback ended training after a round that was not scored."""
+        self.settle()
+        record = run.folder.journal.read(run.number)
+        if is_scored(record):
+            return
+        began, project = time.perf_counter(), run.project
+        round = run.round(run.number, SampledClients(run.setup.silos.clients), f"round {run.number}")
+        scores = _scores(run, round)
+        if not scores:  # no client has a model
+            return
+        record = with_scores(record, scores, project.silos, project.quantity)
+        record["metrics"] |= scores_of_others(project, run.method, run.state, round)
+        spent = {"round": time.perf_counter() - began, **round.tally.seconds}
+        seconds: dict[str, float] = record["seconds"]
+        record["seconds"] = seconds | {name: seconds.get(name, 0.0) + more for name, more in spent.items()}
+        run.scored_late = record
+
+
+def _scores(run: RunContext, round: RoundContext) -> list[Scores]:
+    project, method = run.project, run.method
+    model = scored_model(method, project.silos, run.state, round)
+    return scores_of(project, for_scored(project, method, model), round)
 
 
 @dataclass
@@ -69,7 +94,15 @@ class BestModel(Callback):
 
     def after_round(self, run: RunContext, played: PlayedRound) -> None:
         """See Callback."""
-        rank = run.project.quantity.rank(played.record["metrics"], "validation/")
+        self._save_if_best(run, played.record)
+
+    def after_training(self, run: RunContext) -> None:
+        """See Callback."""
+        if run.scored_late is not None:
+            self._save_if_best(run, run.scored_late)
+
+    def _save_if_best(self, run: RunContext, record: dict[str, Any]) -> None:
+        rank = run.project.quantity.rank(record["metrics"], "validation/")
         if rank > self.rank:
             self.rank, run.best_round = rank, run.number
             run.folder.save_best(run.state, run.number)
@@ -210,9 +243,12 @@ class RoundSaver(Callback):
         self._opened().put(played.record, run.state, run.memory, run.best_round, counts)
 
     def after_training(self, run: RunContext) -> None:
-        """See Callback."""
+        """Wait until the last round is on disk; a round that was scored late is written again, with its scores."""
         commits = self._opened()
         commits.settle()
+        if run.scored_late is not None:
+            commits.put(run.scored_late, run.state, run.memory, run.best_round, counts=lambda: None)
+            commits.settle()
         commits.__exit__(None, None, None)
 
     def on_error(self, run: RunContext, error: BaseException) -> None:

@@ -6,11 +6,10 @@ from pathlib import Path
 
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
-from flows.methods.context import on_cohorts
 from models.metrics.paired_difference import Difference, Stratum, difference
 from models.metrics.task_metrics import TaskMetrics
 from silos.cohort import Silos
-from tasks.execution.task_runner import Runner
+from tasks.execution.task_runner import Runner, cohort_calls
 from tasks.messages.score_messages import ClassCounts, CommonSums, PairedSums, PriorShiftScores
 from tasks.paired_outcomes import Kept, pair_common_rows, pair_outcomes, score_by_class, score_prior_shift
 
@@ -38,7 +37,7 @@ def compare_pairs(
 
 def counted(runner: Runner, silos: Silos, run: Kept) -> dict[str, list[int]]:
     """class to [right, rows] of all clients' own test rows."""
-    answers = on_cohorts(runner, score_by_class, silos, _STACK, run)
+    answers = runner.each(score_by_class, cohort_calls(silos, _STACK, runner.workers, run))
     messages: list[ClassCounts] = [message for cohort in answers for message in cohort]
     right, rows = (sum(getattr(m, name).numpy() for m in messages) for name in ("right", "rows"))
     return {name: [int(a), int(b)] for name, a, b in zip(silos.manifest.classes, right, rows, strict=True)}
@@ -46,7 +45,7 @@ def counted(runner: Runner, silos: Silos, run: Kept) -> dict[str, list[int]]:
 
 def by_prior_shift(runner: Runner, silos: Silos, run: Kept) -> dict[str, float]:
     """client to its accuracy on common test rows as its own classes count; without those that none of the rows has."""
-    answers = on_cohorts(runner, score_prior_shift, silos, _STACK, run)
+    answers = runner.each(score_prior_shift, cohort_calls(silos, _STACK, runner.workers, run))
     messages: list[PriorShiftScores] = [message for cohort in answers for message in cohort]
     values = {client: v for m in messages for client, v in zip(m.clients, m.accuracy.tolist(), strict=True)}
     return {client: value for client, value in values.items() if math.isfinite(value)}
@@ -57,7 +56,8 @@ def _over_own(
 ) -> list[Stratum]:
     """A stratum for each client that has such rows, in the order of listing."""
     strata: dict[str, Stratum] = {}
-    answers = on_cohorts(runner, pair_outcomes, silos, _STACK, first, second, classes=classes)
+    calls = cohort_calls(silos, _STACK, runner.workers, first, second, classes=classes)
+    answers = runner.each(pair_outcomes, calls)
     messages: list[PairedSums] = [message for cohort in answers for message in cohort]
     for m in messages:
         sums = (m.rows.tolist(), m.by_seed.tolist(), m.mean_squares.tolist(), m.squares.tolist())
@@ -67,7 +67,7 @@ def _over_own(
 
 def _over_common(runner: Runner, silos: Silos, first: Sequence[Kept], second: Sequence[Kept]) -> list[Stratum]:
     """Clients are no strata here: a row's difference is its mean over clients."""
-    answers = on_cohorts(runner, pair_common_rows, silos, _STACK, first, second)
+    answers = runner.each(pair_common_rows, cohort_calls(silos, _STACK, runner.workers, first, second))
     messages: list[CommonSums] = [message for cohort in answers for message in cohort]
     total = sum((m.sums for m in messages[1:]), messages[0].sums)
     return [Stratum.of(total.numpy() / len(silos.clients))]

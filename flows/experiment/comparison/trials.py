@@ -177,7 +177,7 @@ def _check_options(project: Project, method: str, options: dict[str, Any], setup
     params = project.params
     section = {**params.method, method: {**params.method.get(method, {}), **options}}
     try:
-        start_method(method_of(params.model_copy(update={"method": section}), method, project.root), setup)
+        start_method(method_of(params.model_copy(update={"method": section}), method), setup)
     except UserError as error:
         said = ", ".join(f"{key} {as_yaml(value)}" for key, value in options.items())
         raise UserError(f"{method} is tuned by {said}, with which it cannot be run: {error}") from None

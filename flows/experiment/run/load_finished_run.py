@@ -12,7 +12,6 @@ from flows.config.plugin_params import params_type
 from flows.config.validation_errors import nearest_hint
 from flows.experiment.evaluation import scored_model
 from flows.experiment.fit_standardizer import scaled_as
-from flows.experiment.plugin_loader import load
 from flows.experiment.project import Project, experiment
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.context import RoundContext
@@ -58,7 +57,7 @@ def finished_run(project: Project, run: str) -> FinishedRun:
         checkpoint = folder.load_best(done["rounds"], project.quantity) or checkpoint
     if checkpoint is None:
         raise UserError(f"{folder.checkpoint} is missing; {ANEW}.")
-    method = method_of(project.params, known["method"], project.root)
+    method = method_of(project.params, known["method"])
     round = RoundContext(checkpoint.round, setup, setup.silos.clients, (), PlainRunner(), private)
     model = scored_model(method, project.silos, checkpoint.state, round)
     return FinishedRun(folder, project, known["method"], known["seed"], checkpoint.round, model, private)
@@ -97,7 +96,7 @@ def _is_run(place: Path) -> bool:
 
 def _known(folder: RunFolder) -> dict[str, Any]:
     known: dict[str, Any] | None = read_json(
-        folder.path / "run.json", ANEW, ("method", "seed", "data_version", "params")
+        folder.path / "run.json", ANEW, ("method", "seed", "data_version", "params", "plugins")
     )
     assert known is not None, "looked for before"
     return known
@@ -105,14 +104,14 @@ def _known(folder: RunFolder) -> dict[str, Any]:
 
 def _as_then(project: Project, folder: RunFolder, known: dict[str, Any]) -> Project:
     """The project with the params of the run, computed on the CPU; UserError if its data are not there any more."""
-    held, method = dict(known["params"]), known["method"]
+    held, method = {**known["params"], "plugins": known["plugins"]}, known["method"]
     if held["model"].get("pretrained"):  # known by its hash, and not by its place
         held["model"] = {**held["model"], "pretrained": getattr(project.params.model, "pretrained", None)}
     held["engine"] = {**held["engine"], "device": "cpu"}
     held["comparison"] = {"methods": [method], "seeds": [known["seed"]], "reference": method}
     held["method"] = {method: held["method"]}
     try:
-        params = params_type(load(project.root, plugins_of(held))).model_validate(held)
+        params = params_type(project.plugin_files.load(plugins_of(held))).model_validate(held)
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(

@@ -63,7 +63,7 @@ def _params(identity: dict[str, Any]) -> dict[str, Any]:
 
 def _unused(project: Project, methods: Sequence[str]) -> dict[str, str]:
     """Options of all methods of a comparison, as text: MLflow's page draws a missing number next to the largest one."""
-    pages = {method: method_of(project.params, method, project.root) for method in methods}
+    pages = {method: method_of(project.params, method) for method in methods}
     return {
         f"method.{method}.{option}": "not used" for method, page in pages.items() for option in type(page).model_fields
     }

@@ -40,6 +40,19 @@ def round_record(
     }
 
 
+def is_scored(record: Mapping[str, Any]) -> bool:
+    """Return whether the model of this round was evaluated on any client."""
+    return any(column.startswith(("test/", "validation/")) for row in record["clients"].values() for column in row)
+
+
+def with_scores(record: dict[str, Any], scores: list[Scores], silos: Silos, quantity: TaskMetrics) -> dict[str, Any]:
+    """Return the record of a round that was not scored, with these scores."""
+    scored, rows = by_client(scores, quantity), record["clients"]
+    clients = sorted({*rows, *scored}, key=silos.index)
+    table = {c: {"role": silos.role(c), **rows.get(c, {}), **scored.get(c, {})} for c in clients}
+    return {**record, "clients": table, "metrics": {**record["metrics"], **metrics_of(scored, silos, quantity)}}
+
+
 def _agreement(report: RoundReport, silos: Silos) -> dict[str, float]:
     """How well the groups that a method made are the clients' laws: the adjusted Rand index (Hubert and Arabie 1985).
 

@@ -36,6 +36,7 @@ class RunContext:
         resumed_from: The round that this process goes on after.
         best_round: The best round so far, 0 if the state of the best round is not kept.
         stop_reason: Set by a callback to end training after this round; it is not kept in the checkpoint.
+        scored_late: The record of the last round, if it was scored after training, and is on disk without scores before.
         notes: Sentences on the run's rows and settings, which its result repeats.
         result: The content of result.json; empty before the end of the run.
         artifacts: Files, model and metrics that MLflow receives once, at the end.
@@ -58,6 +59,7 @@ class RunContext:
     began: float = field(default_factory=time.perf_counter)
     best_round: int = 0
     stop_reason: str = ""
+    scored_late: dict[str, Any] | None = None
     notes: list[Note] = field(default_factory=list)
     result: dict[str, Any] = field(default_factory=dict)
     artifacts: FinalArtifacts = field(default_factory=FinalArtifacts)

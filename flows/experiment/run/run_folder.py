@@ -35,6 +35,7 @@ _OWN = {
     "clients.csv",
     "delivered.json",
     "journal",
+    "on_end.json",
     "outcomes.json",
     "result.json",
     "run.json",
@@ -88,6 +89,11 @@ class RunFolder:
         return self.path / "result.json"
 
     @property
+    def on_end(self) -> Path:
+        """The last round when `on_end` of all of the user's callbacks was called; not there before."""
+        return self.path / "on_end.json"
+
+    @property
     def outcomes(self) -> Path:
         """Hashes of what each client keeps of its test rows."""
         return self.path / "outcomes.json"
@@ -121,20 +127,31 @@ class RunFolder:
         """One record a round."""
         return Journal(self.path / "journal")
 
-    def identify(self, asked: dict[str, Any], resume: bool, same_rows: SameRows = eq) -> dict[str, Any]:
-        """Who this run is, on disk before anything else; UserError if a resumed run is asked for other settings.
+    def identify(
+        self, asked: dict[str, Any], resume: bool, same_rows: SameRows = eq, noted: Mapping[str, Any] = NOTHING
+    ) -> dict[str, Any]:
+        """Write run.json before any other file, and return its content.
 
-        What a killed process had begun to write of the run's own files is deleted: these are the caller's alone to write.
-        A model that is being exported into the folder is not.
+        Of the run's own files, those that a killed process had begun to write are deleted: only the caller writes them. A
+        model that is being exported into the folder stays.
+
+        Args:
+            asked: The fingerprint of the run.
+            resume: Whether the run may be there already.
+            same_rows: Whether two data versions are the same to this run.
+            noted: What run.json also holds, and what may be another when the run is resumed.
+
+        Raises:
+            UserError: If the run to resume was started with another fingerprint.
         """
         own = [path for path, name in unfinished(self.path).items() if self.is_own(name)]
         for left in (*own, *unfinished(self.journal.folder)):
             left.unlink(missing_ok=True)  # MLflow's mark may be written by the thread of a run that has failed
         known = self.check(asked, same_rows) if resume else None
-        if known is None:
-            known = {**asked, "tag": secrets.token_hex(8)}
-            write_json(self.path / "run.json", known)
-        return known
+        identity = {**(known or {**asked, "tag": secrets.token_hex(8)}), **noted}
+        if identity != known:
+            write_json(self.path / "run.json", identity)
+        return identity
 
     def check(self, asked: dict[str, Any], same_rows: SameRows = eq) -> dict[str, Any] | None:
         """Who this run is, None if it was not started; UserError if it was started with other settings.

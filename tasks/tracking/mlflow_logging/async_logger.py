@@ -139,17 +139,24 @@ class MLflowLogger:
                 return
 
     def _deliver(self) -> None:
-        """Every checkpointed round that has no delivered mark yet."""
+        """Deliver every round on disk that has no delivered mark yet.
+
+        The last round is delivered again at the end, if it has more metrics by then: it may be scored after training.
+        """
         client = self._client()
         known = self._delivered()
         done = known["round"] if known.get("run") == self.run_id else 0  # the run is new there, and knows no round
         wanted = self._wanted
+        if done and done == wanted and self._stop.is_set():
+            done -= len(metric_entities(self._journal.read(done))) != known.get("metrics")
         if done >= wanted:
             return
-        metrics = [m for number in range(done + 1, wanted + 1) for m in metric_entities(self._journal.read(number))]
+        rounds = [metric_entities(self._journal.read(number)) for number in range(done + 1, wanted + 1)]
+        metrics = [metric for of_round in rounds for metric in of_round]
         for at in range(0, len(metrics), _BATCH):
             client.log_batch(self.run_id, metrics=metrics[at : at + _BATCH])
-        write_json(self._mark, {"round": wanted, "store": self._store, "run": self.run_id})
+        mark = {"round": wanted, "store": self._store, "run": self.run_id, "metrics": len(rounds[-1])}
+        write_json(self._mark, mark)
 
     def _delivered(self) -> dict[str, Any]:
         """Read which round of which run was delivered last to this store; empty if none was."""

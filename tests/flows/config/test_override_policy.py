@@ -63,6 +63,36 @@ PLACES = {
 }
 
 
+NESTED = """
+from flows.plugins import register_metric
+from pydantic import BaseModel
+
+
+class Step(BaseModel):
+    path: str = "plain"
+    inner: "list[list[Step]]" = []
+
+
+@register_metric("nested")
+def nested(logits, y, grid: list[list[Step]] = [], named: dict[str, tuple[Step, ...]] = {}):
+    return y
+"""
+
+
+def test_free_text_is_found_in_sections_at_any_depth_of_a_plugins_section(project):
+    (project / "nested.py").write_text(NESTED)
+    section = "{kind: nested, grid: [[], [{path: /a}, {inner: [[{path: /b}]]}]], named: {c: [{path: /d}]}}"
+    params = load_params(project, ["plugins=[nested.py]", f"evaluation.metrics=[{section}]"])
+    place = "evaluation.metrics.0"
+    assert dict(override_policy.free_text_values(params)) == {
+        "plugins": ["nested.py"],
+        f"{place}.grid.1.0.path": "/a",
+        f"{place}.grid.1.1.inner.0.0.path": "/b",
+        f"{place}.named.c": "c",
+        f"{place}.named.c.0.path": "/d",
+    }
+
+
 @pytest.fixture
 def here(project: Path, prefect: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project that is the current folder, with a file that tells if it was imported."""
@@ -169,11 +199,11 @@ def test_a_run_inside_a_run_is_no_outsider(from_outside):
 @pytest.mark.parametrize("override", PLACES)
 def test_whatever_form_an_override_has_its_places_are_seen(project, override):
     (project / "evil.py").write_text("")
-    assert PLACES[override] in dict(override_policy.free_text_values(load_params(project, [override]), project))
+    assert PLACES[override] in dict(override_policy.free_text_values(load_params(project, [override])))
 
 
 def test_params_as_they_are_shipped_set_no_place():
-    assert dict(override_policy.free_text_values(load_params(CHECKOUT), CHECKOUT)) == {}
+    assert dict(override_policy.free_text_values(load_params(CHECKOUT))) == {}
 
 
 def test_every_text_in_params_is_a_word_of_a_list_or_marked_but_for_these_places():

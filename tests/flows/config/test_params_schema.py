@@ -111,7 +111,7 @@ def test_a_mistake_is_answered_with_a_sentence_that_names_key_value_and_way_out(
 def test_whichever_method_is_asked_for_a_mistake_in_any_methods_section_is_told(project, override, asked):
     params = load_params(project, [override])
     with pytest.raises(UserError) as told:
-        method_of(params, asked, project)
+        method_of(params, asked)
     assert str(told.value) == f"params.yaml: {MISTAKES_OF_METHODS[override]}"
 
 
@@ -186,7 +186,7 @@ def test_a_section_whose_lines_are_all_commented_out_has_its_defaults(project):
     params = load_params(project)
     assert params.clients.fraction == 1.0
     assert params.engine.kind == "auto"
-    assert method_of(params, "fedprox", project) == FedProx()
+    assert method_of(params, "fedprox") == FedProx()
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_a_number_with_a_zero_before_it_is_decimal(project):
 )
 def test_true_is_no_number(project, override):
     with pytest.raises(UserError, match=r"^params\.yaml: .* is (True|False); it must be a (whole )?number\.$"):
-        method_of(load_params(project, [override]), "fedavg", project)
+        method_of(load_params(project, [override]), "fedavg")
 
 
 def test_what_looks_like_a_date_is_a_word(project):
@@ -360,7 +360,7 @@ def test_overrides_make_sections_that_the_file_left_out(project):
     (project / "params.yaml").write_text(yaml.safe_dump(raw))
     params = load_params(project, ["clients.dropout=0.5", "method.fedprox.proximal=0.25"])
     assert params.clients.dropout == 0.5
-    assert method_of(params, "fedprox", project).proximal == 0.25
+    assert method_of(params, "fedprox").proximal == 0.25
 
 
 def test_the_last_override_of_a_key_counts(project):
@@ -374,10 +374,10 @@ def test_a_users_own_method_may_be_named_anywhere(project):
     )
     (project / "mine.py").write_text(page)
     params = load_params(project, ["plugins=[mine.py]", "comparison.methods=[fedavg, mine]", "method.mine.x=4"])
-    assert method_of(params, "mine", project).x == 4
+    assert method_of(params, "mine").x == 4
     params = load_params(project, ["plugins=[mine.py]", "method.mine.x=four"])
     with pytest.raises(UserError) as told:
-        method_of(params, "mine", project)
+        method_of(params, "mine")
     assert str(told.value) == "params.yaml: method.mine.x is 'four'; it must be a whole number."
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flows.experiment.plugin_loader import load
+from flows.experiment.plugin_loader import PluginFiles
 from flows.methods.base import find_method
 from flows.methods.ditto import Ditto
 from flows.methods.fedavg import FedAvg
@@ -17,7 +17,7 @@ from models.training.optimizers import SGD, Adam
 from silos.errors import UserError
 
 EXAMPLES = {path.stem: str(path) for path in (Path(__file__).parents[3] / "docs" / "examples").glob("*.py")}
-PLUGINS = load(Path(), sorted(EXAMPLES.values()))
+PLUGINS = PluginFiles(Path()).load(sorted(EXAMPLES.values()))
 SIZES = {"a": 9, "b": 6, "c": 4}
 
 

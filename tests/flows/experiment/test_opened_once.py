@@ -168,6 +168,13 @@ def test_the_flow_has_the_plan_that_the_command_has_made(opened):
     assert wanted == before is not wanted  # it was made before data/ was locked
 
 
+def test_a_flow_of_other_overrides_keeps_what_it_leaves_in_the_same_scratch_folder(opened, tmp_path):
+    scratch = tmp_path / "scratch"
+    with replace(Project.open(), scratch=scratch).shared():
+        other = Project.open_shared(["training.rounds=1"], derived=True)
+    assert (other.scratch, other.derived, other.overrides) == (scratch, True, ["training.rounds=1"])
+
+
 def test_params_are_parsed_once(opened, monkeypatch):
     project = Project.open(["training.rounds=7"])
     monkeypatch.setattr(strict_yaml, "load", pytest.fail)

@@ -56,9 +56,7 @@ def test_every_member_of_an_ensemble_starts_from_the_file_with_a_head_of_its_own
             assert torch.equal(weights[f"0/{name}"], w), name
             assert torch.equal(weights[f"1/{name}"], w), name
     assert not torch.equal(weights["0/dense0.weight"], weights["1/dense0.weight"])
-    asked = fingerprint_of(
-        ensemble, ensemble.training_setup(0), method_of(ensemble.params, "fedavg", project), "fedavg"
-    )
+    asked = fingerprint_of(ensemble, ensemble.training_setup(0), method_of(ensemble.params, "fedavg"), "fedavg")
     assert asked["params"]["model"]["pretrained"].startswith("sha256:")
 
 
@@ -83,7 +81,7 @@ def test_a_run_resumes_with_the_same_file_anywhere_and_with_no_other(project, st
     file, name = project / "given.pth", "run-1"
     torch.save(states["resnet18"], file)
     before = opened(project)
-    asked = fingerprint_of(before, before.training_setup(0), method_of(before.params, "fedavg", project), "fedavg")
+    asked = fingerprint_of(before, before.training_setup(0), method_of(before.params, "fedavg"), "fedavg")
     assert asked["params"]["model"]["pretrained"] == f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
     RunFolder(project / "runs" / name / run_name("fedavg", 0)).identify(json.loads(json.dumps(asked)), resume=False)
     (project / "elsewhere").mkdir()
@@ -96,7 +94,7 @@ def test_a_run_resumes_with_the_same_file_anywhere_and_with_no_other(project, st
 
 def test_params_without_a_file_say_so_in_the_runs_record(project):
     fresh = opened(project, file="null")
-    asked = fingerprint_of(fresh, fresh.training_setup(0), method_of(fresh.params, "fedavg", project), "fedavg")
+    asked = fingerprint_of(fresh, fresh.training_setup(0), method_of(fresh.params, "fedavg"), "fedavg")
     assert asked["params"]["model"]["pretrained"] is None
 
 

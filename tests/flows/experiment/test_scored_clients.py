@@ -60,7 +60,7 @@ def test_how_many_are_scored_is_said_of_each_role_that_has_a_model(folder):
         scheme = ["{kind: equal, clients: 9}", "{kind: rotation, angles: [0, 60, 120]}", *roles]
         settings = [f"evaluation.clients={scored}", f"data.scheme=[{', '.join(scheme)}]"]
         opened = Project.open(settings, folder, derived=True)
-        return [note["sentence"] for note in notes_of_scores(opened, method_of(opened.params, method, folder))]
+        return [note["sentence"] for note in notes_of_scores(opened, method_of(opened.params, method))]
 
     fresh, unseen = "{kind: fresh, per_domain: 1}", "{kind: hold_out, domains: [rot120]}"
     assert said(2) == ["scored on 2 of 9 clients (evaluation.clients)."]

@@ -14,6 +14,7 @@ from flows.experiment.callbacks.callback import Callback, CallbackError, PlayedR
 from flows.experiment.callbacks.report_run import MLflowTracking, Progress, ResultFile
 from flows.experiment.callbacks.score_and_save import BestModel, ClientStateCleanup, Evaluation, RoundSaver
 from flows.experiment.project import Project
+from flows.experiment.run.round_record import is_scored
 from flows.experiment.run.run_context import RunContext, open_run
 from flows.experiment.run.run_folder import RunFolder
 from flows.experiment.run_identity import fingerprint_of
@@ -88,6 +89,27 @@ class Recorder(Callback):
 
     def rounds(self, hook: str) -> list[int]:
         return [number for _, called, number, _ in self.calls if called == hook]
+
+
+@dataclass
+class Stop(Callback):
+    """End training in a hook of a round."""
+
+    hook: str
+    at: int = 1
+
+    def before_training(self, run: RunContext) -> None:
+        self._stop("before_training", run)
+
+    def after_round(self, run: RunContext, played: PlayedRound) -> None:
+        self._stop("after_round", run)
+
+    def after_commit(self, run: RunContext, played: PlayedRound) -> None:
+        self._stop("after_commit", run)
+
+    def _stop(self, hook: str, run: RunContext) -> None:
+        if hook == self.hook and run.number >= self.at:
+            run.stop_reason = "enough"
 
 
 @pytest.fixture(scope="module")
@@ -222,8 +244,54 @@ def test_training_stops_after_the_first_round_whose_score_is_reached_also_when_r
     assert extra.rounds("after_commit") == [1]
     run, extra = open_toy(resume=True, stop_at=1e-9), Recorder()
     again = train(run, UserCallback("recorder", extra))
-    assert extra.hooks == ["before_training", "after_training", "on_end"]
+    assert extra.hooks == ["before_training", "after_training"]
     assert (again["rounds"], again["ended_by"]) == (1, "evaluation.stop_at")
+
+
+@pytest.mark.parametrize("report", ["last", "best"])
+@pytest.mark.parametrize("hook", ["after_round", "after_commit"])
+def test_the_last_round_is_scored_whoever_ends_the_run(open_toy, hook, report):
+    run = open_toy(every=10, report=report)
+    result = train(run, UserCallback("stop", Stop(hook)))
+    assert (result["ended_by"], result["reported_round"]) == ("enough", result["rounds"])
+    assert result["rounds"] < ROUNDS
+    assert_last_round_is_scored(run, result)
+
+
+def test_the_last_round_is_scored_also_if_a_resumed_run_is_ended_before_it_goes_on(open_toy):
+    with pytest.raises(CallbackError):
+        train(open_toy(every=10), UserCallback("fails", Recorder(fails="after_commit", at=1)))
+    run = open_toy(resume=True, every=10)
+    result = train(run, UserCallback("stop", Stop("before_training")))
+    assert (result["ended_by"], result["rounds"]) == ("enough", 1)
+    assert_last_round_is_scored(run, result)
+
+
+def test_a_callback_that_ends_the_run_before_its_first_round_leaves_a_result_of_one_round(open_toy):
+    result = train(open_toy(every=10), UserCallback("stop", Stop("before_training", at=0)))
+    assert (result["ended_by"], result["rounds"]) == ("enough", 1)
+
+
+def assert_last_round_is_scored(run: RunContext, result: dict[str, Any]) -> None:
+    """Its record and MLflow have the scores that the result has, and a scored run has the same ones."""
+    record = run.folder.journal.read(run.number)
+    assert is_scored(record)
+    assert record["metrics"]["accuracy/mean"] == result["metrics"]["accuracy/mean"]
+    assert record["seconds"]["evaluate"] > 0
+    history = connect(run.project.tracking).get_metric_history(result["mlflow_run_id"], "accuracy/mean")
+    assert {(one.step, one.value) for one in history} == {(run.number, record["metrics"]["accuracy/mean"])}
+    assert load_state(run.folder.checkpoint).state.sha256() == run.state.sha256()
+
+
+def test_a_late_score_is_written_down_as_a_score_in_time(open_toy):
+    late, in_time = open_toy(every=10), open_toy()
+    for run in (late, in_time):
+        train(run, UserCallback("stop", Stop("after_round")))
+    records = [run.folder.journal.read(1) for run in (late, in_time)]
+    assert late.scored_late is not None
+    assert in_time.scored_late is None
+    for key in ("metrics", "clients", "dropped"):
+        assert records[0][key] == records[1][key]
 
 
 @pytest.mark.parametrize("hook", ["before_training", "after_round", "after_commit", "after_training"])
@@ -255,6 +323,37 @@ def test_an_error_of_a_users_callback_at_the_end_leaves_a_finished_run(open_toy)
         train(run, UserCallback("mine", Recorder(fails="on_end", at=ROUNDS)))
     assert read_json(run.folder.result)["mlflow_run_id"]
     assert status(run) == "FINISHED"
+
+
+@pytest.mark.parametrize("fails", ["", "on_end"])
+def test_on_end_is_called_once_also_if_a_finished_run_is_delivered_to_mlflow_later(open_toy, fails):
+    run, first = open_toy(), Recorder(fails=fails, at=ROUNDS)
+    try:
+        train(run, UserCallback("mine", first))
+    except CallbackError:
+        assert fails
+    write_json(run.folder.result, {**read_json(run.folder.result), "mlflow_run_id": None})  # as if MLflow had been away
+    again = Recorder()
+    result = train(open_toy(resume=True), UserCallback("mine", again))
+    assert result["mlflow_run_id"] is not None
+    assert (first.rounds("on_end"), again.rounds("on_end")) == ([ROUNDS], [ROUNDS] if fails else [])
+
+
+class Finishing(Counting):
+    """Ends itself after the second round; round 1 is made the best."""
+
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
+        """See Method."""
+        after, report = super().run_round(state, round)
+        return (replace(after, finished="converged") if round.number == 2 else after), report
+
+
+def test_a_run_that_reports_its_best_round_says_how_the_last_one_ended(open_toy, monkeypatch):
+    run = open_toy(report="best")
+    run.method = Finishing()
+    monkeypatch.setattr(type(run.project.quantity), "rank", lambda *_: (1.0, 0.0))
+    result = train(run)
+    assert (result["reported_round"], result["rounds"], result["ended_by"]) == (1, 2, "converged")
 
 
 def test_an_error_while_another_is_handled_hides_nothing(open_toy, told):

@@ -196,4 +196,4 @@ def test_networks_of_a_method_that_no_memory_holds_are_told_before_they_are_made
     monkeypatch.setattr("silos.io.free_memory.free_bytes", lambda: 10**10)  # enough for what params alone ask for
     project = opened(f"method.{method}={options}", "model.hidden=[1000000]")
     with pytest.raises(UserError, match=rf"params\.yaml: method\.{method}.*: .* parameters takes .* are free here"):
-        method_of(project.params, method, project.root).init(project.training_setup(0))
+        method_of(project.params, method).init(project.training_setup(0))

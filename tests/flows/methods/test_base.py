@@ -5,7 +5,7 @@ import torch
 
 from flows.config.load_config import load_params
 from flows.config.method_settings import method_of
-from flows.experiment.plugin_loader import load
+from flows.experiment.plugin_loader import PluginFiles
 from flows.methods.base import (
     Method,
     RoundReport,
@@ -52,7 +52,7 @@ def test_every_page_is_one_method_with_words_and_options_that_have_defaults(name
 
 def test_the_list_has_the_first_line_of_every_page_whether_it_is_imported_or_not(tmp_path):
     (tmp_path / "half.py").write_text(PAGE)
-    plugins = load(tmp_path, ["half.py"])
+    plugins = PluginFiles(tmp_path).load(["half.py"])
     described = [describe_method(name, plugins) for name in method_names(plugins)]
     assert method_summaries(plugins) == [{key: one[key] for key in ("method", "summary")} for one in described]
 
@@ -70,7 +70,7 @@ def test_an_unknown_name_is_answered_with_the_nearest():
 
 def test_a_users_own_page_joins_and_runs(tmp_path, make_problem, play):
     (tmp_path / "half_way.py").write_text(PAGE)
-    plugins = load(tmp_path, ["half_way.py"])
+    plugins = PluginFiles(tmp_path).load(["half_way.py"])
     assert "half_way" in method_names(plugins)
     page = find_method("half_way", plugins)(step=0.25)
     assert describe_method("half_way", plugins)["options"] == {"step": 0.5}
@@ -83,13 +83,13 @@ def test_a_users_own_page_joins_and_runs(tmp_path, make_problem, play):
 
 def test_a_plugin_that_is_not_there_or_registers_no_method_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"plugins\.0: got .*mine\.py, expected a Python file \(\.py\) that is there\."):
-        load(tmp_path, ["mine.py"])
+        PluginFiles(tmp_path).load(["mine.py"])
     (tmp_path / "empty.py").write_text("x = 1\n")
     with pytest.raises(UserError, match="there is no method 'empty'"):
-        find_method("empty", load(tmp_path, ["empty.py"]))
+        find_method("empty", PluginFiles(tmp_path).load(["empty.py"]))
     (tmp_path / "none.py").write_text("from flows.plugins import register_method\nregister_method('none')(print)\n")
     with pytest.raises(UserError, match=r"method 'none': got .*print.*, expected a class that extends Method"):
-        find_method("none", load(tmp_path, ["none.py"]))
+        find_method("none", PluginFiles(tmp_path).load(["none.py"]))
 
 
 OPENING = (
@@ -127,7 +127,7 @@ def test_an_own_page_that_python_refuses_is_told_with_file_line_and_its_message(
     content, message = BROKEN[case]
     (tmp_path / "mine.py").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError, match=message) as told:
-        find_method("mine", load(tmp_path, ["mine.py"]))
+        find_method("mine", PluginFiles(tmp_path).load(["mine.py"]))
     assert "\n" not in str(told.value)
     assert len(str(told.value)) < 500 + len(str(tmp_path))
 
@@ -137,7 +137,7 @@ def test_an_own_page_that_is_no_python_file_is_told(name, tmp_path):
     (tmp_path / "mine.txt").write_text(PAGE)
     (tmp_path / "folder.py").mkdir()
     with pytest.raises(UserError, match=r"plugins\.0: (got|cannot)"):
-        load(tmp_path, [name])
+        PluginFiles(tmp_path).load([name])
 
 
 @pytest.mark.parametrize(
@@ -150,23 +150,23 @@ def test_an_own_page_that_is_no_python_file_is_told(name, tmp_path):
 def test_options_that_have_no_default_or_cannot_be_listed_are_told(body, message, tmp_path):
     (tmp_path / "mine.py").write_text(OPENING + body)
     with pytest.raises(UserError, match=message):
-        describe_method("mine", load(tmp_path, ["mine.py"]))
+        describe_method("mine", PluginFiles(tmp_path).load(["mine.py"]))
 
 
 def test_an_own_page_needs_no_words_of_its_own(tmp_path):
     (tmp_path / "mine.py").write_text(OPENING + "x: int = 1\n")
-    assert describe_method("mine", load(tmp_path, ["mine.py"]))["summary"] == ""
+    assert describe_method("mine", PluginFiles(tmp_path).load(["mine.py"]))["summary"] == ""
 
 
 def test_what_an_own_page_prints_at_import_is_not_in_the_answer(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(f"print('hello')\n{OPENING}x: int = 1\n")
-    find_method("mine", load(tmp_path, ["mine.py"]))
+    find_method("mine", PluginFiles(tmp_path).load(["mine.py"]))
     assert capsys.readouterr() == ("", "hello\n")
 
 
 def test_an_own_page_that_cannot_start_is_told_with_file_line_and_message(tmp_path, make_problem):
     (tmp_path / "mine.py").write_text(OPENING + "def init(self, setup):\n        return 1 / 0\n")
-    page = find_method("mine", load(tmp_path, ["mine.py"]))()
+    page = find_method("mine", PluginFiles(tmp_path).load(["mine.py"]))()
     with pytest.raises(UserError, match=r"mine\.py, line 6: ZeroDivisionError: division by zero; mend the page\."):
         start_method(page, make_problem({"a": 6}))
 
@@ -178,7 +178,7 @@ def test_an_own_page_whose_check_of_options_fails_is_told_with_file_and_line(pro
     with pytest.raises(
         UserError, match=r"mine\.py, line 9: TypeError: object of type 'int' has no len\(\); mend the page\."
     ):
-        method_of(params, "mine", project)
+        method_of(params, "mine")
 
 
 @pytest.mark.parametrize(
@@ -208,4 +208,4 @@ def test_a_page_is_one_file_and_finds_no_module_beside_it(tmp_path):
     (tmp_path / "page_with_a_helper.py").write_text(f"import helper_beside_it\n{PAGE}")
     (tmp_path / "helper_beside_it.py").write_text("")
     with pytest.raises((UserError, ModuleNotFoundError), match="No module named 'helper_beside_it'"):
-        load(tmp_path, ["page_with_a_helper.py"])
+        PluginFiles(tmp_path).load(["page_with_a_helper.py"])

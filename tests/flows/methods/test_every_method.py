@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flows.experiment.plugin_loader import load
+from flows.experiment.plugin_loader import PluginFiles
 from flows.methods.base import Method, find_method, method_names
 from models import prng
 from models.server_state import ClientStateRefs
@@ -26,7 +26,7 @@ ROWS = {"one_class": "same"}
 
 
 EXAMPLES = {path.stem: str(path) for path in (Path(__file__).parents[3] / "docs" / "examples").glob("*.py")}
-PLUGINS = load(Path(), sorted(EXAMPLES.values()))
+PLUGINS = PluginFiles(Path()).load(sorted(EXAMPLES.values()))
 
 
 ONE_FOR_ALL = {"fedbn"}  # clients differ where networks normalise, and the one here does not

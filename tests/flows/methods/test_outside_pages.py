@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flows.experiment.plugin_loader import load
+from flows.experiment.plugin_loader import PluginFiles
 from flows.methods.base import find_method
 from flows.methods.fedavg import FedAvg
 from models.networks.deep_ensemble import DeepEnsemble
@@ -21,7 +21,7 @@ from silos.cohort import Stack, open_stack
 from tasks.execution.load_client_data import load_streams
 
 PAGES = {path.stem: str(path) for path in (Path(__file__).parents[3] / "docs" / "examples").glob("*.py")}
-PLUGINS = load(Path(), sorted(PAGES.values()))
+PLUGINS = PluginFiles(Path()).load(sorted(PAGES.values()))
 SIZES = {"lyon": 40, "oslo": 30, "rome": 23}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flows.experiment.plugin_loader import load
+from flows.experiment.plugin_loader import PluginFiles
 from flows.methods.base import find_method
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP, dense_weights, drop
@@ -24,7 +24,7 @@ from tasks.tracking.result_tables import by_client
 pytestmark = pytest.mark.slow
 
 PAGES = {path.stem: str(path) for path in (Path(__file__).parents[3] / "docs" / "examples").glob("*.py")}
-PLUGINS = load(Path(), sorted(PAGES.values()))
+PLUGINS = PluginFiles(Path()).load(sorted(PAGES.values()))
 SIZES = {"oslo": 24, "lyon": 17, "rome": 12, "bonn": 11}
 DOMAINS = {"oslo": "north", "lyon": "south", "rome": "south", "bonn": "north"}
 CENTRES = {"start": "centres", "warm_up": 1, "words": 3}

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from flows.servers.prefect_server import PrefectServer
+from flows.servers.prefect_server import PrefectServer, _bound
 
 pytestmark = pytest.mark.slow
 
@@ -62,6 +62,15 @@ def test_a_server_without_room_for_its_tables_is_told(tmp_path, small_disk, fill
         process = start(tmp_path / "disk")
         said = process.communicate(timeout=200)[1].strip().splitlines()[-1]
     assert said.endswith(f"/.prefect does not answer: the file system {tmp_path / 'disk'} is full; free some space.")
+
+
+def test_servers_that_start_at_the_same_time_do_not_share_a_port():
+    with _bound(None, own=False) as first:
+        port = first.getsockname()[1]
+        with _bound(port, own=False) as second:
+            assert second.getsockname()[1] != port
+        with pytest.raises(OSError, match="in use"):
+            _bound(port, own=True)
 
 
 def test_the_port_is_the_servers_before_it_runs(tmp_path, monkeypatch):

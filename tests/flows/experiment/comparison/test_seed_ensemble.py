@@ -25,7 +25,7 @@ def member(project):
 
 def _member(project, report, reported, validation):
     opened = Project.open([f"evaluation.report={report}"], project, derived=True)
-    page = method_of(opened.params, "fedavg", opened.root)
+    page = method_of(opened.params, "fedavg")
     start = page.init(opened.training_setup(0))
 
     def state(number: int) -> ServerState:
@@ -66,7 +66,7 @@ def test_the_means_of_an_ensemble_are_over_federated_clients(project, monkeypatc
     """Fresh clients train in no member."""
     fresh = "data.scheme=[{kind: equal, clients: 6}, {kind: fresh, per_domain: 3}]"
     opened = Project.open([fresh], project, derived=True)
-    page = method_of(opened.params, "fedavg", opened.root)
+    page = method_of(opened.params, "fedavg")
     members = []
     for seed in (0, 1):
         folder = RunFolder(opened.runs / "compare-x" / f"fedavg-seed{seed}")

@@ -18,7 +18,7 @@ def params_of(project: Path) -> Any:
 
     def ticket_of(kind: str, methods: list[str], method: str) -> dict[str, Any]:
         folder = RunFolder(opened.runs / new_experiment(opened, kind, {"methods": methods}) / f"{method}-seed0")
-        page = method_of(opened.params, method, project)
+        page = method_of(opened.params, method)
         identity = {"method": method, "seed": 0, "tag": "t", "data_version": "v"}
         identity["params"] = {"training": {"rounds": 3}, "method": page.model_dump(mode="json")}
         return dict(run_spec(opened, page, identity, folder).params)

@@ -195,6 +195,18 @@ def test_a_mark_of_another_run_or_store_is_not_taken_for_this_ones(spoilt, deliv
     assert read_json(mark)["run"] == second.run_id
 
 
+def test_metrics_that_the_last_round_gets_after_its_delivery_are_delivered_at_the_end(deliver, play, tmp_path):
+    uri, journal = f"sqlite:///{tmp_path}/mlflow.db", Journal(tmp_path / "journal")
+    delivery = deliver(uri, "late")
+    play(delivery, range(1, 4))
+    wait_for(lambda: (read_json(tmp_path / "delivered.json") or {}).get("round") == 3)
+    record = journal.read(3)
+    write_bytes(*journal.file({**record, "metrics": {**record["metrics"], "loss/mean": 0.5}}))
+    assert delivery.finish(FinalArtifacts()) is not None
+    assert [metric.value for metric in connect(uri).get_metric_history(delivery.run_id, "loss/mean")] == [0.5]
+    assert_whole(uri, "late", delivery.run_id, 3, without={("loss/train", 2)}, also={"loss/mean"})
+
+
 def drop(database: Path, run_id: str | None, metric: str) -> None:
     """Makes the store forget a metric of a run."""
     with sqlite3.connect(database) as opened:
