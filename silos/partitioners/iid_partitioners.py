@@ -46,7 +46,7 @@ def equal(step: Equal, rows: Rows, at: At) -> Owners:
     enough_rows(rows, step.clients, 1, at)
     rng = at.stream()
     owner = np.empty(len(rows.y), np.int64)
-    for part in rows.split_indices():
+    for part in rows.parts():
         for client, dealt in enumerate(np.array_split(rng.permutation(part), step.clients)):
             owner[dealt] = client
     return Owners.counted(owner, step.clients)
@@ -62,7 +62,7 @@ def quantity(step: Quantity, rows: Rows, at: At) -> Owners:
     rng = at.stream()
     shares = dirichlet_shares(rng, step.beta, step.clients)
     owner = np.empty(len(rows.y), np.int64)
-    for index, part in enumerate(rows.split_indices()):
+    for index, part in enumerate(rows.parts()):
         sure = step.clients if index == 0 else 0
         order = rng.permutation(part)
         owner[order[:sure]] = np.arange(sure)
@@ -94,7 +94,7 @@ def by_share(count: int, shares: np.ndarray) -> np.ndarray:
 
 def enough_rows(rows: Rows, clients: int, min_rows: int, at: At) -> None:
     """Raises UserError where the training rows cannot give each client min_rows."""
-    count = len(rows.split_indices()[0])
+    count = len(rows.parts()[0])
     if clients * min_rows > count:
         raise at.error(
             f"asks for {clients} clients with at least {min_rows} row{'s' * (min_rows > 1)} each, and there are {count} "

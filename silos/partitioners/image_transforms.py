@@ -83,7 +83,7 @@ def rotation(step: Rotation, made: Partition, at: At) -> Partition:
         angle = step.angles[block] + 0.0  # no domain "rot-0"
         turned = rotate(client.x, angle, step.centre)
         clients.append(replace(client, x=turned, domain=labelled(client.domain, f"rot{angle:g}")))
-    return replace(made, clients=Clients.concatenate(clients))
+    return replace(made, clients=Clients.of(clients))
 
 
 def permute_pixels(step: PermutePixels, made: Partition, at: At) -> Partition:
@@ -101,7 +101,7 @@ def permute_pixels(step: PermutePixels, made: Partition, at: At) -> Partition:
         flat = client.x.reshape(len(client.x), height * width, *client.x.shape[3:])
         x = flat[:, orders[block]].reshape(client.x.shape)
         clients.append(replace(client, x=x, domain=labelled(client.domain, f"pixels{block}")))
-    return replace(made, clients=Clients.concatenate(clients))
+    return replace(made, clients=Clients.of(clients))
 
 
 def _size(does: str, made: Partition, at: At) -> tuple[int, int]:

@@ -19,7 +19,7 @@ def dirichlet(step: Dirichlet, rows: Rows, at: At) -> Owners:
     _has_classes(rows, at)
     enough_rows(rows, step.clients, step.min_rows, at)
     rng = at.stream()
-    train, *others = rows.split_indices()
+    train, *others = rows.parts()
     members = _by_class(rows, train)
     for _ in range(ATTEMPTS):
         owner = np.empty(len(rows.y), np.int64)
@@ -45,7 +45,7 @@ def shards(step: Shards, rows: Rows, at: At) -> Owners:
     Networks from Decentralized Data" (2017), section 3: 100 clients with two shards of 300 digits.
     """
     _has_classes(rows, at)
-    train, *others = rows.split_indices()
+    train, *others = rows.parts()
     count = step.clients * step.shards_per_client
     if count > len(train):
         raise at.error(
@@ -83,7 +83,7 @@ def balanced(step: Balanced, rows: Rows, at: At) -> Owners:
     by_group = [(codes, np.flatnonzero(block == index)) for index, codes in enumerate(groups)]
     own = {"test": _digits_by_client(step, rows, at)} if step.authors_own_test else {}
     owner = np.full(len(rows.y), -1, np.int64)
-    for part in rows.split_indices():
+    for part in rows.parts():
         order = part if step.authors_deal else rng.permutation(part)
         to_all = int(len(part) * step.percent / 100)
         dealt = to_all // step.clients * step.clients if step.authors_deal else to_all
@@ -109,7 +109,7 @@ def classes_per_cluster(step: ClassesPerCluster, rows: Rows, at: At) -> Owners:
     rng = at.stream()
     block = blocks(step.clients, len(clusters))
     owner = np.full(len(rows.y), -1, np.int64)
-    for part in rows.split_indices():
+    for part in rows.parts():
         cluster = np.full(len(rows.y), -1, np.int64)
         for code, of_class in enumerate(_by_class(rows, part)):
             seen = [index for index, codes in enumerate(clusters) if code in codes]

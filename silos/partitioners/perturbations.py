@@ -46,7 +46,7 @@ def noise(step: Noise, made: Partition, at: At) -> Partition:
         common = replace(common, x=_noisy(common, drawn, step.clip))
     elif common is not None and not step.clip:
         common = replace(common, x=_noisy(common, np.zeros(1), step.clip))
-    return replace(made, clients=Clients.concatenate(clients), common=common)
+    return replace(made, clients=Clients.of(clients), common=common)
 
 
 def permute_labels(step: PermuteLabels, made: Partition, at: At) -> Partition:
@@ -63,7 +63,7 @@ def permute_labels(step: PermuteLabels, made: Partition, at: At) -> Partition:
     clients = []
     for client, block in with_block:
         clients.append(replace(client, y=permutations[block][client.y], domain=labelled(client.domain, f"perm{block}")))
-    return replace(made, clients=Clients.concatenate(clients))
+    return replace(made, clients=Clients.of(clients))
 
 
 def merge_labels(step: MergeLabels, made: Partition, at: At) -> Partition:
@@ -91,7 +91,7 @@ def merge_labels(step: MergeLabels, made: Partition, at: At) -> Partition:
         domain = labelled(client.domain, f"merge{block}") if len(step.into) > 1 else client.domain
         clients.append(replace(client, y=codes[block][client.y], domain=domain))
     common = None if made.common is None else replace(made.common, y=codes[0][made.common.y])
-    return replace(made, clients=Clients.concatenate(clients), classes=classes, common=common)
+    return replace(made, clients=Clients.of(clients), classes=classes, common=common)
 
 
 def imbalance(step: Imbalance, made: Partition, at: At) -> Partition:
@@ -106,7 +106,7 @@ def imbalance(step: Imbalance, made: Partition, at: At) -> Partition:
         kept = _thinned(client, codes, step.ratio, at.stream(client.name))
         left_out += int((~kept).sum())
         clients.append(client.take(kept))
-    return replace(made, clients=Clients.concatenate(clients), left_out=left_out)
+    return replace(made, clients=Clients.of(clients), left_out=left_out)
 
 
 def _drawn(step: Noise, sd: float, rows: ClientRows | Rows, rng: np.random.RandomState) -> np.ndarray:

@@ -44,7 +44,7 @@ def take_common(rows: Rows, params: SplitParams, seed: int) -> tuple[Rows, Rows 
             taken += count
         common |= marked
     owned = rows.take(~common)
-    if len(owned.split_indices()[0]) == 0:
+    if len(owned.parts()[0]) == 0:
         raise UserError(
             f"params.yaml: data.split takes all {len(candidates)} rows that could train for common ones; lower "
             "data.split.test or validation."
@@ -143,7 +143,7 @@ def subsample_source(step: Subsample, rows: Rows, split: SplitParams, at: At) ->
             "data.split.test_rows to common, put the step after the one that makes clients, or mark rows as test in the "
             "source."
         )
-    train = rows.split_indices()[0]
+    train = rows.parts()[0]
     stays = np.ones(len(rows.y), bool)
     stays[train] = _stay(step, rows.y[train], rows.classes, at)
     return rows.take(stays)
@@ -169,7 +169,7 @@ def subsample(step: Subsample, made: Partition, at: At) -> Partition:
         stays[mine] = part
         clients.append(client.take(stays))
     left_out = made.left_out + len(labels) - int(sum(part.sum() for part in parts))
-    return replace(made, clients=Clients.concatenate(clients), left_out=left_out)
+    return replace(made, clients=Clients.of(clients), left_out=left_out)
 
 
 def _stay(step: Subsample, labels: np.ndarray, classes: list[str], at: At) -> np.ndarray:

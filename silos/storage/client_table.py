@@ -64,7 +64,7 @@ class ClientTable(InColumns[ClientEntry]):
     def __len__(self) -> int:
         return len(self.names)
 
-    def record(self, at: int) -> ClientEntry:
+    def one(self, at: int) -> ClientEntry:
         """See InColumns."""
         file = int(self.file[at])
         first, end = self._before[self.first[file]], self._before[self.first[file + 1]]

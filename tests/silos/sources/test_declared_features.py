@@ -159,7 +159,7 @@ def partition(x: np.ndarray, missing: np.ndarray | None, *features: Feature) -> 
     y = np.zeros(len(x), np.int64)
     clients = [ClientRows("c", "", x[c], y[c], missing=None if missing is None else missing[c]) for c in cuts]
     common = Rows(x[3:], y[3:], ["0"], missing=None if missing is None else missing[3:])
-    return Partition(Clients.concatenate(clients), ["0"], common, features=features)
+    return Partition(Clients.of(clients), ["0"], common, features=features)
 
 
 @given(
