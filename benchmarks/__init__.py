@@ -1,4 +1,4 @@
-"""Workloads, reference loops and peer frameworks that `siloflow bench` measures against.
+"""Measure siloflow against reference loops and peer frameworks.
 
 A part of a checkout, not of an installed siloflow.
 """

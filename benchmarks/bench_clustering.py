@@ -1,4 +1,4 @@
-"""What it costs to make groups of clients by the common rows that they are right on: on the server, and in a whole round."""
+"""Measure the cost of clustering clients by the common rows that they classify correctly, on the server and in a round."""
 
 import time
 import tracemalloc
@@ -29,12 +29,12 @@ _METHODS: dict[str, dict[str, Any]] = {
         "local_rounds": 1,
         "threshold": 0.0,
         "regroup_every": 1,
-    },  # one group: what FedAvg does, and regrouping
+    },  # one group: FedAvg and regrouping
 }
 
 
 def regroup_cost(repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """The overlaps and groups of 100 and of 1,000 clients on 10,000 rows, and rounds with and without regrouping."""
+    """Measure overlaps and groups of 100 and 1,000 clients on 10,000 rows, and rounds with and without regrouping."""
     return {
         "rows": ROWS,
         "repeats": repeats,
@@ -44,9 +44,9 @@ def regroup_cost(repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _server(clients: int, repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Seconds and the peak of what Python and NumPy allocate, as tracemalloc sees it, of the step `overlap`.
+    """Measure seconds and peak memory (by tracemalloc) of the step `overlap`.
 
-    Memory is of a call of its own: to watch it takes time.
+    Memory is measured in a separate call, since tracemalloc takes time.
     """
     say(f"{clients} clients: overlaps and groups on {ROWS} rows")
     torch.set_num_threads(1)
@@ -71,7 +71,7 @@ def _server(clients: int, repeats: int, say: Callable[[str], None]) -> dict[str,
 
 
 def _answers(clients: int) -> CorrectnessBits:
-    """Clients of ten groups, each with a tenth of the rows; a client is right on most of its group's, and on few others."""
+    """Draw the answers of clients of ten groups: correct on most rows of the group, and on few others."""
     draw = np.random.default_rng(0)
     own = np.arange(clients)[:, None] % _GROUPS == np.arange(ROWS) % _GROUPS
     right = draw.random((clients, ROWS), np.float32) < np.where(own, 0.97, 0.02)
@@ -80,7 +80,7 @@ def _answers(clients: int) -> CorrectnessBits:
 
 
 def _rounds(clients: int, repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """FedAvg and the same with groups made anew in every round, in turns; all are in one group."""
+    """Time FedAvg, and the same with regrouping in every round, in turns; all clients are in one group."""
     with scratch() as root:
         _prepare(root, clients)
         whole: dict[str, list[float]] = {name: [] for name in _METHODS}
@@ -106,7 +106,7 @@ def _rounds(clients: int, repeats: int, say: Callable[[str], None]) -> dict[str,
 
 
 def _prepare(root: Path, clients: int) -> None:
-    """params.yaml, random pixels and labels, and the silos made of them."""
+    """Write params.yaml, random pixels and labels, and partition them."""
     draw = np.random.default_rng(0)
     count = clients * TRAINED + ROWS
     x = draw.integers(0, 256, (count, 28, 28), dtype=np.uint8)
@@ -137,7 +137,7 @@ def _prepare(root: Path, clients: int) -> None:
 
 
 def _seconds(root: Path, method: str) -> list[dict[str, float]]:
-    """Of each round but the first and the last: its own, and those of its tasks."""
+    """Run a method, and return the seconds of each round but the first and the last, and of its tasks."""
     result, _ = command(root, "run", method, "--json")
     records = RunFolder(root / result["folder"]).rounds(result["rounds"])
     return [dict(record["seconds"]) for record in records[1:-1]]

@@ -1,4 +1,4 @@
-"""What a codebook costs beside the same network without one: numbers to learn, and milliseconds of a training step."""
+"""Measure the cost of a codebook against the same network without one: parameters, and milliseconds of a step."""
 
 import time
 from collections.abc import Callable
@@ -23,7 +23,7 @@ _ENCODERS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
 
 
 def overhead(repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """For each encoder of the paper's widths: parameters, and the median over turns of forward and backward of 32 rows.
+    """Measure parameters and the median time of forward and backward of 32 rows, for each encoder of the paper's widths.
 
     FedAvg's network and UEFL's with 256 words take turns in one process, on one torch thread.
     """
@@ -55,7 +55,7 @@ def overhead(repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _step(network: Any, shape: tuple[int, ...]) -> Callable[[], None]:
-    """Forward and backward of one batch of random rows."""
+    """Return a function that runs forward and backward of one batch of random rows."""
     weights = broadcast_weights(network.init(server_stream(0, 0, "init")), 1)
     draw = torch.Generator().manual_seed(0)
     x, y = torch.rand(1, _ROWS, *shape, generator=draw), torch.arange(_ROWS)[None] % 10

@@ -1,4 +1,4 @@
-"""The command `siloflow bench`: times of whole rounds beside a plain loop, and what single parts cost."""
+"""Define the command `siloflow bench`: time whole rounds against a plain loop, and measure single parts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -60,17 +60,17 @@ def bench(
         else:
             from benchmarks.run_benchmark import bench as contest
 
-            asked = "".join([f" --repeats {repeats}", *(f" --peer {name}" for name in peer or [])])
+            options = "".join([f" --repeats {repeats}", *(f" --peer {name}" for name in peer or [])])
             measured = contest(
-                workloads or [], repeats, peer or [], session.say, lambda one: keep(one["workload"], one, asked)
+                workloads or [], repeats, peer or [], session.say, lambda one: keep(one["workload"], one, options)
             )
             session.answer(measured, _print("bench"))
 
 
 def _keeper(root: Path, wanted: bool) -> Any:
-    """Keeps what a benchmark measured, if that is wanted, and answers it.
+    """Return a function that records a measurement, if that is wanted, and returns it.
 
-    How busy the machine is, and whether the records are whole, is seen before.
+    The load of the machine is measured, and the records are read, before the benchmark starts.
     """
     from benchmarks.bench_results import BenchRecords, busy_cores
 
@@ -80,8 +80,8 @@ def _keeper(root: Path, wanted: bool) -> Any:
 
     def keep(name: str, measured: Any, options: str = "") -> Any:
         if wanted:
-            asked = f"--{name}" if name.islower() else name
-            records.keep(name, f"siloflow bench {asked}{options}", measured)
+            argument = f"--{name}" if name.islower() else name
+            records.keep(name, f"siloflow bench {argument}{options}", measured)
         return measured
 
     return keep

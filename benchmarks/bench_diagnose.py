@@ -1,4 +1,4 @@
-"""What a diagnosis of very many silos costs: at a client, on the wire and on the server; and what other ways would."""
+"""Measure the cost of diagnosing many silos, at a client, on the wire and on the server, and of other methods."""
 
 import time
 import tracemalloc
@@ -21,12 +21,12 @@ from tasks.messages.diagnosis_messages import ShiftNumbers
 
 CLIENTS, ROWS, FEATURES, CLASSES = 1000, 500, 100, 10
 LAWS = 5
-TIMED_FEATURES = 5  # of the printed rule, which takes as long for each
-TIMED_PAIRS = 100  # of FedWaD
+TIMED_FEATURES = 5  # for the printed rule, which takes equally long for each
+TIMED_PAIRS = 100  # for FedWaD
 
 
 def diagnose_cost(say: Callable[[str], None]) -> dict[str, Any]:
-    """Clients of five laws, and whether these were found; extrapolated is what the names say."""
+    """Diagnose clients of five laws; keys with `extrapolated` are not measured."""
     torch.set_num_threads(1)
     layout = Layout(
         tuple(f"x{at}" for at in range(FEATURES)),
@@ -37,8 +37,8 @@ def diagnose_cost(say: Callable[[str], None]) -> dict[str, Any]:
         CLASSES,
     )
     say(f"{CLIENTS:,} clients of {ROWS} rows tell counts and moments")
-    told, seconds = _told(layout)
-    message = ShiftNumbers(_names(), *(torch.from_numpy(part) for part in _parts(told)))
+    summaries, seconds = _summaries(layout)
+    message = ShiftNumbers(_names(), *(torch.from_numpy(part) for part in _parts(summaries)))
     pairs = CLIENTS * (CLIENTS - 1) // 2
     say(f"the server compares {pairs:,} pairs")
     start = time.perf_counter()
@@ -57,23 +57,23 @@ def diagnose_cost(say: Callable[[str], None]) -> dict[str, Any]:
         "bytes_of_a_client": {"told": message.bytes_up // CLIENTS, "rows": 4 * ROWS * (FEATURES + 1)},
         "groups": [len(group) for group in found.groups],
         "laws_found": sorted(map(sorted, found.groups)) == [list(range(at, CLIENTS, LAWS)) for at in range(LAWS)],
-        "printed_rule": _printed(told, layout, say),
+        "printed_rule": _printed(summaries, layout, say),
         "fedwad": _fedwad(pairs, say),
     }
 
 
-def _told(layout: Layout) -> tuple[Summaries, list[float]]:
-    told, seconds = [], []
+def _summaries(layout: Layout) -> tuple[Summaries, list[float]]:
+    summaries, seconds = [], []
     for client in range(CLIENTS):
         x, y = _rows(client, ROWS)
         start = time.perf_counter()
-        told.append(summary(x, y, np.arange(len(y)), layout))
+        summaries.append(summary(x, y, np.arange(len(y)), layout))
         seconds.append(time.perf_counter() - start)
-    return joined(told), seconds
+    return joined(summaries), seconds
 
 
 def _rows(client: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Client c is of law c mod 5: plain; three features moved; labels renamed; few of half the labels; a feature wider."""
+    """Draw a client of law c mod 5: plain, three features shifted, labels renamed, half the labels rare, a feature wider."""
     draw, law = np.random.default_rng([22, client]), client % LAWS
     centres = 0.3 * np.random.default_rng(22).normal(size=(CLASSES, FEATURES))
     shares = np.where(np.arange(CLASSES) < CLASSES // 2, 1.0, 0.2 if law == 3 else 1.0)
@@ -88,12 +88,12 @@ def _names() -> tuple[str, ...]:
     return tuple(f"c{at:05d}" for at in range(CLIENTS))
 
 
-def _parts(told: Summaries) -> tuple[np.ndarray, ...]:
-    return told.rows, told.labels, told.counts, told.moments
+def _parts(summaries: Summaries) -> tuple[np.ndarray, ...]:
+    return summaries.rows, summaries.labels, summaries.counts, summaries.moments
 
 
 def _peak(message: ShiftNumbers, layout: Layout) -> int:
-    """The most that Python and NumPy hold beyond what was told, as tracemalloc sees it; to watch it takes time."""
+    """Measure the peak memory beyond the messages, by tracemalloc, in a separate call since it takes time."""
     tracemalloc.start()
     try:
         compare_silos.fn([message], Query("bench", layout), "guarded", Readings(grid="federation"), lambda _: None)
@@ -102,10 +102,10 @@ def _peak(message: ShiftNumbers, layout: Layout) -> int:
         tracemalloc.stop()
 
 
-def _printed(told: Summaries, layout: Layout, say: Callable[[str], None]) -> dict[str, Any]:
-    """D_X, D_Y and D_{Y|X} of all pairs on 100 points, measured on some features."""
+def _printed(summaries: Summaries, layout: Layout, say: Callable[[str], None]) -> dict[str, Any]:
+    """Time D_X, D_Y and D_{Y|X} of all pairs on 100 points, on some features."""
     say(f"the printed rule of all pairs, on {TIMED_FEATURES} features")
-    statistics = of_summaries(told, layout).of(slice(0, TIMED_FEATURES))
+    statistics = of_summaries(summaries, layout).of(slice(0, TIMED_FEATURES))
     start = time.perf_counter()
     judged_all(statistics, Readings(grid="federation"))
     seconds = time.perf_counter() - start
@@ -113,7 +113,7 @@ def _printed(told: Summaries, layout: Layout, say: Callable[[str], None]) -> dic
 
 
 def _fedwad(pairs: int, say: Callable[[str], None]) -> dict[str, Any] | None:
-    """Seconds of some pairs, and of all if each takes as long; None where POT is not installed."""
+    """Time FedWaD on some pairs, and extrapolate to all; None if POT is not installed."""
     if find_spec("ot") is None:
         return None
     say(f"FedWaD of {TIMED_PAIRS} pairs")
@@ -133,7 +133,7 @@ def _fedwad(pairs: int, say: Callable[[str], None]) -> dict[str, Any] | None:
 
 
 def _distance(first: Client, second: Client) -> int:
-    """Bytes that both clients send in ten rounds, numbers as four each: points, their weights and a distance an answer."""
+    """Count the bytes that both clients send in ten rounds, four a number: points, weights and a distance an answer."""
     server, sent = Server(one_point(np.zeros(first.rows.shape[1]))), 0
     while not server.finished:
         answers = [client.answer(server.current) for client in (first, second)]

@@ -1,7 +1,8 @@
-"""What the products and convolutions of a round take alone: one batch's, recorded as torch calls them, and called again.
+"""Measure what the machine can do at most, and how long the kernels of a round take alone.
 
-One client after another, its tensors in the cache, a thread a core: what surrounds them in training comes on top. A round
-that takes less calls other kernels, such as products of several clients at once.
+The limits are products of large matrices and copies of memory. The kernels are the products and convolutions of one batch,
+recorded as torch calls them and called again: one client after another, its tensors in the cache, a thread a core. A round
+that takes less time calls other kernels, such as products of several clients at once.
 """
 
 import json
@@ -26,16 +27,40 @@ from models.prng import client_streams
 _KERNELS = {"mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward"}
 _BATCHES = 200  # of a thread, in each turn
 _TURNS = 4
+_SIDE = 1024  # of a square matrix, 4 MB
+_BYTES = 2**28  # of a copy: more than any cache
+_LIMIT_TURNS = 8  # the first warms up
 
 
 def main() -> None:
-    """Prints {"kernel_seconds_of_a_row": ...} with so many threads, of the project in the current folder."""
+    """Print the machine's limits and the seconds of a row's kernels, for the project in the current folder."""
     threads = int(sys.argv[2])
+    limits = _limits(threads)
     project = Project.open([], Path.cwd())
-    setup, page = project.training_setup(0), method_of(project.params, sys.argv[1])
-    calls, batch = _calls(setup, page), setup.training.batch
+    setup, method = project.training_setup(0), method_of(project.params, sys.argv[1])
+    calls, batch = _calls(setup, method), setup.training.batch
     seconds = min(_turn(calls, threads) for _ in range(_TURNS))
-    print(json.dumps({"kernel_seconds_of_a_row": seconds / (threads * _BATCHES * batch)}))
+    print(json.dumps({**limits, "kernel_seconds_of_a_row": seconds / (threads * _BATCHES * batch)}))
+
+
+def _limits(threads: int) -> dict[str, float]:
+    """Measure operations and bytes per second, the best of a few turns."""
+    torch.set_num_threads(threads)
+    first, second, product = (torch.rand(_SIDE, _SIDE) for _ in range(3))
+    source, target = (torch.rand(_BYTES // 4) for _ in range(2))
+    return {
+        "flop_per_second": 2 * _SIDE**3 / _least(lambda: torch.mm(first, second, out=product)),
+        "bytes_per_second": 2 * _BYTES / _least(lambda: target.copy_(source)),  # each byte is read and written
+    }
+
+
+def _least(work: Callable[[], object]) -> float:
+    seconds = []
+    for _ in range(_LIMIT_TURNS):
+        start = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds[1:])
 
 
 class _Recorder(TorchDispatchMode):
@@ -50,7 +75,7 @@ class _Recorder(TorchDispatchMode):
 
 
 def _calls(setup: TrainingSetup, method: Method) -> list[tuple[Callable, tuple, dict[str, Any]]]:
-    """Of one batch of one client, forward and back."""
+    """Record the kernels of one batch of one client, forward and backward."""
     model = method.model(start_method(method, setup), setup)
     weights = {n: w.clone().requires_grad_() for n, w in {**model.shared, **of_one(model.personal)}.items()}
     manifest, batch = setup.silos.manifest, setup.training.batch
@@ -65,7 +90,7 @@ def _calls(setup: TrainingSetup, method: Method) -> list[tuple[Callable, tuple, 
 
 def _turn(calls: list[tuple[Callable, tuple, dict[str, Any]]], threads: int) -> float:
     def work(mine: list[tuple[Callable, tuple, dict[str, Any]]]) -> None:
-        torch.set_num_threads(1)  # of the products that this thread calls
+        torch.set_num_threads(1)  # for the kernels that this thread calls
         with torch.no_grad():
             for _ in range(_BATCHES):
                 for func, args, options in mine:

@@ -1,4 +1,4 @@
-"""What it takes to open listed clients: seconds from the project's folder to who they are, and to one client's rows."""
+"""Measure the seconds from the project's folder to the list of clients, and to one client's rows."""
 
 import json
 import time
@@ -9,7 +9,7 @@ from silos.cohort import make_stacks, open_stack
 
 
 def main() -> None:
-    """Prints {"seconds": ...}, of the project in the current folder."""
+    """Print {"seconds": ...} for the project in the current folder."""
     project = Project.open([], Path.cwd())
     start = time.perf_counter()
     silos = project.silos.federated()

@@ -1,4 +1,4 @@
-"""What it costs that clients exist who are not called: W6, rounds of a hundred clients of a thousand, and of a million."""
+"""Measure the cost of clients that take no part: W6, rounds of a hundred clients of a thousand to a million."""
 
 import sys
 import time
@@ -16,12 +16,18 @@ SIZES = (1_000, 10_000, 100_000, 1_000_000)
 CALLED = 100
 ROWS = 8
 SCORED = 1000
-ROUNDS = 12  # the first opens what is listed, the last is evaluated
+ROUNDS = 12  # the first opens the data, the last is evaluated
 _CLUSTERS = 4
 
 
 def population_cost(repeats: int, say: Callable[[str], None], sizes: tuple[int, ...] = SIZES) -> dict[str, Any]:
-    """FedAvg of a linear model, each size partitioned once and then run in turns."""
+    """Partition each size once, and run FedAvg of a linear model on the sizes in turns.
+
+    Args:
+        repeats: The number of turns.
+        say: Reports progress.
+        sizes: Numbers of clients.
+    """
     with scratch() as root:
         made = {size: _made(root / str(size), size, say) for size in sizes}
         runs: dict[int, list[dict[str, Any]]] = {size: [] for size in sizes}
@@ -39,7 +45,7 @@ def population_cost(repeats: int, say: Callable[[str], None], sizes: tuple[int, 
 
 
 def _made(root: Path, size: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Seconds and the peak of memory of `siloflow partition`, and what data/ takes."""
+    """Measure seconds and peak memory of `siloflow partition`, and the bytes of data/."""
     say(f"{size:,} clients: partition")
     root.mkdir()
     (root / "params.yaml").write_text(yaml.safe_dump(_params(size)))

@@ -1,4 +1,4 @@
-"""`siloflow bench --tune`: which form of the engine and which stack size is fastest for this project on this machine."""
+"""Find the form of the engine and the stack size that are fastest for this project on this machine."""
 
 import time
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from tasks.execution.load_client_data import load_rows
 
 _SIZES = (1, 2, 3, 5, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512)
 _TURNS = 3
-_HOPELESS = 3.0  # times the best of its form: larger stacks are not tried
+_HOPELESS = 3.0  # times the best of its form; beyond this, larger stacks are not tried
 _AS_GOOD = 1.05
 
 
 def tune(project: Project, say: Callable[[str], None]) -> dict[str, Any]:
-    """Milliseconds of one local epoch for each client, by form and stack size, and the `engine:` block to choose.
+    """Measure milliseconds of one local epoch a client by form and stack size, and propose an `engine:` block.
 
-    Of stacks that are within 5 % of the fastest the smallest is proposed: it leaves work for more workers.
+    The smallest stack within 5 % of the fastest is proposed, since it leaves work for more workers.
     """
     setup = project.training_setup(0)
     torch.set_num_threads(1)
@@ -52,7 +52,7 @@ def _sizes(setup: TrainingSetup, kind: Kind, device: str) -> list[dict[str, Any]
 
 
 def _seconds(setup: TrainingSetup, kind: Kind, size: int, device: str) -> float:
-    """One local epoch of the stack of the largest clients, for each client in it."""
+    """Time one local epoch of the stack of the largest clients, for each client in it."""
     stack = make_stacks(setup.silos, size)[0]
     rows = load_rows(setup.silos, stack, "train", device)
     weights = broadcast_weights(setup.network.init(server_stream(0, 0, "init")), size)

@@ -1,4 +1,4 @@
-"""What is printed of measured times."""
+"""Print the measurements of benchmarks."""
 
 from statistics import median
 from typing import Any
@@ -7,7 +7,7 @@ from flows.console.safe_text import PlainConsole, text_table
 
 
 def bench(answer: dict[str, Any], console: PlainConsole) -> None:
-    """A row a workload: seconds a round, and how often the plain loop's round is as long; below it what others take."""
+    """Print a row a workload with seconds a round and the ratio to the plain loop, then limits and peers."""
     by_hand = {f"{kind} {threads}" for kind in ("plain", "authors", "bayes") for threads in (1, 2)}
     table = text_table("", "plain", "siloflow", "ratio", "each turn", "training", "around it", "peak")
     for line in answer["workloads"]:
@@ -51,7 +51,7 @@ def bench(answer: dict[str, Any], console: PlainConsole) -> None:
 
 
 def overhead(answer: dict[str, Any], console: PlainConsole) -> None:
-    """A row an encoder: parameters and milliseconds without and with a codebook."""
+    """Print a row an encoder: parameters and milliseconds without and with a codebook."""
     table = text_table("encoder", "parameters", "with words", "", "ms", "with words", "ratio", "each turn")
     for line in answer["encoders"]:
         numbers, milliseconds = line["parameters"], line["milliseconds"]
@@ -73,7 +73,7 @@ def overhead(answer: dict[str, Any], console: PlainConsole) -> None:
 
 
 def regroup(answer: dict[str, Any], console: PlainConsole) -> None:
-    """A row a number of clients for the server's part; then rounds without and with regrouping."""
+    """Print a row a number of clients for the server's part, then rounds without and with regrouping."""
     table = text_table("clients", "groups", "least", "median", "peak memory")
     for line in answer["server"]:
         seconds = (f"{line['seconds'][name]:.3f} s" for name in ("least", "median"))
@@ -98,7 +98,7 @@ def regroup(answer: dict[str, Any], console: PlainConsole) -> None:
 
 
 def population(answer: dict[str, Any], console: PlainConsole) -> None:
-    """A row a number of clients: making them; then a round of a hundred of them."""
+    """Print a row a number of clients: the partition, then a round of a hundred clients."""
     made = text_table("clients", "partition", "its peak", "on disk", "opened")
     rounds = text_table("clients", "a round", "times", "each turn", "first", "peak", "journal")
     lines = list(answer["sizes"].values())
@@ -129,12 +129,12 @@ def population(answer: dict[str, Any], console: PlainConsole) -> None:
 
 
 def diagnose_cost(answer: dict[str, Any], console: PlainConsole) -> None:
-    """Seconds, memory and bytes, a line each."""
-    told, printed, fedwad = (answer[part] for part in ("bytes_of_a_client", "printed_rule", "fedwad"))
+    """Print seconds, memory and bytes, a line each."""
+    sent, printed, fedwad = (answer[part] for part in ("bytes_of_a_client", "printed_rule", "fedwad"))
     lines = {
         "asked": f"{answer['clients']:,} silos of {answer['rows']} rows, {answer['features']} features, "
         f"{answer['classes']} classes",
-        "a silo": f"{answer['client_seconds'] * 1000:.1f} ms; tells {told['told']:,} bytes, its rows are {told['rows']:,}",
+        "a silo": f"{answer['client_seconds'] * 1000:.1f} ms; tells {sent['told']:,} bytes, its rows are {sent['rows']:,}",
         "the server": f"{answer['server_seconds']:.0f} s for {answer['pairs']:,} pairs, "
         f"{answer['server_peak_bytes'] / 2**20:,.0f} MiB",
         "groups": f"{len(answer['groups'])}, " + ("the laws'" if answer["laws_found"] else "not the laws'"),
@@ -151,7 +151,7 @@ def diagnose_cost(answer: dict[str, Any], console: PlainConsole) -> None:
 
 
 def tune(answer: dict[str, Any], console: PlainConsole) -> None:
-    """What was measured, and the block for params.yaml."""
+    """Print the measurements, and the block for params.yaml."""
     table = text_table("kind", "stack", "ms a client and epoch")
     for line in answer["measured"]:
         table.add_row(line["kind"], str(line["stack"]), f"{line['milliseconds']:.3f}")

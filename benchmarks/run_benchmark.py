@@ -1,9 +1,7 @@
-"""`siloflow bench`: whole rounds beside the loop that one would write by hand, in one run on one machine.
+"""Time whole rounds against a loop written by hand and against peer frameworks, in one run on one machine.
 
-Each contestant is a process of its own; they take turns, with a pause between them, since a thread pool of the one before
-may still be spinning. Ratios of medians are what such a run can tell; seconds belong to the machine.
-
-Which peers `siloflow bench` knows, and with which interpreter each runs.
+Each contestant is a separate process. Contestants take turns, with a pause between them, since a thread pool of the one
+before may still be spinning. Ratios of medians can be compared; seconds depend on the machine.
 """
 
 import json
@@ -37,13 +35,13 @@ from models.client_model import of_one
 from models.metrics.flops import network_cost
 from silos.errors import UserError
 
-_OURS = ("numpy", "psutil", "pydantic", "safetensors")  # what it takes to open rows
+_OURS = ("numpy", "psutil", "pydantic", "safetensors")  # needed to open rows
 _LOOK = "import sys; from importlib.util import find_spec; print(*(m for m in sys.argv[1:] if not find_spec(m)))"
 
 
 class _Peer(NamedTuple):
     program: str  # of benchmarks/baselines
-    package: str  # as pip is asked for it
+    package: str  # as an argument of pip
     modules: tuple[str, ...]
 
 
@@ -55,15 +53,15 @@ PEERS = {
 
 
 def check_peers(peers: Sequence[str]) -> None:
-    """UserError for a peer that is unknown, or whose packages are not installed."""
+    """Raise UserError for a peer that is unknown, or if its packages are not installed."""
     for name in peers:
         if name not in PEERS:
             raise UserError(f"there is no peer {name!r}; there are {', '.join(PEERS)}.")
         python, install = interpreter(name), _install(name)
         if not which(python):
             raise UserError(f"{variable(name)} is {python!r}, which is no interpreter; make one with `{install}`.")
-        asked = [python, "-c", _LOOK, *PEERS[name].modules, "torch", *_OURS]
-        missing = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
+        command = [python, "-c", _LOOK, *PEERS[name].modules, "torch", *_OURS]
+        missing = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
         if missing:
             raise UserError(f"{name} needs {', '.join(missing)}, not installed for {python}; install with `{install}`.")
 
@@ -72,23 +70,23 @@ _PROGRAMS = {"plain": "reference_loop", "authors": "uefl_author_code", "bayes": 
 
 
 def program(contestant: str) -> list[str]:
-    """The start of its command line: an interpreter, and a module of benchmarks/baselines."""
+    """Return the start of a contestant's command line: an interpreter, and a module of benchmarks/baselines."""
     peer = PEERS.get(contestant)
     return [interpreter(contestant), "-m", f"benchmarks.baselines.{peer.program if peer else _PROGRAMS[contestant]}"]
 
 
 def interpreter(contestant: str) -> str:
-    """The one that runs it: for a peer the one named in the environment; for all others this one."""
+    """Return a contestant's interpreter: for a peer the one that the environment names, for all others this one."""
     return (contestant in PEERS and os.environ.get(variable(contestant))) or sys.executable
 
 
 def variable(peer: str) -> str:
-    """Of the environment: it names this peer's interpreter."""
+    """Return the environment variable that names a peer's interpreter."""
     return f"SILOFLOW_{peer.upper()}_PYTHON"
 
 
 def _install(peer: str) -> str:
-    """An environment of its own, with our version of torch."""
+    """Return the command that installs a peer in a separate environment with our version of torch."""
     torch = version("torch").partition("+")[0]
     packages = " ".join([PEERS[peer].package, f"torch=={torch}", *_OURS])
     python = f"{variable(peer)}=$PWD/{peer}/bin/python"
@@ -96,9 +94,9 @@ def _install(peer: str) -> str:
 
 
 PAUSE = 0.5
-_ROUNDS_OF_OTHERS = 11  # one of them with evaluation; ours run on, to see what they hold on to
-_SIGNAL = 40  # of 256, what a label's picture adds to a pixel
-_TRAINING = ("local_train", "update_site")  # the task in which clients train
+_ROUNDS_OF_OTHERS = 11  # one of them with evaluation; ours run longer, to measure the memory that stays
+_SIGNAL = 40  # of 256, added to a pixel by a label's picture
+_TRAINING = ("local_train", "update_site")  # the tasks in which clients train
 
 
 def bench(
@@ -108,7 +106,15 @@ def bench(
     say: Callable[[str], None],
     done: Callable[[dict[str, Any]], object] = lambda _: None,
 ) -> dict[str, Any]:
-    """Every workload with its contestants, as plain JSON; `say` hears what is being run, `done` of each at its end."""
+    """Time every workload with its contestants, as plain JSON.
+
+    Args:
+        names: Workloads; all if none is named.
+        repeats: Turns of every contestant.
+        peers: Peer frameworks that take part.
+        say: Reports progress.
+        done: Called with the record of each workload at its end.
+    """
     chosen = chosen_workloads(names)
     check_peers(peers)
     records = []
@@ -131,8 +137,8 @@ def _contest(
             time.sleep(PAUSE)
             kind, _, threads = name.partition(" ")
             if kind == "siloflow" or kind in workload.others:
-                asked = workload.others.get(kind, (workload.method,))
-                measured[name].append(_siloflow(root, asked, repeat))
+                arguments = workload.others.get(kind, (workload.method,))
+                measured[name].append(_siloflow(root, arguments, repeat))
             else:
                 measured[name].append(_other(root, workload, kind, threads or str(THREADS)))
     record = {"workload": workload.name, "about": workload.about, **_summary(measured, workload)}
@@ -143,7 +149,7 @@ def _contest(
 
 
 def _prepare(root: Path, workload: Workload) -> None:
-    """params.yaml, the source, and the silos made of it."""
+    """Write params.yaml and the source, and partition it."""
     (root / "params.yaml").write_text(yaml.safe_dump(workload.params()))
     if workload.shape:
         _write_pixels(root / f"{workload.name}.npz", workload)
@@ -151,7 +157,7 @@ def _prepare(root: Path, workload: Workload) -> None:
 
 
 def _write_pixels(path: Path, workload: Workload) -> None:
-    """Random pixels and labels, of which a picture of each label is a part if it is to be learned."""
+    """Write random pixels and labels; if the label is to be learned, pixels contain its picture."""
     draw = np.random.default_rng(0)
     sizes = {"train": workload.rows, "validation": workload.checked, "test": workload.learned or 2}
     each = sum(sizes.values())
@@ -165,15 +171,15 @@ def _write_pixels(path: Path, workload: Workload) -> None:
     np.savez(path, x=x, y=y, client=client, split=split)
 
 
-def _siloflow(root: Path, asked: Sequence[str], seed: int) -> dict[str, Any]:
-    """One run as typed: seconds from the end of one round to the end of the next, and where they went."""
+def _siloflow(root: Path, arguments: Sequence[str], seed: int) -> dict[str, Any]:
+    """Run siloflow's command, and return the seconds between ends of rounds and the seconds of tasks."""
     start = time.perf_counter()
-    result, peak = command(root, "run", *asked, "--seed", str(seed), "--json")
+    result, peak = command(root, "run", *arguments, "--seed", str(seed), "--json")
     whole = time.perf_counter() - start
     folder = RunFolder(root / result["folder"])
     records = folder.rounds(result["rounds"])
     ends = [r["time_ms"] / 1000 for r in records]
-    last = len(records) - 1  # the last round is evaluated whatever the workload says
+    last = len(records) - 1  # the last round is always evaluated
     rounds = [b - a for a, b in pairwise(ends[:last])]
     inside = [{k: v for k, v in r["seconds"].items() if k != "round"} for r in records[1:last]]
     tasks = {name: [s.get(name, 0.0) for s in inside] for name in inside[0]}
@@ -184,7 +190,7 @@ def _siloflow(root: Path, asked: Sequence[str], seed: int) -> dict[str, Any]:
             r["seconds"]["round"] - sum(s.values()) for r, s in zip(records[1:last], inside, strict=True)
         ],
         "around": whole - sum(rounds),
-        "accuracy": result["metrics"].get("accuracy/mean"),  # a regression has none
+        "accuracy": result["metrics"].get("accuracy/mean"),  # a regression has no accuracy
         "peak_bytes": peak,
         "resident_bytes": [r["memory"]["resident"] for r in folder.journal.each(result["rounds"])],
     }
@@ -199,8 +205,8 @@ def _other(root: Path, workload: Workload, kind: str, threads: str) -> dict[str,
 
 
 def _summary(measured: dict[str, list[dict[str, Any]]], workload: Workload) -> dict[str, Any]:
-    """Averages over rounds and repeats, the ratio to the better plain loop, and its spread over repeats."""
-    average = fmean if workload.every else median  # of which rounds with evaluation would be left out
+    """Return averages over rounds and repeats, the ratio to the better plain loop, and the ratio of each turn."""
+    average = fmean if workload.every else median  # the median would ignore rounds with evaluation
     middle = {name: average([s for turn in turns for s in turn["rounds"]]) for name, turns in measured.items()}
     plain = min((n for n in workload.by_hand if n in middle), key=lambda n: middle[n])
     ours = measured["siloflow"]
@@ -228,10 +234,10 @@ def _summary(measured: dict[str, list[dict[str, Any]]], workload: Workload) -> d
 
 
 def _limits(root: Path, workload: Workload, seconds: float) -> dict[str, float]:
-    """What the machine can do with as many threads, and what share of it the products of a round are.
+    """Measure the machine's limits, and the share of them that the products of a round reach.
 
-    Counted are products of matrices and convolutions in training, as `siloflow cost` has them; and how long they take alone,
-    each as one client's batch calls it.
+    Products of matrices and convolutions in training are counted as in `siloflow cost`, and timed alone, as one client's
+    batch calls them.
     """
     project = Project.open([], root)
     setup = project.training_setup(0)
@@ -243,36 +249,36 @@ def _limits(root: Path, workload: Workload, seconds: float) -> dict[str, float]:
     counted = network_cost(model.network, weights, of_one(model.context), x, y, setup.training.objective)
     rows = workload.clients * workload.rows
     flop = 2 * counted.both * rows
-    found, _ = child([sys.executable, "-m", "benchmarks.baselines.hardware_limits", str(THREADS)], root)
-    alone, _ = child([sys.executable, "-m", "benchmarks.bench_kernels", workload.method, str(THREADS)], root)
+    found, _ = child([sys.executable, "-m", "benchmarks.bench_kernels", workload.method, str(THREADS)], root)
     return {
-        **found,
+        "flop_per_second": found["flop_per_second"],
+        "bytes_per_second": found["bytes_per_second"],
         "flop_of_a_round": flop,
         "share_of_products": flop / seconds / found["flop_per_second"],
-        "kernel_seconds": alone["kernel_seconds_of_a_row"] * rows,
+        "kernel_seconds": found["kernel_seconds_of_a_row"] * rows,
     }
 
 
 def _ratios(
     turns: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]], average: Callable[..., float]
 ) -> list[float]:
-    """Turn by turn, the round of the first over that of the second."""
+    """Return the round of the first over that of the second, turn by turn."""
     return [average(a["rounds"]) / average(b["rounds"]) for a, b in zip(turns, others, strict=True)]
 
 
 def command(root: Path, *arguments: str) -> tuple[dict[str, Any], int]:
-    """`siloflow ARGUMENTS` in this folder: its JSON, and the most memory that it held."""
+    """Run `siloflow ARGUMENTS` in this folder, and return its JSON and its peak memory in bytes."""
     return child([sys.executable, "-c", "from flows.cli import main; main()", *arguments], root)
 
 
 def child(command: list[str], folder: Path) -> tuple[dict[str, Any], int]:
-    """The last line of a process's output, as JSON, and its own peak of resident memory in bytes."""
+    """Run a process, and return the last line of its output, as JSON, and its peak memory in bytes."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=err, text=True, env=_environment())
         try:
             _, status, usage = os.wait4(process.pid, 0)
         except BaseException:
-            process.kill()  # its folder is about to go
+            process.kill()  # its folder is removed next
             process.wait()
             raise
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -285,7 +291,7 @@ def child(command: list[str], folder: Path) -> tuple[dict[str, Any], int]:
 
 
 def _environment() -> dict[str, str]:
-    """The command's own servers, and the code that this one runs from."""
+    """Return an environment without settings of Prefect and MLflow, and with this checkout on the path."""
     variables = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_"))}
     code = str(Path(__file__).resolve().parents[1])
     return {**variables, "PYTHONPATH": os.pathsep.join(p for p in (code, os.environ.get("PYTHONPATH")) if p)}
@@ -293,7 +299,7 @@ def _environment() -> dict[str, str]:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder of a bench's own, until its end; ended from outside a bench stops as at ctrl-C, and leaves none either."""
+    """Make a temporary folder; SIGTERM acts like Ctrl-C, so that the folder is removed then as well."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     root = Path(tempfile.mkdtemp(prefix="siloflow-bench-"))
     try:

@@ -1,4 +1,4 @@
-"""What `siloflow bench` times: clients, rows, a network and a method for each workload, and who takes part in it."""
+"""Define the workloads of `siloflow bench`: clients, rows, a network, a method, and the contestants."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ THREADS = 2
 
 @dataclass(frozen=True)
 class Workload:
-    """One line of the table: so many clients with so many rows, a network, one local epoch a round."""
+    """A number of clients with a number of rows each, a network, and one local epoch a round."""
 
     name: str
     clients: int
@@ -21,28 +21,28 @@ class Workload:
     batch: int
     optimiser: dict[str, Any]
     rounds: int
-    shape: tuple[int, ...] = ()  # of a row of pixels; none is the linear law of the source `synthetic`
+    shape: tuple[int, ...] = ()  # of a row of pixels; if empty, the source is `synthetic` with the task linear
     workers: int = THREADS
-    every: int | None = None  # rounds between evaluations; none is no evaluation
+    every: int | None = None  # rounds between evaluations; None is no evaluation
     objective: dict[str, Any] = field(default_factory=lambda: {"kind": "cross_entropy"})
     method: str = "fedavg"
-    options: dict[str, Any] = field(default_factory=dict)  # of the method
-    plain: str = "plain"  # the contestant that is written by hand
+    options: dict[str, Any] = field(default_factory=dict)  # the method's parameters
+    plain: str = "plain"  # the contestant written by hand
     checked: int = 0  # validation rows of a client
-    learned: int = 0  # test rows of a client on which accuracies are compared: then pixels tell their label
+    learned: int = 0  # test rows of a client for the accuracy; if not 0, pixels depend on the label
     others: dict[str, tuple[str, ...]] = field(default_factory=dict)  # name to arguments of `siloflow run`
 
     @property
     def by_hand(self) -> list[str]:
-        """The contestants written by hand: with one torch thread and with two."""
+        """Return the contestants written by hand: with one torch thread and with two."""
         return [f"{self.plain} 1", f"{self.plain} 2"]
 
     def contestants(self, peers: Sequence[str]) -> list[str]:
-        """Who takes part; peers know FedAvg only."""
+        """Return the contestants; peers implement FedAvg only."""
         return [*self.by_hand, "siloflow", *self.others, *(peers if self.method == "fedavg" else ())]
 
     def params(self) -> dict[str, Any]:
-        """As params.yaml."""
+        """Return the content of params.yaml."""
         data: dict[str, Any] = {"name": self.name.lower(), "seed": 0, "split": {"validation": 0.0, "test": 0.0}}
         if self.shape:
             data["source"] = {"kind": "npz", "path": f"{self.name}.npz"}
@@ -142,7 +142,7 @@ WORKLOADS = {
 
 
 def chosen_workloads(names: Sequence[str]) -> list[Workload]:
-    """The workloads with these names, W4 being all its sizes; UserError for another name."""
+    """Return the workloads with these names, where W4 is all its sizes; UserError for another name."""
     workloads = []
     for name in names or ["W1", "W2", "W3", "W4", "W5", "W7"]:
         matching = [w for w in WORKLOADS.values() if w.name == name or w.name.startswith(f"{name}-")]

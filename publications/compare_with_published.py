@@ -1,6 +1,6 @@
-"""A published table beside ours as plain JSON, from what is recorded; with the figures of the runs that are here.
+"""Compare a published table with the records, as plain JSON, and draw figures of the runs on this machine.
 
-Nothing is run, and no Prefect is needed.
+Nothing is run, and Prefect is not imported.
 """
 
 import statistics
@@ -15,11 +15,11 @@ from publications.published_tables import Pair
 from publications.sweep import Sweep
 from tasks.tracking.plots.curve_figures import draw_curves, draw_lines
 
-MOST_CURVES = 8  # more in one figure cannot be told apart
+MOST_CURVES = 8  # more lines in one figure are hard to tell apart
 
 
 def table_of_records(sweep: Sweep) -> dict[str, Any]:
-    """Published beside ours for every cell; all runs or trials must be recorded."""
+    """Compare every cell with the published number; all runs or trials must be recorded."""
     page = sweep.page
     if page.judged:
         return truth_table(sweep)
@@ -45,7 +45,7 @@ def table_of_records(sweep: Sweep) -> dict[str, Any]:
 
 
 def _row(sweep: Sweep, cell: str) -> dict[str, Any]:
-    """Published beside ours; `missed` counts the seeds that did not reach the target."""
+    """Compare a cell with the published number; `missed` counts the seeds that did not reach the target."""
     page_cell, quantity, records, values = (
         sweep.page.cells[cell],
         sweep.quantity(cell),
@@ -77,7 +77,7 @@ def _row(sweep: Sweep, cell: str) -> dict[str, Any]:
 
 
 def _of_class(sweep: Sweep, name: str) -> dict[str, dict[str, float | None]]:
-    """cell to published and ours: the share of the class's rows that are right, mean over seeds."""
+    """Return by cell the published accuracy on a class and ours, the mean over seeds."""
     by_cell = {}
     for cell in sweep.page.cells:
         counts = [record["by_class"].get(name, [0, 0]) for record in sweep.records(cell)]
@@ -88,7 +88,7 @@ def _of_class(sweep: Sweep, name: str) -> dict[str, dict[str, float | None]]:
 
 
 def _also(sweep: Sweep, name: str) -> dict[str, dict[str, float | None]]:
-    """cell to published and ours of another metric: mean and standard deviation over seeds."""
+    """Return by cell the published number of another metric, and our mean and standard deviation over seeds."""
     by_cell = {}
     for cell, page_cell in sweep.page.cells.items():
         there = [v for record in sweep.records(cell) if (v := record.get("also", {}).get(name)) is not None]
@@ -102,10 +102,10 @@ def _mean_and_sd(values: list[float]) -> dict[str, float | None]:
 
 
 def difference(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
-    """The paired difference; None if it is not recorded.
+    """Return the paired difference of two cells; None if it is not recorded.
 
-    Over draws of the data the records tell it: other draws share neither rows nor laws that could be paired. Likewise of a
-    measure that is no mean over rows. Of seeds that one of the cells has no number of there is no difference.
+    If seeds draw the data, or the measure is no mean over rows, the difference follows from the records. Seeds for which one
+    of the cells has no number are left out.
     """
     if not sweep.from_records(pair):
         return sweep.difference(pair)
@@ -118,7 +118,7 @@ def difference(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
 
 
 def _draw(sweep: Sweep) -> Iterator[str]:
-    """The page's own figure, or the learning curves of the cells of one quantity: of few enough, of runs that are here."""
+    """Draw the page's own figure, or the learning curves of runs on this machine, one figure a quantity."""
     if sweep.page.curves is not None:
         yield _draw_lines(sweep, sweep.page.curves)
         return
@@ -137,7 +137,7 @@ def _draw(sweep: Sweep) -> Iterator[str]:
 
 
 def _draw_lines(sweep: Sweep, curves: Curves) -> str:
-    """Ours with every seed, and what is published, over the figure's axis."""
+    """Draw our number of every seed and the published numbers over the figure's axis."""
     ours: dict[str, dict[float, list[float]]] = {}
     published: dict[str, dict[float, float]] = {}
     for name, _, at in curves.points():
@@ -153,7 +153,7 @@ def _draw_lines(sweep: Sweep, curves: Curves) -> str:
 
 
 def _curves(sweep: Sweep, cell: str) -> list[list[tuple[int, float]]]:
-    """The headline by round, of each run that is here."""
+    """Return the headline metric by round, for each run on this machine."""
     finished = [(folder, folder.finished()) for folder in sweep.folders(cell)]
     headline = sweep.quantity(cell).headline
     return [folder.curve(headline, result["rounds"]) for folder, result in finished if result]

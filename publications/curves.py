@@ -1,4 +1,4 @@
-"""A published figure as data: lines over one axis, each of whose points is a cell of a table."""
+"""Describe a published figure: lines over one axis. Each point is a cell of a table."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -9,14 +9,14 @@ from flows.experiment.comparison.search_space import placed
 
 
 def _flat(value: Any) -> Any:
-    """Lists in lists as one list, so that a YAML anchor can name settings that cells share."""
+    """Flatten nested lists, so that a YAML anchor can name settings that cells share."""
     if not isinstance(value, list):
         return value
     return [line for part in value for line in (_flat(part) if isinstance(part, list) else [part])]
 
 
 Settings = Annotated[tuple[str, ...], BeforeValidator(_flat)]
-"""`section.key=value`, the later ones over the earlier."""
+"""`section.key=value`; later settings override earlier ones."""
 
 
 class Record(BaseModel):
@@ -26,9 +26,13 @@ class Record(BaseModel):
 
 
 class Line(Record):
-    """One line; in `place`, its own or the figure's, stands {} for a point's place on the axis.
+    """One line of a figure.
 
-    `at` are its places where it has not all of them; `published` is place to number, `beside` metric to such numbers.
+    Attributes:
+        place: The setting that puts a run at a place of the axis, with {} for the place; the figure's if none.
+        at: The places that the line has; all places of the figure if none.
+        published: The published number by place.
+        beside: The same of other metrics, by metric.
     """
 
     about: str
@@ -41,9 +45,14 @@ class Line(Record):
 
 
 class Curves(Record):
-    """`over` is the axis, `at` its places, and `place` the setting that puts a run there.
+    """The lines of a figure.
 
-    At the places of `first_seed` only the first seed runs. The lines in each of `contests` are ranked place by place.
+    Attributes:
+        over: The title of the axis.
+        at: The places of the axis.
+        place: The setting that puts a run at a place, with {} for the place.
+        first_seed: The places at which only the first seed runs.
+        contests: Groups of lines that are ranked at every place.
     """
 
     over: str
@@ -73,7 +82,7 @@ class Curves(Record):
         return self
 
     def cells(self) -> dict[str, dict[str, Any]]:
-        """Every point as a cell, by name."""
+        """Return every point as a cell, by name."""
         return {
             cell_at(name, at): {
                 "about": f"{line.about}; {self.over} {at}",
@@ -86,13 +95,13 @@ class Curves(Record):
         }
 
     def points(self) -> Iterator[tuple[str, Line, int | float]]:
-        """Name, line and place of every point."""
+        """Yield name, line and place of every point."""
         for name, line in self.lines.items():
             for at in self.at if line.at is None else line.at:
                 yield name, line, at
 
     def contests_of_cells(self) -> list[list[str]]:
-        """The contests at every place, of the lines that have it."""
+        """Return the contests at every place, between the lines that have it."""
         there = {cell_at(name, at) for name, _, at in self.points()}
         ranked = [
             [c for name in names if (c := cell_at(name, at)) in there] for names in self.contests for at in self.at
@@ -100,10 +109,10 @@ class Curves(Record):
         return [cells for cells in ranked if len(cells) > 1]
 
     def few(self) -> set[str]:
-        """The cells of which only the first seed runs."""
+        """Return the cells of which only the first seed runs."""
         return {cell_at(name, at) for name, _, at in self.points() if at in self.first_seed}
 
 
 def cell_at(line: str, place: int | float) -> str:
-    """The name of a point's cell."""
+    """Return the name of a point's cell."""
     return f"{line}-{place}"

@@ -1,4 +1,4 @@
-"""How often verdicts name a known shift, beside what was published, as plain JSON, from what is recorded of trials."""
+"""Compare how often verdicts name a known shift with the published rates, as plain JSON, from the records of trials."""
 
 import statistics
 from collections import Counter
@@ -17,7 +17,7 @@ Share = dict[str, Any]
 
 
 def truth_table(sweep: Sweep) -> dict[str, Any]:
-    """Published beside ours for every cell, and cells together; all trials must be recorded."""
+    """Compare every cell with the published counts, and confusions of several cells; all trials must be recorded."""
     page = sweep.page
     return {
         "paper": sweep.paper,
@@ -34,7 +34,7 @@ def truth_table(sweep: Sweep) -> dict[str, Any]:
 
 
 def share(right: int, of: int) -> Share:
-    """A share with its 95 % interval, by Clopper and Pearson; None of nothing."""
+    """Return a share with its 95 % interval (Clopper and Pearson); without pairs its numbers are None."""
     if not of:
         return {"right": 0, "of": 0, "share": None, "low": None, "high": None}
     low = float(betaincinv(right, of - right + 1, 0.025)) if right else 0.0
@@ -43,7 +43,7 @@ def share(right: int, of: int) -> Share:
 
 
 def mean_of(shares: Iterable[Share]) -> Share:
-    """The mean of independent shares; its limits are as far away as theirs add up to (Zou and Donner 2008)."""
+    """Return the mean of independent shares with an interval from theirs (Zou and Donner 2008)."""
     there = [one for one in shares if one["of"]]
     middle = np.array([one["share"] for one in there])
     low, high = (middle - [one["low"] for one in there], np.array([one["high"] for one in there]) - middle)
@@ -53,8 +53,9 @@ def mean_of(shares: Iterable[Share]) -> Share:
 
 
 def row_of(sweep: Sweep, cell: str) -> dict[str, Any]:
+    """Compare the verdicts on a cell's pairs with the published counts."""
     page_cell, records, truth = sweep.page.cells[cell], sweep.records(cell), _truth(sweep, cell)
-    said, pairs = _said(records), sum(record["pairs"] for record in records)
+    verdicts, pairs = _count_verdicts(records), sum(record["pairs"] for record in records)
     published = {
         judge: {"right": counts.get(truth, 0), "of": page_cell.of, "said": dict(counts)}
         for judge, counts in page_cell.said.items()
@@ -65,7 +66,9 @@ def row_of(sweep: Sweep, cell: str) -> dict[str, Any]:
         "truth": truth,
         "pairs": pairs,
         "published": published,
-        "ours": {judge: {**share(counts.get(truth, 0), pairs), "said": dict(counts)} for judge, counts in said.items()},
+        "ours": {
+            judge: {**share(counts.get(truth, 0), pairs), "said": dict(counts)} for judge, counts in verdicts.items()
+        },
         "distances": {
             name: {"published": list(of_paper), "ours": _pooled(records, name)}
             for name, of_paper in page_cell.distances.items()
@@ -75,28 +78,28 @@ def row_of(sweep: Sweep, cell: str) -> dict[str, Any]:
 
 
 def together(sweep: Sweep, confusion: Confusion) -> dict[str, Any]:
-    """Cells as one table: what is said of each truth, and what follows from it."""
+    """Combine cells: the verdicts on each truth, and the balanced accuracy, false alarms and ranks that follow."""
     by_truth: dict[str, list[dict[str, Any]]] = {}
     for cell in confusion.cells:
         by_truth.setdefault(_truth(sweep, cell), []).extend(sweep.records(cell))
     records = [record for of_truth in by_truth.values() for record in of_truth]
     pairs = {truth: sum(record["pairs"] for record in of_truth) for truth, of_truth in by_truth.items()}
-    said = {truth: _said(of_truth) for truth, of_truth in by_truth.items()}
+    verdicts = {truth: _count_verdicts(of_truth) for truth, of_truth in by_truth.items()}
     right = {
-        judge: {truth: share(of[judge].get(truth, 0), pairs[truth]) for truth, of in said.items()}
-        for judge in _said(records)
+        judge: {truth: share(of[judge].get(truth, 0), pairs[truth]) for truth, of in verdicts.items()}
+        for judge in _count_verdicts(records)
     }
     ranked = [record["ranked"] for record in records]
     of_ranked = sum(one["pairs"] for one in ranked)
     return {
         "pairs": pairs,
-        "said": {truth: {judge: dict(counts) for judge, counts in of.items()} for truth, of in said.items()},
+        "said": {truth: {judge: dict(counts) for judge, counts in of.items()} for truth, of in verdicts.items()},
         "right": right,
         "balanced_accuracy": {judge: mean_of(of.values()) for judge, of in right.items()},
         "published": dict(confusion.published),
         "false_alarms": {
             judge: share(sum(counts.values()) - counts["none"] - counts["undetermined"], pairs["none"])
-            for judge, counts in said.get("none", {}).items()
+            for judge, counts in verdicts.get("none", {}).items()
         },
         "ranked": {name: share(sum(one[name] for one in ranked), of_ranked) for name in ("all", "first")}
         if of_ranked
@@ -110,17 +113,17 @@ def _truth(sweep: Sweep, cell: str) -> str:
     return silos.truth if silos else named_types(FAMILIES[str(sweep.page.family)].truths[sweep.page.trial_of(cell).row])
 
 
-def _said(records: Iterable[Mapping[str, Any]]) -> dict[str, Counter[str]]:
-    """By judge how often what was said, the most frequent first."""
-    said: dict[str, Counter[str]] = {}
+def _count_verdicts(records: Iterable[Mapping[str, Any]]) -> dict[str, Counter[str]]:
+    """Count the verdicts of each judge, the most frequent first."""
+    verdicts: dict[str, Counter[str]] = {}
     for record in records:
         for judge, counts in record["said"].items():
-            said.setdefault(judge, Counter()).update(counts)
-    return {judge: Counter(dict(counts.most_common())) for judge, counts in said.items()}
+            verdicts.setdefault(judge, Counter()).update(counts)
+    return {judge: Counter(dict(counts.most_common())) for judge, counts in verdicts.items()}
 
 
 def _by(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Share]]:
-    """What pairs were counted by, to each judge's share of these that it names rightly."""
+    """Return by property of a pair the share that each judge judges correctly."""
     sums: dict[str, Counter[str]] = {}
     for record in records:
         for about, counts in record["by"].items():
@@ -132,6 +135,6 @@ def _by(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Share]]:
 
 
 def _pooled(records: list[dict[str, Any]], name: str) -> list[float]:
-    """Mean and standard deviation over seeds with as many pairs each."""
+    """Return mean and standard deviation over seeds, which have equally many pairs."""
     means, sds = zip(*(record["distances"][name] for record in records), strict=True)
     return [statistics.fmean(means), statistics.fmean(sd**2 for sd in sds) ** 0.5]

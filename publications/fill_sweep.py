@@ -1,6 +1,6 @@
-"""Runs what a sweep lacks. Every finished run is recorded at once, so an interrupted sweep goes on where it stopped.
+"""Run what a sweep lacks, and estimate how long that takes.
 
-How long a published table would take, from a few rounds of each of its cells.
+Every finished run is recorded at once, so an interrupted sweep continues where it stopped.
 """
 
 import platform
@@ -12,20 +12,27 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from flows.config.method_settings import method_of
 from flows.console import progress
+from flows.experiment.comparison.paired_runs import compare_pairs, counted, paired_records
+from flows.experiment.comparison.trials import ensemble
 from flows.experiment.project import Project, scratch_dir
 from flows.experiment.run.run_folder import RunFolder
 from flows.run import probe, run
+from models.metrics.paired_difference import difference_of_cells
 from models.metrics.task_metrics import TASK_METRICS
+from publications.published_tables import Pair
 from publications.sweep import Sweep, runs
-from publications.table_cells import by_class, paired_rows, together
-from publications.verdict_trials import seconds_of_cell, tried
+from publications.verdict_trials import run_trials, seconds_of_cell
+from silos.errors import UserError
+from tasks.execution.task_runner import PrefectRunner
+from tasks.paired_outcomes import Kept
 from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.connection import connect, own_store
 
 
 def fill(sweep: Sweep) -> None:
-    """Every run or trial of every cell, and then what their rows say in pairs and their seeds together."""
+    """Run and record every cell, then compare pairs of cells on their rows, and seeds as one deep ensemble."""
     page = sweep.page
     if not page.judged:
         path = sweep.root / "runs" / sweep.experiment / "experiment.json"
@@ -36,21 +43,21 @@ def fill(sweep: Sweep) -> None:
     news = {cell for cell in page.cells if _fill_cell(sweep, cell, before)}
     for pair in sweep.pairs():
         both = {pair.first, pair.second}
-        anew = news & both and all(map(sweep.here, both)) and not sweep.from_records(pair)
-        if anew or sweep.could_pair(pair):
-            difference = paired_rows(sweep, pair)
+        changed = news & both and all(map(sweep.here, both)) and not sweep.from_records(pair)
+        if changed or sweep.could_pair(pair):
+            difference = _compare_rows(sweep, pair)
             if difference is not None:
                 sweep.results.keep(*sweep.place_of_pair(pair), difference)
     for cell in page.cells if page.ensembles else ():
         if sweep.could_join(cell) or cell in news:
-            means = together(sweep, cell)
+            means = _join_seeds(sweep, cell)
             if means is not None:
                 numbers = {name: round(value, 6) for name, value in means.items()}
                 sweep.results.keep(*sweep.place_of_ensemble(cell), {"numbers": numbers})
 
 
 def _plan(sweep: Sweep, before: dict[str, int]) -> None:
-    """Tells the screen what is to come, as far as it is known yet; `before`: each cell's runs of earlier commands."""
+    """Show how many runs are known to be needed; `before` has each cell's runs of earlier commands."""
     counts = {cell: (sweep.count(cell), done, sweep.steps(cell)) for cell, done in before.items()}
     in_all = (sum(count for count, _, _ in counts.values()), sum(count * steps for count, _, steps in counts.values()))
     done = (sum(before.values()), sum(done * steps for _, done, steps in counts.values()))
@@ -58,7 +65,7 @@ def _plan(sweep: Sweep, before: dict[str, int]) -> None:
 
 
 def _fill_cell(sweep: Sweep, cell: str, before: dict[str, int]) -> bool:
-    """The grid on the first seed, what lies beyond it, then every seed at the best choice; whether any was missing."""
+    """Run the grid on the first seed, what lies beyond it, then every seed at the best choice; True if any was missing."""
     news, done = [], 0
     while rest := sweep.tries(cell)[done:]:
         news += [_fill_one(sweep, cell, *one) for one in rest]
@@ -68,18 +75,18 @@ def _fill_cell(sweep: Sweep, cell: str, before: dict[str, int]) -> bool:
 
 
 def _fill_one(sweep: Sweep, cell: str, seed: int, choice: str | None) -> bool:
-    """A run or a trial, and its record; whether it was missing."""
+    """Run and record a run or a trial, if it is missing; True if it was."""
     if sweep.record(cell, seed, choice) is not None:
         return False
-    sweep.results.read_again()  # another sweep may have been at the same runs meanwhile
+    sweep.results.read_again()  # another sweep may have recorded it meanwhile
     if sweep.record(cell, seed, choice) is None:
-        record = tried(sweep, cell, seed) if sweep.page.judged else _ran(sweep, cell, seed, choice)
-        sweep.results.keep((sweep.owner, sweep.scale, cell), sweep.asked(seed, choice), record)
+        record = run_trials(sweep, cell, seed) if sweep.page.judged else _run(sweep, cell, seed, choice)
+        sweep.results.keep((sweep.owner, sweep.scale, cell), sweep.key(seed, choice), record)
     return True
 
 
-def _ran(sweep: Sweep, cell: str, seed: int, choice: str | None) -> dict[str, Any]:
-    """A run's record."""
+def _run(sweep: Sweep, cell: str, seed: int, choice: str | None) -> dict[str, Any]:
+    """Run a cell with a seed and a choice, and return the record."""
     result = run(
         sweep.page.method_of(cell),
         seed,
@@ -91,12 +98,12 @@ def _ran(sweep: Sweep, cell: str, seed: int, choice: str | None) -> dict[str, An
     )
     record = _record(sweep, cell, result)
     if sweep.page.by_class:
-        record["by_class"] = by_class(sweep, cell, seed, choice)
+        record["by_class"] = _count_by_class(sweep, cell, seed, choice)
     return record
 
 
 def _record(sweep: Sweep, cell: str, result: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of a finished run."""
+    """Return the record of a finished run."""
     metrics = result["metrics"] | _at_rounds(sweep, cell, result)
     quantity = TASK_METRICS[result["task"]]
     others = [f"{role}/{quantity.headline}" for role in ("fresh", "unseen")]
@@ -124,7 +131,7 @@ def _record(sweep: Sweep, cell: str, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _measured(sweep: Sweep, cell: str, result: dict[str, Any], metrics: dict[str, Any]) -> float | None:
-    """The cell's number: rounds to the target, or a metric; None if the target or the metric's round was not reached."""
+    """Return the rounds to the target, or a metric; None if the target or the metric's round was not reached."""
     measure = sweep.page.measure_of(cell)
     if measure.rounds_to is not None:
         return result["rounds"] if result["ended_by"] == "evaluation.stop_at" else None
@@ -134,18 +141,18 @@ def _measured(sweep: Sweep, cell: str, result: dict[str, Any], metrics: dict[str
 
 
 def _at_rounds(sweep: Sweep, cell: str, result: dict[str, Any]) -> dict[str, float]:
-    """What the page asks for as `metric@when`, of those rounds that the run scored."""
-    asked = {*sweep.page.also, sweep.page.measure_of(cell).metric or ""}
-    folder, there = RunFolder(sweep.root / result["folder"]), {}
-    for metric, _, when in (name.partition("@") for name in sorted(asked) if "@" in name):
+    """Return the metrics that the page names as `metric@when`, from the rounds that the run evaluated."""
+    names = {*sweep.page.also, sweep.page.measure_of(cell).metric or ""}
+    folder, values = RunFolder(sweep.root / result["folder"]), {}
+    for metric, _, when in (name.partition("@") for name in sorted(names) if "@" in name):
         value = _at(folder.curve(metric, result["rounds"]), result["rounds"] if when == "last" else when)
         if value is not None:
-            there[f"{metric}@{when}"] = value
-    return there
+            values[f"{metric}@{when}"] = value
+    return values
 
 
 def _at(curve: list[tuple[int, float]], when: str | int) -> float | None:
-    """A curve's value in a round, or its highest; or its unrest, the deviation of changes between scored rounds."""
+    """Return a curve's value in a round, its highest, or its unrest: the deviation of changes between evaluations."""
     if when == "highest":
         return max((value for _, value in curve), default=None)
     if when != "unrest":
@@ -154,19 +161,59 @@ def _at(curve: list[tuple[int, float]], when: str | int) -> float | None:
     return statistics.stdev(changes) if len(changes) > 1 else None
 
 
+def _compare_rows(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
+    """Compare two cells on the same seeds and rows, or on the rows of some classes; None if there are no such rows.
+
+    Raises:
+        UserError: If the data have none of these classes.
+    """
+    first, second, classes = pair.first, pair.second, pair.classes
+    project, quantity = sweep.project(first, *sweep.wanted(first)[0]), sweep.quantity(first)
+    silos = project.scored.federated()
+    unknown = [name for name in classes or () if name not in silos.manifest.classes]
+    if unknown:
+        raise UserError(f"{first} − {second}: the data have no class {unknown[0]!r}.")
+    with project.workers() as workers:
+        runner = PrefectRunner(workers, f"{first} against {second}")
+        difference = compare_pairs(runner, silos, _outcomes(sweep, first), _outcomes(sweep, second), quantity, classes)
+    return None if difference is None else difference_of_cells(first, second, difference, quantity, classes)
+
+
+def _outcomes(sweep: Sweep, cell: str) -> list[Kept]:
+    """Return where the clients of each run keep their outcomes."""
+    runs = zip(sweep.wanted(cell), sweep.folders(cell), strict=True)
+    return [paired_records(sweep.project(cell, *one), folder.path) for one, folder in runs]
+
+
+def _join_seeds(sweep: Sweep, cell: str) -> dict[str, float] | None:
+    """Evaluate a cell's runs as one deep ensemble; None if one of them has no model on this machine."""
+    projects = [sweep.project(cell, *one) for one in sweep.wanted(cell)]
+    method = method_of(projects[0].params, sweep.page.method_of(cell))
+    members = list(zip(projects, sweep.seeds_of(cell), sweep.folders(cell), strict=True))
+    return ensemble(method, members, f"ensemble of {cell}")
+
+
+def _count_by_class(sweep: Sweep, cell: str, seed: int, choice: str | None) -> dict[str, list[int]]:
+    """Count [right, rows] by class over all clients of one run."""
+    project = sweep.project(cell, seed, choice)
+    with project.workers() as workers:
+        run = paired_records(project, sweep.folder(cell, seed, choice).path)
+        return counted(PrefectRunner(workers, f"{cell}, seed {seed}"), project.scored.federated(), run)
+
+
 PROBE_ROUNDS = 3
 
 
 def estimate(sweep: Sweep) -> dict[str, Any]:
-    """Seconds of the whole table from a few rounds of each cell and the published count of rounds; it leaves nothing."""
+    """Estimate the seconds of the whole table from a few rounds of each cell; nothing is kept."""
     with scratch_dir(sweep.root / "cache" / "estimate") as scratch:
-        connect(own_store(scratch))  # making its tables is no cost of the first cell
+        connect(own_store(scratch))  # the first cell does not pay for making MLflow's tables
         seconds = {cell: _seconds(sweep, cell, scratch) for cell in sweep.page.cells}
     return {"paper": sweep.paper, "table": sweep.table, "scale": sweep.scale, "seconds": seconds}
 
 
 def _seconds(sweep: Sweep, cell: str, scratch: Path) -> float:
-    """Of a cell's runs or trials."""
+    """Estimate the seconds of a cell's runs or trials."""
     if sweep.page.judged:
         return seconds_of_cell(sweep, cell)
     seed, choice = sweep.tries(cell)[0]

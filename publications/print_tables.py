@@ -1,9 +1,4 @@
-"""What is printed of published tables beside ours.
-
-How a truth table is printed: what verdicts said of pairs whose shift is known, beside what was published of it.
-
-How the list of all published tables is printed: by paper, what to type, what is recorded, and what came out.
-"""
+"""Print published tables beside ours, truth tables of verdicts, and the list of all published tables."""
 
 from textwrap import wrap
 from typing import Any
@@ -13,7 +8,7 @@ from publications.render.table_list import lines
 
 
 def truth_table(answer: dict[str, Any], console: PlainConsole) -> None:
-    """Cell by cell and judge by judge, then distances where they are published, then cells together."""
+    """Print verdicts by cell and judge, then distances if they are published, then confusions."""
     console.print(answer["title"])
     console.print(answer["source"])
     _cells(answer["rows"], console)
@@ -34,10 +29,10 @@ def _cells(rows: list[dict[str, Any]], console: PlainConsole) -> None:
         for judge, ours in row["ours"].items():
             published = row["published"].get(judge)
             right = f" ({published['right']}/{published['of']})" if published else ""
-            said = f" ({_verdicts(published['said'])})" if published else ""
+            verdicts = f" ({_verdicts(published['said'])})" if published else ""
             first = judge == next(iter(row["ours"]))
             table.add_row(
-                row["cell"] if first else "", judge, f"{_counted(ours)}{right}", f"{_verdicts(ours['said'])}{said}"
+                row["cell"] if first else "", judge, f"{_counted(ours)}{right}", f"{_verdicts(ours['said'])}{verdicts}"
             )
     console.print(table)
 
@@ -56,13 +51,13 @@ def _distances(rows: list[dict[str, Any]], console: PlainConsole) -> None:
 
 
 def _confusion(title: str, found: dict[str, Any], console: PlainConsole) -> None:
-    """What was said of each truth; then what follows from it, judge by judge; then of which pairs it was right."""
+    """Print the verdicts on each truth, the rates of each judge, and the kinds of pairs that judges judge correctly."""
     console.print()
     console.print(title)
     table = text_table("truth", "judge", "right", "what was said")
-    for truth, said in found["said"].items():
-        for judge, counts in said.items():
-            first = judge == next(iter(said))
+    for truth, verdicts in found["said"].items():
+        for judge, counts in verdicts.items():
+            first = judge == next(iter(verdicts))
             table.add_row(truth if first else "", judge, _counted(found["right"][judge][truth]), _verdicts(counts))
     console.print(table)
     for judge, accuracy in found["balanced_accuracy"].items():
@@ -85,17 +80,17 @@ def _confusion(title: str, found: dict[str, Any], console: PlainConsole) -> None
 
 
 def _counted(share: dict[str, Any]) -> str:
-    """`196/200 95.0–99.5`."""
+    """Format a share as `196/200 95.0–99.5`."""
     return f"{share['right']}/{share['of']} {100 * share['low']:.1f}–{100 * share['high']:.1f}" if share["of"] else "-"
 
 
 def _interval(share: dict[str, Any]) -> str:
-    """`0.976, 0.951–0.990`."""
+    """Format a share as `0.976, 0.951–0.990`."""
     return f"{share['share']:.3f}, {share['low']:.3f}–{share['high']:.3f}"
 
 
-def _verdicts(said: dict[str, int]) -> str:
-    return ", ".join(f"{verdict} {count}" for verdict, count in said.items())
+def _verdicts(verdicts: dict[str, int]) -> str:
+    return ", ".join(f"{verdict} {count}" for verdict, count in verdicts.items())
 
 
 def _spread(pair: list[float | None]) -> str:
@@ -103,11 +98,11 @@ def _spread(pair: list[float | None]) -> str:
     return f"{mean:.3f}" + (f" ± {sd:.3f}" if sd is not None else "")
 
 
-_ABREAST = 5  # columns of other metrics that fit beside each other
+_ABREAST = 5  # columns of other metrics that fit in one table
 
 
 def reproduce(answer: dict[str, Any], console: PlainConsole) -> None:
-    """Published beside ours."""
+    """Print a published table beside ours."""
     if "confusions" in answer:
         truth_table(answer, console)
         return
@@ -149,7 +144,7 @@ def reproduce(answer: dict[str, Any], console: PlainConsole) -> None:
 
 
 def _chosen(rows: list[dict[str, Any]], console: PlainConsole) -> None:
-    """What each cell was tuned to; a choice at the edge of what was tried might be better still beyond it."""
+    """Print what each cell was tuned to, and whether the choice is at the edge of the settings tried."""
     table = text_table("cell", "chosen", "settings tried", "at the edge of these")
     for row in rows:
         if row["choice"]:
@@ -162,7 +157,7 @@ def _chosen(rows: list[dict[str, Any]], console: PlainConsole) -> None:
 
 
 def _by_class(classes: dict[str, dict[str, dict[str, float | None]]], console: PlainConsole) -> None:
-    """A row a class, published / ours in each cell's column."""
+    """Print a row a class, with published / ours in each cell's column."""
     table = text_table("class", *next(iter(classes.values())))
     for name, cells in classes.items():
         table.add_row(name, *(f"{_three(c['published'])} / {_three(c['ours'])}" for c in cells.values()))
@@ -172,7 +167,7 @@ def _by_class(classes: dict[str, dict[str, dict[str, float | None]]], console: P
 
 
 def _also(metrics: dict[str, dict[str, dict[str, float | None]]], console: PlainConsole) -> None:
-    """A row a cell, a column a metric, as many as fit: ours ± spread over seeds, and what is published in brackets."""
+    """Print a row a cell and a column a metric: ours ± standard deviation over seeds (published)."""
     console.print()
     console.print("of the same runs: ours ± standard deviation (published)")
     titles = list(metrics)
@@ -188,7 +183,7 @@ def _also(metrics: dict[str, dict[str, dict[str, float | None]]], console: Plain
 
 
 def _ensembles(ensembles: dict[str, dict[str, float] | None], console: PlainConsole) -> None:
-    """A row a cell, a column a number of its runs together."""
+    """Print a row a cell and a column a metric of its runs as one deep ensemble."""
     names = next((list(numbers) for numbers in ensembles.values() if numbers), [])
     table = text_table("cell", *(name.replace("_", " ") for name in names))
     for cell, numbers in ensembles.items():
@@ -207,14 +202,14 @@ def _three(value: float | None) -> str:
 
 
 def estimate(answer: dict[str, Any], console: PlainConsole) -> None:
-    """Minutes by cell."""
+    """Print the estimated time by cell."""
     for cell, seconds in answer["seconds"].items():
         console.print(f"{cell:<20} about {duration(seconds)}")
     console.print(f"in all               about {duration(sum(answer['seconds'].values()))} on this machine")
 
 
 def listing(answer: dict[str, Any], console: PlainConsole) -> None:
-    """A block a paper; of every table a line with its state, and below it what came out or why it is not here."""
+    """Print a block a paper: each table with its state, and the verdict or the reason that there is none."""
     found = [(paper, list(lines(paper))) for paper in answer["papers"]]
     width = max((len(name) for _, rows in found for name, _, _ in rows), default=0)
     for at, (paper, rows) in enumerate(found):

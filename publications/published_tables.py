@@ -1,6 +1,6 @@
-"""A page of published tables, parsed once: numbers, where they are from, and the params that repeat each cell.
+"""Parse a page of published tables: numbers, their sources, and the settings that repeat each cell.
 
-What a page says of cells that are no runs but trials: pairs of clients whose shift is known are drawn, and judged.
+A cell is a run, or a trial: verdicts judge pairs of clients with a known shift.
 """
 
 import re
@@ -25,15 +25,19 @@ PAPERS = Path(__file__).parent / "pages"
 
 
 def names() -> list[str]:
-    """Return the names of the papers that there are tables of, sorted, without reading one."""
+    """Return the names of the papers with a page, sorted, without reading a page."""
     return sorted(page.stem for page in PAPERS.glob("*.yaml"))
 
 
 class Trial(Record):
-    """What a cell does that is no run: so many pairs of clients are drawn, of a row of the table's family, and judged.
+    """A cell that draws pairs of clients from a row of the table's family and judges them.
 
-    rows: of both clients, or of a random pair the fewest and the most of either; effect: φ of what shifts, of a random pair;
-    epsilon: of the noise that both add to their counts, for differential privacy; 0 is none.
+    Attributes:
+        row: The row of the family.
+        rows: The rows of both clients; of a random pair the fewest and the most rows of a client.
+        pairs: How many pairs are drawn.
+        effect: φ of the shift of a random pair.
+        epsilon: The privacy of the noise that both clients add to their counts; 0 is no noise.
     """
 
     row: str
@@ -44,9 +48,11 @@ class Trial(Record):
 
 
 class KnownSilos(Record):
-    """What a cell does that diagnoses silos of its settings' making: which pairs it looks at, and how these truly differ.
+    """A cell that diagnoses silos made by its settings.
 
-    across: pairs of silos of different domains; within: of the same one. truth: types joined by +, or none.
+    Attributes:
+        truth: The true types of shift joined by +, or none.
+        pairs: Whether pairs of silos `across` domains are judged, or pairs `within` a domain.
     """
 
     truth: str
@@ -64,9 +70,12 @@ class KnownSilos(Record):
 
 
 class Confusion(Record):
-    """Cells of trials that are shown together; `published` is the balanced accuracy by judge.
+    """Cells of trials that are shown together.
 
-    With `by` it is also shown of which kinds of pairs verdicts are right.
+    Attributes:
+        cells: The cells.
+        published: The published balanced accuracy by judge.
+        by: Whether the share of correct verdicts is also shown by kind of pair.
     """
 
     cells: tuple[str, ...] = Field(min_length=1)
@@ -75,9 +84,15 @@ class Confusion(Record):
 
 
 def check_trials(family: str | None, second_look: bool, trials: Mapping[str, Trial | None]) -> None:
-    """ValueError unless all cells are trials on rows that the family has, or none is and there is no family.
+    """Check that all cells are trials on rows of the family, or none is and there is no family.
 
-    A second look is only at trials, and at none with noise.
+    Args:
+        family: The table's family of pairs.
+        second_look: Whether pairs get a second look, which is only possible for trials without noise.
+        trials: The trial of every cell.
+
+    Raises:
+        ValueError: If the cells do not fit the family.
     """
     if second_look and family is None:
         raise ValueError("a second look is at trials, and the table has no family of pairs: drop `second_look`")
@@ -98,7 +113,7 @@ def check_trials(family: str | None, second_look: bool, trials: Mapping[str, Tri
 
 
 def check_silos(family: str | None, silos: Mapping[str, KnownSilos | None]) -> None:
-    """ValueError unless all cells diagnose silos, and no family of pairs is drawn from, or none does."""
+    """Raise ValueError if some cells diagnose silos and others do not, or if the table also has a family."""
     there, others = ([name for name, one in silos.items() if bool(one) is wanted] for wanted in (True, False))
     if there and family is not None:
         raise ValueError(f"the cell {there[0]} diagnoses silos, and the table draws pairs: drop `silos`, or `family`")
@@ -109,23 +124,27 @@ def check_silos(family: str | None, silos: Mapping[str, KnownSilos | None]) -> N
 
 
 Floor = Literal["covariance", "covariance with a constant", "least squares"]
-"""The statistic of which a conditional linear model has a least error (models/statistics/spectrum.py)."""
+"""The statistic for which a conditional linear model has a least error (publications/noise_floor.py)."""
 
 
 class Measure(Record):
-    """What a cell's number is: a metric of the reported round, or the rounds until a target; the headline if neither."""
+    """The number of a cell: a metric of the reported round, or the rounds to a target; the headline metric if neither."""
 
     metric: str | None = None
     rounds_to: float | None = None
 
 
 class Cell(Record):
-    """One number of a table; `about` is printed with it.
+    """One number of a table.
 
-    `floor` is what theory says that it cannot pass, a number or how that follows from each draw of synthetic data; `beside`
-    is published of other metrics. Of a trial it is published in `said` how often each judge said what, of so many pairs
-    `of`; and in `distances` mean and standard deviation, by name.
-    `tune` are settings of which the best on the first seed is taken: key to values.
+    Attributes:
+        about: A description, which is printed with the number.
+        floor: The least error by theory: a number, or the statistic from which it follows for each draw of synthetic data.
+        beside: Published numbers of other metrics.
+        tune: Values by key of the settings from which the best on the first seed is chosen.
+        said: Of a trial, how often each judge gave each verdict in the publication.
+        of: Of a trial, the number of published pairs.
+        distances: Of a trial, published mean and standard deviation by name of the distance.
     """
 
     about: str
@@ -144,7 +163,7 @@ class Cell(Record):
 
 
 class Pair(Record):
-    """Two cells whose difference is a sentence; on the rows of these classes alone, if they are named."""
+    """Two cells that are compared, on the rows of `classes` if they are named."""
 
     first: str
     second: str
@@ -152,7 +171,7 @@ class Pair(Record):
 
 
 class Scale(Record):
-    """How large it is run: seeds, settings, and the values of the grid that are tried (for all cells, or by cell)."""
+    """The size of a table's runs: seeds, settings, and the values of the grid, for all cells or by cell."""
 
     seeds: tuple[Annotated[int, Field(ge=0, le=param_types.SEED)], ...] = Field(min_length=1)
     grid: tuple[Any, ...] | dict[str, tuple[Any, ...]] = ()
@@ -161,7 +180,7 @@ class Scale(Record):
     @field_validator("seeds")
     @classmethod
     def _differ(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
-        """A seed that is there twice would count one run as two."""
+        """Refuse a seed that is named twice, which would count one run as two."""
         if len(set(seeds)) < len(seeds):
             raise ValueError("a seed is named twice; name each once")
         return seeds
@@ -170,14 +189,21 @@ class Scale(Record):
 class Table(Record):
     """A published table.
 
-    `choose_on` says where the best of a grid is looked for on the first seed: the measure itself, or validation rows. The
-    grid is one setting for all cells, with values of the scale; or each cell has what it is tuned by, equally many settings.
-    `seeds_are: data` draws other data with each seed. Of every contest the best cell is paired with the next. A table
-    with `runs_of` shows other sides of that table's runs; `also` names more metrics of the same runs, with the titles of
-    their columns. `ensembles` shows what the runs of a cell say together, as one deep ensemble. The points of `curves` are
-    cells, too, and drawn as a figure. The cells of a table with a `family` are trials on its pairs, of which with
-    `second_look` it is also said what a second look finds; or all cells diagnose `silos`. Those of each of `confusions` are
-    also shown together.
+    Attributes:
+        cells: The cells by name; the points of `curves` are cells as well.
+        curves: A figure with lines over one axis.
+        grid: The setting that is tuned for all cells, with values of the scale; otherwise cells have `tune`.
+        choose_on: Whether the best of a grid is chosen by the measure, or on validation rows.
+        seeds_are: Whether seeds differ in training, or draw other data.
+        paired: Pairs of cells that are compared.
+        contests: Groups of cells of which the best is compared with the next.
+        by_class: Published accuracy by class and cell.
+        also: More metrics of the same runs, with the titles of their columns.
+        ensembles: Whether the runs of a cell are also evaluated as one deep ensemble.
+        runs_of: Another table whose runs this table shows.
+        family: A family of pairs; all cells are trials on its pairs.
+        second_look: Whether the pairs of a family get a second look.
+        confusions: Groups of cells of trials that are shown together.
     """
 
     title: str
@@ -206,7 +232,7 @@ class Table(Record):
     @model_validator(mode="before")
     @classmethod
     def _with_points(cls, page: Any) -> Any:
-        """The points of a figure among the cells, and their contests among the contests."""
+        """Add the points of a figure to the cells, and their contests to the contests."""
         if not isinstance(page, dict) or not page.get("curves"):
             return page
         curves, cells, contests = (
@@ -214,7 +240,7 @@ class Table(Record):
             page.get("cells") or {},
             page.get("contests") or [],
         )
-        if isinstance(cells, dict):  # what is of another type is refused as what it is
+        if isinstance(cells, dict):  # the schema refuses another type
             cells = {**curves.cells(), **cells}
         if isinstance(contests, list):
             contests = [*contests, *curves.contests_of_cells()]
@@ -255,7 +281,7 @@ class Table(Record):
         return self
 
     def _tuned_alike(self) -> None:
-        """ValueError where cells that are compared have other numbers of settings: that would rank what was tuned most."""
+        """Raise ValueError if cells are tuned by different numbers of settings, which would favour the cell tuned most."""
         counts = {name: len(Grid(cell.tune).points()) for name, cell in self.cells.items()}
         odd = next((name for name, count in counts.items() if count != max(counts.values())), None)
         if odd is not None:
@@ -271,34 +297,34 @@ class Table(Record):
 
     @property
     def judged(self) -> bool:
-        """Whether verdicts on a shift that is known are counted, and nothing is trained."""
+        """Whether the table counts verdicts on known shifts, and trains nothing."""
         return self.family is not None or any(cell.silos for cell in self.cells.values())
 
     def trial_of(self, cell: str) -> Trial:
-        """Of a table with a family."""
+        """Return the trial of a cell, in a table with a family."""
         trial = self.cells[cell].trial
         assert trial is not None
         return trial
 
     def method_of(self, cell: str) -> str:
-        """The cell's own method, or the table's."""
+        """Return the cell's own method, or the table's."""
         return self.cells[cell].method or str(self.method)
 
     def measure_of(self, cell: str) -> Measure:
-        """The cell's own measure, or the table's."""
+        """Return the cell's own measure, or the table's."""
         return self.cells[cell].measure or self.measure
 
     def published_of(self, cell: str) -> float | None:
-        """What is published of the cell's measure."""
+        """Return the published number of the cell's measure."""
         page = self.cells[cell]
         return page.beside.get(self.measure_of(cell).metric or "", page.published)
 
     def seeds_of(self, cell: str, seeds: Sequence[int]) -> list[int]:
-        """Those of these seeds that the cell is run with."""
+        """Select the seeds of a cell's runs."""
         return list(seeds[:1] if self.curves is not None and cell in self.curves.few() else seeds)
 
     def grid_of(self, cell: str, scale: str) -> Grid | None:
-        """What a cell is chosen from at this scale; None where nothing is chosen."""
+        """Return the grid of a cell at this scale; None if the cell is not tuned."""
         if self.cells[cell].tune:
             return Grid(self.cells[cell].tune)
         grid = self.scales[scale].grid
@@ -306,30 +332,37 @@ class Table(Record):
         return Grid({str(self.grid): Axis.model_validate(list(values))}) if values else None
 
     def beyond(self, cell: str, scale: str, best: Point) -> list[Point]:
-        """What is tried once more where the best of the first settings stands at an edge of what a cell is tuned by."""
+        """Return the points beyond an edge of `tune` at which the best of the first settings is."""
         grid = self.grid_of(cell, scale)
         return grid.beyond(best) if grid and self.cells[cell].tune else []
 
     def settings(self, cell: str, scale: str, choice: Sequence[str], seed: int) -> list[str]:
-        """All that the page says of a run, the later lines over the earlier."""
+        """Return the page's settings of a run; later ones override earlier ones.
+
+        Args:
+            cell: The cell.
+            scale: The scale.
+            choice: The settings of a point of the grid.
+            seed: The seed, which draws the data if `seeds_are` is `data`.
+        """
         data = [f"data.seed={seed}"] if self.seeds_are == "data" else []
         lines = [*self.base, *self.scales[scale].set, *self.cells[cell].set]
         return [*lines, *choice, *data]
 
 
 def is_own(paper: str) -> bool:
-    """Whether a paper is named by a file of the user's own, not by a page's name."""
+    """Whether a paper is a file of the user, and not the name of a page."""
     return paper.endswith(".yaml")
 
 
 def tables(paper: str) -> Mapping[str, Any]:
-    """The tables of a paper as they are written; UserError if there is no such page."""
+    """Return the unparsed tables of a paper; UserError if there is no such page."""
     held: Mapping[str, Any] = written(paper)["tables"]
     return held
 
 
 def written(paper: str) -> Mapping[str, Any]:
-    """A paper's page as it is written, with its tables; UserError if there is no such page."""
+    """Return a paper's page before validation; UserError if there is no such page, or it has no tables."""
     page = Path(paper) if is_own(paper) else PAPERS / f"{paper}.yaml"
     if not is_there(page) or not (is_own(paper) or paper in names()):
         others = f"; there are {', '.join(names())}, or name a .yaml file of your own."
@@ -346,19 +379,28 @@ def written(paper: str) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=8)
 def _parsed(content: bytes) -> Any:
-    """Once for all tables of a page."""
+    """Parse a page once for all its tables."""
     return strict_yaml.load(content)
 
 
 def table_of(paper: str, table: str | None, scale: str) -> Table:
-    """The published table; UserError naming those that there are, or what is wrong with it."""
+    """Return a published table.
+
+    Args:
+        paper: A page's name, or a .yaml file of the user.
+        table: One of its tables; an error names them if it is None.
+        scale: A scale that the table must have.
+
+    Raises:
+        UserError: If there is no such table or scale, or the table is invalid.
+    """
     there = tables(paper)
     if table is None:
         raise UserError(f"say which table of {paper}: --table takes {', '.join(there)}.")
     if table not in there:
         others = f"; --table takes {', '.join(there)}."
         raise UserError(f"{paper} has no table {shown(repr(table))} here{nearest_hint(table, list(there), others)}")
-    plain(table, f"{paper}: the table")  # folders and results are called after it
+    plain(table, f"{paper}: the table")  # folders and results have this name
     try:
         page = Table.model_validate(there[table])
     except ValidationError as error:

@@ -1,8 +1,7 @@
-"""The flow `reproduce`: a published table beside ours, cell by cell.
+"""Define the flow `reproduce`: a published table beside ours, cell by cell.
 
-publications/sweep.py says which runs there are and which are recorded in docs/results/<paper>.json,
-publications/fill_sweep.py runs those that are missing, publications/compare_with_published.py makes the table of what is
-recorded.
+publications/sweep.py lists the runs and finds their records in docs/results/<paper>.json, publications/fill_sweep.py runs
+the missing ones, and publications/compare_with_published.py makes the table from the records.
 """
 
 from typing import Annotated, Any
@@ -32,7 +31,7 @@ def reproduce(
     overrides: Overrides = (),
     estimate: bool = False,
 ) -> dict[str, Any]:
-    """Published beside ours for every cell of a table; a sweep that was interrupted goes on where it stopped.
+    """Compare a published table with ours, cell by cell; an interrupted sweep continues where it stopped.
 
     Args:
         paper: The page of the paper whose table it is.

@@ -1,4 +1,4 @@
-"""The command `siloflow reproduce`: published tables, and what came of them."""
+"""Define the command `siloflow reproduce`: list published tables, or repeat one."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -30,57 +30,30 @@ def reproduce(
     Example: siloflow reproduce mcmahan --table 2NN --estimate
     """
     with open_session(json, timings, server=False, after=_GOES_ON) as session:
-        numbers, table = seeds_of(seeds), _table(table, figure)
+        from publications.compare_with_published import table_of_records
+        from publications.published_tables import names
+        from publications.render.table_list import listing
+        from publications.sweep import Sweep
+        from silos.errors import UserError
+
+        numbers = seeds_of(seeds)
+        if figure is not None and table is not None:
+            raise UserError("--table and --figure name two things to repeat; give one of them.")
+        table = table if figure is None else f"figure-{figure}"
         if table is None and not (estimate or seeds or overrides):
-            session.answer(_listing(paper), _print("listing"))
+            session.answer(listing(paper), _print("listing"))
             return
-        paper = _named(paper)
+        if paper is None:
+            raise UserError(f"say which paper: {', '.join(names())}, or a .yaml file of your own.")
         project = session.project(overrides)
-        asked: dict[str, Any] = {"paper": paper, "table": table, "scale": scale, "seeds": numbers}
-        sweep = _sweep(**asked, overrides=project.overrides)
+        parameters: dict[str, Any] = {"paper": paper, "table": table, "scale": scale, "seeds": numbers}
+        sweep = Sweep(**parameters, overrides=project.overrides)
         if estimate or not sweep.finished:
-            session.serve()
-            answer = session.flow("publications.reproduce", "reproduce", project, **asked, estimate=estimate)
+            session.serve()  # a finished table does without Prefect
+            answer = session.flow("publications.reproduce", "reproduce", project, **parameters, estimate=estimate)
         else:
-            answer = _recorded(sweep)
+            answer = table_of_records(sweep)
         session.answer(answer, _print("estimate" if estimate else "reproduce"))
-
-
-def _table(table: str | None, figure: str | None) -> str | None:
-    """The table that is asked for, by its name or by the number of a figure."""
-    from silos.errors import UserError
-
-    if figure is not None and table is not None:
-        raise UserError("--table and --figure name two things to repeat; give one of them.")
-    return table if figure is None else f"figure-{figure}"
-
-
-def _listing(paper: str | None) -> dict[str, Any]:
-    from publications.render.table_list import listing
-
-    return listing(paper)
-
-
-def _named(paper: str | None) -> str:
-    from publications.published_tables import names
-    from silos.errors import UserError
-
-    if paper is None:
-        raise UserError(f"say which paper: {', '.join(names())}, or a .yaml file of your own.")
-    return paper
-
-
-def _sweep(**asked: Any) -> Any:
-    """The page and what is recorded of it are looked at before Prefect is started, which a finished table does without."""
-    from publications.sweep import Sweep
-
-    return Sweep(**asked)
-
-
-def _recorded(sweep: Any) -> Any:
-    from publications.compare_with_published import table_of_records
-
-    return table_of_records(sweep)
 
 
 def _print(name: str) -> Callable[[Any, Any], None]:

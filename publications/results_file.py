@@ -1,6 +1,6 @@
-"""docs/results/<paper>.json: the records of finished runs, which several sweeps may write at once.
+"""Read and write docs/results/<paper>.json, the records of finished runs; several sweeps may write at once.
 
-Under a project's own lie those that siloflow comes with.
+What a project's own records lack is read from the records in siloflow's checkout.
 """
 
 import re
@@ -17,52 +17,61 @@ RECORDS = Path(__file__).parents[1] / "docs" / "results"
 
 
 class Results:
-    """Lists of records in one JSON file, parsed once; `lock` is a file beside it in no folder that git has.
+    """Lists of records in one JSON file, which is parsed once.
 
-    `shipped` is another, from which what the first lacks is read; nothing is written there.
+    Args:
+        file: The file, which `keep` writes.
+        lock: The lock of the file, outside folders that git tracks.
+        shipped: A second file for records that the first lacks; never written.
     """
 
     def __init__(self, file: Path, lock: Path, shipped: Path | None = None) -> None:
         self.file, self._lock, self._shipped = file, lock, shipped
         self._content: dict[str, Any] | None = None
 
-    def find(self, place: Sequence[str], asked: dict[str, Any]) -> dict[str, Any] | None:
-        """The record in the list at this place that was asked for like this; None if there is none."""
+    def find(self, place: Sequence[str], key: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the record at this place that has the items of `key`; None if there is none."""
         if self._content is None:
             self.read_again()
-        found = _first(self._content or {}, place, asked) or _first(self._others, place, asked)
+        found = _first(self._content or {}, place, key) or _first(self._others, place, key)
         return dict(found) if found else None
 
     def read_again(self) -> None:
-        """As it is on disk now, whoever wrote there meanwhile."""
+        """Read the file again, since another sweep may have written it."""
         self._content = read_json(self.file) or {}
 
     def where(self, root: Path) -> str:
-        """The file to look into: in this folder, or else where siloflow is installed."""
+        """Return the file with the records: the project's own, or else the shipped one."""
         own = self._shipped is None or self.file.is_file()
         return str(self.file.relative_to(root) if own else self._shipped)
 
-    def keep(self, place: Sequence[str], asked: dict[str, Any], outcome: dict[str, Any]) -> None:
-        """Writes one record down, what was asked with what came of it, and leaves all others as they are on disk now."""
+    def keep(self, place: Sequence[str], key: dict[str, Any], outcome: dict[str, Any]) -> None:
+        """Write one record, and leave all others as they are on disk.
+
+        Args:
+            place: The keys of the list that holds the record.
+            key: The items by which the record is found; a record with these items is replaced.
+            outcome: The other items of the record.
+        """
         with in_turn(self._lock):
             results = read_json(self.file) or {}
             records = _list_at(results, place)
-            records[:] = [other for other in records if not _same(other, asked)] + [{**asked, **outcome}]
+            records[:] = [other for other in records if not _same(other, key)] + [{**key, **outcome}]
             write_records(self.file, results)
         self.read_again()
 
     @cached_property
     def _others(self) -> dict[str, Any]:
-        """The shipped ones; in siloflow's own checkout they are the first file's."""
+        """Return the shipped records; none in siloflow's own checkout, where both files are one."""
         if self._shipped is None or self._shipped.resolve() == self.file.resolve():
             return {}
         return read_json(self._shipped) or {}
 
 
 def without_places(overrides: Sequence[str]) -> list[str]:
-    """Overrides as the results keep them: they are committed, and where something lies on one machine is nobody's matter.
+    """Hide places on this machine in overrides, since records are committed.
 
-    A value that holds an absolute path or an address becomes its hash, so that two of them stay two.
+    A value that holds an absolute path or an address becomes its hash, so that different values stay different.
     """
     kept = []
     for override in overrides:
@@ -72,12 +81,12 @@ def without_places(overrides: Sequence[str]) -> list[str]:
     return kept
 
 
-def _first(results: dict[str, Any], place: Sequence[str], asked: dict[str, Any]) -> dict[str, Any] | None:
-    return next((record for record in _there(results, place) if _same(record, asked)), None)
+def _first(results: dict[str, Any], place: Sequence[str], key: dict[str, Any]) -> dict[str, Any] | None:
+    return next((record for record in _there(results, place) if _same(record, key)), None)
 
 
 def _there(results: dict[str, Any], place: Sequence[str]) -> list[dict[str, Any]]:
-    """The list of records below these keys, empty if it is not there."""
+    """Return the list of records below these keys; an empty list if there is none."""
     *sections, last = place
     for section in sections:
         results = results.get(section, {})
@@ -86,7 +95,7 @@ def _there(results: dict[str, Any], place: Sequence[str]) -> list[dict[str, Any]
 
 
 def _list_at(results: dict[str, Any], place: Sequence[str]) -> list[dict[str, Any]]:
-    """The list of records below these keys, made if it is not there."""
+    """Return the list of records below these keys; add it if there is none."""
     *sections, last = place
     for section in sections:
         results = results.setdefault(section, {})
@@ -94,5 +103,5 @@ def _list_at(results: dict[str, Any], place: Sequence[str]) -> list[dict[str, An
     return records
 
 
-def _same(record: dict[str, Any], asked: dict[str, Any]) -> bool:
-    return all(record[key] == value for key, value in asked.items())
+def _same(record: dict[str, Any], key: dict[str, Any]) -> bool:
+    return all(record[key] == value for key, value in key.items())

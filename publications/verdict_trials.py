@@ -1,10 +1,13 @@
-"""Cells that are no runs but trials: verdicts say of pairs of clients whose shift is known what it is."""
+"""Run the cells that are trials: verdicts judge pairs of clients, or silos, with a known shift."""
 
 import platform
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib.metadata import version as installed
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -12,6 +15,8 @@ import numpy as np
 
 from flows.console import progress
 from flows.console.interruption import raise_if_interrupted
+from flows.diagnose import examined
+from flows.experiment.project import Project, scratch_dir
 from publications.sweep import Sweep
 from publications.synthetic_pairs.evaluate_verdicts import (
     Opinion,
@@ -20,90 +25,144 @@ from publications.synthetic_pairs.evaluate_verdicts import (
     opinion_under_noise,
     second_opinion,
 )
-from publications.synthetic_pairs.families import FAMILIES, Asked
-from publications.synthetic_silos import said_of_silos
+from publications.synthetic_pairs.families import FAMILIES, PairRequest
+from silos.errors import UserError
+from tasks.execution.task_runner import PlainRunner
 
 
-def tried(sweep: Sweep, cell: str, seed: int) -> dict[str, Any]:
-    """What is kept of a cell's pairs with this seed: how often which verdict was said, and of which pairs rightly."""
+def run_trials(sweep: Sweep, cell: str, seed: int) -> dict[str, Any]:
+    """Judge a cell's pairs with this seed.
+
+    Args:
+        sweep: The table.
+        cell: A cell of the table whose pairs or silos are judged.
+        seed: The seed of the draw.
+
+    Returns:
+        The record: how often each judge gave each verdict, and how many pairs it judged correctly.
+    """
     start = time.perf_counter()
     progress.current().begin(cell, 0, 1)
-    heard = _heard(sweep, cell, seed)
+    pairs = _judged_pairs(sweep, cell, seed)
     seconds = round(time.perf_counter() - start, 1)
-    judges = list(dict.fromkeys(judge for pair in heard for judge in pair.opinion.said))
-    right = sum(pair.truth == pair.opinion.said[judges[0]] for pair in heard)
+    judges = list(dict.fromkeys(judge for pair in pairs for judge in pair.opinion.verdicts))
+    right = sum(pair.truth == pair.opinion.verdicts[judges[0]] for pair in pairs)
     progress.current().round(1, None)
-    progress.current().end(cell, f"{right}/{len(heard)} right", seconds)
-    ranked = [pair.opinion.ranked for pair in heard if pair.opinion.ranked is not None]
+    progress.current().end(cell, f"{right}/{len(pairs)} right", seconds)
+    ranked = [pair.opinion.ranked for pair in pairs if pair.opinion.ranked is not None]
     record = {
-        "pairs": len(heard),
-        "said": {judge: dict(sorted(Counter(pair.opinion.said[judge] for pair in heard).items())) for judge in judges},
+        "pairs": len(pairs),
+        "said": {
+            judge: dict(sorted(Counter(pair.opinion.verdicts[judge] for pair in pairs).items())) for judge in judges
+        },
         "ranked": {"pairs": len(ranked), "all": sum(one[0] for one in ranked), "first": sum(one[1] for one in ranked)},
-        "by": _by(heard, judges),
+        "by": _by(pairs, judges),
         "seconds": seconds,
         "command": f"siloflow reproduce {sweep.paper} --table {sweep.table} --scale {sweep.scale}",
         "versions": {name: installed(name) for name in ("numpy", "scipy")} | {"python": platform.python_version()},
     }
     if sweep.page.cells[cell].distances:
-        record["distances"] = _distances([pair.opinion for pair in heard])
+        record["distances"] = _distances([pair.opinion for pair in pairs])
     return record
 
 
 def seconds_of_cell(sweep: Sweep, cell: str, probed: int = 3) -> float:
-    """Of a cell's pairs, from a few of them; or from all pairs of the silos of one seed."""
+    """Estimate the seconds of a cell from a few of its pairs, or from the silos of one seed.
+
+    Args:
+        sweep: The table.
+        cell: A cell whose pairs or silos are judged.
+        probed: How many pairs are judged for the estimate.
+    """
     start = time.perf_counter()
-    _heard(sweep, cell, sweep.seeds[0], probed)
+    _judged_pairs(sweep, cell, sweep.seeds[0], probed)
     seconds = (time.perf_counter() - start) * len(sweep.seeds)
     return seconds if sweep.page.cells[cell].silos else seconds / probed * sweep.page.trial_of(cell).pairs
 
 
 @dataclass(frozen=True)
-class _Heard:
-    """What is kept of a pair: its true types, joined, what was said of it, and what a table may count it by."""
+class _JudgedPair:
+    """A pair's true types, joined, the verdicts, and the properties by which a table may count pairs."""
 
     truth: str
     opinion: Opinion
     about: tuple[str, ...] = ()
 
 
-def _heard(sweep: Sweep, cell: str, seed: int, most: int | None = None) -> list[_Heard]:
-    """The first `most` of a trial's pairs, or all; of silos all."""
+def _judged_pairs(sweep: Sweep, cell: str, seed: int, most: int | None = None) -> list[_JudgedPair]:
+    """Judge the first `most` of a trial's pairs, or all; of silos all pairs."""
     silos = sweep.page.cells[cell].silos
     if silos:
         raise_if_interrupted()
-        settings = sweep.settings(cell, seed, None)
-        said = said_of_silos(sweep.root, settings, silos.pairs == "across")
-        return [_Heard(silos.truth, Opinion(one, {}, None)) for one in said]
-    return [_of_pair(sweep, cell, seed, number) for number in range(most or sweep.page.trial_of(cell).pairs)]
+        verdicts = diagnose_silos(sweep.root, sweep.settings(cell, seed, None), silos.pairs == "across")
+        return [_JudgedPair(silos.truth, Opinion(verdict, {}, None)) for verdict in verdicts]
+    return [_judged_pair(sweep, cell, seed, number) for number in range(most or sweep.page.trial_of(cell).pairs)]
 
 
-def _of_pair(sweep: Sweep, cell: str, seed: int, number: int) -> _Heard:
+def diagnose_silos(root: Path, settings: Sequence[str], across: bool) -> list[dict[str, str]]:
+    """Diagnose the silos that these settings make, as `siloflow diagnose` does.
+
+    Args:
+        root: The project.
+        settings: `section.key=value`, over params.yaml.
+        across: Whether pairs of silos of different domains are returned, or pairs within a domain.
+
+    Returns:
+        For each pair the types by verdict, joined, or `none` or `undetermined`.
+    """
+    return [verdict for differ, verdict in _diagnosed(root, tuple(settings)) if differ is across]
+
+
+@lru_cache(maxsize=8)  # cells share their silos
+def _diagnosed(root: Path, settings: tuple[str, ...]) -> list[tuple[bool, dict[str, str]]]:
+    """Return for every pair whether the domains of its silos differ, and the types by verdict.
+
+    Raises:
+        UserError: If there are so many silos that groups of silos are compared.
+    """
+    with scratch_dir(root / "cache" / "diagnosed") as scratch:
+        project = replace(Project.open_shared(settings, root, derived=True), scratch=scratch)
+        _, answer = examined(project, PlainRunner())
+    if answer["pairs_of"] == "groups":
+        raise UserError(f"{len(answer['clients'])} silos are compared as groups, and not in pairs; make fewer silos.")
+    domains = {client.name: client.domain for client in project.manifest.clients}
+    return [
+        (domains[pair["first"]] != domains[pair["second"]], {answer["verdict"]: _types_of(pair)})
+        for pair in answer["pairs"]
+    ]
+
+
+def _types_of(pair: dict[str, Any]) -> str:
+    return "+".join(pair["types"]) or ("undetermined" if pair["undetermined"] else "none")
+
+
+def _judged_pair(sweep: Sweep, cell: str, seed: int, number: int) -> _JudgedPair:
     raise_if_interrupted()
     trial = sweep.page.trial_of(cell)
-    pair = FAMILIES[str(sweep.page.family)].draw(Asked(trial.row, trial.rows, trial.effect), seed, number)
+    pair = FAMILIES[str(sweep.page.family)].draw(PairRequest(trial.row, trial.rows, trial.effect), seed, number)
     if trial.epsilon:
-        drawn = crc32(f"{trial.row} {trial.rows} {trial.epsilon}".encode())  # every cell has noise of its own
+        drawn = crc32(f"{trial.row} {trial.rows} {trial.epsilon}".encode())  # every cell draws its own noise
         rng = np.random.default_rng([seed, number, drawn])
-        said = opinion_under_noise(pair, trial.epsilon, rng)
+        judged = opinion_under_noise(pair, trial.epsilon, rng)
     else:
-        said = opinion(pair)
+        judged = opinion(pair)
     if sweep.page.second_look:
-        again = second_opinion(pair, np.random.default_rng([seed, number]))
-        said = replace(said, said={**said.said, "second look": again})
-    return _Heard(named_types(pair.truth), said, pair.about)
+        second = second_opinion(pair, np.random.default_rng([seed, number]))
+        judged = replace(judged, verdicts={**judged.verdicts, "second look": second})
+    return _JudgedPair(named_types(pair.truth), judged, pair.about)
 
 
-def _by(heard: list[_Heard], judges: list[str]) -> dict[str, dict[str, int]]:
-    """What pairs can be counted by, to how many there are and how many of them each judge names rightly."""
+def _by(pairs: list[_JudgedPair], judges: list[str]) -> dict[str, dict[str, int]]:
+    """Count pairs by property, and how many of them each judge judges correctly."""
     by: dict[str, Counter[str]] = {}
-    for pair in heard:
-        right = [judge for judge in judges if pair.opinion.said[judge] == pair.truth]
+    for pair in pairs:
+        right = [judge for judge in judges if pair.opinion.verdicts[judge] == pair.truth]
         for about in pair.about:
             by.setdefault(about, Counter(dict.fromkeys(judges, 0))).update(["pairs", *right])
     return {about: dict(counts) for about, counts in sorted(by.items())}
 
 
-def _distances(said: list[Opinion]) -> dict[str, list[float]]:
-    """Mean and standard deviation."""
-    values = {name: [one.distances[name] for one in said] for name in said[0].distances}
+def _distances(opinions: list[Opinion]) -> dict[str, list[float]]:
+    """Return mean and standard deviation of each distance."""
+    values = {name: [one.distances[name] for one in opinions] for name in opinions[0].distances}
     return {name: [round(float(np.mean(of)), 4), round(float(np.std(of)), 4)] for name, of in values.items()}

@@ -43,7 +43,7 @@ from models.training import engine
 from models.training.objectives import CrossEntropy
 from publications.published_tables import is_own, table_of
 from publications.render import doc_tables
-from publications.render.table_list import told
+from publications.render.table_list import read_sentences
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.storage.manifest import schema_of
@@ -127,7 +127,7 @@ def test_every_command_can_be_typed(page, folder):
             paper, figure = asked.get("paper"), asked.get("figure")
             table = f"figure-{figure}" if figure else asked.get("table")
             if paper and table is None and arguments[1] == "reproduce":
-                assert told(paper)
+                assert read_sentences(paper)
             elif paper and not is_own(paper) and table != "NAME":
                 assert table_of(paper, table, asked["scale"]), arguments
 

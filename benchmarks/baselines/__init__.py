@@ -1,1 +1,1 @@
-"""What `siloflow bench` measures against, each a program of its own: FOLDER of silos, JSON of the workload."""
+"""Programs that `siloflow bench` measures against; each gets a folder of silos and the JSON of the workload."""

@@ -1,4 +1,4 @@
-"""A round of VIRTUAL as one would write it by hand: Bayes by backprop, one client after another, autograd and torch's Adam.
+"""Run rounds of VIRTUAL as written by hand: Bayes by backprop, one client after another, autograd and torch's Adam.
 
 Noise is local reparameterisation, biases are numbers, sites can only add precision: docs/methods/virtual.md. Natural
 parameters are float64, rows and training float32.
@@ -19,14 +19,14 @@ from benchmarks.baselines.reference_loop import network, open_rows
 
 
 class Factor(NamedTuple):
-    """Of a layer's weights: precision * mean, and precision, (out, in) each."""
+    """Natural parameters of a layer's weights: precision * mean, and precision, (out, in) each."""
 
     pull: Tensor
     precision: Tensor
 
 
 class Belief(NamedTuple):
-    """What the server knows of a layer; the means to begin with are drawn."""
+    """The server's posterior of a layer, and the means with which training starts."""
 
     weights: Factor
     bias: Tensor
@@ -34,21 +34,21 @@ class Belief(NamedTuple):
 
 
 class GaussianLayer(nn.Module):
-    """One dense layer of a client: what its cavity says, a mean and a site's deviation for each weight, and biases."""
+    """One dense layer of a client: the cavity, a mean and a site's deviation for each weight, and biases."""
 
     def __init__(self, belief: Belief, site: Factor, deviation: float, informed: bool) -> None:
         super().__init__()
-        pull, precision = (told - own for told, own in zip(belief.weights, site, strict=True))
+        pull, precision = (total - own for total, own in zip(belief.weights, site, strict=True))
         start = torch.maximum(site.precision, deviation**-2 - precision).clamp_min(1e-4).rsqrt()
         self.cavity = Factor(pull, precision)
         self.cavity_mean, self.cavity_precision = (pull / precision).float(), precision.float()
-        told = belief.weights.pull / belief.weights.precision if informed else belief.drawn
-        self.mean = nn.Parameter(told.float().clone())
+        mean = belief.weights.pull / belief.weights.precision if informed else belief.drawn
+        self.mean = nn.Parameter(mean.float().clone())
         self.raw = nn.Parameter(start.expm1().log().float())
         self.bias = nn.Parameter(belief.bias.clone())
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(rows, out), drawn for every row, and the divergence from the cavity in nats, ()."""
+        """Return outputs drawn for every row, (rows, out), and the divergence from the cavity in nats, ()."""
         variance = 1 / (self.cavity_precision + softplus(self.raw) ** -2)
         ratio = self.cavity_precision * variance
         apart = self.cavity_precision * (self.mean - self.cavity_mean) ** 2
@@ -58,31 +58,31 @@ class GaussianLayer(nn.Module):
 
     @torch.no_grad()
     def site(self) -> Factor:
-        """The client's posterior over its cavity."""
+        """Return the client's posterior divided by its cavity."""
         precision = softplus(self.raw.double()) ** -2
         return Factor((self.cavity.precision + precision) * self.mean.double() - self.cavity.pull, precision)
 
 
 def main() -> None:
-    """Prints {"rounds": [seconds, ...], "accuracy": of the last server}; the first round warms up and is left out."""
-    folder, asked = sys.argv[1], json.loads(sys.argv[2])
+    """Print {"rounds": [seconds, ...], "accuracy": ...}; the first round warms up and is left out."""
+    folder, workload = sys.argv[1], json.loads(sys.argv[2])
     torch.manual_seed(0)
-    torch.set_num_threads(asked["threads"])
+    torch.set_num_threads(workload["threads"])
     clients, tests = (open_rows(folder, split) for split in ("train", "test"))
-    options = asked["method"]["virtual"]
-    server = begin(network(asked["model"], clients[0][0].shape[1:], asked), options["prior_precision"])
+    options = workload["method"]["virtual"]
+    server = begin(network(workload["model"], clients[0][0].shape[1:], workload), options["prior_precision"])
     sites = nothing(server, len(clients))
     seconds = []
-    for number in range(asked["training"]["rounds"]):
+    for number in range(workload["training"]["rounds"]):
         start = time.perf_counter()
-        server, sites = one_round(server, sites, clients, asked["training"], options, number > 0)
+        server, sites = one_round(server, sites, clients, workload["training"], options, number > 0)
         seconds.append(time.perf_counter() - start)
     accuracy = sum(_accuracy(server, x, y, options["draws"]) for x, y in tests) / len(tests)
     print(json.dumps({"rounds": seconds[1:], "accuracy": accuracy}))
 
 
 def begin(drawn: nn.Module, prior_precision: float) -> list[Belief]:
-    """The prior for every dense layer of a network, whose weights are where training starts."""
+    """Return the prior of every dense layer of a network; training starts at the network's weights."""
     layers = [layer for layer in drawn.modules() if isinstance(layer, nn.Linear)]
     flat = [torch.zeros_like(layer.weight.data, dtype=torch.float64) for layer in layers]
     return [
@@ -92,7 +92,7 @@ def begin(drawn: nn.Module, prior_precision: float) -> list[Belief]:
 
 
 def nothing(server: Sequence[Belief], clients: int) -> list[list[Factor]]:
-    """A site for every layer of every client, that says nothing."""
+    """Return a uniform site for every layer of every client."""
     return [[Factor(*(t * 0 for t in belief.weights)) for belief in server] for _ in range(clients)]
 
 
@@ -104,7 +104,19 @@ def one_round(
     options: dict[str, Any],
     informed: bool,
 ) -> tuple[list[Belief], list[list[Factor]]]:
-    """Everybody trains from the same server, which takes their steps by rows."""
+    """Train all clients from the same server, which takes their steps weighted by rows.
+
+    Args:
+        server: The posterior of each layer.
+        sites: The sites of each client, a layer each.
+        clients: The rows of each client.
+        training: The block `training` of params.yaml.
+        options: The parameters of `virtual`.
+        informed: Whether training starts at the server's means, and not at the drawn ones.
+
+    Returns:
+        The server and the sites after the round.
+    """
     total = sum(len(y) for _, y in clients)
     after, moved = list(server), []
     for site, (x, y) in zip(sites, clients, strict=True):
@@ -126,7 +138,7 @@ def one_round(
 
 
 def _local_epochs(layers: Sequence[GaussianLayer], x: Tensor, y: Tensor, training: dict[str, Any], nat: float) -> None:
-    """Passes over a client's rows in fresh orders; a nat of divergence weighs so much beside the mean loss of a row."""
+    """Train on a client's rows; `nat` is the weight of a nat of divergence relative to the mean loss of a row."""
     parameters = [parameter for layer in layers for parameter in layer.parameters()]
     optimiser = torch.optim.Adam(parameters, training["optimiser"]["learning_rate"])
     for _ in range(training["epochs"]):
@@ -143,13 +155,13 @@ def _local_epochs(layers: Sequence[GaussianLayer], x: Tensor, y: Tensor, trainin
 
 
 def _times(first: Factor, second: Factor) -> Factor:
-    """The product of two Gaussians."""
+    """Multiply two Gaussians."""
     return Factor(first.pull + second.pull, first.precision + second.precision)
 
 
 @torch.no_grad()
 def _accuracy(server: Sequence[Belief], x: Tensor, y: Tensor, draws: int) -> float:
-    """The share of right answers of the mean of softmax over draws of all weights."""
+    """Return the accuracy of the mean of softmax over draws of all weights."""
     answers = []
     for _ in range(draws):
         out = x.flatten(1)

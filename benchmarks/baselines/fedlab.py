@@ -1,7 +1,7 @@
-"""The same rounds as a standalone simulation in FedLab: `SGDSerialClientTrainer`, `SyncServerHandler` and its pipeline.
+"""Run the same rounds as a standalone simulation in FedLab: `SGDSerialClientTrainer`, `SyncServerHandler`, a pipeline.
 
-One model is trained for one client after another, in one process. A `DataLoader` puts rows together one by one, in the order
-that they are stored in, as those of FedLab's own data sets do; means count clients, not rows. Written for FedLab 1.3.
+One model is trained for one client after another, in one process. A `DataLoader` collates rows one by one in stored order,
+as in FedLab's own data sets; means count clients, not rows. Written for FedLab 1.3.
 """
 
 import json
@@ -16,7 +16,7 @@ from benchmarks.baselines.peer_common import Opened, answer, opened
 from benchmarks.baselines.reference_loop import loss, optimiser
 from silos.sources.torchvision_datasets import torchvision
 
-torchvision()  # FedLab imports it, which fails beside a CPU build of torch
+torchvision()  # FedLab imports torchvision, which fails with a CPU build of torch
 from fedlab.contrib.algorithm.basic_client import SGDSerialClientTrainer  # noqa: E402
 from fedlab.contrib.algorithm.basic_server import SyncServerHandler  # noqa: E402
 from fedlab.contrib.dataset.basic_dataset import FedDataset  # noqa: E402
@@ -24,7 +24,7 @@ from fedlab.core.standalone import StandalonePipeline  # noqa: E402
 
 
 class Rows(FedDataset):
-    """Every client's, in memory."""
+    """The rows of every client, in memory."""
 
     def __init__(self, clients: list[tuple[Tensor, Tensor]]) -> None:
         self.num = len(clients)
@@ -35,7 +35,7 @@ class Rows(FedDataset):
 
 
 class Trainer(SGDSerialClientTrainer):
-    """With the workload's loss, and its optimiser, of which each client has its own."""
+    """A trainer with the workload's loss, and a new optimiser for each client."""
 
     def __init__(self, work: Opened) -> None:
         super().__init__(work.network, len(work.clients))
@@ -50,7 +50,7 @@ class Trainer(SGDSerialClientTrainer):
 
 
 class Pipeline(StandalonePipeline):
-    """That looks at the clock where others evaluate: after each round."""
+    """A pipeline that reads the clock after each round, where others evaluate."""
 
     def __init__(self, handler: SyncServerHandler, trainer: Trainer) -> None:
         super().__init__(handler, trainer)
@@ -61,7 +61,7 @@ class Pipeline(StandalonePipeline):
 
 
 def main() -> None:
-    """Prints what `answer` says."""
+    """Print the seconds of rounds and the loss."""
     folder, described = sys.argv[1:3]
     torch.set_num_threads(json.loads(described)["threads"])
     work = opened(folder, described)

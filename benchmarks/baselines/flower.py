@@ -1,6 +1,6 @@
-"""The same rounds as a simulation in Flower: its message API, FedAvg, and one Ray actor a core.
+"""Run the same rounds as a simulation in Flower: its message API, FedAvg, and one Ray actor a core.
 
-Each actor has one torch thread, and opens all rows once, in the round that warms up. Nobody evaluates. Written for
+Each actor has one torch thread, and opens all rows once, in the round that warms up. Clients do not evaluate. Written for
 Flower 1.41 with Ray 2.55.
 """
 
@@ -15,7 +15,7 @@ os.environ.update(  # read at import
     FLWR_TELEMETRY_ENABLED="0",
     FLWR_LOG_LEVEL="ERROR",
     RAY_USAGE_STATS_ENABLED="0",
-    RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",  # on Linux, too, it makes Ray listen on 127.0.0.1 only
+    RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",  # on Linux as well it makes Ray listen on 127.0.0.1 only
 )
 
 import ray
@@ -34,10 +34,10 @@ client_app = ClientApp()
 
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
-    """One client's local epoch from the server's weights."""
+    """Train one client for a local epoch from the server's weights."""
     torch.set_num_threads(1)
     config = message.content["config"]
-    clients, blank, training = opened(config["folder"], config["asked"])
+    clients, blank, training = opened(config["folder"], config["workload"])
     x, y = clients[int(context.node_config["partition-id"])]
     model = copy.deepcopy(blank)
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
@@ -47,9 +47,9 @@ def train(message: Message, context: Context) -> Message:
 
 
 def main() -> None:
-    """Prints what `answer` says."""
+    """Print the seconds of rounds and the loss."""
     folder, described = sys.argv[1:3]
-    asked = json.loads(described)
+    workload = json.loads(described)
     server_app, marks = ServerApp(), list[float]()
 
     @server_app.main()
@@ -61,7 +61,7 @@ def main() -> None:
         run_simulation(
             server_app=server_app,
             client_app=client_app,
-            num_supernodes=asked["clients"],
+            num_supernodes=workload["clients"],
             backend_config={
                 "init_args": {"num_cpus": os.cpu_count(), "_temp_dir": scratch},
                 "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
@@ -73,12 +73,12 @@ def main() -> None:
 
 
 def _marks(grid: Grid, folder: str, described: str) -> list[float]:
-    """The server's clock before the first round and after each; RuntimeError where a client's answer is missing.
+    """Run the rounds, and return the clock before the first round and after each.
 
-    The network that was opened is left with the server's weights.
+    The opened network is left with the server's weights. RuntimeError if a client's answer is missing.
     """
-    asked = json.loads(described)
-    clients, rounds = asked["clients"], asked["training"]["rounds"]
+    workload = json.loads(described)
+    clients, rounds = workload["clients"], workload["training"]["rounds"]
     network = opened(folder, described).network
     marks: list[float] = []
 
@@ -95,11 +95,11 @@ def _marks(grid: Grid, folder: str, described: str) -> list[float]:
         grid=grid,
         initial_arrays=ArrayRecord(network.state_dict()),
         num_rounds=rounds,
-        train_config=ConfigRecord({"folder": folder, "asked": described}),
+        train_config=ConfigRecord({"folder": folder, "workload": described}),
         evaluate_fn=mark,
     )
     answers = [int(result.train_metrics_clientapp.get(n, {}).get("answers", 0)) for n in range(1, rounds + 1)]
-    if answers != [clients] * rounds:  # Flower averages what it has, and goes on
+    if answers != [clients] * rounds:  # Flower averages the answers it has, and continues
         raise RuntimeError(f"of {clients} clients {answers} answered, round by round")
     network.load_state_dict(result.arrays.to_torch_state_dict())
     return marks

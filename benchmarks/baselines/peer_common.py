@@ -1,4 +1,4 @@
-"""What the contestants that are other people's frameworks share: what they open, and what they answer."""
+"""Open the rows of a workload for peer frameworks, and print their measurements."""
 
 import json
 from functools import cache
@@ -12,7 +12,7 @@ from benchmarks.baselines.reference_loop import mean_loss, network, open_rows
 
 
 class Opened(NamedTuple):
-    """Every client's rows, the network that all start from (the plain loop's), and how to train it."""
+    """The rows of every client, the initial network (the plain loop's), and how to train it."""
 
     clients: list[tuple[Tensor, Tensor]]
     network: nn.Module
@@ -21,17 +21,20 @@ class Opened(NamedTuple):
 
 @cache
 def opened(folder: str, described: str) -> Opened:
-    """What `described`, the bench's JSON, asks for; once a process."""
-    asked = json.loads(described)
+    """Open the workload that the JSON `described` describes, once a process."""
+    workload = json.loads(described)
     torch.manual_seed(0)
     clients = open_rows(folder, "train")
-    return Opened(clients, network(asked["model"], clients[0][0].shape[1:], asked), asked["training"])
+    return Opened(clients, network(workload["model"], clients[0][0].shape[1:], workload), workload["training"])
 
 
 def answer(marks: list[float], server: nn.Module, clients: list[tuple[Tensor, Tensor]]) -> None:
-    """Prints {"rounds": [seconds, ...], "loss": the server's at the end}.
+    """Print {"rounds": [seconds, ...], "loss": ...}; the first round warms up and is left out.
 
-    The marks are the clock's before the first round and after each; the first round warms up and is left out.
+    Args:
+        marks: The clock before the first round and after each.
+        server: The server's network at the end.
+        clients: The rows of every client.
     """
     rounds = [b - a for a, b in pairwise(marks)][1:]
     print(json.dumps({"rounds": rounds, "loss": mean_loss(server, clients)}))

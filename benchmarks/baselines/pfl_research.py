@@ -1,7 +1,7 @@
-"""The same rounds as a simulation in Apple's pfl-research: `FederatedAveraging` on a `SimulatedBackend`, in one process.
+"""Run the same rounds as a simulation in Apple's pfl-research: `FederatedAveraging` on a `SimulatedBackend`.
 
-One model is trained for one client after another. Rows are cut in the order that they are stored in, and means are by rows.
-Clients are evaluated before and after training in the round that warms up, which pfl always does. Written for pfl 0.6.
+One model is trained for one client after another, in one process. Batches are cut in stored order, and means are by rows.
+In the round that warms up clients are evaluated before and after training, as pfl always does. Written for pfl 0.6.
 """
 
 import json
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-os.environ.update(PFL_PYTORCH_DEVICE="cpu")  # read at import: it would take a GPU
+os.environ.update(PFL_PYTORCH_DEVICE="cpu")  # read at import; by default pfl takes a GPU
 
 import numpy as np
 import torch
@@ -34,24 +34,24 @@ from benchmarks.baselines.reference_loop import loss, optimiser
 
 
 class Trained(nn.Module):
-    """A network as pfl wants it: it tells its own loss and metrics."""
+    """A network that computes its own loss and metrics, as pfl requires."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Of a batch."""
+        """Return the mean loss of a batch."""
         return loss(self.network(x), y)
 
     @torch.no_grad()
     def metrics(self, x: Tensor, y: Tensor) -> dict[str, Weighted]:
-        """Of a batch."""
+        """Return the metrics of a batch."""
         return {"loss": Weighted(float(self.loss(x, y)) * len(y), len(y))}
 
 
 class Clock(TrainingProcessCallback):
-    """The time before the first round, and after each."""
+    """Records the clock before the first round, and after each."""
 
     def __init__(self) -> None:
         self.marks: list[float] = []
@@ -68,7 +68,7 @@ class Clock(TrainingProcessCallback):
 
 
 def main() -> None:
-    """Prints what `answer` says."""
+    """Print the seconds of rounds and the loss."""
     folder, described = sys.argv[1:3]
     torch.set_num_threads(json.loads(described)["threads"])
     np.random.seed(0)
@@ -79,8 +79,8 @@ def main() -> None:
         local_optimizer_create=partial(_local, training["optimiser"]),
         central_optimizer=torch.optim.SGD(trained.parameters(), lr=1.0),  # the mean itself
     )
-    everybody = list(range(len(clients)))
-    data = FederatedDataset(lambda i: Dataset(clients[i]), get_user_sampler("minimize_reuse", everybody))
+    users = list(range(len(clients)))
+    data = FederatedDataset(lambda i: Dataset(clients[i]), get_user_sampler("minimize_reuse", users))
     clock = Clock()
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
@@ -103,7 +103,7 @@ def main() -> None:
 
 
 def _local(options: dict[str, Any], parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
-    """A client's own, which pfl makes for each."""
+    """Make a client's optimiser, as pfl calls it."""
     return optimiser(parameters, {**options, "learning_rate": lr})
 
 

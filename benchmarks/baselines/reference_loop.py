@@ -1,4 +1,4 @@
-"""The loop that one would write by hand: one client after another, a deep copy of the model, rows cut by a permutation."""
+"""Run rounds of FedAvg as written by hand: one client after another, a deep copy of the model, permuted rows."""
 
 import copy
 import json
@@ -15,17 +15,17 @@ from silos.cohort import Silos, make_stacks, open_stack
 
 
 def main() -> None:
-    """Prints {"rounds": [seconds, ...], "loss": the server's at the end}; the first round warms up and is left out."""
-    folder, asked = sys.argv[1], json.loads(sys.argv[2])
+    """Print {"rounds": [seconds, ...], "loss": ...}; the first round warms up and is left out."""
+    folder, workload = sys.argv[1], json.loads(sys.argv[2])
     torch.manual_seed(0)
-    torch.set_num_threads(asked["threads"])
+    torch.set_num_threads(workload["threads"])
     clients, tests = (open_rows(folder, split) for split in ("train", "test"))
-    server, every = network(asked["model"], clients[0][0].shape[1:], asked), asked["evaluation"]["every"]
-    rounds = asked["training"]["rounds"]
+    server, every = network(workload["model"], clients[0][0].shape[1:], workload), workload["evaluation"]["every"]
+    rounds = workload["training"]["rounds"]
     seconds = []
     for number in range(1, rounds + 1):
         start = time.perf_counter()
-        _round(server, clients, asked["training"])
+        _round(server, clients, workload["training"])
         if every < rounds and number % every == 0:
             _evaluate(server, tests)
         seconds.append(time.perf_counter() - start)
@@ -33,15 +33,21 @@ def main() -> None:
 
 
 def open_rows(folder: str, split: str) -> list[tuple[Tensor, Tensor]]:
-    """Every client's x: (rows, *shape) and y: (rows,), in memory."""
+    """Open every client's x: (rows, *shape) and y: (rows,), in memory."""
     silos = Silos.open(Path(folder), "bench")
     opened = [open_stack(silos, stack, split) for stack in make_stacks(silos, 1)]
     return [(torch.from_numpy(o.x[0]).clone(), torch.from_numpy(o.y[0]).clone()) for o in opened]
 
 
-def network(model: dict[str, Any], shape: tuple[int, ...], asked: dict[str, Any]) -> nn.Sequential:
-    """The workload's network for rows of this shape, with weights drawn from torch's own generator."""
-    outputs = 1 if asked["training"]["objective"]["kind"] == "squared_error" else 10
+def network(model: dict[str, Any], shape: tuple[int, ...], workload: dict[str, Any]) -> nn.Sequential:
+    """Build the workload's network, with weights drawn from torch's global generator.
+
+    Args:
+        model: The block `model` of params.yaml.
+        shape: The shape of a row.
+        workload: The whole workload.
+    """
+    outputs = 1 if workload["training"]["objective"]["kind"] == "squared_error" else 10
     if model["kind"] == "mlp":
         layers: list[nn.Module] = [nn.Flatten()]
         inside = int(torch.Size(shape).numel())
@@ -58,7 +64,14 @@ def network(model: dict[str, Any], shape: tuple[int, ...], asked: dict[str, Any]
 
 
 def local_epoch(model: nn.Module, x: Tensor, y: Tensor, training: dict[str, Any]) -> None:
-    """One pass over a client's rows in a fresh order, in place."""
+    """Train a model in place for one pass over a client's permuted rows.
+
+    Args:
+        model: The client's model.
+        x: (rows, *shape).
+        y: (rows,).
+        training: The block `training` of params.yaml.
+    """
     steps = optimiser(model.parameters(), training["optimiser"])
     order = torch.randperm(len(y))
     for at in range(0, len(y), training["batch"]):
@@ -69,14 +82,14 @@ def local_epoch(model: nn.Module, x: Tensor, y: Tensor, training: dict[str, Any]
 
 
 def loss(out: Tensor, y: Tensor) -> Tensor:
-    """The mean over a batch: squared error of numbers, cross-entropy of classes."""
+    """Return the mean loss of a batch: squared error of numbers, cross-entropy of classes."""
     if y.is_floating_point():
         return nn.functional.mse_loss(out.squeeze(1), y)
     return nn.functional.cross_entropy(out, y)
 
 
 def optimiser(parameters: Iterable[Tensor], options: dict[str, Any]) -> torch.optim.Optimizer:
-    """A client's own, new in every round."""
+    """Make a client's optimiser, which is new in every round."""
     if options["kind"] == "sgd":
         return torch.optim.SGD(parameters, options["learning_rate"])
     return torch.optim.AdamW(parameters, options["learning_rate"], weight_decay=options["weight_decay"])
@@ -84,12 +97,12 @@ def optimiser(parameters: Iterable[Tensor], options: dict[str, Any]) -> torch.op
 
 @torch.no_grad()
 def mean_loss(server: nn.Module, clients: list[tuple[Tensor, Tensor]]) -> float:
-    """Over the rows of all clients."""
+    """Return the mean loss over the rows of all clients."""
     return sum(float(loss(server(x), y)) * len(y) for x, y in clients) / sum(len(y) for _, y in clients)
 
 
 def _round(server: nn.Module, clients: list[tuple[Tensor, Tensor]], training: dict[str, Any]) -> None:
-    """One local epoch of everybody, then the mean by rows."""
+    """Train all clients for one local epoch, then average by rows."""
     total = sum(len(y) for _, y in clients)
     mean = {k: torch.zeros_like(w) for k, w in server.state_dict().items()}
     for x, y in clients:
@@ -102,7 +115,7 @@ def _round(server: nn.Module, clients: list[tuple[Tensor, Tensor]], training: di
 
 @torch.no_grad()
 def _evaluate(server: nn.Module, tests: list[tuple[Tensor, Tensor]]) -> list[float]:
-    """Each client's share of right answers."""
+    """Return the accuracy of each client."""
     return [float((server(x).argmax(1) == y).float().mean()) for x, y in tests]
 
 

@@ -1,8 +1,8 @@
-"""A round of UEFL as its authors' repository runs it: a copy of everything per silo, whole passes, k-means for everybody.
+"""Run rounds of UEFL as its authors' repository does: a copy of the model a silo, whole passes, k-means for all silos.
 
-After the local epoch of all silos each one's rows are passed 20 times through the whole network, one silo after another;
-then every silo clusters all of its tokens. Written for this comparison; what the repository does is in
-docs/methods/uefl_authors.md.
+After the local epoch of all silos, each silo passes its rows 20 times through the whole network, one silo after another.
+Then every silo clusters all of its tokens. Written for this comparison; docs/methods/uefl_authors.md describes the
+repository.
 """
 
 import copy
@@ -20,7 +20,7 @@ from benchmarks.baselines.reference_loop import network, open_rows
 
 
 class VectorQuantised(nn.Module):
-    """Encoder, codebook and classifier of the workload."""
+    """The encoder, codebook and classifier of the workload."""
 
     def __init__(self, whole: nn.Sequential, words: int, channels: int) -> None:
         super().__init__()
@@ -29,12 +29,12 @@ class VectorQuantised(nn.Module):
         self.words = nn.Parameter(torch.randn(words, channels))
 
     def tokens(self, x: Tensor) -> Tensor:
-        """(rows, height, width, channels)."""
+        """Return the tokens: (rows, height, width, channels)."""
         features: Tensor = self.encoder(x).permute(0, 2, 3, 1)
         return features.contiguous()
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits, and the distance between words and tokens."""
+        """Return the logits, and the distance between words and tokens."""
         z = self.tokens(x)
         flat = z.view(-1, z.shape[-1])
         far = (flat**2).sum(1, keepdim=True) + (self.words**2).sum(1) - 2 * flat @ self.words.T
@@ -46,19 +46,19 @@ class VectorQuantised(nn.Module):
 
 
 def main() -> None:
-    """Prints {"rounds": [seconds, ...]}; the first round warms up and is left out."""
-    folder, asked = sys.argv[1], json.loads(sys.argv[2])
+    """Print {"rounds": [seconds, ...]}; the first round warms up and is left out."""
+    folder, workload = sys.argv[1], json.loads(sys.argv[2])
     torch.manual_seed(0)
-    torch.set_num_threads(asked["threads"])
+    torch.set_num_threads(workload["threads"])
     clients, checks = (open_rows(folder, split) for split in ("train", "validation"))
-    options = asked["method"]["uefl"]
-    whole = network(asked["model"], clients[0][0].shape[1:], asked)
-    server = VectorQuantised(whole, options["words"], asked["model"]["channels"][-1])
+    options = workload["method"]["uefl"]
+    whole = network(workload["model"], clients[0][0].shape[1:], workload)
+    server = VectorQuantised(whole, options["words"], workload["model"]["channels"][-1])
     seconds = []
-    with threadpool_limits(asked["threads"]):
-        for _ in range(asked["training"]["rounds"]):
+    with threadpool_limits(workload["threads"]):
+        for _ in range(workload["training"]["rounds"]):
             start = time.perf_counter()
-            _round(server, clients, checks, asked["training"], options)
+            _round(server, clients, checks, workload["training"], options)
             seconds.append(time.perf_counter() - start)
     print(json.dumps({"rounds": seconds[1:]}))
 

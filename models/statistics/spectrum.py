@@ -3,19 +3,11 @@
 Sources: loadings are those of Conditioning on Local Statistics for Scalable Heterogeneous Federated Learning (arXiv
 2503.00378), eigenvalues those of Client-Conditional Federated Learning via Local Training Data Statistics (arXiv
 2603.11307). Signs (signs.py), scale and feature map are not stated there; the choices made here are in docs/statistics.md.
-
-The error that no conditional linear model can go below, because the statistics it is given are noisy.
-
-Clients of cluster k have x ~ N(0, I) and y = x·theta_k + e with e ~ N(0, noise^2); each describes itself by c = cov(x, y) of
-its rows, and the model is y = x·W c. Then E c = theta_k and, by the Wishart's second moments,
-Cov c = (|theta_k|^2 I + theta_k theta_kᵀ + noise^2 I) / (rows - 1): the best W is that of the linear regression of theta on
-c. Derived for this project; `tests/models/statistics/test_noise_floor.py` holds it against simulation.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -151,24 +143,3 @@ def _gaps(values: Tensor, used: int) -> list[float]:
     following = torch.cat([values[1:], values.new_zeros(1)])[:used]
     gaps: list[float] = ((values[:used] - following) / values[:used]).tolist()
     return gaps
-
-
-def covariance_floor(thetas: np.ndarray, rows: int, noise: float, constant: bool = False) -> float:
-    """Root mean squared error on new rows of the best linear model given cov(x, y) of `rows` rows.
-
-    thetas: (clusters, features); with `constant` the model is given [c, 1].
-    """
-    second = thetas.T @ thetas / len(thetas)
-    size = np.trace(second) + noise**2
-    spread = (size * np.eye(len(second)) + second) / (rows - 1)
-    known = second
-    if constant:
-        mean = thetas.mean(0)
-        known = second - np.outer(mean, mean)
-    missed = known - known @ np.linalg.solve(known + spread, known)
-    return float(np.sqrt(noise**2 + np.trace(missed)))
-
-
-def least_squares_floor(features: int, rows: int, noise: float) -> float:
-    """The same where clients describe themselves by least squares with intercept, and W = I; rows > features + 2."""
-    return float(noise * np.sqrt((1 + 1 / rows) * (1 + features / (rows - features - 2))))

@@ -1,9 +1,7 @@
-"""Every table and figure of a paper: how it is repeated, what of it is recorded, what came out, or why it is not here.
+"""List the tables and figures of papers: the command, what is recorded, the verdict, or why there is none.
 
-Nothing is run, and neither torch nor Prefect is imported. What is recorded is counted in docs/results/<paper>.json;
-sentences are the page's own, and their figures are filled in from the records.
-
-The list of all tables as lines for people; every command's printing has this, so it imports nothing.
+Nothing is run, and neither torch nor Prefect is imported. Runs are counted in docs/results/<paper>.json. Verdicts are
+templates of the page, which publications/render/template_values.py fills from the records.
 """
 
 from collections.abc import Iterable
@@ -14,34 +12,37 @@ from pydantic import Field, ValidationError
 
 from publications.curves import Record
 from publications.published_tables import is_own, names, table_of, written
-from publications.render.template_values import Quotes
+from publications.render.template_values import Figures, render
 from publications.results_file import Results
 from publications.sweep import Sweep, runs
 from silos.errors import UserError, shown
 
 
 def lines(paper: dict[str, Any]) -> Iterable[tuple[str, str, str]]:
-    """Of the list for people: what to type or what it is called, its state at every scale, and the sentence."""
+    """Yield for every table the option or the name, its state at every scale, and a sentence."""
     for entry in paper["tables"]:
         states = ", ".join(f"{one['scale']} {one['state']}" for one in entry["scales"])
-        said = entry["verdict"] or f"{entry['title']}. {entry['not_run'] or ''}".strip()
-        yield option(entry["name"]), states, said
+        sentence = entry["verdict"] or f"{entry['title']}. {entry['not_run'] or ''}".strip()
+        yield option(entry["name"]), states, sentence
     for entry in paper["absent"]:
         yield entry["name"], "not here", entry["why"]
 
 
 def option(table: str) -> str:
-    """What names a table or figure on the command line."""
+    """Return the option that names a table or figure on the command line."""
     kind, _, number = table.partition("-")
     return f"--figure {number}" if kind == "figure" and number else f"--table {table}"
 
 
-class Told(Record):
-    """What a page says beside its tables, each in a sentence.
+class Sentences(Record):
+    """The sentences of a page.
 
-    verdicts: what came out of a table, with figures as publications/render/template_values.py reads them. not_run: why
-    a table has no record. absent: what the paper has and the page has not, `table 4` or `figures 5 to 10`, and why.
-    not_at: why a scale is not run.
+    Attributes:
+        paper: The title of the paper.
+        verdicts: The outcome by table, as a template of publications/render/template_values.py.
+        not_run: Why a table has no record, by table.
+        absent: Why the page lacks a part of the paper, by part, such as `table 4` or `figures 5 to 10`.
+        not_at: Why a scale is not run, by scale.
     """
 
     paper: str = ""
@@ -52,15 +53,15 @@ class Told(Record):
 
 
 def listing(paper: str | None = None) -> dict[str, Any]:
-    """Of one paper, or of all that there are pages of."""
+    """List the tables of one paper, or of all papers."""
     return {"papers": [_of_paper(one) for one in ([paper] if paper else names())]}
 
 
-def told(paper: str) -> Told:
-    """UserError for what is no sentence, or about no table."""
+def read_sentences(paper: str) -> Sentences:
+    """Return the sentences of a page; UserError for a sentence about a table that the page lacks."""
     page = written(paper)
     try:
-        found = Told.model_validate({name: page[name] for name in Told.model_fields if name in page})
+        found = Sentences.model_validate({name: page[name] for name in Sentences.model_fields if name in page})
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(f"{paper}: {'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
@@ -71,7 +72,7 @@ def told(paper: str) -> Told:
 
 
 def _of_paper(paper: str) -> dict[str, Any]:
-    page, results = told(paper), None
+    page, results = read_sentences(paper), None
     tables = []
     for table in map(str, written(paper)["tables"]):
         entry, results = _of_table(paper, table, page, results)
@@ -87,13 +88,13 @@ def _of_paper(paper: str) -> dict[str, Any]:
     }
 
 
-def _of_table(paper: str, table: str, page: Told, results: Results | None) -> tuple[dict[str, Any], Results]:
-    """One line of the list; and the results, parsed once for all lines."""
+def _of_table(paper: str, table: str, page: Sentences, results: Results | None) -> tuple[dict[str, Any], Results]:
+    """Return the entry of a table, and the results, which are parsed once for all tables."""
     as_written = written(paper)["tables"][table]
     scales_there = as_written.get("scales") if isinstance(as_written, dict) else None
     first = next(iter(scales_there), "cpu") if isinstance(scales_there, dict) else "cpu"
     sweeps = []
-    for scale in table_of(paper, table, first).scales:  # which says what is wrong with a page that is no table
+    for scale in table_of(paper, table, first).scales:  # raises UserError for a page that is no table
         sweep = Sweep(paper, table, scale)
         results = sweep.results = results or sweep.results
         sweeps.append(sweep)
@@ -106,7 +107,7 @@ def _of_table(paper: str, table: str, page: Told, results: Results | None) -> tu
         "command": f"siloflow reproduce {paper} {option(table)}",
         "title": sweeps[0].page.title,
         "scales": scales,
-        "verdict": Quotes(best[1]).fill(verdict) if verdict else None,
+        "verdict": render(verdict, **Figures(best[1]).functions()) if verdict else None,
         "not_run": page.not_run.get(table),
     }, results
 

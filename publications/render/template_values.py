@@ -1,246 +1,346 @@
-"""Figures that a text quotes from the records of a table: `{fedavg}` is its mean and spread, `{ours - fedavg}` a difference.
+"""Fill Jinja2 templates with figures from the records of published tables.
 
-What stands in braces is a cell, or two with " - " between, and after a colon what is asked of it; the end may say how many
-decimals, ` .2`, and that it may be missing, `?`. A cell of another table of the paper is named `TABLE/CELL`.
+A template calls the public methods of `Figures` for one table of a paper:
 
-    {fedavg}                      mean ± standard deviation over seeds, or what one seed has
-    {fedavg: mean}, {: each}      the mean alone; every seed's number
-    {fedavg: published}, {: floor}, {: fresh}, {: unseen}, {: seconds}
-    {fedavg: accuracy/own_law}    another metric of the same runs; `mean`, `each` and `published` may stand before it
-    {fedavg: class 5}, {: least class}   the share of a class's rows that is right
-    {fedavg: ensemble nll}        of its seeds as one deep ensemble
-    {ours - fedavg}, {: classes}   the recorded difference, where it is short without its unit; on the rows of some classes
-    {none-500: guarded}           of trials: how often this verdict was right; `right guarded`, `guarded says label`
-    {fedavg-0, fedavg-15: mean}   the mean of several cells
-    {φ = 0.3: guarded}            of trials together: balanced accuracy; `mean guarded`, `alarms guarded`, `ranked first`
+    {{ figure('fedavg') }}                     mean ± standard deviation over seeds, or the number of the only seed
+    {{ mean('fedavg', 'accuracy/own_law') }}   the mean alone, here of another metric of the same runs
+    {{ mean('fedavg-*') }}                     the mean of several cells
+    {{ each('fedavg', decimals=2) }}           the number of every seed
+    {{ difference('ours', 'fedavg') }}         the recorded difference of two cells
+    {{ floor('fedavg') | default }}            nothing if the figure is missing
+    {{ table('2-har').figure('fedavg') }}      a figure of another table of the paper
 
-Figures that a text quotes of trials: how often verdicts named a shift that is known.
+A figure that is not recorded is undefined, and printing it is an error.
 """
 
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import cached_property, wraps
+from typing import Any, Concatenate, ParamSpec
 
+from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, Undefined
+from jinja2.exceptions import FilterArgumentError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from publications.compare_with_published import difference as difference_of
 from publications.detection_rates import row_of, together
 from publications.published_tables import Pair
 from publications.sweep import Sweep, whole
 from silos.errors import UserError, shown
 
-
-class TrialQuotes:
-    """Those of one cell, or of cells together under the title of a confusion; all must be recorded."""
-
-    def __init__(self, sweep: Sweep, name: str) -> None:
-        page = sweep.page
-        self._judges: Mapping[str, Any] | None = row_of(sweep, name)["ours"] if name in page.cells else None
-        self._together = together(sweep, page.confusions[name]) if name in page.confusions else {}
-
-    def find(self, what: str, number: Callable[[float], str]) -> str | None:
-        """See publications/render/template_values.py; None if there is nothing of the kind."""
-        return self._of_several(what, number) if self._judges is None else self._of_cell(self._judges, what)
-
-    def _of_cell(self, judges: Mapping[str, Any], what: str) -> str | None:
-        judge, says, types = what.removeprefix("right ").partition(" says ")
-        if judge not in judges:
-            return None
-        ours = judges[judge]
-        if says:
-            return str(ours["said"].get(types, 0))
-        return f"{ours['right']} of {ours['of']}" if what == judge else str(ours["right"])
-
-    def _of_several(self, what: str, number: Callable[[float], str]) -> str | None:
-        kind, _, judge = what.partition(" ")
-        if kind in ("alarms", "ranked"):
-            counted = self._together["false_alarms" if kind == "alarms" else "ranked"].get(judge)
-            return f"{counted['right']} of {counted['of']}" if counted else None
-        share = self._together["balanced_accuracy"].get(judge if kind == "mean" else what)
-        if share is None:
-            return None
-        mean, low, high = (number(share[side]) for side in ("share", "low", "high"))
-        return mean if kind == "mean" else f"{mean}, {low} to {high}"
+_Arguments = ParamSpec("_Arguments")
+_NUMBER = re.compile(r"−?[\d,]*\.?\d+")
+_COLUMN_END = re.compile(r"(?<!\\)\|")
 
 
-_QUOTE = re.compile(r"\{([^{}]+)\}")
-_ASKED = re.compile(r"(?P<cells>[^:]+?)(?:: (?P<what>.+?))?(?: \.(?P<decimals>\d))?(?P<missing>\?)?")
+class _MissingError(Exception):
+    """A figure is not recorded."""
 
 
-class MissingError(UserError):
-    """A text quotes what is not recorded."""
+def _undefined_if_missing(
+    find: Callable[Concatenate["Figures", _Arguments], str],
+) -> Callable[Concatenate["Figures", _Arguments], "str | Undefined"]:
+    """Return an undefined value if a figure is not recorded."""
+
+    @wraps(find)
+    def found(figures: "Figures", *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> "str | Undefined":
+        try:
+            return find(figures, *args, **kwargs)
+        except _MissingError as error:
+            return StrictUndefined(f"{figures.where}: {error}")
+
+    return found
 
 
-class Quotes:
-    """The figures of one paper's tables at one scale; `short` leaves the zero before the point away."""
+class Figures:
+    """Finds the figures of one table at one scale, as text; UserError for a cell that the table does not have.
+
+    Args:
+        sweep: The table, the scale and the records.
+        short: Whether to omit the zero before the decimal point, and the unit of a difference.
+    """
 
     def __init__(self, sweep: Sweep, short: bool = False) -> None:
         self._sweep, self._short = sweep, short
-        self._others: dict[str, Quotes] = {}
-        self._trials: dict[str, TrialQuotes] = {}
+        self._confusions: dict[str, dict[str, Any]] = {}
 
-    def fill(self, text: str) -> str:
-        """The text with every figure; MissingError for one that is not recorded and that no `?` excuses."""
-        filled = _QUOTE.sub(lambda found: self._figure(found[1]), text)
-        return filled.replace(" ()", "").removesuffix("()").strip()
+    @property
+    def where(self) -> str:
+        """Name the table and its scale."""
+        return f"{self._sweep.paper}, table {self._sweep.table}, scale {self._sweep.scale}"
 
-    def _figure(self, expression: str) -> str:
-        asked = _ASKED.fullmatch(expression)
-        if asked is None:
-            raise self._missing(f"{{{expression}}} is no figure")
-        decimals = None if asked["decimals"] is None else int(asked["decimals"])
-        try:
-            return self._found(asked["cells"], asked["what"] or "", decimals)
-        except MissingError:
-            if asked["missing"]:
-                return ""
-            raise
+    def functions(self) -> dict[str, Any]:
+        """Return the public methods by name, as names of a template."""
+        return {name: getattr(self, name) for name in vars(Figures) if name[0] != "_" and name != "where"}
 
-    def _found(self, cells: str, what: str, decimals: int | None) -> str:
-        table, _, own = cells.rpartition("/")
-        if table and table != self._sweep.table:
-            return self._other(table)._found(own, what, decimals)
-        if self._sweep.page.judged:
-            return self._of_trials(own, what)
-        first, _, second = own.partition(" - ")
-        named = [first, second] if second else own.split(", ")
-        for cell in named:
-            if cell not in self._sweep.page.cells:
-                raise UserError(f"{self._where}: there is no cell {shown(repr(cell))}.")
-        return self._difference(first, second, what) if second else self._of_cells(named, what, decimals)
+    def table(self, name: str) -> "Figures":
+        """Return the figures of another table of the paper."""
+        sweep = Sweep(self._sweep.named, name, self._sweep.scale)
+        sweep.results = self._sweep.results
+        return Figures(sweep, self._short)
 
-    def _other(self, table: str) -> "Quotes":
-        if table not in self._others:
-            sweep = Sweep(self._sweep.named, table, self._sweep.scale)
-            sweep.results = self._sweep.results
-            self._others[table] = Quotes(sweep, self._short)
-        return self._others[table]
+    @_undefined_if_missing
+    def figure(self, cell: str, metric: str = "", decimals: int | None = None) -> str:
+        """Return mean ± standard deviation over seeds of the cell's number, or of another metric."""
+        return self._with_spread(self._values(cell, metric), decimals)
 
-    def _of_cells(self, cells: list[str], what: str, decimals: int | None) -> str:
-        """A cell's number as it is asked for; of several cells the mean of theirs."""
-        numbers = [self._numbers(cell, what) for cell in cells]
-        if what.partition(" ")[0] == "each":
-            each = [value for values in numbers for value in values]
-            return ", ".join(self._number(value, 0 if value in (0, 1) else decimals) for value in each)
-        mean = statistics.fmean(map(statistics.fmean, numbers))
-        decimals = _decimals(mean) if decimals is None else decimals
-        alone = len(cells) > 1 or len(numbers[0]) == 1 or what.partition(" ")[0] in ("mean", "fresh", "unseen", "class")
-        if alone:
-            return self._number(mean, decimals)
-        spread = statistics.stdev(numbers[0])
-        needed = -math.floor(math.log10(spread)) if 0 < spread < 0.5 * 10**-decimals else decimals
-        return f"{self._number(mean, decimals)} ± {self._number(spread, needed)}"
+    @_undefined_if_missing
+    def mean(self, cells: str, metric: str = "", decimals: int | None = None) -> str:
+        """Return the mean over seeds, and over cells if `cells` is a pattern such as `fedavg-*`."""
+        names = [name for name in self._sweep.page.cells if fnmatchcase(name, cells)] or [cells]
+        return self._number(statistics.fmean(statistics.fmean(self._values(name, metric)) for name in names), decimals)
 
-    def _numbers(self, cell: str, what: str) -> list[float]:
-        """One, or one of each seed that has one."""
-        page = self._sweep.page
-        kind, _, metric = what.partition(" ")
-        found: list[float | None]
-        if kind == "seconds":
-            found = [statistics.fmean(record["seconds"] for record in self._records(cell))]
-        elif kind == "published":
-            found = [page.cells[cell].beside.get(metric) if metric else page.published_of(cell)]
-        elif kind == "floor":
-            found = [*self._sweep.floors(cell)]
-        elif kind == "ensemble":
-            found = [(self._sweep.ensemble(cell) or {}).get(metric)] if self._records(cell) else []
-        elif kind in ("class", "least"):
-            found = [*self._of_classes(cell, kind, metric)]
-        elif kind in ("mean", "each"):
-            found = [*self._values(cell, "", metric)]
-        else:
-            found = [*self._values(cell, kind if kind in ("fresh", "unseen") else "", what)]
-        numbers = [number for number in found if number is not None]
-        if not numbers:
-            raise self._missing(f"of the cell {cell} there is no {what or 'number'}")
-        return numbers
+    @_undefined_if_missing
+    def each(self, cell: str, metric: str = "", decimals: int | None = None) -> str:
+        """Return the number of every seed."""
+        values = self._values(cell, metric)
+        return ", ".join(self._number(value, 0 if value in (0, 1) else decimals) for value in values)
 
-    def _values(self, cell: str, kind: str, metric: str) -> list[float]:
-        """Seed by seed, of those that have one."""
-        records = self._records(cell)
-        if kind in ("fresh", "unseen"):
-            metric = f"{kind}/{self._sweep.quantity(cell).headline}"
-            return [record[metric] for record in records if record.get(metric) is not None]
-        if not metric:
-            return self._sweep.values(cell)
-        return [also[metric] for record in records if (also := record.get("also", {})).get(metric) is not None]
+    @_undefined_if_missing
+    def published(self, cell: str, metric: str = "", decimals: int | None = None) -> str:
+        """Return the published number."""
+        page_cell = self._page_cell(cell)
+        number = page_cell.beside.get(metric) if metric else self._sweep.page.published_of(cell)
+        if number is None:
+            raise _MissingError(f"of the cell {cell} there is no published {metric or 'number'}")
+        return self._number(number, decimals)
 
-    def _of_classes(self, cell: str, kind: str, name: str) -> list[float]:
-        """The share of a class that is right, or that of the class with the least, seed by seed."""
+    @_undefined_if_missing
+    def floor(self, cell: str) -> str:
+        """Return the least error that the data allow."""
+        self._page_cell(cell)
+        return self._with_spread(_any(self._sweep.floors(cell), cell, "floor"))
+
+    @_undefined_if_missing
+    def fresh(self, cell: str) -> str:
+        """Return the mean of the headline metric on fresh clients."""
+        return self._of_role(cell, "fresh")
+
+    @_undefined_if_missing
+    def unseen(self, cell: str) -> str:
+        """Return the mean of the headline metric on unseen clients."""
+        return self._of_role(cell, "unseen")
+
+    @_undefined_if_missing
+    def seconds(self, cell: str, decimals: int | None = None) -> str:
+        """Return the mean seconds of a run."""
+        return self._number(statistics.fmean(record["seconds"] for record in self._records(cell)), decimals)
+
+    @_undefined_if_missing
+    def ensemble(self, cell: str, metric: str) -> str:
+        """Return a metric of the cell's runs as one deep ensemble."""
+        self._records(cell)
+        value = (self._sweep.ensemble(cell) or {}).get(metric)
+        if value is None:
+            raise _MissingError(f"of the cell {cell} there is no ensemble {metric}")
+        return self._number(value)
+
+    @_undefined_if_missing
+    def class_accuracy(self, cell: str, name: str, decimals: int | None = None) -> str:
+        """Return the mean share of a class's rows that is classified correctly."""
+        counts = [record.get("by_class", {}).get(name, (0, 0)) for record in self._records(cell)]
+        shares = [right / rows for right, rows in counts if rows]
+        return self._number(statistics.fmean(_any(shares, cell, f"class {name}")), decimals)
+
+    @_undefined_if_missing
+    def least_class_accuracy(self, cell: str, decimals: int | None = None) -> str:
+        """Return the mean accuracy over seeds of the class with the least mean."""
         by_class = [record.get("by_class", {}) for record in self._records(cell)]
-        if kind == "class":
-            return [right / rows for of in by_class for right, rows in [of.get(name, (0, 0))] if rows]
         means = [
-            statistics.fmean(of[name][0] / of[name][1] for of in by_class)
-            for name in (by_class[0] if by_class else {})
-            if all(of.get(name, (0, 0))[1] for of in by_class)
+            statistics.fmean(counts[name][0] / counts[name][1] for counts in by_class)
+            for name in by_class[0]
+            if all(counts.get(name, (0, 0))[1] for counts in by_class)
         ]
-        return [min(means)] if means else []
+        return self._number(min(_any(means, cell, "class")), decimals)
 
-    def _difference(self, first: str, second: str, what: str) -> str:
-        """As `compare` says it; nothing of a cell and itself."""
+    @_undefined_if_missing
+    def difference(self, first: str, second: str, classes: bool = False) -> str:
+        """Return the recorded difference of two cells with its interval; nothing for a cell and itself.
+
+        Args:
+            first: A cell of the table.
+            second: The cell that is subtracted.
+            classes: Whether the difference is on the rows of the classes that the page names.
+        """
         if first == second:
             return ""
         for cell in (first, second):
             self._records(cell)
-        wanted = (first, second, what == "classes")
-        pairs = (pair for group in (self._sweep.page.paired, self._contested) for pair in group)
-        found = next((pair for pair in pairs if (pair.first, pair.second, bool(pair.classes)) == wanted), None)
-        if found is None:
-            raise self._missing(f"the cells {first} and {second} are no pair")
-        record = self._recorded(found)
-        quantity = self._sweep.quantity(first)
-        said = quantity.difference(record["difference"], record["low"], record["high"])
-        mean, _, interval = said.partition(", ")
-        if self._short:
-            return f"{mean.partition(' ')[0]}, {interval}"
-        return f"{mean} ({interval})"
-
-    def _recorded(self, pair: Pair) -> Mapping[str, Any]:
-        from publications.compare_with_published import difference
-
-        record = difference(self._sweep, pair)
+        pairs = [*self._sweep.page.paired, *self._contested]
+        wanted = (first, second, classes)
+        pair = next((pair for pair in pairs if (pair.first, pair.second, bool(pair.classes)) == wanted), None)
+        if pair is None:
+            raise _MissingError(f"the cells {first} and {second} are no pair")
+        record = difference_of(self._sweep, pair)
         if record is None:
-            raise self._missing(f"{pair.first} - {pair.second} is not recorded")
-        return record
+            raise _MissingError(f"{first} - {second} is not recorded")
+        text = self._sweep.quantity(first).difference(record["difference"], record["low"], record["high"])
+        points, _, interval = text.partition(", ")
+        return f"{points.partition(' ')[0]}, {interval}" if self._short else f"{points} ({interval})"
+
+    @_undefined_if_missing
+    def right(self, cell: str, judge: str) -> str:
+        """Return how many of a cell's pairs a judge names correctly, `113 of 135`."""
+        counts = self._trials(cell, judge)
+        return f"{counts['right']} of {counts['of']}"
+
+    @_undefined_if_missing
+    def count(self, cell: str, judge: str, verdict: str | None = None) -> str:
+        """Return how often a judge gives a verdict on a cell's pairs; if none is named, the correct one."""
+        counts = self._trials(cell, judge)
+        return str(counts["right"] if verdict is None else counts["said"].get(verdict, 0))
+
+    @_undefined_if_missing
+    def balanced_accuracy(self, title: str, judge: str, interval: bool = True) -> str:
+        """Return a judge's balanced accuracy over the cells of a confusion, with its 95 % interval."""
+        share = self._of_confusion(title, "balanced_accuracy", judge)
+        mean, low, high = (self._number(share[side], 3) for side in ("share", "low", "high"))
+        return f"{mean}, {low} to {high}" if interval else mean
+
+    @_undefined_if_missing
+    def false_alarms(self, title: str, judge: str) -> str:
+        """Return how many pairs without a shift a judge gives one, `3 of 240`."""
+        counts = self._of_confusion(title, "false_alarms", judge)
+        return f"{counts['right']} of {counts['of']}"
+
+    @_undefined_if_missing
+    def ranked(self, title: str, which: str) -> str:
+        """Return in how many pairs `all` shifted features, or one of them (`first`), rank before the others."""
+        counts = self._of_confusion(title, "ranked", which)
+        return f"{counts['right']} of {counts['of']}"
+
+    def _page_cell(self, cell: str) -> Any:
+        if cell not in self._sweep.page.cells:
+            raise UserError(f"{self.where}: there is no cell {shown(repr(cell))}.")
+        return self._sweep.page.cells[cell]
+
+    def _records(self, cell: str) -> list[dict[str, Any]]:
+        self._page_cell(cell)
+        if not whole(self._sweep, cell):
+            raise _MissingError(f"the cell {cell} is not recorded, or not with all its seeds")
+        return self._sweep.records(cell)
+
+    def _values(self, cell: str, metric: str) -> list[float]:
+        """Return the number of every seed that has one."""
+        records = self._records(cell)
+        if not metric:
+            return _any(self._sweep.values(cell), cell, "number")
+        found = [record.get("also", {}).get(metric) for record in records]
+        return _any([value for value in found if value is not None], cell, metric)
+
+    def _of_role(self, cell: str, role: str) -> str:
+        records, metric = self._records(cell), f"{role}/{self._sweep.quantity(cell).headline}"
+        values = [record[metric] for record in records if record.get(metric) is not None]
+        return self._number(statistics.fmean(_any(values, cell, role)))
 
     @cached_property
     def _contested(self) -> list[Pair]:
-        """The pairs of contests, whose cells must all be recorded."""
+        """Return the pairs of contests, whose cells must all be recorded."""
         cells = {cell for cells in self._sweep.page.contests for cell in cells}
         return self._sweep.pairs() if cells and all(whole(self._sweep, cell) for cell in cells) else []
 
-    def _records(self, cell: str) -> list[dict[str, Any]]:
-        if not whole(self._sweep, cell):
-            raise self._missing(f"the cell {cell} is not recorded, or not with all its seeds")
-        return self._sweep.records(cell)
+    def _trials(self, cell: str, judge: str) -> Mapping[str, Any]:
+        self._records(cell)
+        judges: Mapping[str, Any] = row_of(self._sweep, cell)["ours"]
+        if judge not in judges:
+            raise _MissingError(f"of the cell {cell} nothing is recorded of the judge {judge!r}")
+        return dict(judges[judge])
 
-    def _of_trials(self, name: str, what: str) -> str:
-        """Of a cell of trials, or of several together under a title."""
-        page = self._sweep.page
-        if name not in page.cells and name not in page.confusions:
-            raise UserError(f"{self._where}: there is no cell {shown(repr(name))}, and no title of several.")
-        for cell in [name] if name in page.cells else page.confusions[name].cells:
-            self._records(cell)
-        if name not in self._trials:
-            self._trials[name] = TrialQuotes(self._sweep, name)
-        found = self._trials[name].find(what, lambda share: self._number(share, 3))
-        if found is None:
-            raise self._missing(f"of {name!r} nothing is recorded under {what!r}")
-        return found
+    def _of_confusion(self, title: str, what: str, judge: str) -> Mapping[str, Any]:
+        confusions = self._sweep.page.confusions
+        if title not in confusions:
+            raise UserError(f"{self.where}: there is no confusion {shown(repr(title))}.")
+        if title not in self._confusions:
+            for cell in confusions[title].cells:
+                self._records(cell)
+            self._confusions[title] = together(self._sweep, confusions[title])
+        if judge not in self._confusions[title][what]:
+            raise _MissingError(f"of the confusion {title!r} nothing is recorded under {judge!r}")
+        return dict(self._confusions[title][what][judge])
 
-    def _number(self, value: float, decimals: int | None) -> str:
-        """Three digits that count, and at least so many decimals; a true minus."""
-        text = f"{value:,.{_decimals(value) if decimals is None else decimals}f}".replace("-", "−")
+    def _with_spread(self, values: Sequence[float], decimals: int | None = None) -> str:
+        mean = statistics.fmean(values)
+        if len(values) == 1:
+            return self._number(mean, decimals)
+        decimals = _decimals(mean) if decimals is None else decimals
+        spread = statistics.stdev(values)
+        needed = -math.floor(math.log10(spread)) if 0 < spread < 0.5 * 10**-decimals else decimals
+        return f"{self._number(mean, decimals)} ± {self._number(spread, needed)}"
+
+    def _number(self, value: float, decimals: int | None = None) -> str:
+        text = str(number(float(value), decimals))
         return re.sub(r"^(−?)0\.", r"\1.", text) if self._short else text
 
-    def _missing(self, what: str) -> MissingError:
-        return MissingError(f"{self._where}: {shown(what)}.")
 
-    @property
-    def _where(self) -> str:
-        return f"{self._sweep.paper}, table {self._sweep.table}, scale {self._sweep.scale}"
+def number(value: Any, decimals: int | None = None) -> Any:
+    """Format a number: an integer in full, else three significant digits; a true minus."""
+    if isinstance(value, Undefined):
+        return value
+    if not isinstance(value, int | float):
+        raise FilterArgumentError(f"number: got {value!r}, expected a number. Use map('number') for a list")
+    if decimals is None:
+        decimals = 0 if isinstance(value, int) else _decimals(value)
+    return f"{value:,.{decimals}f}".replace("-", "−")
+
+
+def bracketed(value: Any) -> Any:
+    """Put a space and brackets around a value; an undefined value stays undefined."""
+    return value if isinstance(value, Undefined) else f" ({value})"
+
+
+def bold(table: str, highest: Sequence[str] = (), lowest: Sequence[str] = ()) -> str:
+    """Make the best number of some columns of a Markdown table bold.
+
+    Args:
+        table: The lines of the table, the first of which has the headings.
+        highest: Headings of columns whose highest number is the best.
+        lowest: Headings of columns whose lowest number is the best.
+
+    Returns:
+        The table; several numbers of a column are bold if they are equal.
+
+    Raises:
+        FilterArgumentError: If the table has no such heading.
+    """
+    lines = [line.strip() for line in table.splitlines() if line.strip()]
+    rows = [[cell.strip() for cell in _COLUMN_END.split(line)[1:-1]] for line in lines]
+    for heading in (*highest, *lowest):
+        if heading not in rows[0]:
+            raise FilterArgumentError(f"bold: got {heading!r}, expected one of the headings {', '.join(rows[0])}")
+    for column, heading in enumerate(rows[0]):
+        if heading not in (*highest, *lowest):
+            continue
+        found = {at: match[0] for at, row in enumerate(rows[2:], 2) if (match := _NUMBER.search(row[column]))}
+        numbers = {at: float(text.replace("−", "-").replace(",", "")) for at, text in found.items()}
+        best = (max if heading in highest else min)(numbers.values())
+        for at in (at for at, value in numbers.items() if value == best):
+            rows[at][column] = f"**{rows[at][column]}**"
+    return "\n".join([*lines[:2], *(f"| {' | '.join(row)} |" for row in rows[2:])])
+
+
+def render(template: str, **names: Any) -> str:
+    """Fill a template with these names; UserError if it is no template, or a figure is missing."""
+    try:
+        return _ENVIRONMENT.from_string(template).render(**names)
+    except TemplateError as error:
+        line = f"line {error.lineno} of the template: " if isinstance(error, TemplateSyntaxError) else ""
+        raise UserError(f"{line}{str(error.message).rstrip('.')}.") from None
+
+
+def _any(values: list[float], cell: str, what: str) -> list[float]:
+    """Return the values, of which there must be one."""
+    if not values:
+        raise _MissingError(f"of the cell {cell} there is no {what}")
+    return values
 
 
 def _decimals(value: float) -> int:
     return next((decimals for decimals, limit in ((3, 0.9995), (2, 9.995), (1, 99.95)) if abs(value) < limit), 0)
+
+
+# a user's own page of a paper is data: its templates must not reach the rest of the program
+_ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+_ENVIRONMENT.filters |= {"number": number, "bracketed": bracketed, "bold": bold}

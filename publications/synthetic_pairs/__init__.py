@@ -1,1 +1,1 @@
-"""Pairs of clients whose shift is known, for tables of how often it is named."""
+"""Draw pairs of clients with a known shift, and judge them by verdicts."""

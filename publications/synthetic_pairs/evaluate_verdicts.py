@@ -1,7 +1,4 @@
-"""What verdicts say of a pair whose shift is known, and whether the features that carry the shift are ranked first.
-
-What is said of a pair whose shift is known once inputs and rule that both seem to differ are looked at again.
-"""
+"""Judge pairs with a known shift: the verdicts, the ranks of shifted features, and the verdict after a second look."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -39,32 +36,35 @@ LOOKS: Mapping[str, Look] = {"guarded": nested_tests.evidence, "moments": moment
 JUDGES = (*LOOKS, "paper")
 
 READINGS = Readings(one_row="absent")
-"""Of the printed rule, as in the published measurements of it: a class with one row has no posterior."""
+"""How the printed rule is read, as in its published measurements: a class with one row has no posterior."""
 
-_BINS, _REACH = 32, 3.0  # bins of numbers, within so many standard deviations of the mean of both clients
-_NOISY_BINS, _DELTA = 8, 1e-5  # of what is told with noise, which grows with the bins
+_BINS, _REACH = 32, 3.0  # bins of a number, within _REACH standard deviations of the mean of both clients
+_NOISY_BINS, _DELTA = 8, 1e-5  # for counts with noise, which grows with the bins
 
 
 @dataclass(frozen=True)
 class Opinion:
-    """said: by each judge the names of the types, joined, `none` or `undetermined`.
+    """The verdicts on a pair.
 
-    distances: of the printed rule, by name, the largest over features. ranked: whether `guarded` ranks all features that
-    carry the shift before all others, and whether its first one does; None of pairs where no feature is said to.
+    Attributes:
+        verdicts: By judge the names of the types, joined, or `none` or `undetermined`.
+        distances: The distances of the printed rule by name, the largest over features.
+        ranked: Whether `guarded` ranks all shifted features before all others, and whether it ranks one of them first; None
+            if no feature is known to be shifted.
     """
 
-    said: Mapping[str, str]
+    verdicts: Mapping[str, str]
     distances: Mapping[str, float]
     ranked: tuple[bool, bool] | None
 
 
 def opinion(pair: KnownPair) -> Opinion:
-    """Of one pair alone, as two clients would hear it."""
+    """Judge one pair, as in a diagnosis of two clients."""
     layout = layout_of(pair)
-    told = joined([summary(x, y, different(x), layout) for x, y in pair.clients])
+    summaries = joined([summary(x, y, different(x), layout) for x, y in pair.clients])
     one, other = np.array([0]), np.array([1])
-    found = {name: findings(told, layout, one, other, look=look) for name, look in LOOKS.items()}
-    said = {name: verdict_of(of_one) for name, of_one in found.items()}
+    found = {name: findings(summaries, layout, one, other, look=look) for name, look in LOOKS.items()}
+    verdicts = {name: verdict_of(of_one) for name, of_one in found.items()}
     statistics = statistics_of(pair.clients, pair.classes, pair.categories)
     both = np.array([[0, 1]])
     printed = judged(statistics, both, READINGS)
@@ -77,41 +77,50 @@ def opinion(pair: KnownPair) -> Opinion:
         "D_Y|X, equal priors": equal[:, 0],  # of the first feature
     }
     return Opinion(
-        {**said, "paper": named(printed.types[0])},
+        {**verdicts, "paper": named(printed.types[0])},
         {name: float(values[0]) for name, values in distances.items()},
         _ranked(found["guarded"].parts[0], pair.shifted),
     )
 
 
 def opinion_under_noise(pair: KnownPair, epsilon: float, rng: np.random.Generator) -> Opinion:
-    """The same where both tell counts with noise from rng; `unaware` is a guarded verdict that knows of none."""
+    """Judge one pair from counts with noise.
+
+    Args:
+        pair: The pair.
+        epsilon: The privacy of the noise of both clients.
+        rng: The random stream of the noise.
+
+    Returns:
+        The guarded verdict, and `unaware`, which ignores the noise.
+    """
     layout = layout_of(pair, _NOISY_BINS)
     size = sigma(counts_sensitivity(len(layout.names)), rho(epsilon, _DELTA))
     counts = np.stack([layout.counts(x, y) for x, y in pair.clients]).astype(np.int64)
-    told = from_noisy(noisy(counts, size, rng), layout, size)
+    summaries = from_noisy(noisy(counts, size, rng), layout, size)
     one, other = np.array([0]), np.array([1])
-    aware = findings(as_precise(told, layout), layout, one, other)
-    unaware = findings(replace(drawable(told), noise=None), layout, one, other)
+    aware = findings(as_precise(summaries, layout), layout, one, other)
+    unaware = findings(replace(drawable(summaries), noise=None), layout, one, other)
     return Opinion({"guarded": verdict_of(aware), "unaware": verdict_of(unaware)}, {}, None)
 
 
 def verdict_of(found: Findings) -> str:
-    """What is said of the first pair."""
+    """Return the verdict on the first pair."""
     return "undetermined" if found.verdicts.undetermined[0] else named(found.verdicts.types[0])
 
 
 def named(types: np.ndarray) -> str:
-    """The names of a verdict, (3,), joined: `none`, `label`, `feature+concept`."""
+    """Join the names of a verdict's types, (3,): `none`, `label`, `feature+concept`."""
     return "+".join(name for name, there in zip(TYPES, types, strict=True) if there) or "none"
 
 
 def named_types(truth: frozenset[str]) -> str:
-    """The same of a set of names."""
+    """Join a set of names in the order of TYPES."""
     return named(np.isin(TYPES, list(truth)))
 
 
 def layout_of(pair: KnownPair, bins: int = _BINS) -> Layout:
-    """Bins within agreed bounds, else three standard deviations of the mean of both clients; and the codes of categories."""
+    """Return bins within agreed bounds, else within three standard deviations of the mean, and the codes of categories."""
     x = np.concatenate([x for x, _ in pair.clients])
     middle, reach = x.mean(0), _REACH * np.where(x.std(0) > 0, x.std(0), 1.0)
     low, high = (middle - reach, middle + reach) if pair.bounds is None else np.full((x.shape[1], 2), pair.bounds).T
@@ -121,12 +130,12 @@ def layout_of(pair: KnownPair, bins: int = _BINS) -> Layout:
 
 
 def different(x: np.ndarray) -> np.ndarray:
-    """Which of a client's different rows each is: (rows,)."""
+    """Number a client's distinct rows: (rows,)."""
     return np.unique(x, axis=0, return_inverse=True)[1].ravel()
 
 
 def _ranked(parts: np.ndarray, shifted: tuple[int, ...]) -> tuple[bool, bool] | None:
-    """parts: (features,)."""
+    """Return whether all shifted features rank first, and whether one does; parts has a value a feature."""
     if not shifted:
         return None
     carries = np.isin(np.arange(len(parts)), shifted)
@@ -135,24 +144,28 @@ def _ranked(parts: np.ndarray, shifted: tuple[int, ...]) -> tuple[bool, bool] | 
 
 
 def second_opinion(pair: KnownPair, rng: np.random.Generator) -> str:
-    """As two clients would hear it; halves and rounding, which follow from clients' secrets, are drawn."""
+    """Judge a pair with a second look; halves and rounding, which clients derive from secrets, are drawn from rng."""
     layout, (one, other) = layout_of(pair), (np.array([0]), np.array([1]))
     same = [different(x) for x, _ in pair.clients]
-    told = joined([summary(x, y, which, layout) for (x, y), which in zip(pair.clients, same, strict=True)])
-    found = findings(told, layout, one, other)
+    summaries = joined([summary(x, y, which, layout) for (x, y), which in zip(pair.clients, same, strict=True)])
+    found = findings(summaries, layout, one, other)
     types = found.verdicts.types
     if types[0, 0] and types[0, 2]:
         takes = check_covariates(
-            told, layout, _foreseen(pair, same, told, Design.of(Query("", layout), told), rng), one, other
+            summaries,
+            layout,
+            _foreseen(pair, same, summaries, Design.of(Query("", layout), summaries), rng),
+            one,
+            other,
         )
         found = replace(found, verdicts=replace(found.verdicts, types=takes.left(types)))
     return verdict_of(found)
 
 
 def _foreseen(
-    pair: KnownPair, same: list[np.ndarray], told: Summaries, design: Design, rng: np.random.Generator
+    pair: KnownPair, same: list[np.ndarray], summaries: Summaries, design: Design, rng: np.random.Generator
 ) -> np.ndarray:
-    """(clients, models, features, cells, classes)."""
+    """Return the counts that each client's model predicts: (clients, models, features, cells, classes)."""
     layout = design.question.layout
     own = [columns(y, which, layout) for (_, y), which in zip(pair.clients, same, strict=True)]
     second = [rng.random(which.max() + 1)[which] < 0.5 for which in same]
@@ -172,5 +185,5 @@ def _foreseen(
             ]
         )
         expected = predicted_counts(x, column, same[at], second[at], layout, chances, ends)
-        tables.append(apportioned(expected, told.counts[at]))
+        tables.append(apportioned(expected, summaries.counts[at]))
     return np.array(tables)

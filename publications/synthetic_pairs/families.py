@@ -1,11 +1,13 @@
-"""Families of pairs whose shift is known, by name: of each the rows of its table, and how one pair of a row is drawn."""
+"""Define families of pairs with a known shift: the rows of a family's table, and how one pair of a row is drawn.
+
+The traps are pairs for which the printed rule of Fomichev, Kholod and Kocheshkov mostly fails.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from publications.synthetic_pairs.adversarial_pairs import TRAPS
 from publications.synthetic_pairs.fixed_pairs import (
     FIVE_BOUNDS,
     FIVE_FEATURES,
@@ -14,15 +16,82 @@ from publications.synthetic_pairs.fixed_pairs import (
     SIX_FEATURES,
     SixFeatures,
 )
-from publications.synthetic_pairs.generators import KnownPair, Size, drawn
+from publications.synthetic_pairs.generators import (
+    Bump,
+    KnownPair,
+    Law,
+    Logistic,
+    Noise,
+    Normals,
+    Size,
+    drawn,
+    with_outlier,
+)
 from publications.synthetic_pairs.random_pairs import random_pair
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A pair's row of its table; rows: of either client, or of a random pair the fewest and the most of both.
+class TrapLaws:
+    """A pair of laws for which the printed rule mostly fails: their true types, and further features of both."""
 
-    effect: φ of what shifts, of a random pair.
+    first: Law
+    second: Law
+    truth: frozenset[str]
+    noise: Noise | None = None
+
+
+def _laws(first: Law, second: Law, truth: str, noise: Noise | None = None) -> TrapLaws:
+    return TrapLaws(first, second, frozenset(truth.split("+")) - {"none"}, noise)
+
+
+def _normal(features: int) -> Noise:
+    return lambda rng, rows: rng.normal(size=(rows, features))
+
+
+def _heavy_tailed(rng: np.random.Generator, rows: int) -> np.ndarray:
+    return rng.standard_t(3, (rows, 1))
+
+
+def _skewed(rng: np.random.Generator, rows: int) -> np.ndarray:
+    return np.exp(0.8 * rng.normal(size=(rows, 1)))
+
+
+TRAPS: Mapping[str, TrapLaws] = {
+    "T0": _laws(Normals(), Normals(), "none"),
+    "T1": _laws(Logistic(), Logistic(mean=0.5), "feature"),
+    "T2": _laws(Logistic(), Logistic(mean=1), "feature"),
+    "T3": _laws(Logistic(), Logistic(mean=2), "feature"),
+    "T4": _laws(Logistic(), Logistic(mean=5), "feature"),
+    "T5": _laws(Logistic(), Logistic(sd=2), "feature"),
+    "T6": _laws(Bump(), Bump(mean=1), "feature"),
+    "T7": _laws(Normals(), Normals(0.7), "label"),
+    "T7b": _laws(Normals(), Normals(0.8), "label"),
+    "T7c": _laws(Normals(), Normals(0.95), "label"),
+    "T8": _laws(Normals(0.1), Normals(0.9), "label"),
+    "T9": _laws(Normals(), with_outlier(Normals()), "none"),
+    "T10": _laws(Normals(), with_outlier(Normals(0.8)), "label"),
+    "T11a": _laws(Normals(), Normals(0.8), "label", _normal(1)),
+    "T11b": _laws(Normals(), Normals(0.8), "label", _normal(9)),
+    "T12": _laws(Normals(), Normals(means=(1.0, -1.0)), "concept"),
+    "T13": _laws(Logistic(), Logistic(slope=0.5), "concept"),
+    "T14": _laws(Logistic(), Logistic(slope=0), "concept"),
+    "T15": _laws(Logistic(), Logistic(intercept=-2), "concept"),
+    "T16": _laws(Normals(), Normals(means=(-0.5, 0.5)), "concept"),
+    "T17": _laws(Normals(), Normals(means=(0.0, 2.0)), "feature"),
+    "T18": _laws(Normals(), Normals(), "none", _heavy_tailed),
+    "T19": _laws(Normals(), Normals(), "none", _skewed),
+}
+"""Two classes. publications/pages/shift-types.yaml describes each pair, and has what was published of it."""
+
+
+@dataclass(frozen=True)
+class PairRequest:
+    """What a pair is drawn by.
+
+    Attributes:
+        row: The row of the family's table.
+        rows: The rows of each client; of a random pair the fewest and the most rows of a client.
+        effect: φ of the shift of a random pair.
     """
 
     row: str
@@ -32,43 +101,43 @@ class Asked:
 
 @dataclass(frozen=True)
 class Family:
-    """The types of a row's pairs, by its name, and a pair number `number` of the draw with this seed."""
+    """The true types by row, and a function that draws a pair by request, seed and number."""
 
     truths: Mapping[str, frozenset[str]]
-    draw: Callable[[Asked, int, int], KnownPair]
+    draw: Callable[[PairRequest, int, int], KnownPair]
 
 
-def _trap(asked: Asked, seed: int, number: int) -> KnownPair:
-    """Seed 1 has the very draws of the published table."""
-    trap, rng = TRAPS[asked.row], np.random.default_rng(1000 * seed + number)
-    clients = drawn(trap.first, trap.second, rng, asked.rows, trap.noise)
+def _trap(request: PairRequest, seed: int, number: int) -> KnownPair:
+    """Draw a trap; seed 1 gives the draws of the published table."""
+    trap, rng = TRAPS[request.row], np.random.default_rng(1000 * seed + number)
+    clients = drawn(trap.first, trap.second, rng, request.rows, trap.noise)
     return KnownPair(clients, 2, np.zeros(clients[0][0].shape[1], np.int64), trap.truth)
 
 
-def _one_feature(asked: Asked, seed: int, number: int) -> KnownPair:
-    rng, kinds = _stream(ONE_FEATURE, asked, seed, number), ONE_FEATURE[asked.row]
-    return KnownPair(kinds.draw(rng, asked.rows), 2, np.zeros(1, np.int64), kinds.truth)
+def _one_feature(request: PairRequest, seed: int, number: int) -> KnownPair:
+    rng, kinds = _stream(ONE_FEATURE, request, seed, number), ONE_FEATURE[request.row]
+    return KnownPair(kinds.draw(rng, request.rows), 2, np.zeros(1, np.int64), kinds.truth)
 
 
-def _five_features(asked: Asked, seed: int, number: int) -> KnownPair:
-    rng, kinds = _stream(FIVE_FEATURES, asked, seed, number), FIVE_FEATURES[asked.row]
-    return KnownPair(kinds.draw(rng, asked.rows), 2, np.zeros(5, np.int64), kinds.truth, bounds=FIVE_BOUNDS)
+def _five_features(request: PairRequest, seed: int, number: int) -> KnownPair:
+    rng, kinds = _stream(FIVE_FEATURES, request, seed, number), FIVE_FEATURES[request.row]
+    return KnownPair(kinds.draw(rng, request.rows), 2, np.zeros(5, np.int64), kinds.truth, bounds=FIVE_BOUNDS)
 
 
-def _six_features(asked: Asked, seed: int, number: int) -> KnownPair:
-    rng, (truth, second) = _stream(SIX_FEATURES, asked, seed, number), SIX_FEATURES[asked.row]
-    return KnownPair((SixFeatures()(rng, asked.rows[0]), second(rng, asked.rows[1])), 3, SIX_CATEGORIES, truth)
+def _six_features(request: PairRequest, seed: int, number: int) -> KnownPair:
+    rng, (truth, second) = _stream(SIX_FEATURES, request, seed, number), SIX_FEATURES[request.row]
+    return KnownPair((SixFeatures()(rng, request.rows[0]), second(rng, request.rows[1])), 3, SIX_CATEGORIES, truth)
 
 
-def _random(asked: Asked, seed: int, number: int) -> KnownPair:
-    rng = _stream(RANDOM, asked, seed, number)
-    return random_pair(rng, RANDOM[asked.row], asked.effect, asked.rows)
+def _random(request: PairRequest, seed: int, number: int) -> KnownPair:
+    rng = _stream(RANDOM, request, seed, number)
+    return random_pair(rng, RANDOM[request.row], request.effect, request.rows)
 
 
-def _stream(table: Mapping[str, object], asked: Asked, seed: int, number: int) -> np.random.Generator:
-    """A pair's own, of which no other pair has a part."""
-    row = list(table).index(asked.row)
-    return np.random.default_rng([seed, *asked.rows, row, round(1000 * asked.effect), number])
+def _stream(table: Mapping[str, object], request: PairRequest, seed: int, number: int) -> np.random.Generator:
+    """Return a random stream that no other pair shares."""
+    row = list(table).index(request.row)
+    return np.random.default_rng([seed, *request.rows, row, round(1000 * request.effect), number])
 
 
 RANDOM: Mapping[str, frozenset[str]] = {

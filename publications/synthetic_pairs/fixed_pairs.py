@@ -1,6 +1,6 @@
-"""Pairs of clients whose shift is known, for truth tables: of one feature, of five, and of six that are as features are.
+"""Define pairs of clients with a known shift, with one, five and six features.
 
-Every pair has its true types by name, as models.shift.nested_tests.TYPES has them; no name is no shift.
+Every pair has the names of its true types, from models.shift.nested_tests.TYPES; no name is no shift.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from publications.synthetic_pairs.generators import Bump, Law, Logistic, Noise, 
 
 @dataclass(frozen=True)
 class Kinds:
-    """The pairs of laws that a row of the table is drawn from, one with the chance of another."""
+    """The pairs of laws from which a row of the table is drawn, with equal chances."""
 
     truth: frozenset[str]
     laws: tuple[tuple[Law, Law], ...]
     noise: Noise | None = None
 
     def draw(self, rng: np.random.Generator, rows: tuple[int, int]) -> tuple[Rows, Rows]:
-        """So many rows of the clients of one of the pairs."""
+        """Draw one of the pairs, and these numbers of rows of its clients."""
         return drawn(*self.laws[rng.integers(len(self.laws))], rng, rows, self.noise)
 
 
@@ -28,7 +28,7 @@ def _one_feature() -> dict[str, Kinds]:
     normals, logistic, bump = Normals(), Logistic(), Bump()
     narrow = Normals(sds=(0.7, 1.4))
     signs, shares = (-1, 1), (0.25, 0.75)
-    half = 0.6745  # half of a standard normal's rows are so near to 0
+    half = 0.6745  # half of a standard normal's rows are within this distance of 0
     laws: dict[str, list[tuple[Law, Law]]] = {
         "none": [(normals, normals), (logistic, logistic), (bump, bump)],
         "feature": [
@@ -71,18 +71,19 @@ FIVE_FEATURES: Mapping[str, Kinds] = {
         ("concept", Normals(means=(1, -1))),
     ]
 }
-"""What clients may tell with noise, by the names of its rows: two classes, and four features that say nothing of them."""
+"""Pairs for counts with noise, by the names of rows: two classes, and four features that do not depend on the class."""
 
 FIVE_BOUNDS = (-3.0, 3.0)
-"""That are agreed on for each of the five; what lies beyond is in the bins at the ends."""
+"""The agreed bounds of each of the five features; rows beyond them are counted in the outer bins."""
 
 
 @dataclass(frozen=True)
 class SixFeatures:
     """Three classes; X0 and X1 normal, X2 tied to X0, X3 lognormal, X4 with the codes 1 to 3, X5 with heavy tails.
 
-    The class depends on X0, X1 and X4. `added` to X0 and X5 and the `width` of X1 come before it is drawn; `gain` of
-    X0 and X1 and `offset` of X0 after it. `priors` are those that the classes are drawn to. Class m becomes `renamed[m]`.
+    The class depends on X0, X1 and X4. `added` (to X0 and X5) and `width` (of X1) apply before the class is drawn,
+    `gain` (of X0 and X1) and `offset` (of X0) after it. `priors` are the class priors that are drawn.
+    Class m becomes `renamed[m]`.
     """
 
     added: tuple[float, float] = (0.0, 0.0)
@@ -113,7 +114,7 @@ class SixFeatures:
         return x, (self.strength * logits + rng.gumbel(size=logits.shape)).argmax(-1)
 
     def _to_priors(self, rng: np.random.Generator, rows: int, priors: tuple[float, float, float]) -> Rows:
-        """Classes by the priors, and rows of each as they would be."""
+        """Draw classes by the priors, and the rows of each class by rejection."""
         y = rng.choice(3, rows, p=priors)
         x = np.empty((rows, 6))
         for name in range(3):

@@ -1,9 +1,7 @@
-"""Laws that pairs of clients with a known shift are drawn from: classes of one feature, and what is added to them.
+"""Define laws of one feature and a class, from which pairs of clients with a known shift are drawn.
 
-A law draws rows: x (rows, features), y (rows,) classes from 0 on. Its order of draws is part of it: the published numbers
-are of these bits.
-
-A pair of clients whose shift is known: what is drawn for every truth table.
+A law draws rows: x (rows, features), y (rows,) classes from 0 on. The order of its draws must stay, since published numbers
+depend on these bits.
 """
 
 from collections.abc import Callable
@@ -19,7 +17,7 @@ Noise = Callable[[np.random.Generator, int], np.ndarray]  # (rows, features)
 
 @dataclass(frozen=True)
 class Normals:
-    """Classes 0 and 1, of each of which X is normal."""
+    """Classes 0 and 1; X is normal given the class."""
 
     positive: float = 0.5
     means: tuple[float, float] = (-1.0, 1.0)
@@ -48,7 +46,7 @@ class Logistic:
 
 @dataclass(frozen=True)
 class Bump:
-    """X is normal, and class 1 is likely, 0.95, within a distance of 0 and unlikely, 0.05, elsewhere."""
+    """X is normal, and class 1 has the probability 0.95 within a distance of 0, and 0.05 elsewhere."""
 
     mean: float = 0.0
     within: float = 1.0
@@ -60,7 +58,7 @@ class Bump:
 
 
 def with_outlier(law: Law, value: float = 100.0) -> Law:
-    """One more row, of class 1, far away."""
+    """Add one row of class 1 that is far away."""
 
     def draw(rng: np.random.Generator, rows: int) -> Rows:
         x, y = law(rng, rows)
@@ -72,7 +70,15 @@ def with_outlier(law: Law, value: float = 100.0) -> Law:
 def drawn(
     first: Law, second: Law, rng: np.random.Generator, rows: tuple[int, int], noise: Noise | None = None
 ) -> tuple[Rows, Rows]:
-    """A pair, the first client's rows before the second's; noise, features that say nothing of the class, is drawn last."""
+    """Draw the rows of a pair of clients.
+
+    Args:
+        first: The law of the first client, whose rows are drawn first.
+        second: The law of the second client.
+        rng: The random stream.
+        rows: The rows of each client.
+        noise: Draws features that do not depend on the class, after the rows.
+    """
     pair = first(rng, rows[0]), second(rng, rows[1])
     if noise is None:
         return pair
@@ -85,10 +91,16 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True, eq=False)
 class KnownPair:
-    """Rows of both clients, and the types by which they truly differ; without any there is no shift.
+    """Rows of two clients and the types of their shift.
 
-    categories: (features,) K of a feature with the codes 1 to K and 0 of a numeric one; shifted: places of the features that
-    carry the shift, where they are known; about: what a table may count pairs by; bounds: agreed ones of every number.
+    Attributes:
+        clients: The rows of both clients.
+        classes: The number of classes.
+        categories: (features,) K of a feature with the codes 1 to K, and 0 of a numeric feature.
+        truth: The true types; empty if there is no shift.
+        shifted: The indices of the features that carry the shift, if they are known.
+        about: Properties by which a table may count pairs.
+        bounds: Agreed bounds of all numeric features.
     """
 
     clients: tuple[Rows, Rows]

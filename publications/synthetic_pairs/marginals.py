@@ -1,6 +1,6 @@
-"""Features of random tables: numbers of several shapes and categories, each made of a standard normal number.
+"""Define features of random tables: numbers of several shapes and categories, made from standard normal numbers.
 
-A margin can be moved: `direction` draws in which way; with a strength of 0 nothing moves.
+`direction` draws how a margin is shifted; a strength of 0 shifts nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ MOST_CATEGORIES = 8
 
 @dataclass(frozen=True)
 class Number:
-    """Of one of SHAPES; `width` is about the median, and `added` comes after it."""
+    """A number with one of SHAPES, scaled by `width` about its median, and then shifted by `added`."""
 
     shape: str
     added: float = 0.0
@@ -30,20 +30,20 @@ class Number:
 
     @property
     def categories(self) -> int:
-        """None, which is 0."""
+        """Return 0, since a number has no categories."""
         return 0
 
     def values(self, z: np.ndarray) -> np.ndarray:
-        """z: (rows,) standard normal."""
+        """Return the numbers of standard normal z, (rows,)."""
         middle = self._at(0.0)
         return middle + self.width * (SHAPES[self.shape](z) - middle) + self.added
 
     def scores(self, x: np.ndarray) -> np.ndarray:
-        """Distances from the median that the shape has unmoved, in halves of what holds its middle 68 %: (rows,)."""
+        """Return distances from the unshifted median, in halves of the width of the middle 68 %: (rows,)."""
         return (x - self._at(0.0)) / ((self._at(1.0) - self._at(-1.0)) / 2)
 
     def direction(self, rng: np.random.Generator) -> "Callable[[float], Number]":
-        """More or less of everything, or a wider or narrower spread, one as likely as the other."""
+        """Draw a shift of the location or of the width, with equal chances."""
         sign, wider = rng.choice([-1.0, 1.0]), rng.random() < 0.5
         if wider:
             return lambda strength: replace(self, width=self.width * np.exp(sign * strength))
@@ -61,15 +61,15 @@ class Codes:
 
     @property
     def categories(self) -> int:
-        """K."""
+        """Return K."""
         return len(self.shares)
 
     def values(self, z: np.ndarray) -> np.ndarray:
-        """z: (rows,) standard normal."""
+        """Return the codes of standard normal z, (rows,)."""
         return 1.0 + np.searchsorted(np.cumsum(self.shares)[:-1], ndtr(z), side="right")
 
     def direction(self, rng: np.random.Generator) -> "Callable[[float], Codes]":
-        """Some categories are more frequent and others less."""
+        """Draw which categories become more frequent, and which less."""
         pull = rng.normal(size=len(self.shares))
         return lambda strength: Codes(tilted(self.shares, strength * pull))
 
@@ -78,7 +78,7 @@ Margin = Number | Codes
 
 
 def random_margin(rng: np.random.Generator, discrete: bool) -> Margin:
-    """Two to MOST_CATEGORIES categories, none of them very rare, or a number of any shape."""
+    """Draw two to MOST_CATEGORIES categories, none of them very rare, or a number of any shape."""
     if discrete:
         shares = rng.dirichlet(np.full(rng.integers(2, MOST_CATEGORIES + 1), 4.0))
         return Codes(tuple(shares.tolist()))
@@ -86,7 +86,7 @@ def random_margin(rng: np.random.Generator, discrete: bool) -> Margin:
 
 
 def tilted(shares: tuple[float, ...] | np.ndarray, logs: np.ndarray) -> tuple[float, ...]:
-    """Shares times exp(logs), as shares again."""
+    """Multiply shares by exp(logs), and normalise them."""
     weights = np.log(np.asarray(shares)) + logs
     weights = np.exp(weights - weights.max())
     return tuple((weights / weights.sum()).tolist())

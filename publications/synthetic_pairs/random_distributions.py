@@ -1,4 +1,4 @@
-"""Laws of random tables: features that are tied to each other, and then a class that depends on some of them."""
+"""Define laws of random tables: correlated features, and a class that depends on some of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,16 +13,18 @@ from publications.synthetic_pairs.marginals import Codes, Margin, random_margin
 
 @dataclass(frozen=True, eq=False)
 class Effect:
-    """What a feature adds to the logits of the classes: by category, or times its score or the size of its score (`bent`).
+    """The contribution of a feature to the logits of the classes.
 
-    weights: (levels, classes), one level of a number and K of categories.
+    Attributes:
+        weights: (levels, classes), with one level for a number and K for categories.
+        bent: Whether a number contributes by the size of its score, and not by the score.
     """
 
     weights: np.ndarray
     bent: bool = False
 
     def logits(self, margin: Margin, x: np.ndarray) -> np.ndarray:
-        """(rows, classes)."""
+        """Return the contributions: (rows, classes)."""
         if isinstance(margin, Codes):
             return self.weights[x.astype(np.int64) - 1]
         scores = margin.scores(x)
@@ -33,8 +35,12 @@ class Effect:
 class RandomLaw:
     """A Gaussian copula with one factor, and a multinomial logistic law of the class.
 
-    ties: (features,) how much of the factor is in each; effects: by the places of the features that say something of the
-    class. keeps: (classes,) how likely a row of each class stays among the rows, which moves P(Y) and leaves P(X | Y).
+    Attributes:
+        margins: The features.
+        ties: (features,) loadings on the factor.
+        effects: By index of the features on which the class depends.
+        intercepts: (classes,) of the logits.
+        keeps: (classes,) probability that a row of a class is kept, which shifts P(Y) and leaves P(X | Y).
     """
 
     margins: tuple[Margin, ...]
@@ -55,31 +61,31 @@ class RandomLaw:
         return x, y
 
     def latent(self, rng: np.random.Generator, rows: int) -> np.ndarray:
-        """Standard normal numbers, (rows, features), of which those of one row go together."""
+        """Draw standard normal numbers, (rows, features), correlated within a row."""
         own, factor = rng.normal(size=(rows, len(self.margins))), rng.normal(size=(rows, 1))
         return self.ties * factor + np.sqrt(1 - self.ties**2) * own
 
     def features(self, latent: np.ndarray) -> np.ndarray:
-        """x: (rows, features)."""
+        """Return the features of latent numbers: (rows, features)."""
         return np.stack([margin.values(latent[:, at]) for at, margin in enumerate(self.margins)], -1)
 
     def logits(self, x: np.ndarray) -> np.ndarray:
-        """Of all effects together, without the intercepts: (rows, classes)."""
+        """Return the sum of all effects, without the intercepts: (rows, classes)."""
         total = np.zeros((len(x), len(self.intercepts)))
         for at, effect in self.effects.items():
             total += effect.logits(self.margins[at], x[:, at])
         return total
 
     def chances(self, x: np.ndarray) -> np.ndarray:
-        """P(Y | X) before rows are kept or not: (rows, classes)."""
+        """Return P(Y | X) before rows are dropped: (rows, classes)."""
         return np.asarray(softmax(self.intercepts + self.logits(x), axis=-1))
 
     def with_shares(self, x: np.ndarray, shares: np.ndarray) -> "RandomLaw":
-        """The same with the intercepts at which these rows have the classes in these shares."""
+        """Set the intercepts such that these rows have the classes in these shares."""
         logits = self.logits(x)
 
         def apart(intercepts: np.ndarray) -> tuple[float, np.ndarray]:
-            """The mean log of what normalises, less what the shares take of it: convex, and least where they are met."""
+            """Return a convex function of the intercepts, which is least where the shares are met, and its gradient."""
             logs = logsumexp(logits + intercepts, axis=-1, keepdims=True)
             chances = np.exp(logits + intercepts - logs)
             return float(logs.mean() - shares @ intercepts), chances.mean(0) - shares
@@ -89,13 +95,13 @@ class RandomLaw:
 
 
 FEATURES, CLASSES, INFORMATIVE = (2, 20), (2, 10), (1, 5)
-"""The fewest and the most of a law."""
+"""The fewest and the most in a law."""
 
 KINDS = ("numeric", "discrete", "mixed")
 
 
 def random_law(rng: np.random.Generator, kind: str) -> RandomLaw:
-    """Of one of KINDS; correlations are up to 0.36, and the logits of the classes have standard deviations near 1.5."""
+    """Draw a law of one of KINDS; correlations are up to 0.36, and logits have standard deviations near 1.5."""
     count, classes = (int(rng.integers(low, high + 1)) for low, high in (FEATURES, CLASSES))
     discrete = {"numeric": np.zeros(count, bool), "discrete": np.ones(count, bool)}.get(kind, np.arange(count) % 2 == 1)
     margins = tuple(random_margin(rng, bool(one)) for one in discrete)
@@ -107,5 +113,5 @@ def random_law(rng: np.random.Generator, kind: str) -> RandomLaw:
 
 
 def random_effect(rng: np.random.Generator, margin: Margin, classes: int, scale: float) -> Effect:
-    """Weights with this standard deviation."""
+    """Draw an effect whose weights have the standard deviation `scale`."""
     return Effect(rng.normal(0, scale, (max(1, margin.categories), classes)), bool(rng.random() < 1 / 3))

@@ -1,23 +1,19 @@
-"""Pairs of random laws, for the third truth table: any kinds of features, and shifts of a population effect that is set.
+"""Draw pairs of random laws for the third truth table: any kinds of features, and shifts of a given population effect.
 
-The first law is random. The second is made of it by up to three steps, in this order:
+The first law is random. Up to three steps make the second law from it, in this order:
 
-- feature: one to three features are moved, each until P(X_r) differs by φ; P(Y | X) is the same function.
-- concept: one or two features that the class depends on have other weights, as many steps away that the odds ratios of class
-  and feature differ by φ for the one where they differ least. P(X) is not touched, and intercepts are set so that P(Y) is
-  that of the first law: a P(Y) that moved as well would be label shift, too.
-- label: rows of each class are kept with a chance of the class, so that P(X | Y) stays, until P(Y) differs by φ from both
-  the first law's and what it was before this step.
+- feature: one to three features are shifted until P(X_r) differs by φ; P(Y | X) stays the same function.
+- concept: one or two features on which the class depends get other weights, until the odds ratios of class and feature
+  differ by φ for the feature with the least difference. P(X) stays, and intercepts are set such that P(Y) stays.
+- label: rows are kept with a probability by class, so that P(X | Y) stays, until P(Y) differs by φ from that of the first
+  law and from that before this step.
 
-Each step has the effect that is asked for when it is taken alone. A law in which a step cannot reach it is thrown away,
-and another is drawn.
+Each step has the effect φ if it is taken alone. A law in which a step cannot reach φ is discarded, and another is drawn.
 
-How large a shift between two laws is, whatever the rows that are drawn: φ of what the tests compare, by integration.
-
-φ² is X² over n_A n_B / (n_A + n_B) for as many rows of either law, when they grow without bound: 2 Σ (p − q)² / (p + q) of
-two distributions. It is twice the w of Cohen (1988), so that 0.3 is between his small effect and his medium one. Numbers are
-in ten bins, each with as many rows of both laws together. Rows stand for a law: they are the same latent ones for both laws,
-and classes are not drawn but counted by their chances, so that little is left to chance.
+φ measures a shift between two laws without sampling: φ² is the limit of X² over n_A n_B / (n_A + n_B) for equally many rows,
+2 Σ (p − q)² / (p + q) of two distributions. It is twice the w of Cohen (1988), so that 0.3 is between a small and a medium
+effect. Numbers are in ten bins with equally many rows of both laws together. Both laws are integrated over the same latent
+rows, and classes are counted by their probabilities.
 """
 
 from collections.abc import Callable
@@ -44,22 +40,31 @@ BINS = 10
 
 
 def of_shares(shares: np.ndarray, others: np.ndarray) -> float:
-    """φ of two distributions, each with sum 1."""
+    """Return φ of two distributions, each with sum 1."""
     both = shares + others
     return float(np.sqrt(2 * np.divide((shares - others) ** 2, both, out=np.zeros_like(both), where=both > 0).sum()))
 
 
 def of_values(x: np.ndarray, other: np.ndarray, categories: int) -> float:
-    """φ of P(X) of one feature; x: (rows,) of either law; categories: K of codes from 1 on, and 0 of numbers."""
+    """Return φ of P(X) of one feature.
+
+    Args:
+        x: (rows,) of the first law.
+        other: (rows,) of the second law.
+        categories: K of codes from 1 on, and 0 of numbers.
+    """
     bins = binned(np.concatenate([x, other]), categories)
     counts = [np.bincount(part, minlength=categories or BINS) / len(part) for part in (bins[: len(x)], bins[len(x) :])]
     return of_shares(*counts)
 
 
 def of_dependence(bins: np.ndarray, chances: np.ndarray, others: np.ndarray) -> float:
-    """φ of the odds ratios of a feature and the class, of laws with the same P(X).
+    """Return φ of the odds ratios of a feature and the class, for laws with the same P(X).
 
-    bins: (rows,) from 0 on; chances: (rows, classes) P(Y | X) of either law.
+    Args:
+        bins: (rows,) from 0 on.
+        chances: (rows, classes) P(Y | X) of the first law.
+        others: (rows, classes) P(Y | X) of the second law.
     """
     inside = (bins == np.arange(bins.max() + 1)[:, None]) / len(bins)
     statistic, _ = homogeneous(np.stack([inside @ chances, inside @ others]))
@@ -67,7 +72,7 @@ def of_dependence(bins: np.ndarray, chances: np.ndarray, others: np.ndarray) -> 
 
 
 def binned(x: np.ndarray, categories: int) -> np.ndarray:
-    """The bin of each row, or its category: (rows,) from 0 on."""
+    """Return the bin of each row, or its category: (rows,) from 0 on."""
     if categories:
         return x.astype(np.int64) - 1
     return np.searchsorted(np.quantile(x, np.arange(1, BINS) / BINS), x, side="right")
@@ -75,16 +80,23 @@ def binned(x: np.ndarray, categories: int) -> np.ndarray:
 
 MOST_MOVED, MOST_REWEIGHTED = 3, 2
 
-_POOL = 5000  # rows that stand for a law
-_FARTHER = (0.5, 1.0, 2.0, 4.0)  # strengths: e⁴ times as wide, say
+_POOL = 5000  # latent rows over which a law is integrated
+_FARTHER = (0.5, 1.0, 2.0, 4.0)  # strengths; 4 is e⁴ times as wide
 
 
 class OutOfReachError(Exception):
-    """No strength has the effect that is asked for."""
+    """No strength has the wanted effect."""
 
 
 def random_pair(rng: np.random.Generator, truth: frozenset[str], effect: float, size: Size) -> KnownPair:
-    """Two clients whose numbers of rows, each by itself, are anything in `size`, small ones as likely as large ones."""
+    """Draw a pair of clients.
+
+    Args:
+        rng: The random stream.
+        truth: The true types.
+        effect: φ of each step.
+        size: The fewest and the most rows of a client, drawn uniformly on a log scale.
+    """
     kind = str(rng.choice(KINDS))
     while True:
         first = random_law(rng, kind)
@@ -102,7 +114,20 @@ def random_pair(rng: np.random.Generator, truth: frozenset[str], effect: float, 
 def shifted_law(
     rng: np.random.Generator, first: RandomLaw, truth: frozenset[str], effect: float
 ) -> tuple[RandomLaw, tuple[int, ...]]:
-    """A law that differs from the first by these types, and the places of the features that carry it."""
+    """Draw a law that differs from the first by these types.
+
+    Args:
+        rng: The random stream.
+        first: The first law.
+        truth: The true types.
+        effect: φ of each step.
+
+    Returns:
+        The law, and the indices of the features that carry the shift.
+
+    Raises:
+        OutOfReachError: If a step cannot reach the effect.
+    """
     latent = first.latent(rng, _POOL)
     x = first.features(latent)
     shares = first.chances(x).mean(0)
@@ -155,7 +180,7 @@ def _reweighted(
 def _thinned(
     rng: np.random.Generator, law: RandomLaw, first: np.ndarray, before: np.ndarray, effect: float
 ) -> RandomLaw:
-    """first, before: P(Y) of the first law, and of this one, (classes,)."""
+    """Drop rows by class; first and before are P(Y) of the first law and of this one, (classes,)."""
     pull = rng.normal(size=len(first))
 
     def shares(strength: float) -> np.ndarray:
@@ -167,7 +192,7 @@ def _thinned(
 
 
 def _reached(effect: Callable[[float], float], wanted: float) -> float:
-    """The least strength with the wanted effect, which is 0 at 0; OutOfReachError if none up to the farthest has it."""
+    """Return the least strength with the wanted effect; OutOfReachError if none up to the largest has it."""
     for far in _FARTHER:
         if effect(far) >= wanted:
             return float(brentq(lambda strength: effect(strength) - wanted, 0.0, far, xtol=0.002))
@@ -175,20 +200,20 @@ def _reached(effect: Callable[[float], float], wanted: float) -> float:
 
 
 def _some(rng: np.random.Generator, places: list[int], most: int) -> list[int]:
-    """One of them, or up to so many."""
+    """Draw one to `most` of these places."""
     count = rng.integers(1, min(most, len(places)) + 1)
     return [int(at) for at in rng.choice(places, count, replace=False)]
 
 
 def _about(kind: str, law: RandomLaw, rows: np.ndarray, shifted: tuple[int, ...]) -> tuple[str, ...]:
-    """What a table may count pairs by."""
+    """Return the properties by which a table may count pairs."""
     features, classes = len(law.margins), len(law.intercepts)
-    told = [kind, f"{_part(features, FEATURES)} features", f"{_part(classes, CLASSES)} classes"]
-    told.append(f"{_part(int(rows.min()), (50, 158), (159, 499), (500, 1580), (1581, 5000))} rows of the smaller")
+    properties = [kind, f"{_part(features, FEATURES)} features", f"{_part(classes, CLASSES)} classes"]
+    properties.append(f"{_part(int(rows.min()), (50, 158), (159, 499), (500, 1580), (1581, 5000))} rows of the smaller")
     if shifted:
         informative = len({*shifted} & law.effects.keys())
-        told.append(f"{len(shifted)} shifted, of which {'none' if not informative else 'some'} tells the class")
-    return tuple(told)
+        properties.append(f"{len(shifted)} shifted, of which {'none' if not informative else 'some'} tells the class")
+    return tuple(properties)
 
 
 def _part(value: int, *parts: tuple[int, int]) -> str:

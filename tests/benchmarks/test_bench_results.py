@@ -10,23 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import bench_codebook, run_benchmark
-from benchmarks.bench_results import BenchQuotes, BenchRecords, busy_cores, machine
+from benchmarks.bench_results import BenchRecords, busy_cores, machine
 from benchmarks.workloads import Workload
 from flows import cli
 from publications.render.doc_tables import renewed
-from silos.errors import UserError
 
-MEASURED = {
-    "ratio": 2.5,
-    "ratio_by_turn": [2.25, 2.75],
-    "seconds": {"plain 1": 0.125, "ours": 0.0675},
-    "share": 0.72,
-    "peak": {"ours": 3 * 2**20},
-    "pairs": 499500,
-    "better": "plain 1",
-    "server": [{"clients": 100}, {"clients": 1000}],
-}
-RECORDS = {"W2": {"command": "siloflow bench W2", "machine": "2 cores, X, 8 GiB; others used it", "measured": MEASURED}}
+MEASURED = {"ratio": 2.5}
 
 
 def test_what_is_measured_again_takes_the_place_of_what_was_and_no_others(tmp_path):
@@ -66,46 +55,11 @@ def test_the_records_of_the_project_name_no_machine():
     assert "/home" not in kept
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("{W2: ratio} ({W2: each ratio_by_turn .1})", "2.50 (2.2, 2.8)"),
-        ("{W2: seconds/plain 1} s, {W2: ms seconds/ours} ms", "0.125 s, 67.5 ms"),
-        ("{W2: percent share .0} %, {W2: MiB peak/ours .0} MiB", "72 %, 3 MiB"),
-        ("{W2: each percent ratio_by_turn .0} %", "225, 275 %"),
-        ("{W2: pairs} {W2: better} {W2: seconds/plain 2?}", "499,500 plain 1 "),
-        ("{W2: server/0/clients} {W2: server/1/clients} {W2: server/2/clients?}", "100 1,000 "),
-        ("{W2: command}: {W2: machine}", "siloflow bench W2: 2 cores, X, 8 GiB; others used it"),
-    ],
-)
-def test_a_quote_is_what_was_measured_in_the_unit_that_is_asked_for(text, said):
-    assert BenchQuotes(RECORDS).fill(text) == said
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("{W9: ratio}", "'W9' is not recorded; there are W2"),
-        ("{W2: ratios}", "bench: W2 has no 'ratios'"),
-        ("{W2: server/2/clients}", "bench: W2 has no 'server/2/clients'"),
-        ("{W2: ratio_by_turn/first}", "bench: W2 has no 'ratio_by_turn/first'"),
-        ("{W2: ratio_by_turn}", "bench: 'ratio_by_turn' of W2 is no single figure"),
-        ("{W2: server/0}", "bench: 'server/0' of W2 is no single figure"),
-        ("{W2: each ratio}", "bench: 'ratio' of W2 is no list"),
-    ],
-)
-def test_what_was_not_measured_is_refused(text, said):
-    with pytest.raises(UserError, match=said):
-        BenchQuotes(RECORDS).fill(text)
-
-
 def test_a_table_of_the_docs_may_be_of_benchmarks(tmp_path, monkeypatch):
     BenchRecords(tmp_path).keep("W1", "siloflow bench W1", MEASURED)
     monkeypatch.chdir(tmp_path)
     page = tmp_path / "speed.md"
-    page.write_text(
-        '<!-- table: bench\ncolumns:\n  - [ratio, "{*: ratio .1}"]\nrows:\n  - [W1, W1]\n-->\n<!-- end -->\n'
-    )
+    page.write_text("<!-- table: bench\n| W1 | {{ bench.W1.measured.ratio | number(1) }} |\n-->\n<!-- end -->\n")
     assert "| W1 | 2.5 |" in renewed(page)
 
 

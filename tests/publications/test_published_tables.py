@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from flows.config.method_settings import method_of
 from flows.experiment.project import Project
-from models.statistics.spectrum import covariance_floor, least_squares_floor
+from publications.noise_floor import covariance_floor, least_squares_floor
 from publications.published_tables import PAPERS, Table, Trial, names, table_of, tables
 from publications.sweep import Sweep
 from silos.errors import UserError

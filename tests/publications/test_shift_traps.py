@@ -11,9 +11,8 @@ from models.shift.fomichev_verdict import judged
 from models.shift.nested_tests import TYPES
 from publications.published_tables import table_of
 from publications.synthetic_pairs import evaluate_verdicts
-from publications.synthetic_pairs.adversarial_pairs import TRAPS
 from publications.synthetic_pairs.evaluate_verdicts import READINGS, named
-from publications.synthetic_pairs.families import FAMILIES, Asked
+from publications.synthetic_pairs.families import FAMILIES, TRAPS, PairRequest
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +24,7 @@ class Tried:
     """The printed rule on a trap's repetitions with the draws of the publication: distances by name, and what was said."""
 
     def __init__(self, name: str, readings: Readings = READINGS, rows: int = 2000) -> None:
-        asked = Asked(name, (rows, rows))
+        asked = PairRequest(name, (rows, rows))
         pairs = [FAMILIES["traps"].draw(asked, PUBLISHED_SEED, number) for number in range(PUBLISHED[name].of)]
         told = statistics_of([client for pair in pairs for client in pair.clients], 2)
         places = np.arange(2 * len(pairs)).reshape(-1, 2)
@@ -62,7 +61,7 @@ def test_a_trap_gives_the_published_distances_and_verdicts(name, ours):
 
 @pytest.mark.parametrize("name", ["T4", "T11b", "T17"])
 def test_an_opinion_of_a_pair_has_the_distances_and_the_verdict_that_the_rule_has_on_all_at_once(name, ours):
-    found = evaluate_verdicts.opinion(FAMILIES["traps"].draw(Asked(name, (2000, 2000)), PUBLISHED_SEED, 0))
+    found = evaluate_verdicts.opinion(FAMILIES["traps"].draw(PairRequest(name, (2000, 2000)), PUBLISHED_SEED, 0))
     for which, values in ours[name].distances.items():
         assert found.distances[which] == pytest.approx(values[0], rel=1e-9)
 

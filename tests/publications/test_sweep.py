@@ -49,7 +49,7 @@ def sweep(tmp_path, monkeypatch):
             for seed, law in enumerate(numbers):
                 also = {} if law is None else {"accuracy/own_law": law}
                 record = {"value": 4, "accuracy": 0.5, "also": also}
-                found.results.keep((found.owner, "cpu", cell), found.asked(seed, None), record)
+                found.results.keep((found.owner, "cpu", cell), found.key(seed, None), record)
         return found
 
     return made
@@ -79,7 +79,7 @@ def test_where_the_best_stands_at_an_edge_of_its_grid_it_is_looked_for_beyond_it
             rate, batch = (float(setting.partition("=")[2]) for setting in choice.split("; "))
             far = abs(rate - best[0]) + abs(batch - best[1]) / 100
             found.results.keep(
-                (found.owner, "cpu", "a"), found.asked(seed, choice), {"value": 0.5, "validation": 1 - far}
+                (found.owner, "cpu", "a"), found.key(seed, choice), {"value": 0.5, "validation": 1 - far}
             )
         return [choice.replace("training.", "").replace("optimiser.", "") for _, choice in missing]
 
@@ -110,10 +110,10 @@ def test_of_equal_settings_that_of_the_least_loss_is_chosen_as_compare_chooses_a
     found = sweep("tuned", {})
     for (seed, choice), loss in zip(found.tries("a"), losses, strict=True):
         record = {"value": 0.5, "validation": 0.75} | ({} if loss is ... else {"validation_loss": loss})
-        found.results.keep((found.owner, "cpu", "a"), found.asked(seed, choice), record)
+        found.results.keep((found.owner, "cpu", "a"), found.key(seed, choice), record)
     first = [choice for _, choice in found.tries("a")][:4]
     for seed, choice in found.tries("a")[4:]:  # beyond an edge
-        found.results.keep((found.owner, "cpu", "a"), found.asked(seed, choice), {"value": 0.5, "validation": 0.5})
+        found.results.keep((found.owner, "cpu", "a"), found.key(seed, choice), {"value": 0.5, "validation": 0.5})
     assert found.choice("a") == first[chosen]
 
 
@@ -122,7 +122,7 @@ def test_a_choice_that_is_still_at_an_edge_is_marked(sweep):
     for _ in range(2):
         for seed, choice in found.tries("a"):
             rate = float(choice.split("; ")[0].partition("=")[2])
-            found.results.keep((found.owner, "cpu", "a"), found.asked(seed, choice), {"value": 0.5, "validation": rate})
+            found.results.keep((found.owner, "cpu", "a"), found.key(seed, choice), {"value": 0.5, "validation": rate})
     assert found.choice("a") == "training.optimiser.learning_rate=0.8; training.batch=8"
     assert found.at_edge("a") == ["training.optimiser.learning_rate"]
 

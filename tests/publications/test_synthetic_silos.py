@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from publications import synthetic_silos
+from publications import verdict_trials
 from publications.compare_with_published import table_of_records
 from publications.fill_sweep import estimate, fill
 from publications.sweep import Sweep
-from publications.synthetic_silos import said_of_silos
-from publications.verdict_trials import tried
+from publications.verdict_trials import diagnose_silos, run_trials
 from silos.errors import UserError
 from tasks.diagnosis import compare_silos
 
@@ -43,7 +42,7 @@ def folder(tmp_path, monkeypatch):
     shutil.copy(CHECKOUT / "params.yaml", tmp_path)
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({"tables": {"turns": TURNS}}, sort_keys=False))
     monkeypatch.chdir(tmp_path)
-    synthetic_silos._diagnosed.cache_clear()
+    verdict_trials._diagnosed.cache_clear()
     return tmp_path
 
 
@@ -55,7 +54,7 @@ def images(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
         sweep = Sweep("shift-types", "images", "cpu", seeds=[SEED])
-        return lambda cell: tried(sweep, cell, SEED)
+        return lambda cell: run_trials(sweep, cell, SEED)
 
 
 @pytest.mark.parametrize(
@@ -94,13 +93,13 @@ def test_of_digits_turned_far_the_feature_shift_is_always_named_and_a_concept_sh
 def test_cells_that_share_their_silos_diagnose_them_once_and_leave_nothing_but_records_and_partitions(
     folder, monkeypatch
 ):
-    asked, examined = [], synthetic_silos.examined
+    asked, examined = [], verdict_trials.examined
 
     def counted(project, runner):
         asked.append(project.params.data.seed)
         return examined(project, runner)
 
-    monkeypatch.setattr(synthetic_silos, "examined", counted)
+    monkeypatch.setattr(verdict_trials, "examined", counted)
     sweep = Sweep("tiny.yaml", "turns", "cpu")
     fill(sweep)
     assert asked == [1, 2]
@@ -137,4 +136,4 @@ def test_an_estimate_diagnoses_one_seed_and_records_nothing(folder):
 def test_silos_whose_groups_are_compared_are_no_pairs_and_refused(folder, monkeypatch):
     monkeypatch.setattr(compare_silos, "MOST_PAIRS", 2)
     with pytest.raises(UserError, match="3 silos are compared as groups, and not in pairs; make fewer silos"):
-        said_of_silos(folder, TURNED, across=True)
+        diagnose_silos(folder, TURNED, across=True)

@@ -196,7 +196,7 @@ def test_other_seeds_are_other_pairs_and_the_same_seed_gives_the_same_counts(swe
     first, second = kept()["random"]["cpu"]["moved"]
     assert (first["seed"], second["seed"]) == (5, 6)
     assert first["by"] != second["by"]
-    again = verdict_trials.tried(sweep("random", seeds=[5]), "moved", 5)
+    again = verdict_trials.run_trials(sweep("random", seeds=[5]), "moved", 5)
     assert {name: again[name] for name in ("said", "by", "ranked")} == {
         name: first[name] for name in ("said", "by", "ranked")
     }

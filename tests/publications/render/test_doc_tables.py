@@ -11,14 +11,15 @@ CHECKOUT = Path(__file__).parents[3]
 TABLE = """Before.
 
 <!-- table: fed-focal 2
-corner: method
-columns:
-  - [ours, "{*}", highest]
-  - [published, "{*: published?}"]
-rows:
-  - [FedAvg, fedavg]
-  - [published, "fedavg: published"]
-  - ["text, with |", "{virtual: mean}", as published]
+{% filter bold(highest=['ours']) %}
+| method | ours | published |
+|---|---|---|
+{% for title, cell in [('FedAvg', 'fedavg'), ('FedProx', 'fedprox')] %}
+| {{ title }} | {{ figure(cell) }} | {{ published(cell) | default }} |
+{% endfor %}
+
+| text, with \\| | {{ mean('virtual') }} | as published |
+{% endfilter %}
 -->
 stale
 <!-- end -->
@@ -29,7 +30,7 @@ LISTED = "<!-- list: mcmahan -->\n<!-- end -->\n"
 MADE = """| method | ours | published |
 |---|---|---|
 | FedAvg | .969 ± .0003 | .968 |
-| published | .968 | .968 |
+| FedProx | .974 ± .0004 | |
 | text, with \\| | **.976** | as published |
 """
 
@@ -71,15 +72,15 @@ def test_the_list_of_a_paper_is_a_table_too(page):
 @pytest.mark.parametrize(
     ("now", "then", "said"),
     [
-        ("[FedAvg, fedavg]", "[FedAvg, fedavgm]", "there is no cell 'fedavgm'"),
-        ("fedavg: published", "fedavg: floor", "of the cell fedavg there is no floor"),
+        ("'fedavg'", "'fedavgm'", "there is no cell 'fedavgm'"),
+        (" | default", "", "scale cpu: of the cell fedprox there is no published number."),
         ("fed-focal 2", "fed-focal 99", "fed-focal has no table '99' here"),
-        ("as published]", "as, published]", "the row 'text, with |' has 3 texts, and there are 2 columns"),
-        ("corner:", "edge:", "the layout, edge: Extra inputs are not permitted"),
-        ("rows:", "rows", "the layout is not valid YAML"),
+        ("figure(", "figures(", "'figures' is undefined."),
+        ("['ours']", "['their']", "bold: got 'their', expected one of the headings method, ours, published."),
+        ("{% endfor %}", "", "line 9 of the template: Encountered unknown tag 'endfilter'."),
     ],
 )
-def test_a_layout_that_cannot_be_filled_is_refused_with_its_page(page, now, then, said):
+def test_a_template_that_cannot_be_filled_is_refused_with_its_page(page, now, then, said):
     with pytest.raises(UserError) as refused:
         renewed(page(TABLE.replace(now, then)))
     assert str(refused.value).startswith("results.md, <!-- table: fed-focal ")

@@ -12,7 +12,7 @@ import pytest
 from flows.console.safe_text import PlainConsole
 from publications.print_tables import listing as printed
 from publications.published_tables import names, tables
-from publications.render.table_list import lines, listing, told
+from publications.render.table_list import lines, listing, read_sentences
 from silos.errors import UserError
 
 CHECKOUT = Path(__file__).parents[3]
@@ -49,7 +49,7 @@ def test_every_numbered_table_and_figure_of_a_paper_is_listed(papers, paper):
 
 @pytest.mark.parametrize("paper", names())
 def test_a_recorded_table_has_a_verdict_and_one_without_records_says_why(papers, paper):
-    page = told(paper)
+    page = read_sentences(paper)
     for entry in papers[paper]["tables"]:
         name, states = entry["name"], {scale["state"] for scale in entry["scales"]}
         if "recorded" in states:
@@ -65,7 +65,7 @@ def test_of_a_scale_at_which_nothing_is_recorded_the_page_says_why(papers, paper
     runs: dict[str, int] = {}
     for scale in (scale for entry in papers[paper]["tables"] for scale in entry["scales"]):
         runs[scale["scale"]] = runs.get(scale["scale"], 0) + scale["runs"]
-    assert {scale for scale, count in runs.items() if not count} == told(paper).not_at.keys()
+    assert {scale for scale, count in runs.items() if not count} == read_sentences(paper).not_at.keys()
 
 
 @pytest.mark.parametrize("paper", names())
@@ -103,7 +103,7 @@ def test_runs_are_counted_where_some_are_missing(tmp_path, monkeypatch):
         UserError, match="fed-focal, table 2, scale cpu: the cell fedavg is not recorded, or not with all"
     ):
         listing("fed-focal")
-    monkeypatch.setattr("publications.render.template_values.Quotes.fill", lambda *_: "said")
+    monkeypatch.setattr("publications.render.table_list.render", lambda *_, **__: "said")
     states = {entry["name"]: entry["scales"][0]["state"] for entry in listing("fed-focal")["papers"][0]["tables"]}
     assert states["3"] == "35 of 36 runs"
     assert states["2"] == "25 of 28 runs"  # what the choice was made from is missing, so that no other seed counts

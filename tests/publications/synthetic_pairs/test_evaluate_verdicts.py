@@ -12,15 +12,15 @@ from publications.synthetic_pairs.evaluate_verdicts import (
     opinion,
     opinion_under_noise,
 )
-from publications.synthetic_pairs.families import FAMILIES, Asked
+from publications.synthetic_pairs.families import FAMILIES, PairRequest
 from publications.synthetic_pairs.generators import KnownPair
 
 pytestmark = pytest.mark.slow
 
 
 def said(family: str, row: str, rows: tuple[int, int], pairs: int, judge: str = "guarded") -> list[str]:
-    asked = Asked(row, rows)
-    return [opinion(FAMILIES[family].draw(asked, 9, number)).said[judge] for number in range(pairs)]
+    asked = PairRequest(row, rows)
+    return [opinion(FAMILIES[family].draw(asked, 9, number)).verdicts[judge] for number in range(pairs)]
 
 
 @pytest.mark.parametrize("row", ["none", "feature", "label", "concept", "label+feature"])
@@ -45,7 +45,7 @@ def test_rows_of_the_second_truth_table_are_named_and_codes_are_categories(row):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_draws_its_rows_the_same_from_the_same_seed_and_others_from_another(family):
     row = [*FAMILIES[family].truths][1]
-    asked = Asked(row, (60, 80), 0.3)
+    asked = PairRequest(row, (60, 80), 0.3)
     pair, again, other, later = (FAMILIES[family].draw(asked, *at) for at in ((1, 0), (1, 0), (2, 0), (1, 1)))
     np.testing.assert_array_equal(pair.clients[0][0], again.clients[0][0])
     assert pair.truth == FAMILIES[family].truths[row]
@@ -59,27 +59,29 @@ def test_every_family_draws_its_rows_the_same_from_the_same_seed_and_others_from
     [(1, "none", 22), (1, "label", 23), (1, "feature", 30), (1, "concept", 29), (4, "none", 28)],
 )
 def test_under_noise_the_truth_is_named_as_often_as_published_within_binomial_error(epsilon, row, of_thirty):
-    pairs = [FAMILIES["five_features"].draw(Asked(row, (2000, 2000)), 9, number) for number in range(30)]
+    pairs = [FAMILIES["five_features"].draw(PairRequest(row, (2000, 2000)), 9, number) for number in range(30)]
     rng = np.random.default_rng(9)
-    right = sum(opinion_under_noise(pair, epsilon, rng).said["guarded"] == named_types(pair.truth) for pair in pairs)
+    right = sum(
+        opinion_under_noise(pair, epsilon, rng).verdicts["guarded"] == named_types(pair.truth) for pair in pairs
+    )
     assert right >= of_thirty or binomtest(right, 30, (of_thirty - 0.5) / 30).pvalue > 0.001
 
 
 def test_without_noise_to_speak_of_to_know_of_it_changes_nothing_and_the_truth_is_named():
     for row, truth in FAMILIES["five_features"].truths.items():
-        pair = FAMILIES["five_features"].draw(Asked(row, (2000, 2000)), 9, 0)
-        said = opinion_under_noise(pair, 1e4, np.random.default_rng(0)).said
+        pair = FAMILIES["five_features"].draw(PairRequest(row, (2000, 2000)), 9, 0)
+        said = opinion_under_noise(pair, 1e4, np.random.default_rng(0)).verdicts
         assert said == {"guarded": named_types(truth), "unaware": named_types(truth)}
 
 
 def test_under_much_noise_a_verdict_that_knows_of_none_hears_shift_everywhere():
-    pairs = [FAMILIES["five_features"].draw(Asked("none", (2000, 2000)), 9, number) for number in range(10)]
-    said = [opinion_under_noise(pair, 1, np.random.default_rng(number)).said for number, pair in enumerate(pairs)]
+    pairs = [FAMILIES["five_features"].draw(PairRequest("none", (2000, 2000)), 9, number) for number in range(10)]
+    said = [opinion_under_noise(pair, 1, np.random.default_rng(number)).verdicts for number, pair in enumerate(pairs)]
     assert sum(one["unaware"] == "none" for one in said) <= 4 < sum(one["guarded"] == "none" for one in said)
 
 
 def test_where_bounds_are_agreed_on_bins_are_within_them():
-    pair = FAMILIES["five_features"].draw(Asked("none", (500, 500)), 1, 0)
+    pair = FAMILIES["five_features"].draw(PairRequest("none", (500, 500)), 1, 0)
     layout = layout_of(pair, 8)
     assert (layout.low.tolist(), layout.high.tolist(), layout.bins) == ([-3] * 5, [3] * 5, 8)
 
@@ -102,11 +104,11 @@ def test_features_that_carry_a_shift_are_ranked_by_their_part():
 
 def test_clients_with_few_rows_are_undetermined_and_never_alike():
     rows = (np.zeros((19, 1)), np.zeros(19, int)), (np.ones((500, 1)), np.ones(500, int))
-    assert opinion(KnownPair(rows, 2, np.zeros(1, int), frozenset())).said["guarded"] == "undetermined"
+    assert opinion(KnownPair(rows, 2, np.zeros(1, int), frozenset())).verdicts["guarded"] == "undetermined"
 
 
 def test_bins_are_those_of_both_clients_and_codes_are_in_their_order():
-    pair = FAMILIES["six_features"].draw(Asked("none", (500, 500)), 1, 0)
+    pair = FAMILIES["six_features"].draw(PairRequest("none", (500, 500)), 1, 0)
     layout = layout_of(pair)
     both = np.concatenate([x for x, _ in pair.clients])
     assert layout.categories == (None, None, None, None, (1.0, 2.0, 3.0), None)

@@ -17,7 +17,7 @@ from tasks.diagnosis.report_summary import summaries
 from tasks.execution.task_runner import PlainRunner, Runner
 
 
-class Asked:
+class PairRequest:
     """What was asked of silos, and what they answered: to the first question, if there was one, and to the second."""
 
     def __init__(self, silos: Silos, private: Path, params: DiagnoseParams, runner: Runner) -> None:
@@ -66,12 +66,12 @@ def silos_of(tmp_path: Path) -> Callable[..., Silos]:
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> Callable[..., Asked]:
+def asked(tmp_path: Path) -> Callable[..., PairRequest]:
     """Asks silos; `keeps` names what clients remember by, so that others are asked for the first time."""
     number = iter(range(10_000))
 
-    def ask_all(silos: Silos, keeps: str = "", runner: Runner | None = None, **params: Any) -> Asked:
+    def ask_all(silos: Silos, keeps: str = "", runner: Runner | None = None, **params: Any) -> PairRequest:
         folder = tmp_path / "private" / (keeps or f"new{next(number)}")
-        return Asked(silos, folder, DiagnoseParams.model_validate(params), runner or PlainRunner())
+        return PairRequest(silos, folder, DiagnoseParams.model_validate(params), runner or PlainRunner())
 
     return ask_all

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from models.statistics.feature_vector import compute, make
-from models.statistics.spectrum import covariance_floor, least_squares_floor
+from publications.noise_floor import covariance_floor, least_squares_floor
 from silos.sources.source_params import Synthetic
 from silos.sources.synthetic import coefficients
 
