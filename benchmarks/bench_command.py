@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.cli.options import Json, Overrides, open_session
+from flows.cli.command_session import Json, Overrides, Session
 
 
 def bench(
@@ -30,41 +30,46 @@ def bench(
 
     Example: siloflow bench W1 --repeats 3
     """
-    with open_session(json, timings=False, server=False) as session:
+    with Session(json) as session:
         keep = _keeper(session.root, record and not tune)
         if tune:
             from benchmarks.bench_tuning import tune as measure
 
-            session.answer(measure(session.project(overrides), session.say), _print("tune"))
+            session.print_result(measure(session.open_project(overrides), session.print_progress), _print("tune"))
         elif codebook:
             from benchmarks.bench_codebook import overhead
 
-            session.answer(
-                keep("codebook", overhead(repeats, session.say), f" --repeats {repeats}"), _print("overhead")
+            session.print_result(
+                keep("codebook", overhead(repeats, session.print_progress), f" --repeats {repeats}"), _print("overhead")
             )
         elif regroup:
             from benchmarks.bench_clustering import regroup_cost
 
-            session.answer(
-                keep("regroup", regroup_cost(repeats, session.say), f" --repeats {repeats}"), _print("regroup")
+            session.print_result(
+                keep("regroup", regroup_cost(repeats, session.print_progress), f" --repeats {repeats}"),
+                _print("regroup"),
             )
         elif population:
             from benchmarks.bench_population import population_cost
 
-            measured = population_cost(repeats, session.say)
-            session.answer(keep("population", measured, f" --repeats {repeats}"), _print("population"))
+            measured = population_cost(repeats, session.print_progress)
+            session.print_result(keep("population", measured, f" --repeats {repeats}"), _print("population"))
         elif diagnose:
             from benchmarks.bench_diagnose import diagnose_cost
 
-            session.answer(keep("diagnose", diagnose_cost(session.say)), _print("diagnose_cost"))
+            session.print_result(keep("diagnose", diagnose_cost(session.print_progress)), _print("diagnose_cost"))
         else:
             from benchmarks.run_benchmark import bench as contest
 
             options = "".join([f" --repeats {repeats}", *(f" --peer {name}" for name in peer or [])])
             measured = contest(
-                workloads or [], repeats, peer or [], session.say, lambda one: keep(one["workload"], one, options)
+                workloads or [],
+                repeats,
+                peer or [],
+                session.print_progress,
+                lambda one: keep(one["workload"], one, options),
             )
-            session.answer(measured, _print("bench"))
+            session.print_result(measured, _print("bench"))
 
 
 def _keeper(root: Path, wanted: bool) -> Any:

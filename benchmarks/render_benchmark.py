@@ -3,13 +3,13 @@
 from statistics import median
 from typing import Any
 
-from flows.console.safe_text import PlainConsole, text_table
+from flows.console.safe_text import PlainConsole
 
 
 def bench(answer: dict[str, Any], console: PlainConsole) -> None:
     """Print a row a workload with seconds a round and the ratio to the plain loop, then limits and peers."""
     by_hand = {f"{kind} {threads}" for kind in ("plain", "authors", "bayes") for threads in (1, 2)}
-    table = text_table("", "plain", "siloflow", "ratio", "each turn", "training", "around it", "peak")
+    table = console.table("", "plain", "siloflow", "ratio", "each turn", "training", "around it", "peak")
     for line in answer["workloads"]:
         seconds = line["seconds_per_round"]
         table.add_row(
@@ -52,7 +52,7 @@ def bench(answer: dict[str, Any], console: PlainConsole) -> None:
 
 def overhead(answer: dict[str, Any], console: PlainConsole) -> None:
     """Print a row an encoder: parameters and milliseconds without and with a codebook."""
-    table = text_table("encoder", "parameters", "with words", "", "ms", "with words", "ratio", "each turn")
+    table = console.table("encoder", "parameters", "with words", "", "ms", "with words", "ratio", "each turn")
     for line in answer["encoders"]:
         numbers, milliseconds = line["parameters"], line["milliseconds"]
         table.add_row(
@@ -74,7 +74,7 @@ def overhead(answer: dict[str, Any], console: PlainConsole) -> None:
 
 def regroup(answer: dict[str, Any], console: PlainConsole) -> None:
     """Print a row a number of clients for the server's part, then rounds without and with regrouping."""
-    table = text_table("clients", "groups", "least", "median", "peak memory")
+    table = console.table("clients", "groups", "least", "median", "peak memory")
     for line in answer["server"]:
         seconds = (f"{line['seconds'][name]:.3f} s" for name in ("least", "median"))
         table.add_row(str(line["clients"]), str(line["groups"]), *seconds, f"{line['peak_bytes'] / 2**20:.0f} MiB")
@@ -82,7 +82,7 @@ def regroup(answer: dict[str, Any], console: PlainConsole) -> None:
     console.print(f"Overlaps of all pairs on {answer['rows']} rows, the gap between them, and complete linkage.")
     console.print()
     line = answer["round"]
-    table = text_table("clients", "fedavg", "selective", "more", "each turn", *line["task_seconds"])
+    table = console.table("clients", "fedavg", "selective", "more", "each turn", *line["task_seconds"])
     table.add_row(
         str(line["clients"]),
         *(f"{line['seconds'][name]:.3f} s" for name in ("fedavg", "selective")),
@@ -99,8 +99,8 @@ def regroup(answer: dict[str, Any], console: PlainConsole) -> None:
 
 def population(answer: dict[str, Any], console: PlainConsole) -> None:
     """Print a row a number of clients: the partition, then a round of a hundred clients."""
-    made = text_table("clients", "partition", "its peak", "on disk", "opened")
-    rounds = text_table("clients", "a round", "times", "each turn", "first", "peak", "journal")
+    made = console.table("clients", "partition", "its peak", "on disk", "opened")
+    rounds = console.table("clients", "a round", "times", "each turn", "first", "peak", "journal")
     lines = list(answer["sizes"].values())
     for line in lines:
         made.add_row(
@@ -152,7 +152,7 @@ def diagnose_cost(answer: dict[str, Any], console: PlainConsole) -> None:
 
 def tune(answer: dict[str, Any], console: PlainConsole) -> None:
     """Print the measurements, and the block for params.yaml."""
-    table = text_table("kind", "stack", "ms a client and epoch")
+    table = console.table("kind", "stack", "ms a client and epoch")
     for line in answer["measured"]:
         table.add_row(line["kind"], str(line["stack"]), f"{line['milliseconds']:.3f}")
     console.print(table)

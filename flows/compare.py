@@ -5,11 +5,11 @@ from dataclasses import asdict
 from itertools import product
 from typing import Any
 
-from flows.cli.renderers.render_runs import not_complete, sentences_after
 from flows.config.method_settings import method_of
 from flows.config.override_policy import open_project
 from flows.experiment import prefect_artifacts, run_identity
 from flows.experiment.comparison import comparison_in_mlflow
+from flows.experiment.comparison.comparison_text import not_complete, sentences_after
 from flows.experiment.comparison.paired_runs import compare_pairs, paired_records
 from flows.experiment.comparison.trials import (
     Plan,

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from flows.cli.renderers.render_runs import headline, sentences_after
 from flows.console.interruption import Stopped
 from flows.console.safe_text import say
+from flows.experiment.comparison.comparison_text import headline, sentences_after
 from flows.flow_decorator import IncompleteError
 from silos.errors import UserError
 from silos.io.locks import hold, is_locked

@@ -3,7 +3,7 @@
 from textwrap import wrap
 from typing import Any
 
-from flows.console.safe_text import PlainConsole, duration, text_table
+from flows.console.safe_text import PlainConsole, duration
 from publications.render.table_list import lines
 
 
@@ -24,7 +24,7 @@ def truth_table(answer: dict[str, Any], console: PlainConsole) -> None:
 
 
 def _cells(rows: list[dict[str, Any]], console: PlainConsole) -> None:
-    table = text_table("cell", "judge", "right", "what was said")
+    table = console.table("cell", "judge", "right", "what was said")
     for row in rows:
         for judge, ours in row["ours"].items():
             published = row["published"].get(judge)
@@ -39,7 +39,7 @@ def _cells(rows: list[dict[str, Any]], console: PlainConsole) -> None:
 
 def _distances(rows: list[dict[str, Any]], console: PlainConsole) -> None:
     names = list(dict.fromkeys(name for row in rows for name in row["distances"]))
-    table = text_table("printed rule", *names)
+    table = console.table("printed rule", *names)
     for row in rows:
         sides = (row["distances"].get(name) for name in names)
         table.add_row(
@@ -54,7 +54,7 @@ def _confusion(title: str, found: dict[str, Any], console: PlainConsole) -> None
     """Print the verdicts on each truth, the rates of each judge, and the kinds of pairs that judges judge correctly."""
     console.print()
     console.print(title)
-    table = text_table("truth", "judge", "right", "what was said")
+    table = console.table("truth", "judge", "right", "what was said")
     for truth, verdicts in found["said"].items():
         for judge, counts in verdicts.items():
             first = judge == next(iter(verdicts))
@@ -73,7 +73,7 @@ def _confusion(title: str, found: dict[str, Any], console: PlainConsole) -> None
         )
     if found["by"]:
         judges = list(found["right"])
-        table = text_table("right of pairs with", *judges)
+        table = console.table("right of pairs with", *judges)
         for about, shares in found["by"].items():
             table.add_row(about, *(_counted(shares[judge]) for judge in judges))
         console.print(table)
@@ -110,7 +110,7 @@ def reproduce(answer: dict[str, Any], console: PlainConsole) -> None:
     console.print(answer["source"])
     rows = answer["rows"]
     also = [name for name in ("floor", "fresh", "unseen") if any(row[name] is not None for row in rows)]
-    table = text_table("cell", "published", "ours", *also, "each seed", "s a run", "what it is")
+    table = console.table("cell", "published", "ours", *also, "each seed", "s a run", "what it is")
     for row in rows:
         ours = _four(row["ours"]) + (f" ± {row['sd']:.2g}" if row["sd"] else "")
         each = " ".join(map(_four, row["values"])) + (f"; {row['missed']} missed" if row["missed"] else "")
@@ -145,7 +145,7 @@ def reproduce(answer: dict[str, Any], console: PlainConsole) -> None:
 
 def _chosen(rows: list[dict[str, Any]], console: PlainConsole) -> None:
     """Print what each cell was tuned to, and whether the choice is at the edge of the settings tried."""
-    table = text_table("cell", "chosen", "settings tried", "at the edge of these")
+    table = console.table("cell", "chosen", "settings tried", "at the edge of these")
     for row in rows:
         if row["choice"]:
             chosen = ", ".join(setting.rpartition(".optimiser.")[2] for setting in row["choice"].split("; "))
@@ -158,7 +158,7 @@ def _chosen(rows: list[dict[str, Any]], console: PlainConsole) -> None:
 
 def _by_class(classes: dict[str, dict[str, dict[str, float | None]]], console: PlainConsole) -> None:
     """Print a row a class, with published / ours in each cell's column."""
-    table = text_table("class", *next(iter(classes.values())))
+    table = console.table("class", *next(iter(classes.values())))
     for name, cells in classes.items():
         table.add_row(name, *(f"{_three(c['published'])} / {_three(c['ours'])}" for c in cells.values()))
     console.print()
@@ -172,7 +172,7 @@ def _also(metrics: dict[str, dict[str, dict[str, float | None]]], console: Plain
     console.print("of the same runs: ours ± standard deviation (published)")
     titles = list(metrics)
     for at in range(0, len(titles), _ABREAST):
-        table = text_table("cell", *titles[at : at + _ABREAST])
+        table = console.table("cell", *titles[at : at + _ABREAST])
         for cell in metrics[titles[at]]:
             sides = [metrics[title][cell] for title in titles[at : at + _ABREAST]]
             spread = [f" ± {side['sd']:.1g}" if side["sd"] else "" for side in sides]
@@ -185,7 +185,7 @@ def _also(metrics: dict[str, dict[str, dict[str, float | None]]], console: Plain
 def _ensembles(ensembles: dict[str, dict[str, float] | None], console: PlainConsole) -> None:
     """Print a row a cell and a column a metric of its runs as one deep ensemble."""
     names = next((list(numbers) for numbers in ensembles.values() if numbers), [])
-    table = text_table("cell", *(name.replace("_", " ") for name in names))
+    table = console.table("cell", *(name.replace("_", " ") for name in names))
     for cell, numbers in ensembles.items():
         table.add_row(cell, *(_three((numbers or {}).get(name)) for name in names))
     console.print()

@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.cli.options import Json, Overrides, Timings, open_session, seeds_of
+from flows.cli.command_session import Json, Overrides, Session, Timings
+from flows.cli.training_commands import parse_seeds
 
 _GOES_ON = "run it again, and it goes on where it stopped"
 
@@ -29,31 +30,31 @@ def reproduce(
 
     Example: siloflow reproduce mcmahan --table 2NN --estimate
     """
-    with open_session(json, timings, server=False, after=_GOES_ON) as session:
+    with Session(json, timings, retry_hint=_GOES_ON) as session:
         from publications.compare_with_published import table_of_records
         from publications.published_tables import names
         from publications.render.table_list import listing
         from publications.sweep import Sweep
         from silos.errors import UserError
 
-        numbers = seeds_of(seeds)
+        numbers = parse_seeds(seeds)
         if figure is not None and table is not None:
             raise UserError("--table and --figure name two things to repeat; give one of them.")
         table = table if figure is None else f"figure-{figure}"
         if table is None and not (estimate or seeds or overrides):
-            session.answer(listing(paper), _print("listing"))
+            session.print_result(listing(paper), _print("listing"))
             return
         if paper is None:
             raise UserError(f"say which paper: {', '.join(names())}, or a .yaml file of your own.")
-        project = session.project(overrides)
+        project = session.open_project(overrides)
         parameters: dict[str, Any] = {"paper": paper, "table": table, "scale": scale, "seeds": numbers}
         sweep = Sweep(**parameters, overrides=project.overrides)
         if estimate or not sweep.finished:
-            session.serve()  # a finished table does without Prefect
-            answer = session.flow("publications.reproduce", "reproduce", project, **parameters, estimate=estimate)
+            session.start_server()  # a finished table does without Prefect
+            answer = session.run_flow("publications.reproduce", "reproduce", project, **parameters, estimate=estimate)
         else:
             answer = table_of_records(sweep)
-        session.answer(answer, _print("estimate" if estimate else "reproduce"))
+        session.print_result(answer, _print("estimate" if estimate else "reproduce"))
 
 
 def _print(name: str) -> Callable[[Any, Any], None]:

@@ -1,7 +1,7 @@
 """README and docs tell the truth: the map, links, commands and keys; and their examples run."""
 
 import dataclasses
-import importlib
+import importlib.util
 import json
 import math
 import os
@@ -23,6 +23,7 @@ import torch
 import typer
 import yaml
 from pydantic import BaseModel
+from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.config.load_config import load_params
@@ -34,6 +35,7 @@ from flows.experiment.project import Project
 from flows.experiment.training_setup import training_setup
 from flows.methods.base import find_method, method_names
 from flows.methods.fedavg import FedAvg
+from flows.partition import make
 from models.metrics.flops import largest_activation, network_cost
 from models.networks.network_factory import build
 from models.networks.vision.resnet import Residual
@@ -216,6 +218,22 @@ def test_the_records_that_leave_a_client_are_all_listed():
     assert sorted(listed) == sorted(
         kind.__name__ for kind in kinds if kind not in {Message, SummedMessage, WeightedMessage}
     )
+
+
+def test_the_command_of_the_docs_prints_a_table_and_json(folder, monkeypatch):
+    make(Project.open([], folder))
+    monkeypatch.chdir(folder)
+    (folder / "silo_list.py").write_text(block_with(HOW_IT_WORKS, "python", "print_silos"), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("silo_list", folder / "silo_list.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with_command = typer.Typer()
+    with_command.add_typer(module.commands)
+    as_json, as_table = (CliRunner().invoke(with_command, ["silos", *given]).stdout for given in (["--json"], []))
+    silos = json.loads(as_json)["silos"]
+    assert len(silos) == 9
+    assert as_table.split()[:3] == ["silo", "train", "test"]
+    assert [line.split()[0] for line in as_table.splitlines()[1:]] == list(silos)
 
 
 @pytest.mark.slow

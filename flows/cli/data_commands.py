@@ -1,14 +1,28 @@
-"""Verbs that make a project and its data, and go back to data that were: init, partition, data."""
+"""Define the commands that make a project and its data, and that list, compare and restore versions of data/."""
 
+import shlex
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from flows.cli.options import Json, Overrides, Timings, open_session
+from flows.cli.command_session import Json, Overrides, Session, Timings
 from silos import param_types
 
+if TYPE_CHECKING:
+    from flows.console.safe_text import PlainConsole
+    from flows.experiment.project import Project
 
+SPLITS = ("train", "validation", "test")
+_CHANGES = ("added", "removed", "changed")
+_MAX_LEFT_OUT = 10  # columns that `init` names
+
+commands = typer.Typer()
+versions = typer.Typer(no_args_is_help=True, help="List, compare and restore versions of data/.")
+commands.add_typer(versions, name="data")
+
+
+@commands.command()
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder, or an empty one.")],
     data: Annotated[
@@ -23,13 +37,13 @@ def init(
         str | None, typer.Option(metavar="COLUMN", help="The silo of a row; guessed by its name.")
     ] = None,
     clients: Annotated[
-        int | None, typer.Option(min=1, max=param_types.CLIENTS, help="Deal the rows to so many silos that are alike.")
+        int | None, typer.Option(min=1, max=param_types.CLIENTS, help="Deal the rows to this many silos, IID.")
     ] = None,
     task: Annotated[
         Literal["classification", "regression"] | None, typer.Option(help="Guessed by the label's values.")
     ] = None,
     decimal: Annotated[
-        Literal[".", ","] | None, typer.Option(help="The decimal mark of the file; found there if not given.")
+        Literal[".", ","] | None, typer.Option(help="The decimal mark of the file; detected if not given.")
     ] = None,
     censored: Annotated[
         Literal["limit", "half"] | None, typer.Option(help="Read <0.5 as 0.5 or 0.25, and >90 as 90.")
@@ -40,40 +54,127 @@ def init(
 
     Example: siloflow init study --data visits.csv --label outcome --client hospital
     """
-    with open_session(json, timings=False, server=False) as session:
-        from flows.scaffold.create_project import create_project as made
+    with Session(json) as session:
+        from flows.scaffold.create_project import create_project
         from flows.scaffold.infer_schema import DataOptions
 
-        session.answer(made(folder, data, DataOptions(label, client, clients, task, decimal, censored)), "init")
+        options = DataOptions(label, client, clients, task, decimal, censored)
+        session.print_result(create_project(folder, data, options), print_init)
 
 
+def print_init(made: dict[str, Any], console: "PlainConsole") -> None:
+    """Print what was made, what was guessed, and the next command."""
+    files = ["params.yaml", "prefect.yaml", ".gitignore", *(f"a {name} repository" for name in made["repositories"])]
+    files += ["a first commit"] if made["committed"] else []
+    copied = f"; {made['copied']} is copied there, and git leaves it out" if made["copied"] else ""
+    guessed = [", ".join(made["guessed"]), _rows_read(made["read"]), _network(made["network"])]
+    table = console.table("", "")
+    table.show_header = False
+    table.add_row("made", f"{made['folder']}: {', '.join(files)}{copied}")
+    table.add_row("guessed", "; ".join(filter(None, guessed)))
+    for reason in made["left_out"][:_MAX_LEFT_OUT]:
+        table.add_row("left out", reason)
+    if len(made["left_out"]) > _MAX_LEFT_OUT:
+        table.add_row("left out", f"{len(made['left_out']) - _MAX_LEFT_OUT} more columns; --json has them all")
+    if made["left_out"]:
+        table.add_row("", "once corrected, take such a column out of `drop` in params.yaml")
+    console.print(table)
+    enter = "" if made["folder"] == "." else f"cd {shlex.quote(made['folder'])} && "
+    # commands to copy are not wrapped: soft_wrap
+    if not made["committed"] and "git" in made["repositories"]:
+        console.print("Nothing is committed yet: git has no user.name and user.email. With them:")
+        console.print(f"next     {enter}git add --all && git commit -m 'Start the project'", soft_wrap=True)
+    console.print(f"next     {enter}siloflow partition && siloflow compare", soft_wrap=True)
+
+
+def _rows_read(read: dict[str, Any] | None) -> str:
+    """Describe the user's file, or the data that a project has without one."""
+    if read is None:
+        return "no file was given, and the data are 1,797 digits that come with scikit-learn, in 9 silos"
+    silos = f", {read['clients']:,} silos" if read["clients"] else ""
+    classes = f", {read['classes']:,} classes" if read["classes"] else ""
+    return f"{read['rows']:,} rows of {' x '.join(map(str, read['shape']))} numbers{classes}{silos}"
+
+
+def _network(network: dict[str, Any]) -> str:
+    linear = " without hidden layers, rows being few" if network.get("hidden") == [] else ""
+    return f"network {network['kind']}{linear}"
+
+
+@commands.command()
 def partition(overrides: Overrides = None, json: Json = False, timings: Timings = False) -> None:
     """Make silos under data/ from a source and record their version.
 
     Example: siloflow partition --set data.seed=1
     """
-    with open_session(json, timings) as session:
-        project = session.project(overrides, _can_partition)
-        made = session.flow("flows.partition", "partition", project)
-        session.answer(made, "partition")
+    with Session(json, timings, server=True) as session:
+        project = session.open_project(overrides, _check_partition)
+        session.print_result(session.run_flow("flows.partition", "partition", project), print_partition)
 
 
-data = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Versions of data/: list, compare, go back.")
+def _check_partition(project: "Project") -> None:
+    """Raise UserError if another command works on data/, or the source cannot be read."""
+    from flows.experiment.project import exclusive_data_access
+    from silos.storage.partition_store import read
+
+    with exclusive_data_access(project.root, "`siloflow partition`"):
+        pass
+    read(project.params.data, project.root)
 
 
-@data.command("log")
+def print_partition(made: dict[str, Any], console: "PlainConsole") -> None:
+    """Print the clients and rows, the version, and notes on them."""
+    rows = made["rows"]
+    console.print(
+        f"{made['folder']}: {made['clients']} clients, {rows['train']} training, "
+        f"{rows['validation']} validation and {rows['test']} test rows{_common_rows(made['common'])}"
+    )
+    recorded = "data.dvc now records it" if made["changed"] else "as data.dvc records"
+    console.print(f"data version {made['data_version']}, {recorded}")
+    for note in made["notes"]:
+        console.print(note)
+    if made["params_yaml"]:
+        console.print("params.yaml describes other data: a run needs the same --set, or these lines in params.yaml:")
+        for line in made["params_yaml"]:
+            console.print(f"  {line}", soft_wrap=True)
+
+
+def _common_rows(rows: dict[str, int]) -> str:
+    """Describe rows that belong to no client."""
+    counts = " and ".join(f"{count} {split}" for split, count in sorted(rows.items()))
+    return f"; common to all {counts} rows" if rows else ""
+
+
+@versions.command("log")
 def data_log(json: Json = False) -> None:
     """List the versions of data/ that git knows.
 
     Example: siloflow data log
     """
-    with open_session(json, timings=False, server=False) as session:
+    with Session(json) as session:
         from flows.cli import describe_data
 
-        session.answer(describe_data.log(session.root), "data_log")
+        session.print_result(describe_data.log(session.root), print_data_log)
 
 
-@data.command("diff")
+def print_data_log(answer: dict[str, Any], console: "PlainConsole") -> None:
+    """Print a row for each version; the current one has a mark."""
+    table = console.table("", "version", "revision", "date", "partitions", "commit")
+    for version in answer["versions"]:
+        mark = "*" if version["digest"] == answer["now"] else ""
+        parts = ", ".join(version["partitions"]) or "-"
+        table.add_row(mark, version["digest"][:10], version["revision"], version["date"], parts, version["subject"])
+    if answer["versions"]:
+        console.print(table)
+    if answer["now"] is None:
+        console.print("there is no data.dvc now; `siloflow partition` makes and records data.")
+    elif answer["now"] not in [v["digest"] for v in answer["versions"]]:
+        console.print(
+            "data.dvc records a version that is not committed yet; `git add data.dvc` and `git commit` do that."
+        )
+
+
+@versions.command("diff")
 def data_diff(
     revision: Annotated[str, typer.Argument(help="A git revision, or the start of a data version.")],
     to: Annotated[str | None, typer.Argument(help="The other one; what data.dvc records now if not given.")] = None,
@@ -83,32 +184,68 @@ def data_diff(
 
     Example: siloflow data diff HEAD~1
     """
-    with open_session(json, timings=False, server=False) as session:
+    with Session(json) as session:
         from flows.cli import describe_data
 
-        session.answer(describe_data.diff(session.root, revision, to), "data_diff")
+        session.print_result(describe_data.diff(session.root, revision, to), print_data_diff)
 
 
-@data.command("use")
+def print_data_diff(answer: dict[str, Any], console: "PlainConsole") -> None:
+    """Print a row for each silo that changed."""
+    if not answer["silos"]:
+        console.print("no silo differs.")
+        return
+    table = console.table("silo", "change", "domain", "train", "valid.", "test", "labels", "mean")
+    for silo in answer["silos"]:
+        sides = zip(_side_cells(silo["before"]), _side_cells(silo["after"]), strict=True)
+        cells = [before if before == after else f"{before} → {after}" for before, after in sides]
+        table.add_row(f"{silo['name']}/{silo['client']}", silo["change"], *cells)
+    differ = sum(each[kind] for each in answer["partitions"] for kind in _CHANGES)
+    is_sample = len(answer["silos"]) < differ
+    if is_sample:
+        console.print(f"{len(answer['silos']):,} of {differ:,} silos that differ:")
+    console.print(table)
+    if is_sample:
+        for each in answer["partitions"]:
+            clients = " → ".join(f"{each[side]['clients']:,}" for side in ("before", "after"))
+            kinds = ", ".join(f"{each[kind]:,} {kind}" for kind in _CHANGES)
+            console.print(f"{each['name']}, in all: {clients} silos; {kinds}")
+
+
+def _side_cells(side: dict[str, Any] | None) -> list[str]:
+    if side is None:
+        return ["-"] * 6
+    rows = [str(side["rows"][split]) for split in SPLITS]
+    return [side["domain"] or "-", *rows, share_bars(side["label_shares"]), f"{side['mean']:.3f}"]
+
+
+@versions.command("use")
 def data_use(
     revision: Annotated[str, typer.Argument(help="A git revision, or the start of a data version.")],
     json: Json = False,
 ) -> None:
-    """Bring a version of data/ back; a run on it gives the metrics that it gave then.
+    """Restore a version of data/; a run on it repeats the metrics of then.
 
     Example: siloflow data use 3f2a91c
     """
-    with open_session(json, timings=False, server=False) as session:
+    with Session(json) as session:
         from flows.cli import describe_data
 
-        session.answer(describe_data.use(session.root, revision), "data_use")
+        session.print_result(describe_data.use(session.root, revision), print_data_use)
 
 
-def _can_partition(project: Any) -> None:
-    """Who works on data/, and what is wrong with the source, is told before Prefect is started."""
-    from flows.experiment.project import exclusive_data_access
-    from silos.storage.partition_store import read
+def print_data_use(answer: dict[str, Any], console: "PlainConsole") -> None:
+    """Print the version that is in data/, and what params.yaml must say for it."""
+    console.print(f"data/ is version {answer['digest']} again: {', '.join(answer['partitions'])}")
+    if answer["settings"]:
+        console.print("params.yaml describes other data. To run on these, add:")
+        console.print(" ".join(f"--set {shlex.quote(setting)}" for setting in answer["settings"]), soft_wrap=True)
+    if answer["params_differ"]:
+        console.print(f"before a run: {answer['params_differ']}")
 
-    with exclusive_data_access(project.root, "`siloflow partition`"):
-        pass
-    read(project.params.data, project.root)
+
+def share_bars(shares: dict[str, float]) -> str:
+    """Return label shares as small bars, at most 20. rich's bars take a line each."""
+    levels, first = " ▁▂▃▄▅▆▇█", list(shares.values())
+    most = max(first, default=0) or 1
+    return "".join(levels[round(8 * share / most)] for share in first[:20])

@@ -19,10 +19,13 @@ from tasks.tracking.plots.silo_figure import Examples, draw_silos
 CLIENTS_SHOWN, CLASSES_SHOWN = 20, 10
 
 
-def show(project: Project) -> dict[str, Any]:
-    """The silos' overview with their version, and the picture's path; UserError if the data are not as recorded.
+def overview_with_figure(project: Project) -> dict[str, Any]:
+    """Return the silos' overview with their version, and draw the figure that it names.
 
-    Of very many clients some are opened, which `opened` counts, and of these a few listed.
+    Of very many clients only some are opened, which `opened` counts, and a few of these are listed.
+
+    Raises:
+        UserError: If the data are not as recorded.
     """
     silos, folder = project.silos, Path(project.silos.folder)
     entries = data_overview.heterogeneity_of(silos.manifest)
@@ -34,7 +37,7 @@ def show(project: Project) -> dict[str, Any]:
     )
     figure = project.runs / f"show-{silos.manifest.name}.png"
     pictures = examples(silos.manifest, folder, entries[few])
-    silos.check(names)  # nothing came between
+    silos.check(names)  # the data have not changed since
     draw_silos(figure, overview, pictures)
     if len(entries) < len(silos.clients):
         overview["clients"] = overview["clients"][few]
@@ -57,7 +60,7 @@ def examples(manifest: Manifest, folder: Path, clients: Sequence[ClientEntry]) -
 
 
 def log(root: Path) -> dict[str, Any]:
-    """Every version that git knows, newest first, and the one that data.dvc records now."""
+    """Return every version that git knows, newest first, and the one that data.dvc records now."""
     versions = [
         {
             "revision": v.revision,
@@ -72,7 +75,7 @@ def log(root: Path) -> dict[str, Any]:
 
 
 def diff(root: Path, revision: str, to: str | None) -> dict[str, Any]:
-    """What changed from `revision` to `to`, or to what data.dvc records now."""
+    """Return what changed from `revision` to `to`, or to what data.dvc records now."""
     before = history.find(root, revision)
     after = history.find(root, to) if to else dvc_files.recorded_version(root)
     if after is None:
@@ -81,9 +84,13 @@ def diff(root: Path, revision: str, to: str | None) -> dict[str, Any]:
 
 
 def use(root: Path, revision: str) -> dict[str, Any]:
-    """Brings a version back; `settings` are what `--set` must give for a run on it, and `params_differ` says why not.
+    """Restore a version of data/, and return what params.yaml must say for a run on it.
 
-    UserError while a run works on data/.
+    Returns:
+        `settings`, to be given by `--set`; `params_differ` has the reason if no settings fit.
+
+    Raises:
+        UserError: While a run works on data/.
     """
     with exclusive_data_access(root, f"`siloflow data use {revision}`"):
         digest = history.use_version(root, revision)
@@ -93,7 +100,7 @@ def use(root: Path, revision: str) -> dict[str, Any]:
 
 
 def _params_for(root: Path, partitions: list[str]) -> tuple[list[str], str | None]:
-    """What must be set over params.yaml for a run on the data that are there now; or the reason why that is not known."""
+    """Return the overrides that a run on the current data needs, or the reason why there are none."""
     data = load_params(root).data
     name = data.name if data.name in partitions or len(partitions) != 1 else partitions[0]
     if name not in partitions:

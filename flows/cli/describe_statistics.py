@@ -1,4 +1,4 @@
-"""One client's statistics, on that client's own machine: what a served conditional model is given beside its rows."""
+"""Compute one client's statistics on its own machine: the context that a served conditional model needs with its rows."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -21,12 +21,19 @@ from tasks.tracking.json_io import unwritable, write_json
 
 
 def client_statistics(project: Project, client: str, method: str, output: str | None = None) -> dict[str, Any]:
-    """The numbers that the client's conditional model reads, and what is odd about them, as plain JSON.
+    """Return the statistics that the client's conditional model reads, and notes on them, as plain JSON.
 
-    Computed as the method's section of params.yaml says, from training rows, scaled as a run's if they are; written to the
-    file `output` if there is one.
-    UserError for a method without statistics, an unknown client, a place that takes no file and, where `few_rows` is
-    refuse, too few rows.
+    They are computed from training rows, scaled as in a run, by the method's section of params.yaml.
+
+    Args:
+        project: The open project.
+        client: A client of data/.
+        method: A method that reads statistics.
+        output: A file to write the result to.
+
+    Raises:
+        UserError: For a method without statistics, an unknown client, an output that cannot be written, and too few rows
+            if `few_rows` is refuse.
     """
     reads = method_of(project.params, method).conditioning()
     if reads is None or not reads.private:
@@ -52,7 +59,7 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
         *_unsteady(client, reads.statistics, statistics.agreement),
         *_constant(client, opened.x[0, :rows], opened.y[0, :rows]),
     ]
-    answer: dict[str, Any] = {
+    result: dict[str, Any] = {
         "client": client,
         "method": method,
         "data_version": silos.version,
@@ -64,17 +71,17 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
         "written": output,
     }
     if output is not None:
-        _write(output, answer)
-    return answer
+        _write(output, result)
+    return result
 
 
-def _write(output: str, answer: dict[str, Any]) -> None:
-    """Where the user said: a file, or a link to one; a folder or a device would be lost under it."""
+def _write(output: str, result: dict[str, Any]) -> None:
+    """Write a file, or the file that a link leads to; raise UserError for a folder or a device."""
     place = Path(output).resolve()
     try:
         if place.exists() and not place.is_file():
             raise UserError(f"--output {shown(repr(output))}: that is there, and no file; name one.")
-        write_json(place, answer)
+        write_json(place, result)
     except OSError as error:
         raise UserError(f"--output: {unwritable(error) or f'cannot write {place}: {error.strerror}.'}") from None
 

@@ -1,4 +1,4 @@
-"""A client's model of a finished run, or the one of all, as a file for programs without siloflow."""
+"""Export the model of a finished run, of one client or of all, as a file for programs without siloflow."""
 
 from dataclasses import astuple
 from pathlib import Path
@@ -22,14 +22,21 @@ from tasks.execution.load_client_data import load_weights
 from tasks.tracking.exported_files import Format, check_format, write_exported
 from tasks.tracking.json_io import unwritable
 
-_ROWS = 256  # that the file's answers are compared on
+_ROWS = 256  # on which outputs of the file and of our model are compared
 
 
-def export(project: Project, run: str, client: str | None, format: Format, output: str | None) -> dict[str, Any]:
-    """Writes the model that the run reports, and says what it takes, what it answers, and by how much it differs from ours.
+def export_model(project: Project, run: str, client: str | None, format: Format, output: str | None) -> dict[str, Any]:
+    """Write the model that the run reports, and return its card, with the largest difference from our model's outputs.
 
-    With `client` it is that client's: its own weights and context are opened, so it is done where they lie. UserError where
-    models are personal and no client is named, and for what `finished_run` and `write_exported` refuse.
+    Args:
+        project: The open project.
+        run: The run's folder, as `finished_run` takes it.
+        client: The client whose model to write. Its weights and context are opened, so call this on its machine.
+        format: Of the file.
+        output: The file to write; in the run's folder if None.
+
+    Raises:
+        UserError: If models are personal and no client is named, and as `finished_run` and `write_exported` raise it.
     """
     check_format(format)
     opened = finished_run(project, run)
@@ -87,12 +94,12 @@ def _model(opened: FinishedRun, client: str | None) -> ExportedModel:
 
 
 def _is_private(opened: FinishedRun) -> bool:
-    """Whether the file holds what its client keeps to itself."""
+    """Return whether the file holds private state of its client."""
     return any(isinstance(part, ClientStateRefs) for part in (opened.model.personal, opened.model.context))
 
 
 def _rows(opened: FinishedRun, client: str | None) -> tuple[Tensor, str]:
-    """Rows as they were partitioned, and whose: test rows of the client, or random ones where nobody's are to be opened.
+    """Return rows as they were partitioned, and their kind: test rows of the client, or random ones without a client.
 
     Random rows of a plugin's module are 0 and 1, since it may take tokens only.
     """
@@ -113,14 +120,14 @@ def _rows(opened: FinishedRun, client: str | None) -> tuple[Tensor, str]:
     if not opened.model.network.portable:
         return torch.randint(0, 2, (_ROWS, *manifest.shape), generator=draw).float(), "random"
     rows = torch.randn(_ROWS, *manifest.shape, generator=draw)
-    if silos.scaling.inputs:  # else all of them would be one row for the network
+    if silos.scaling.inputs:  # unscaled, all of them would be alike for the network
         mean, scale = (torch.tensor(part).reshape(manifest.shape) for part in astuple(silos.scaling.inputs))
         rows = mean + scale * rows
     return rows, "random"
 
 
 def _place(opened: FinishedRun, client: str | None, format: Format, output: str | None) -> Path:
-    """Where the user said, or in the run's folder; a folder or a device is not written over."""
+    """Return the file to write; raise UserError if a folder or a device is there."""
     if output is None:
         return opened.folder.path / f"{client or 'model'}.{format}"
     place = Path(output).resolve()

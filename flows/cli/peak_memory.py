@@ -1,7 +1,7 @@
-"""How much memory a network takes, measured in a process that does nothing else.
+"""Measure the peak memory of a network in a process that does nothing else.
 
-`python -m flows.cli.peak_memory` is such a process. It looks at the most memory that it ever held (VmHWM of Linux: what
-`resource` calls ru_maxrss begins in a new process with its parent's) when it holds the network, and after each thing done.
+`python -m flows.cli.peak_memory` is that process. It prints its peak (VmHWM of Linux) with the network alone, and after each
+pass. `ru_maxrss` of `resource` does not serve: in a new process it starts with the parent's peak.
 """
 
 import pickle
@@ -21,19 +21,19 @@ from models.networks.network import Network
 from models.prng import client_streams
 from models.training.engine import Rows, Training, broadcast_weights, train
 
-Does = Literal["evaluation", "training"]
+Pass = Literal["evaluation", "training"]
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One client's network, by the shapes of its weights and context, on random rows, (rows, *shape).
+    """Describes what to measure: one client's network on random rows of `shape`.
 
-    Done once for each number of rows, which ascend: `evaluation` is a pass over all of them at once, `training` one step of
-    local training with all of them as its batch.
+    `kind` is done for each number of `rows`, which ascend: `evaluation` is a forward pass over all rows at once, `training`
+    one step of local training with all rows as its batch. `weights` and `context` have the shapes of tensors.
     """
 
-    does: Does
+    kind: Pass
     network: Network
     weights: Shapes
     context: Shapes
@@ -42,62 +42,64 @@ class Measured:
     rows: tuple[int, ...]
 
 
-def told() -> bool:
-    """Whether this system tells what is measured."""
+def can_measure() -> bool:
+    """Return whether this system reports the peak memory of a process."""
     return _STATUS.is_file()
 
 
-def peak_bytes(asked: Measured, seconds: float, limit: int) -> list[int | None]:
-    """For each number of rows the most memory so far on one thread, less what holding the network takes.
+def peak_bytes(measured: Measured, seconds: float, limit: int) -> list[int | None]:
+    """Return the peak memory on one thread for each number of rows, less the memory of the network alone.
 
-    None where that is not reached in so many seconds, or needs more than `limit` bytes in all.
+    A number is None if `seconds` are over before it is known, or if the process needs more than `limit` bytes in all.
     """
     command = [sys.executable, "-m", __name__, str(limit)]
     try:
         done = subprocess.run(
-            command, cwd=_ROOT, input=pickle.dumps(asked), capture_output=True, timeout=seconds, check=False
+            command, cwd=_ROOT, input=pickle.dumps(measured), capture_output=True, timeout=seconds, check=False
         )
-        said, ended = done.stdout, done.returncode
+        output, code = done.stdout, done.returncode
     except subprocess.TimeoutExpired as late:
-        said, ended = late.stdout or b"", _TOO_MUCH
-    if ended not in (0, _TOO_MUCH, _KILLED):
+        output, code = late.stdout or b"", _TOO_MUCH
+    if code not in (0, _TOO_MUCH, _KILLED):
         raise RuntimeError(f"the process that measures memory failed:\n{done.stderr.decode(errors='replace')}")
-    holding, *peaks = map(int, said.split()) if said else (0,)
-    return [None if peak is None else peak - holding for peak, _ in zip_longest(peaks, asked.rows)]
+    holding, *peaks = map(int, output.split()) if output else (0,)
+    return [None if peak is None else peak - holding for peak, _ in zip_longest(peaks, measured.rows)]
 
 
 _ROOT = Path(__file__).parents[2]
 _STATUS = Path("/proc/self/status")
-_TOO_MUCH, _KILLED = 3, -9  # by the kernel, which has no other way of saying so
+_TOO_MUCH, _KILLED = 3, -9  # the kernel kills a process that takes too much
 
 
 def _main() -> None:
-    asked: Measured = pickle.load(sys.stdin.buffer)
+    measured: Measured = pickle.load(sys.stdin.buffer)
     torch.set_num_threads(1)
     resource.setrlimit(resource.RLIMIT_DATA, (int(sys.argv[1]), resource.RLIM_INFINITY))
     try:
-        weights, context = _drawn(asked.weights), _drawn(asked.context)
-        _tell()
-        for rows in asked.rows:
-            _do(asked, weights, context, rows)
-            _tell()
+        weights, context = _random(measured.weights), _random(measured.context)
+        _print_peak()
+        for rows in measured.rows:
+            _do(measured, weights, context, rows)
+            _print_peak()
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
             raise
         raise SystemExit(_TOO_MUCH) from None
 
 
-def _do(asked: Measured, weights: dict[str, Tensor], context: dict[str, Tensor], rows: int) -> None:
-    x = torch.rand(rows, *asked.shape)
-    if asked.does == "evaluation":
+def _do(measured: Measured, weights: dict[str, Tensor], context: dict[str, Tensor], rows: int) -> None:
+    x = torch.rand(rows, *measured.shape)
+    if measured.kind == "evaluation":
         with torch.no_grad():
-            asked.network.apply(weights, context, x, None)
+            measured.network.apply(weights, context, x, None)
         return
-    y = torch.zeros(1, rows, dtype=torch.int64 if asked.training.objective.task == "classification" else torch.float32)
-    training = replace(asked.training, epochs=1, batch=rows, engine="sequential")
+    y = torch.zeros(
+        1, rows, dtype=torch.int64 if measured.training.objective.task == "classification" else torch.float32
+    )
+    training = replace(measured.training, epochs=1, batch=rows, engine="sequential")
     batch = Rows(x[None], y, torch.tensor([rows]))
     train(
-        asked.network,
+        measured.network,
         broadcast_weights(weights, 1),
         broadcast_weights(context, 1),
         batch,
@@ -106,11 +108,11 @@ def _do(asked: Measured, weights: dict[str, Tensor], context: dict[str, Tensor],
     )
 
 
-def _drawn(shapes: Shapes) -> dict[str, Tensor]:
+def _random(shapes: Shapes) -> dict[str, Tensor]:
     return {name: torch.rand(shape) for name, shape in shapes.items()}
 
 
-def _tell() -> None:
+def _print_peak() -> None:
     lines = _STATUS.read_text().splitlines()
     (line,) = [line for line in lines if line.startswith("VmHWM:")]
     print(1024 * int(line.split()[1]), flush=True)

@@ -1,4 +1,4 @@
-"""What a network asks of a client's machine: arithmetic, memory, bytes and time; counted where it can be, else measured."""
+"""Count or measure what a network needs of a client's machine: arithmetic, memory, bytes and time."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from flows.cli.peak_memory import Does, Measured, peak_bytes, told
+from flows.cli.peak_memory import Measured, Pass, can_measure, peak_bytes
 from flows.config.method_settings import method_of
 from flows.experiment.project import Project
 from flows.methods.base import start_method
@@ -26,25 +26,34 @@ from silos.errors import UserError
 from silos.io.free_memory import free_bytes
 from tasks.messages.update_messages import Update
 
-_PASSES, _SECONDS = 50, 3.0  # of one row, to be timed
+_PASSES, _SECONDS = 50, 3.0  # at most, of forward passes on one row
 _PATIENCE = 30.0  # seconds for one measurement of memory
-_TIMES = 2  # that memory is measured, side by side
+_REPEATS = 2  # of each measurement of memory, in parallel
 
 
 class _Client(NamedTuple):
-    """The network of one client: weights and context without a client axis."""
+    """Holds the network of one client: weights and context without a client axis."""
 
     network: Network
     weights: Weights
     context: Weights
 
 
-def cost(project: Project, method: str | None, memory: bool, say: Callable[[str], None]) -> dict[str, Any]:
-    """Of the network of params.yaml, or of the method's own if one is named, with weights as at a run's start: plain JSON.
+def network_profile(
+    project: Project, method: str | None, memory: bool, report: Callable[[str], None]
+) -> dict[str, Any]:
+    """Return what the network needs, with weights as at a run's start, as plain JSON.
 
-    `memory`: whether it is measured. UserError for what does not fit together, and where data/ is not as recorded.
+    Args:
+        project: The open project.
+        method: The method whose network is profiled; the network of params.yaml if None.
+        memory: Whether memory is measured.
+        report: Takes lines of progress.
+
+    Raises:
+        UserError: If params do not fit together, or data/ is not as recorded.
     """
-    if memory and not told():
+    if memory and not can_measure():
         raise UserError("memory is measured as Linux tells it, and this is another system; give --without-memory.")
     setup = project.training_setup(0)
     client = _of_method(project, method, setup) if method else _plain(setup)
@@ -69,7 +78,7 @@ def cost(project: Project, method: str | None, memory: bool, say: Callable[[str]
         "largest_client": {"client": largest, "rows": rows[largest], "epochs": setup.training.epochs},
         "bytes": _bytes(client.weights),
         "latency": _latency(client, x),
-        "memory": _memory(client, project, setup, rows[largest], memory, say),
+        "memory": _memory(client, project, setup, rows[largest], memory, report),
     }
 
 
@@ -78,7 +87,7 @@ def _plain(setup: TrainingSetup) -> _Client:
 
 
 def _of_method(project: Project, method_name: str, setup: TrainingSetup) -> _Client:
-    """What a client of the method has in the first round, before it has stored anything."""
+    """Return the network of a client of the method in the first round, before it has stored anything."""
     method = method_of(project.params, method_name)
     model: Model = method.model(start_method(method, setup), setup)
     reads = method.conditioning()
@@ -87,7 +96,7 @@ def _of_method(project: Project, method_name: str, setup: TrainingSetup) -> _Cli
 
 
 def _bytes(weights: Weights) -> dict[str, int]:
-    """The weights as a file, and what one client sends and receives in a round of FedAvg that shares all of them."""
+    """Return the size of the weights as a file, and of what a client sends and receives in a round of FedAvg."""
     one, none = torch.ones(1, dtype=torch.int64), torch.zeros(1)
     up = Update(("a",), one, weights, none).bytes_up
     file = len(save({name: w.contiguous() for name, w in weights.items()}))
@@ -95,7 +104,7 @@ def _bytes(weights: Weights) -> dict[str, int]:
 
 
 def _latency(client: _Client, x: Tensor) -> dict[str, Any]:
-    """Milliseconds of one row's forward pass on one thread: median and quartiles."""
+    """Return milliseconds of one row's forward pass on one thread: median and quartiles."""
     threads = torch.get_num_threads()
     seconds: list[float] = []
     torch.set_num_threads(1)
@@ -114,11 +123,11 @@ def _latency(client: _Client, x: Tensor) -> dict[str, Any]:
 
 
 def _memory(
-    client: _Client, project: Project, setup: TrainingSetup, rows: int, measure: bool, say: Callable[[str], None]
+    client: _Client, project: Project, setup: TrainingSetup, rows: int, measure: bool, report: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Bytes for each number of rows at once: of the largest layer, what a training step needs at least, what was measured.
+    """Return bytes for each batch size: of the largest layer, of a training step at least, and as measured.
 
-    Nobody trains on test rows, so of these there is evaluation only.
+    Batches of test rows are evaluated only.
     """
     network, weights, _ = client
     lines: list[dict[str, Any]] = [
@@ -133,12 +142,12 @@ def _memory(
         for count, what, trains in _batches(project, setup.training.batch, rows)
     ]
     note = _unmeasured(network) if measure else "not measured, as asked"
-    within = None if note else _measure(client, setup, lines, say)
+    within = None if note else _measure(client, setup, lines, report)
     return {"rows": lines, "repeats_within": within, "note": note}
 
 
 def _batches(project: Project, batch: int, rows: int) -> list[tuple[int, str, bool]]:
-    """How many rows at once, what they are, and whether somebody trains on them; ascending."""
+    """Return each batch size, ascending, with its name and whether a client trains on such a batch."""
     test = max(project.silos.common("test"), *project.silos.rows("test").values())
     trained = {rows: "largest client", min(batch, rows): "a batch", 1: "one row"}
     tested = {test: "most test rows"} if test and test not in trained else {}
@@ -151,23 +160,25 @@ def _unmeasured(network: Network) -> str | None:
     return f"not measured: {kind_of(network)} is a network of your own page, and another process would not know it"
 
 
-def _measure(client: _Client, setup: TrainingSetup, lines: list[dict[str, Any]], say: Callable[[str], None]) -> int:
-    """Fills in bytes beside those of holding the network, the larger of two times; answers by how much two times differ."""
+def _measure(client: _Client, setup: TrainingSetup, lines: list[dict[str, Any]], report: Callable[[str], None]) -> int:
+    """Fill in the larger of two measurements for each line; return the largest difference between the two."""
     weights, context = ({name: tuple(t.shape) for name, t in part.items()} for part in client[1:])
     shape, within = tuple(setup.silos.manifest.shape), 0
-    say(f"measuring memory: four processes, each {_PATIENCE:.0f} s at most")
-    kinds: tuple[Does, ...] = ("evaluation", "training")
-    for does in kinds:
-        done = [line for line in lines if does == "evaluation" or line["training_floor"] is not None]
+    report(f"measuring memory: four processes, each {_PATIENCE:.0f} s at most")
+    kinds: tuple[Pass, ...] = ("evaluation", "training")
+    for kind in kinds:
+        done = [line for line in lines if kind == "evaluation" or line["training_floor"] is not None]
         rows = tuple(line["rows"] for line in done)
-        asked = Measured(does, client.network, weights, context, setup.training, shape, rows)
-        with ThreadPoolExecutor(_TIMES) as pool:
-            limit = free_bytes() // (_TIMES + 1)  # each; others on this machine keep a part
-            times = list(pool.map(peak_bytes, [asked] * _TIMES, [_PATIENCE] * _TIMES, [limit] * _TIMES))
+        measured = Measured(kind, client.network, weights, context, setup.training, shape, rows)
+        with ThreadPoolExecutor(_REPEATS) as pool:
+            limit = free_bytes() // (_REPEATS + 1)  # each; a part is left to other processes
+            times = list(pool.map(peak_bytes, [measured] * _REPEATS, [_PATIENCE] * _REPEATS, [limit] * _REPEATS))
         for line, peaks in zip(done, zip(*times, strict=True), strict=True):
-            there = [peak for peak in peaks if peak is not None]
-            line[does] = max(there, default=None)
-            within = max(within, max(there, default=0) - min(there, default=0))
-        missed = [f"{line['rows']:,}" for line in done if line[does] is None]
-        say(f"{does}: done" + (f", but of {', '.join(missed)} rows: no memory or no time for it" if missed else ""))
+            known = [peak for peak in peaks if peak is not None]
+            line[kind] = max(known, default=None)
+            within = max(within, max(known, default=0) - min(known, default=0))
+        missing = [f"{line['rows']:,}" for line in done if line[kind] is None]
+        report(
+            f"{kind}: done" + (f", but of {', '.join(missing)} rows: no memory or no time for it" if missing else "")
+        )
     return within

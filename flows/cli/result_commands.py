@@ -1,210 +1,151 @@
-"""Commands that train nothing: show, diagnose, methods, results, clean, stats, cost, export."""
+"""Define the commands on earlier runs: results, clean."""
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli.options import Json, Overrides, Timings, open_session
-from silos.errors import UserError
-from silos.io.free_memory import size
+from flows.cli.command_session import Json, Overrides, Session
+from flows.cli.training_commands import print_compare, print_run
 
-if TYPE_CHECKING:  # it imports numpy, which --help does without
+if TYPE_CHECKING:
+    from flows.console.safe_text import PlainConsole
     from flows.history.clean_runs import Leftover
 
+_MAX_RESULTS = 40  # of the newest
+_MAX_PLACES = 3  # of a kind
 
-def confirm(yes: bool, silent: bool) -> "Callable[[Leftover], bool]":
-    """Asks for each kind; agrees to all with `yes`, and to nothing where it is silent or no terminal is there."""
-    if yes or silent or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return lambda _: yes
-
-    def ask(one: "Leftover") -> bool:
-        return typer.confirm(f"{one.kind}, {size(one.size)}. Lost: {one.lost}. Delete?", default=False, err=True)
-
-    return ask
+commands = typer.Typer()
 
 
-def show(overrides: Overrides = None, json: Json = False) -> None:
-    """Show how the silos differ: sizes, labels, features.
-
-    Example: siloflow show --json
-    """
-    with open_session(json, timings=False, server=False) as session:
-        project = session.project(overrides)
-        from flows.cli.describe_data import show as overview
-
-        session.answer(overview(project), "show")
-
-
-def diagnose(
-    against: Annotated[
-        str | None,
-        typer.Option(
-            metavar="REV", help="Each silo beside itself then: a git revision, or the start of a data version."
-        ),
-    ] = None,
-    exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="With --against: end with 1 if a silo moved and 0 if none did.")
-    ] = False,
-    overrides: Overrides = None,
-    json: Json = False,
-    timings: Timings = False,
-) -> None:
-    """Name how the silos differ: in inputs, in labels, or in the rule between them.
-
-    Example: siloflow diagnose --against HEAD~1
-    """
-    with open_session(json, timings, after="run it again, and silos tell the same bytes") as session:
-        if exit_code and against is None:
-            raise UserError("--exit-code: got no --against, expected a version. Add --against VERSION.")
-        look = None if against is None else lambda project: _can_compare(project, against)
-        project = session.project(overrides, look, works="diagnose")
-        found = session.flow("flows.diagnose", "diagnose", project, against=against)
-        session.answer(found, "diagnose", failed=exit_code and any(pair["types"] for pair in found["pairs"]))
-
-
-def methods(
-    method: Annotated[str | None, typer.Argument(help="With this one's options; all, in a line each, if none.")] = None,
-    overrides: Overrides = None,
-    json: Json = False,
-) -> None:
-    """List the methods, or one method's options with what each takes and means.
-
-    Example: siloflow methods uefl
-    """
-    with open_session(json, timings=False, server=False) as session:
-        from flows.experiment.plugin_loader import NONE
-        from flows.methods import base as pages
-
-        plugins = session.project(overrides).plugins if Path("params.yaml").is_file() else NONE
-        if method is None:
-            full = (
-                [pages.describe_method(name, plugins) for name in pages.method_names(plugins)]
-                if json
-                else pages.method_summaries(plugins)
-            )
-            session.answer({"methods": full}, "methods")
-        else:
-            from flows.config.method_settings import in_full
-
-            session.answer(in_full(method, plugins), "method")
-
-
+@commands.command()
 def results(
-    name: Annotated[str | None, typer.Argument(help="What to print again, by its folder in runs/.")] = None,
-    other: Annotated[str | None, typer.Argument(help="A comparison to hold beside the first.")] = None,
+    name: Annotated[str | None, typer.Argument(help="The folder in runs/ whose result to print again.")] = None,
+    other: Annotated[str | None, typer.Argument(help="A comparison to compare with the first.")] = None,
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """List what was run here, print one result again, or hold two comparisons beside each other.
+    """List what was run here, print one result again, or compare two comparisons.
 
-    A beginning of a name is enough where only one begins so.
+    The start of a name is enough if it fits one only.
 
     Example: siloflow results
     """
-    with open_session(json, timings=False, server=False) as session:
-        project = session.project(overrides)
+    with Session(json) as session:
+        project = session.open_project(overrides)
         if name is None:
             from flows.history.list_runs import list_runs
 
-            session.answer(list_runs(project.root), "results")
+            session.print_result(list_runs(project.root), print_results)
         elif other is None:
             from flows.history.list_runs import load_result
 
-            answer, printer = load_result(project, name)
-            session.answer(answer, printer)
+            result, kind = load_result(project, name)
+            session.print_result(result, {"run": print_run, "compare": print_compare}[kind])
         else:
             from flows.history.compare_results import compare_results
 
-            session.answer(compare_results(project, name, other), "beside")
+            session.print_result(compare_results(project, name, other), print_two_results)
 
 
+def print_results(answer: dict[str, Any], console: "PlainConsole") -> None:
+    """Print two lines for each result, since names are long: its name, state and headline, then what it is."""
+    if not answer["results"]:
+        console.print("nothing has been run here; `siloflow compare` does.")
+        return
+    for result in answer["results"][:_MAX_RESULTS]:
+        state = ", ".join(filter(None, (result["state"], result["headline"])))
+        console.print(f"{result['name']}  {state}", style="bold" if result["state"] == "finished" else None)
+        data = f"; data {result['data_version']}" if result["data_version"] else ""
+        console.print(f"  {result['started'][:16].replace('T', ' ')} UTC  {result['what']}{data}")
+    more = len(answer["results"]) - _MAX_RESULTS
+    if more > 0:
+        console.print(f"… and {more} more; --json has them all")
+    console.print("`siloflow results NAME` prints one again, `siloflow results A B` two comparisons beside each other.")
+
+
+def print_two_results(answer: dict[str, Any], console: "PlainConsole") -> None:
+    """Print two rows for each method, then the differences between the comparisons, then those of params."""
+    from flows.experiment.comparison.comparison_text import mean_and_sd
+    from models.metrics.task_metrics import TASK_METRICS
+
+    quantity = TASK_METRICS[answer["task"]]
+    table = console.table("method", "", *quantity.columns.values())
+    for row in answer["table"]:
+        for side, method in (("first", row["method"]), ("second", "")):
+            table.add_row(method, side, *(mean_and_sd(row[side], name, quantity) for name in quantity.columns))
+    console.print(f"first   {answer['first']}")
+    console.print(f"second  {answer['second']}")
+    console.print()
+    if answer["table"]:
+        console.print(table)
+    else:
+        console.print("they have no method in common")
+    for side, methods in zip(("first", "second"), answer["only"], strict=True):
+        if methods:
+            console.print(f"only in the {side}: {', '.join(methods)}")
+    for pair in answer["paired"]:
+        if "sentence" in pair:
+            seeds = ", ".join(map(str, pair["seeds"]))
+            console.print(f"  {pair['method']}: {pair['sentence']} (seed{'s' * (len(pair['seeds']) > 1)} {seeds})")
+        else:
+            console.print(f"  {pair['method']}: not paired, since {pair['why_not'].rstrip('.')}")
+    console.print()
+    old, new = answer["data_versions"]
+    console.print(f"data version  {old}" if old == new else f"data version  {old} → {new}")
+    console.print(f"params        {'differ in' if answer['params'] else 'the same'}")
+    common = {row["method"] for row in answer["table"]}
+    for line in answer["params"]:
+        methods = "" if common == {*line["methods"]} else f"  ({', '.join(line['methods'])})"
+        console.print(f"  {line['difference']}{methods}")
+
+
+@commands.command()
 def clean(
     yes: Annotated[bool, typer.Option("--yes", help="Delete all that is listed, without asking.")] = False,
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """List what piles up, with what is lost without it, and delete what you agree to.
+    """List files that pile up, with what is lost without them, and delete what you agree to.
 
-    Finished runs, what silos told and what is in use stay. Where nobody can be asked nothing is deleted without --yes.
+    Finished runs, the ledgers of silos and files in use stay. Without a terminal nothing is deleted unless --yes is given.
 
     Example: siloflow clean
     """
-    with open_session(json, timings=False, server=False) as session:
-        project = session.project(overrides)
-        pass
-        from flows.history.clean_runs import clean_runs as thrown
+    with Session(json) as session:
+        project = session.open_project(overrides)
+        from flows.history.clean_runs import clean_runs
 
-        session.answer(thrown(project.root, confirm(yes, silent=json)), "clean")
-
-
-def stats(
-    client: Annotated[str, typer.Argument(help="A client of data/; its training rows are read, here.")],
-    method: Annotated[str, typer.Option(help="Whose section of params.yaml names the statistics.")] = "conditional",
-    output: Annotated[str | None, typer.Option(metavar="FILE", help="Write the JSON there too.")] = None,
-    overrides: Overrides = None,
-    json: Json = False,
-) -> None:
-    """Compute one client's statistics, for a conditional model's params.
-
-    Nothing is logged or written, unless --output names a file.
-
-    Example: siloflow stats c03 --json
-    """
-    with open_session(json, timings=False, server=False) as session:
-        project = session.project(overrides)
-        from flows.cli.describe_statistics import client_statistics
-
-        session.answer(client_statistics(project, client, method, output), "stats")
+        session.print_result(clean_runs(project.root, _confirmation(yes, silent=json)), print_clean)
 
 
-def cost(
-    method: Annotated[
-        str | None, typer.Option(help="With the network that this method makes; params.yaml's own if not given.")
-    ] = None,
-    without_memory: Annotated[
-        bool, typer.Option("--without-memory", help="Measure no memory, which takes some processes of seconds.")
-    ] = False,
-    overrides: Overrides = None,
-    json: Json = False,
-) -> None:
-    """Say what the network asks of a client's machine: arithmetic, memory, bytes, time.
+def _confirmation(yes: bool, silent: bool) -> "Callable[[Leftover], bool]":
+    """Return the function that decides on each kind: by a question, or as `yes` says if there is no terminal."""
+    if yes or silent or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return lambda _: yes
+    from silos.io.free_memory import size
 
-    Example: siloflow cost --set "model.hidden=[30]"
-    """
-    with open_session(json, timings=False, server=False) as session:
-        project = session.project(overrides)
-        from flows.cli.profile_model import cost as costs
+    def confirm(kind: "Leftover") -> bool:
+        return typer.confirm(f"{kind.kind}, {size(kind.size)}. Lost: {kind.lost}. Delete?", default=False, err=True)
 
-        session.answer(costs(project, method, not without_memory, session.say), "cost")
+    return confirm
 
 
-def export(
-    run: Annotated[str, typer.Argument(help="The folder that `siloflow run` prints after files.")],
-    client: Annotated[str | None, typer.Option(help="Whose model; needed where each client has one.")] = None,
-    format: Annotated[
-        Literal["pt2", "onnx"], typer.Option(help="pt2 (torch), or onnx, which needs the extra onnx.")
-    ] = "pt2",
-    output: Annotated[str | None, typer.Option(metavar="FILE", help="In the run's folder if not given.")] = None,
-    overrides: Overrides = None,
-    json: Json = False,
-) -> None:
-    """Write a run's model as a file for programs without siloflow.
+def print_clean(answer: dict[str, Any], console: "PlainConsole") -> None:
+    """Print each kind of file with its size, what is lost without it, and some of its places."""
+    from silos.io.free_memory import size
 
-    Example: siloflow export fedavg-seed0 --output digits.pt2
-    """
-    with open_session(json, timings=False, server=False) as session:
-        project = session.project(overrides)
-        from flows.cli.export_model import export as written
-
-        session.answer(written(project, run, client, format, output), "export")
-
-
-def _can_compare(project: Any, revision: str) -> None:
-    """An unknown version, and one of another schema, is told before Prefect is started."""
-    from flows.diagnosis.version_comparison import load_version
-
-    with load_version(project, revision):
-        pass
+    if not answer["kinds"]:
+        console.print("there is nothing to delete.")
+        return
+    for kind in answer["kinds"]:
+        console.print(f"{kind['kind']}  {size(kind['bytes'])}  {'deleted' if kind['deleted'] else 'there'}")
+        console.print(f"  lost without them: {kind['lost']}")
+        for place in kind["places"][:_MAX_PLACES]:
+            console.print(f"  {place}" + ("  stays: it is in use" if place in kind["kept"] else ""))
+        if len(kind["places"]) > _MAX_PLACES:
+            console.print(f"  … and {len(kind['places']) - _MAX_PLACES} more; --json has them all")
+    if not any(kind["deleted"] for kind in answer["kinds"]):
+        total = size(sum(kind["bytes"] for kind in answer["kinds"]))
+        console.print(f"{total} in all; nothing was deleted, --yes does that.")

@@ -1,18 +1,29 @@
-"""Verbs that train, and the pages that show it: run, compare, schedule, ui."""
+"""Define the commands that train, and those that serve the pages of MLflow and Prefect: run, compare, schedule, ui."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli.options import Json, Overrides, Resume, Timings, open_session, seeds_of
+from flows.cli.command_session import Json, Overrides, Resume, Session, Timings
 from silos import param_types
+from silos.errors import UserError, shown
 
-_RESUMED = "--resume goes on after the last whole round"
+if TYPE_CHECKING:
+    from flows.console.safe_text import PlainConsole
+    from flows.experiment.comparison.trials import Plan
+    from flows.experiment.project import Project
+
+LOOK_CLOSER = "siloflow ui opens MLflow's and Prefect's pages"
+"""Where the user finds more than a command prints."""
+_RESUME = "--resume goes on after the last whole round"
 _SCHEDULED = (
     "`siloflow compare --resume` goes on with a comparison that was running, and missed runs are not made up for"
 )
 
+commands = typer.Typer()
 
+
+@commands.command()
 def run(
     method: Annotated[str, typer.Argument(help="One of `siloflow methods`.")],
     seed: Annotated[
@@ -27,16 +38,43 @@ def run(
 
     Example: siloflow run fedavg --seed 1 --set training.rounds=20
     """
-    with open_session(json, timings, begun=_RESUMED) as session:
-        project = session.project(overrides, _has_data, works="run")
-        _start(project, method, seed)
-        _ready(project)
+    with Session(json, timings, server=True, resume_hint=_RESUME) as session:
+        project = session.open_project(overrides, _check_data, lock_data_for="run")
+        _check_method(project, method, seed)
+        _check_runner(project)
         if resume:
-            _check_run(project, method, seed)
-        result = session.flow("flows.run", "run", project, method=method, seed=seed, resume=resume)
-        session.answer(result, "run")
+            _check_resumed_run(project, method, seed)
+        result = session.run_flow("flows.run", "run", project, method=method, seed=seed, resume=resume)
+        session.print_result(result, print_run)
 
 
+def print_run(result: dict[str, Any], console: "PlainConsole") -> None:
+    """Print the metrics of a run."""
+    from flows.experiment.comparison.comparison_text import baseline_scores
+    from models.metrics.task_metrics import TASK_METRICS
+
+    metrics, quantity = result["metrics"], TASK_METRICS[result["task"]]
+    console.print(
+        f"{result['method']} seed {result['seed']}, round {result['reported_round']} of {result['rounds']}, "
+        f"{result['model']} model"
+    )
+    if quantity.headline in metrics:
+        for line in f"test {quantity.as_text(metrics)}".split("\n"):
+            console.print(line)
+    baseline = result.get("baseline")  # runs of earlier versions have none
+    if baseline:
+        numbers = zip(quantity.columns.values(), baseline_scores(baseline, quantity), strict=True)
+        shown = ", ".join(f"{title} {number}" for title, number in numbers if number != "-")
+        console.print(f"{baseline['name']}, the {baseline['kind']}: {shown}")
+    for line in _notes_after_training(result):
+        console.print(line)
+    console.print(f"data version  {result['data_version']}")
+    console.print(f"weights       {result['weights_sha256'][:32]}…")
+    console.print(f"files         {result['folder']}")
+    console.print(f"look closer   {LOOK_CLOSER}")
+
+
+@commands.command()
 def compare(
     methods: Annotated[list[str] | None, typer.Argument(help="Those of params.yaml if none is named.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Comma-separated, for example 0,1,2.")] = None,
@@ -46,9 +84,7 @@ def compare(
     ] = False,
     name: Annotated[
         str | None,
-        typer.Option(
-            help="Of the comparison, in runs/ and MLflow; with --resume which goes on, or its name's beginning."
-        ),
+        typer.Option(help="Name the comparison in runs/ and MLflow. With --resume: the one to continue, or its start."),
     ] = None,
     resume: Resume = False,
     overrides: Overrides = None,
@@ -61,53 +97,121 @@ def compare(
 
     Example: siloflow compare fedavg fedprox --seeds 0,1,2 --set method.fedprox.proximal=1
     """
-    with open_session(json, timings, begun=_RESUMED) as session:
-        numbers = seeds_of(seeds)
-        project = session.project(overrides, _has_data, works="compare")
+    with Session(json, timings, server=True, resume_hint=_RESUME) as session:
+        numbers = parse_seeds(seeds)
+        project = session.open_project(overrides, _check_data, lock_data_for="compare")
         if tune and not project.params.comparison.tune:
             project = project.with_overrides(["comparison.tune=8"])
-        wanted = _plan(project, methods, numbers, reference)
-        _ready(project)
+        plan = _plan(project, methods, numbers, reference)
+        _check_runner(project)
         if resume:
-            _check_comparison(project, wanted, name)
+            _check_resumed_comparison(project, plan, name)
         elif name is not None:
-            _check_name(project, name)
-        asked: dict[str, Any] = {"methods": methods, "seeds": numbers, "reference": reference, "name": name}
-        comparison = session.flow("flows.compare", "compare", project, **asked, resume=resume)
-        session.answer(comparison, "compare", failed=bool(comparison["failed"]))
+            _check_unused(project, name)
+        parameters: dict[str, Any] = {"methods": methods, "seeds": numbers, "reference": reference, "name": name}
+        comparison = session.run_flow("flows.compare", "compare", project, **parameters, resume=resume)
+        session.print_result(comparison, print_compare, failed=bool(comparison["failed"]))
 
 
+def print_compare(comparison: dict[str, Any], console: "PlainConsole") -> None:
+    """Print the table of methods, the differences, and where the files are."""
+    from flows.experiment.comparison.comparison_text import (
+        comparison_table,
+        seeds_finished,
+        sentences_after,
+        tuned_sentence,
+    )
+    from models.metrics.task_metrics import TASK_METRICS
+
+    quantity, counts = TASK_METRICS[comparison["task"]], seeds_finished(comparison)
+    titles, *rows = comparison_table(comparison, quantity, seconds=True)
+    table = console.table(*titles)
+    for cells in rows:
+        table.add_row(*cells)
+    console.print(table)
+    seeds = {result["seed"] for result in comparison["runs"]}
+    console.print(_heading(len(seeds), bool(comparison["paired"]), bool(counts)))
+    for pair in comparison["paired"]:
+        shared = f" (seed{'s' * (len(pair['seeds']) > 1)} {', '.join(map(str, pair['seeds']))})" if counts else ""
+        console.print(f"  {pair['sentence']}{shared}")
+    for sentence in (*sentences_after(comparison), *_notes_after_training(comparison)):
+        console.print(sentence)
+    if comparison["tuning"]:
+        console.print(f"settings, chosen on validation rows of seed {comparison['tuning'][0]['seed']}:")
+    for tuned in comparison["tuning"]:
+        console.print(f"  {tuned['method']}: {tuned_sentence(tuned)}")
+    for failure in comparison["failed"]:
+        console.print(f"{failure['method']} seed {failure['seed']} failed: {failure['error']}")
+    console.print()
+    console.print(f"data version  {comparison['data_version']}")
+    console.print(f"figure        {comparison['figure']}")
+    console.print(f"experiment    {comparison['experiment']}")
+    console.print(f"look closer   {LOOK_CLOSER}")
+
+
+def _heading(seeds: int, has_differences: bool, unequal: bool) -> str:
+    """Return what the numbers of the table and the intervals below it are.
+
+    Args:
+        seeds: The number of seeds.
+        has_differences: Sentences on differences follow.
+        unequal: Methods finished with different numbers of seeds.
+    """
+    over = "the seeds that each method finished with" if unequal else f"{seeds} seeds"
+    if not has_differences:
+        return f"mean ± standard deviation over {over}" if seeds > 1 else "one seed"
+    if seeds > 1:
+        return f"mean ± standard deviation over {over}; 95 % intervals over seeds and rows:"
+    return "one seed: 95 % intervals over rows, which say nothing of other seeds:"
+
+
+def _notes_after_training(result: dict[str, Any]) -> list[str]:
+    """Return notes that only training or evaluation could give. Results of earlier versions have none."""
+    return [
+        f"{', '.join(note['methods'])}: {note['sentence']}"
+        if "methods" in note and note["about"] == "training"
+        else note["sentence"]
+        for note in result.get("notes", ())
+        if note["about"] in ("training", "evaluation")
+    ]
+
+
+@commands.command()
 def schedule(
     cron: Annotated[str, typer.Argument(help='Minute hour day month weekday, as in "0 6 * * 1", or @daily.')],
     methods: Annotated[list[str] | None, typer.Argument(help="Those of params.yaml if none is named.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Comma-separated, for example 0,1,2.")] = None,
-    port: Annotated[int | None, typer.Option(help="Loopback port of Prefect's page; the last one's, or 4200.")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Loopback port of Prefect's page; the one of last time, or 4200.")
+    ] = None,
     overrides: Overrides = None,
 ) -> None:
     """Run `compare` on a cron schedule (UTC) until ctrl-C.
 
     Example: siloflow schedule "0 6 * * 1" fedavg local_only
     """
-    with open_session(json=False, timings=False, server=False, after=_SCHEDULED) as session:
-        numbers = seeds_of(seeds)
-        project = session.project(overrides)
+    with Session(retry_hint=_SCHEDULED) as session:
+        numbers = parse_seeds(seeds)
+        project = session.open_project(overrides)
         from flows.servers.server_process import last_port, save_port
 
-        session.serve(ui=True, **last_port(project.root, port))
+        session.start_server(ui=True, **last_port(project.root, port))
         from flows.schedule import cron_schedule, serve
 
         when = cron_schedule(cron)
         _plan(project, methods, numbers, None)
-        save_port(project.root, session.server_url())
+        address = session.wait_for_server()
+        save_port(project.root, address)
         from flows.history.abandoned_runs import close_abandoned
 
         with project.shared():
             close_abandoned(project.root)
-        # no null: what stands in the fields of a form must be of their types
+        # lists, not null: Prefect's form checks the types of its fields
         parameters = {"methods": methods or [], "seeds": numbers or []}
-        serve(project.root, when, session.server_url(), parameters, overrides or [])
+        serve(project.root, when, address, parameters, overrides or [])
 
 
+@commands.command()
 def ui(
     mlflow_port: Annotated[int, typer.Option(help="Loopback port of MLflow's page.")] = 5000,
     prefect_port: Annotated[
@@ -118,31 +222,47 @@ def ui(
 
     Example: siloflow ui --mlflow-port 5001
     """
-    with open_session(json=False, timings=False, server=False):
+    with Session():
         from flows.ui import serve
 
         serve(mlflow_port, prefect_port)
 
 
-def _has_data(project: Any) -> None:
-    """Data that are missing, or not those that are recorded, are told before anything heavy is imported."""
+def parse_seeds(text: str | None) -> list[int] | None:
+    """Return the numbers of `--seeds 0,1,2`; None if the option is not given."""
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    # isdigit() is also true of ², which is no number
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise UserError(f"--seeds {shown(text)}: write whole numbers with commas between, for example 0,1,2.")
+    if any(len(part) > 100 or int(part) > param_types.SEED for part in parts):
+        raise UserError(f"--seeds {shown(text)}: a seed is at most {param_types.SEED:,}.")
+    return [int(part) for part in parts]
+
+
+# Checks: each raises UserError before Prefect is started.
+
+
+def _check_data(project: "Project") -> None:
+    """Raise UserError if data/ is missing, or is not the recorded version."""
     project.silos  # noqa: B018
 
 
-def _start(project: Any, method: str, seed: int) -> None:
+def _check_method(project: "Project", method: str, seed: int) -> None:
     from flows.config.method_settings import method_of
     from flows.methods.base import start_method
 
     start_method(method_of(project.params, method), project.training_setup(seed))
 
 
-def _ready(project: Any) -> None:
+def _check_runner(project: "Project") -> None:
     from tasks.execution.open_workers import check
 
     check(project.params.runner.kind)
 
 
-def _check_run(project: Any, method: str, seed: int) -> None:
+def _check_resumed_run(project: "Project", method: str, seed: int) -> None:
     from flows.experiment.project import newest_experiment
     from flows.experiment.run.run_folder import run_name
     from flows.experiment.run_identity import check_resume
@@ -150,19 +270,19 @@ def _check_run(project: Any, method: str, seed: int) -> None:
     check_resume(project, method, seed, newest_experiment(project, "run", inside=run_name(method, seed)))
 
 
-def _plan(project: Any, methods: list[str] | None, seeds: list[int] | None, reference: str | None) -> Any:
+def _plan(project: "Project", methods: list[str] | None, seeds: list[int] | None, reference: str | None) -> "Plan":
     from flows.compare import plan
 
     return plan(project, methods, seeds, reference)
 
 
-def _check_comparison(project: Any, wanted: Any, name: str | None) -> None:
+def _check_resumed_comparison(project: "Project", wanted: "Plan", name: str | None) -> None:
     from flows.compare import check_resume
 
     check_resume(project, wanted, name)
 
 
-def _check_name(project: Any, name: str) -> None:
+def _check_unused(project: "Project", name: str) -> None:
     from flows.experiment.run_identity import unused_name
 
     unused_name(project, name)

@@ -1,1 +1,1 @@
-"""The terminal and Prefect's own server around one command."""
+"""Write to the user's terminal: progress, safe text, and signals from the keyboard."""

@@ -1,17 +1,17 @@
-"""Python's collector of cycles: while modules are imported, it would look through them over and over, which takes time."""
+"""Tune Python's collector of reference cycles during imports, which it would scan over and over."""
 
 import gc
 
-_USUAL = gc.get_threshold()
-_IMPORTS = 100_000  # new objects
+_DEFAULT = gc.get_threshold()
+_DURING_IMPORTS = 100_000  # new objects
 
 
 def pause_gc() -> None:
-    """Until `work`, it looks seldom."""
-    gc.set_threshold(_IMPORTS)
+    """Collect seldom until `resume_gc` is called."""
+    gc.set_threshold(_DURING_IMPORTS)
 
 
 def resume_gc() -> None:
-    """As usual again, but what was imported stays for good and is set aside."""
+    """Collect as usual again, without the objects that exist now: imported modules stay for good."""
     gc.freeze()
-    gc.set_threshold(*_USUAL)
+    gc.set_threshold(*_DEFAULT)

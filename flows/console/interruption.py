@@ -1,18 +1,18 @@
-"""A ctrl-C that is not lost, and SIGTERM and SIGHUP, which end a command in the same way.
+"""Remember an interrupt that would be lost, and end a command on SIGTERM and SIGHUP as on ctrl-C.
 
-An interrupt that comes while Prefect 3.8 starts a task ends as `ValueError: Task run is not set`, raised while the interrupt
-was handled; and one that comes inside a destructor or a callback of somebody's is swallowed there.
+An interrupt while Prefect 3.8 starts a task ends as `ValueError: Task run is not set`, raised during its handling. A
+destructor or a library's callback swallows an interrupt.
 """
 
 import signal
 import threading
 from types import FrameType
 
-_asked = False
+_is_interrupted = False
 
 
 class Stopped(KeyboardInterrupt):
-    """Ends a command on a signal other than ctrl-C's. `signal`: its number, as Prefect's TerminationSignal has it."""
+    """Ends a command on a signal other than SIGINT. `signal` is its number, as in Prefect's TerminationSignal."""
 
     def __init__(self, signal: int) -> None:
         super().__init__(signal)
@@ -25,28 +25,28 @@ def exit_code(stop: BaseException) -> int:
 
 
 def install_handlers() -> None:
-    """From now on an interrupt is remembered; only a main thread hears any."""
+    """Remember interrupts from now on. Only a main thread receives signals; elsewhere this does nothing."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, _hear)
+        signal.signal(signal.SIGINT, _interrupt)
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
-                signal.signal(number, _hear)
+                signal.signal(number, _interrupt)
 
 
 def raise_if_interrupted() -> None:
-    """Raises an interrupt that was swallowed."""
-    if _asked:
+    """Raise KeyboardInterrupt if an earlier one was swallowed."""
+    if _is_interrupted:
         raise KeyboardInterrupt
 
 
-def _hear(number: int, frame: FrameType | None) -> None:
-    global _asked
-    _asked = True
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    global _is_interrupted
+    _is_interrupted = True
     raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)
 
 
 def interruption(error: BaseException | None) -> BaseException | None:
-    """What interrupted the work, if that is behind this error: KeyboardInterrupt, a termination signal; else None."""
+    """Return the KeyboardInterrupt or the termination signal that caused this error, or None."""
     while error is not None and isinstance(error, Exception):
         error = error.__cause__ or error.__context__
     return error

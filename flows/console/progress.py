@@ -1,37 +1,44 @@
-"""What a person sees while flows run; flows say what happened, the screen decides what is shown."""
+"""Report progress of flows to the user: flows report events, and the current sink decides what is shown."""
 
 from functools import cached_property
 
 
 class ProgressSink:
-    """Told by flows how far they are; this one shows nothing: scheduled runs, and flows called from Python."""
+    """Receives the progress of flows. This base class shows nothing: for scheduled runs, and flows called from Python."""
 
     def plan(self, runs: int, rounds: int, done: int = 0, done_rounds: int = 0) -> None:
-        """This many runs, of so many rounds in all at most, of which these were done before; again when more is known."""
+        """Set the number of runs and of their rounds. May be called again once more is known.
+
+        Args:
+            runs: All runs of the command.
+            rounds: All rounds of these runs, at most.
+            done: Runs that an earlier command has finished.
+            done_rounds: Rounds of these finished runs.
+        """
 
     def begin(self, run: str, done: int, rounds: int) -> None:
-        """A run starts, or goes on after `done` of its rounds."""
+        """Start a run, or resume it after `done` of its rounds."""
 
     def round(self, number: int, score: str | None) -> None:
-        """A round is done; `accuracy 0.912` if it was scored."""
+        """End a round; the score is text such as `accuracy 0.912`, or None if the round was not evaluated."""
 
     def end(self, run: str, score: str | None, seconds: float) -> None:
-        """A run is done; without test rows there is no score."""
+        """End a run; the score is None without test rows."""
 
     def fail(self, run: str, reason: str) -> None:
-        """A run ended with an error; others go on."""
+        """End a run that failed; other runs continue."""
 
     def say(self, line: str) -> None:
-        """Something that a person should know."""
+        """Show a line to the user."""
 
     def say_once(self, line: str) -> None:
-        """The same, however often it is said while this screen is in use."""
-        if line not in self._said:
-            self._said.add(line)
+        """Show a line unless this sink has shown it before."""
+        if line not in self._lines:
+            self._lines.add(line)
             self.say(line)
 
     @cached_property
-    def _said(self) -> set[str]:
+    def _lines(self) -> set[str]:
         return set()
 
 
@@ -39,11 +46,11 @@ _current = ProgressSink()
 
 
 def current() -> ProgressSink:
-    """The screen of this process."""
+    """Return the sink of this process."""
     return _current
 
 
-def use(screen: ProgressSink) -> None:
-    """From now on flows tell this screen."""
+def use(sink: ProgressSink) -> None:
+    """Report progress to this sink from now on."""
     global _current
-    _current = screen
+    _current = sink

@@ -1,42 +1,63 @@
-"""The progress of a command on stderr: one bar over all rounds of all runs on a terminal, lines elsewhere."""
+"""Show the progress of a command on stderr: one bar over all rounds of all runs on a terminal, lines elsewhere."""
 
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from rich.progress import BarColumn, Progress
+from rich.progress import BarColumn, Progress, ProgressColumn, Task
+from rich.table import Column
+from rich.text import Text
 
 from flows.console.progress import ProgressSink
-from flows.console.safe_text import PlainColumn, PlainConsole, short_duration, shortened
+from flows.console.safe_text import PlainConsole, short_duration, shortened
 
-_NARROW = 60  # columns of a terminal, below which only the bar, its numbers and the time left stay
-_LEAST_BAR, _LEAST_NAME, _MOST_NAME = 4, 6, 26  # columns
-_SILENT = 60.0  # seconds after which one who reads a file or a pipe is told how far it is
+_NARROW = 60  # columns of a terminal; below, only the bar, the count and the time left are shown
+_MIN_BAR, _MIN_NAME, _MAX_NAME = 4, 6, 26  # columns
+_SILENT = 60.0  # seconds without a line, after which a file or a pipe gets one
+
+
+class _PlainColumn(ProgressColumn):
+    """Shows text of the task as PlainConsole does. rich's TextColumn takes it as markup."""
+
+    def __init__(self, console: PlainConsole, form: str) -> None:
+        super().__init__(Column(no_wrap=True))
+        self._console, self._form = console, form
+
+    def render(self, task: Task) -> Text:
+        """See rich."""
+        return self._console.render_str(self._form.format(task=task))
 
 
 class Terminal(ProgressSink):
-    """See flows.console.progress.ProgressSink. `clock`: seconds."""
+    """Draws a bar of rich.progress, and prints a line for each run that ends.
+
+    The time left is not rich's: rounds that an earlier command has made count as done, but not for the pace.
+
+    Args:
+        console: Of stderr.
+        clock: Returns seconds.
+    """
 
     def __init__(self, console: PlainConsole, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._clock = console, clock
         columns = (
-            PlainColumn(console, "{task.description}"),
+            _PlainColumn(console, "{task.description}"),
             BarColumn(bar_width=None),
-            PlainColumn(console, "{task.fields[count]}"),
-            PlainColumn(console, "{task.fields[left]}"),
-            PlainColumn(console, "{task.fields[news]}"),
+            _PlainColumn(console, "{task.fields[count]}"),
+            _PlainColumn(console, "{task.fields[left]}"),
+            _PlainColumn(console, "{task.fields[news]}"),
         )
         self._bar = Progress(*columns, console=console, transient=True, expand=True, disable=not console.is_terminal)
         self._task = self._bar.add_task("starting", total=None, count="", left="", news="", visible=False)
         self._runs, self._planned, self._ended = 1, 0, 0
-        self._counted: set[str] = set()  # names of runs that ended; one may fail after that, if Prefect is away
+        self._counted: set[str] = set()  # names of runs that ended; such a run may also fail, if Prefect is away
         self._before, self._skipped, self._made = 0, 0, 0  # rounds: of finished runs, not made here, made here
-        self._number, self._rounds = 0, 0  # of the present run
+        self._number, self._rounds = 0, 0  # of the current run
         self._run, self._news = "starting", ""
-        self._began: float | None = None  # the first run here
+        self._run_start: float | None = None  # of the first run of this command
         self._worked = 0.0  # seconds from then to the last round
-        self._spoke = clock()
+        self._last_line = clock()
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -48,83 +69,85 @@ class Terminal(ProgressSink):
         self._bar.stop()
 
     def plan(self, runs: int, rounds: int, done: int = 0, done_rounds: int = 0) -> None:
-        """This many runs, of so many rounds in all at most, of which these were done before; again when more is known."""
+        """See ProgressSink."""
         if not self._planned:
             self._ended, self._before = done, done_rounds
         self._runs, self._planned = runs, rounds
 
     def begin(self, run: str, done: int, rounds: int) -> None:
-        """A run starts, or goes on after `done` of its rounds."""
+        """See ProgressSink."""
         if done:
             self.say(f"{run} goes on after round {done}")
         self._planned = self._planned or rounds
-        self._began = self._clock() if self._began is None else self._began
+        self._run_start = self._clock() if self._run_start is None else self._run_start
         self._number, self._rounds = done, rounds
         self._skipped += done
         self._run = run
-        self._show("")
+        self._update_bar("")
 
     def round(self, number: int, score: str | None) -> None:
-        """A round is done."""
+        """See ProgressSink; prints a line if stderr is no terminal and no line was printed for a minute."""
         self._made += number - self._number
         self._number = number
-        self._worked = self._clock() - (self._began or 0.0)
+        self._worked = self._clock() - (self._run_start or 0.0)
         if number == self._rounds:
-            self._show("writing down")  # for a few seconds nothing moves
+            self._update_bar("writing down")  # which takes seconds
         else:
-            self._show(score)
-        if self._bar.disable and self._clock() - self._spoke > _SILENT:
+            self._update_bar(score)
+        if self._bar.disable and self._clock() - self._last_line > _SILENT:
             self.say(f"{self._run}: round {number} of {self._rounds}{self._of_all()}")
 
     def end(self, run: str, score: str | None, seconds: float) -> None:
-        """A run is done; what it spared of its rounds will not come."""
-        self._over(run, f"{score or 'no test rows':<14}  {seconds:5.1f} s")
+        """See ProgressSink; the rounds that the run has spared count as done."""
+        self._close_run(run, f"{score or 'no test rows':<14}  {seconds:5.1f} s")
 
     def fail(self, run: str, reason: str) -> None:
-        """A run ended with an error; others go on."""
-        self._over(run, f"failed: {reason}")
+        """See ProgressSink."""
+        self._close_run(run, f"failed: {reason}")
 
     def say(self, line: str) -> None:
-        """Something that a person should know."""
-        self._spoke = self._clock()
+        """See ProgressSink."""
+        self._last_line = self._clock()
         self._console.print(line, soft_wrap=True)
 
     @property
-    def begun(self) -> bool:
-        """Whether a run has started, or gone on, here."""
-        return self._began is not None
+    def has_started_run(self) -> bool:
+        """Whether this command has started or resumed a run."""
+        return self._run_start is not None
 
     @property
     def done(self) -> int:
-        """Rounds that are behind us, of all runs."""
+        """The number of rounds done, of all runs."""
         return self._before + self._skipped + self._made
 
     @property
     def seconds_left(self) -> float | None:
-        """For the rounds that are left, at the pace of those that were made here; None before there is one."""
+        """The time for the remaining rounds at the pace of this command; None before its first round."""
         return self._worked / self._made * max(self._planned - self.done, 0) if self._made else None
 
-    def _over(self, run: str, how: str) -> None:
+    def _close_run(self, run: str, outcome: str) -> None:
         """Count a run once, even if it is reported twice."""
-        again = run in self._counted
-        self._ended += not again
+        is_known = run in self._counted
+        self._ended += not is_known
         self._counted.add(run)
-        self.say(f"{self._count()}{run:<20} {how}")
-        if again:
+        self.say(f"{self._count()}{run:<20} {outcome}")
+        if is_known:
             return
-        spared = self._rounds - self._number if self._rounds else self._planned // self._runs  # it did not even begin
+        spared = (
+            self._rounds - self._number if self._rounds else self._planned // self._runs
+        )  # it failed before it started
         self._skipped += spared
         self._number = self._rounds = 0
-        self._show()
+        self._update_bar()
 
-    def _show(self, news: str | None = None) -> None:
-        """The bar as things are now; without news with the last."""
+    def _update_bar(self, news: str | None = None) -> None:
+        """Update the bar, with the last news if there is none."""
         wide = self._console.width >= _NARROW
         self._news = self._news if news is None else news
         count = f"{self.done}/{self._planned}" + (" rounds" if wide else "")
         left, shown = self._left(), self._news if wide else ""
-        room = self._console.width - (len(count) + len(left) + len(shown) + 3) - (_LEAST_BAR + 1)
-        name = shortened(self._console.render_str(self._run).plain, min(max(room, _LEAST_NAME), _MOST_NAME))
+        room = self._console.width - (len(count) + len(left) + len(shown) + 3) - (_MIN_BAR + 1)
+        name = shortened(self._console.render_str(self._run).plain, min(max(room, _MIN_NAME), _MAX_NAME))
         self._bar.update(
             self._task,
             total=self._planned,
@@ -141,34 +164,10 @@ class Terminal(ProgressSink):
         return "" if seconds is None else f"{short_duration(seconds)} left"
 
     def _of_all(self) -> str:
-        """For a line of its own: all rounds of all runs, and how long the others take."""
+        """Return the rounds done of all runs and the time left, for a line of text."""
         of_all = f"; {self.done} of all {self._planned}" if self._runs > 1 else ""
         return of_all + (f"; {self._left()}" if self._left() else "")
 
     def _count(self) -> str:
-        """Which run of how many this is, where there are several."""
+        """Return the number of this run of all runs; nothing if there is one."""
         return f"{self._ended:>3} of {self._runs}  " if self._runs > 1 else ""
-
-
-_SAID = "starting ..."
-
-
-class StartSpinner:
-    """Says it once, and takes it back before anything else is said; where stderr is no terminal it says nothing."""
-
-    def __init__(self, console: PlainConsole) -> None:
-        self._console, self._there = console, False
-
-    def say(self) -> None:
-        """It stands there, without a line's end."""
-        if self._console.is_terminal:
-            self._console.file.write(_SAID)
-            self._console.file.flush()
-            self._there = True
-
-    def over(self) -> None:
-        """It is gone."""
-        if self._there:
-            self._console.file.write(f"\r{' ' * len(_SAID)}\r")
-            self._console.file.flush()
-            self._there = False

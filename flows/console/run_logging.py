@@ -1,4 +1,4 @@
-"""What a run says while it goes, and at its end."""
+"""Report a run to the user's screen and to Prefect's log: warnings, rounds, the result."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,31 +11,31 @@ _LOGGED = 10  # lines of rounds in a run's log on Prefect's page, or less than t
 
 
 def log_warnings(name: str, sentences: Sequence[str]) -> None:
-    """Of a run that is about to begin or to go on, or that ends with an error."""
+    """Report warnings on a run."""
     for sentence in sentences:
         progress.current().say(f"{name}: {sentence}")
         prefect_artifacts.log_artifact(f"{name}: {sentence}")
 
 
 def log_notes(notes: Sequence[Mapping[str, str]]) -> None:
-    """Of the rows that a run is about to train on; they are the same for every run of a command."""
+    """Report notes on the training rows; on the screen once, since all runs of a command have the same."""
     for note in notes:
         progress.current().say_once(note["sentence"])
         prefect_artifacts.log_artifact(note["sentence"])
 
 
-def log_round(name: str, record: dict[str, Any], quantity: TaskMetrics, said: Sequence[str], rounds: int) -> None:
-    """A round of at most so many is over; `said`: the sentences that the method reports."""
+def log_round(name: str, record: dict[str, Any], quantity: TaskMetrics, messages: Sequence[str], rounds: int) -> None:
+    """Report a round of at most `rounds`, with the messages of the method."""
     number, score = record["round"], quantity.said(record["metrics"])
     progress.current().round(number, score)
     if number % max(1, rounds // _LOGGED) == 0:
         prefect_artifacts.log_artifact(f"round {number} of {rounds}" + (f": {score}" if score else ""))
-    for sentence in said:
+    for sentence in messages:
         progress.current().say(f"{name}, round {record['round']}: {sentence}")
 
 
 def log_result(name: str, result: dict[str, Any], quantity: TaskMetrics, problem: str | None) -> None:
-    """The run is over; `problem`: why MLflow was not told of all of it."""
+    """Report the result of a run. `problem` is the reason why MLflow lacks a part of the run."""
     score = quantity.said(result["metrics"])
     progress.current().end(name, score, result["seconds"]["total"])
     prefect_artifacts.log_artifact(

@@ -1,19 +1,21 @@
-"""Text for a terminal: no name is read as markup or as a control sequence, long names are shortened in the middle."""
+"""Write text to a terminal: names never act as markup or control sequences, and long names are shortened in the middle."""
 
 from typing import Any
 
 from rich.console import Console
-from rich.progress import ProgressColumn, Task
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from tasks.tracking.metric_names import legible
 
+_UNFOLDED = 28  # characters of a name
+
 
 class PlainConsole(Console):
-    """Shows each line and each cell as it is written; style comes from Text objects and tables, never from what is written.
+    """A console of rich that prints names of the user's data as they are.
 
-    A new line within a text is shown, not made: what takes two lines is printed twice.
+    rich alone reads `[b]`, `:heart:` and escape sequences in a name, and fails on characters that the stream cannot encode.
+    Style comes from Text objects and tables only. A new line within a text is shown as `\\n`; print two lines separately.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -21,14 +23,24 @@ class PlainConsole(Console):
 
     @property
     def encoding(self) -> str:
-        """Of the stream that is written to; rich knows only that of a file that it was given."""
+        """The encoding of the stream. rich knows it only for a file that was passed to the constructor."""
         return getattr(self.file, "encoding", None) or "utf-8"
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """What rich calls for every string, in a line, a cell or a heading."""
-        return super().render_str(legible(text, self._can_show), **options)
+        """Return the text to show. rich calls this for every string: a line, a cell, a title."""
+        return super().render_str(legible(text, self._can_encode), **options)
 
-    def _can_show(self, character: str) -> bool:
+    def table(self, *titles: str) -> Table:
+        """Return an empty table with these columns: fill it with `add_row(*cells)` and print it.
+
+        It has no lines, so that a pipe gets plain columns.
+        """
+        table = _NamesFirst(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+        for i, title in enumerate(titles):
+            table.add_column(title, overflow="fold", no_wrap=i == 0)
+        return table
+
+    def _can_encode(self, character: str) -> bool:
         try:
             character.encode(self.encoding)
         except UnicodeEncodeError:
@@ -36,46 +48,23 @@ class PlainConsole(Console):
         return True
 
 
-class PlainColumn(ProgressColumn):
-    """A part of the progress bar with text of the task's, as plain as the rest."""
-
-    def __init__(self, console: PlainConsole, form: str) -> None:
-        super().__init__(Column(no_wrap=True))
-        self._console, self._form = console, form
-
-    def render(self, task: Task) -> Text:
-        """See rich."""
-        return self._console.render_str(self._form.format(task=task))
-
-
-def say(line: str) -> None:
-    """A line on stdout."""
-    PlainConsole().print(line, soft_wrap=True)
-
-
-class TextTable(Table):
-    """Without lines. The first column, of names, is folded where a name is long: else numbers would be folded for it."""
+class _NamesFirst(Table):
+    """Folds the first column, which has names, once a name is long; rich would fold the numbers to its right."""
 
     def add_row(self, *cells: Any, **options: Any) -> None:
         """See rich."""
-        if len(str(cells[0])) > _WHOLE:
+        if len(str(cells[0])) > _UNFOLDED:
             self.columns[0].no_wrap = False
         super().add_row(*cells, **options)
 
 
-_WHOLE = 28  # letters of a name
-
-
-def text_table(*columns: str) -> Table:
-    """An empty one with these headings."""
-    table = TextTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for i, column in enumerate(columns):
-        table.add_column(column, overflow="fold", no_wrap=i == 0)
-    return table
+def say(line: str) -> None:
+    """Print a line on stdout without wrapping."""
+    PlainConsole().print(line, soft_wrap=True)
 
 
 def shortened(name: str, room: int) -> str:
-    """At most so many letters: `selective_a…-seed12`."""
+    """Return at most `room` characters: `selective_a…-seed12`. rich would drop the end, which tells runs apart."""
     if len(name) <= room:
         return name
     end = max(room // 2 - 1, 0)
@@ -83,12 +72,12 @@ def shortened(name: str, room: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds up to two minutes, then minutes."""
+    """Return seconds up to two minutes, then minutes, in words."""
     return f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
 
 
 def short_duration(seconds: float) -> str:
-    """The same in a bar: `45 s`, `12 min`, `3 h 5 min`, `2 d 4 h`."""
+    """Return the duration for a progress bar: `45 s`, `12 min`, `3 h 5 min`, `2 d 4 h`. rich has 0:00:45 only."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -117,7 +117,6 @@ def _import() -> None:
         "flows.schedule",
         "flows.cli.describe_data",
         "flows.cli.describe_statistics",
-        "flows.cli.renderers.dispatch",
         "flows.console.progress_bar",
         "publications.reproduce",
     ):

@@ -298,7 +298,7 @@ def type_(
         return end.value.code or 0, out.getvalue(), err.getvalue()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "flow", flow)
+        patch.setattr(Session, "run_flow", flow)
         patch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
         patch.chdir(folder)
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}

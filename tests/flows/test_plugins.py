@@ -7,7 +7,7 @@ import mlflow
 import numpy as np
 import pytest
 
-from flows.cli.export_model import export
+from flows.cli.export_model import export_model
 from flows.config.load_config import load_params
 from flows.experiment.project import Project
 from silos.errors import UserError
@@ -57,7 +57,7 @@ def test_a_transformer_learns_tokens_of_a_source_and_is_served_and_exported(
     answers_as_scored(result, settings)
     place = str(tmp_path / "model.pt2")
     monkeypatch.setattr(Project, "silos", Project.open(settings, folder, derived=True).silos)
-    exported = export(Project.open(settings, folder), result["folder"], None, "pt2", place)
+    exported = export_model(Project.open(settings, folder), result["folder"], None, "pt2", place)
     assert exported["compared"]["largest_difference"] < 1e-5
 
 

@@ -4,15 +4,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flows.cli.renderers.render_runs import (
+from flows.console import progress
+from flows.experiment import prefect_artifacts
+from flows.experiment.comparison.comparison_text import (
     comparison_table,
     headline,
     not_complete,
     sentences_after,
     tuned_sentence,
 )
-from flows.console import progress
-from flows.experiment import prefect_artifacts
 from flows.experiment.comparison.trials import Plan
 from flows.experiment.project import Project
 from flows.experiment.run.mlflow_run_metadata import dataset, git_commit

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from flows.cli.export_model import export
+from flows.cli.export_model import export_model
 from flows.experiment.project import Project
 from flows.experiment.run.load_finished_run import find_run
 from models.networks.exported_network import ExportedModel
@@ -44,7 +44,7 @@ def ask(folder):
     """Exports, with today's params.yaml: nobody repeats what a run was started with."""
 
     def answer(run, client=None, output=None, format="pt2"):
-        return export(Project.open([], folder), run, client, format, output)
+        return export_model(Project.open([], folder), run, client, format, output)
 
     return answer
 

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save
 
 from flows.cli import profile_model as page
-from flows.cli.profile_model import cost
+from flows.cli.profile_model import network_profile
 from flows.experiment.project import Project
 from flows.methods.fedavg import FedAvg
 from models.networks.network_factory import registered
@@ -35,7 +35,7 @@ class Own(fedavg.FedAvg):
 @pytest.fixture
 def ask(project):
     def answer(*overrides, method=None, memory=False, say=str):
-        return cost(Project.open(list(overrides), project, derived=True), method, memory, say)
+        return network_profile(Project.open(list(overrides), project, derived=True), method, memory, say)
 
     return answer
 

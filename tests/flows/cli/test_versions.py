@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from flows.cli import describe_data
-from flows.cli.describe_data import show
+from flows.cli.describe_data import overview_with_figure
 from flows.diagnosis.version_comparison import load_version
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
@@ -39,7 +39,7 @@ def test_a_version_is_called_what_data_dvc_calls_it_everywhere(two):
     project, names = two
     assert recorded_version(project) == names[1] == yaml.safe_load((project / "data.dvc").read_text())["outs"][0]["md5"]
     opened = Project.open(root=project)
-    assert opened.silos.version == show(opened)["data_version"] == names[1]
+    assert opened.silos.version == overview_with_figure(opened)["data_version"] == names[1]
     with load_version(opened, "HEAD") as then:
         assert then.version == names[1]
     log = describe_data.log(project)

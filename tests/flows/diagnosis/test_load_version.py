@@ -15,9 +15,9 @@ pytestmark = pytest.mark.slow
 LOOKS = """
 import sys
 from pathlib import Path
-from flows.cli.result_commands import _can_compare
+from flows.cli.silo_commands import _check_version
 from flows.experiment.project import Project
-_can_compare(Project.open(root=Path(sys.argv[1])), sys.argv[2])
+_check_version(Project.open(root=Path(sys.argv[1])), sys.argv[2])
 print("prefect" in sys.modules)
 """
 

@@ -8,7 +8,7 @@ import httpx
 import numpy as np
 import pytest
 
-from flows.cli.renderers import render_model
+from flows.cli.silo_commands import print_diagnose
 from flows.console.safe_text import PlainConsole
 from flows.diagnose import diagnose
 from tasks.tracking.json_io import finite
@@ -51,7 +51,7 @@ def test_a_silo_that_moved_is_in_the_table_the_pictures_the_run_the_page_and_has
 
 def _is_printed(answer):
     out = io.StringIO()
-    render_model.diagnose(answer, PlainConsole(file=out, width=200))
+    print_diagnose(answer, PlainConsole(file=out, width=200))
     lines = out.getvalue().splitlines()
     assert lines[: len(answer["sentences"])] == answer["sentences"]
     assert ["north", answer["against"], "inputs"] in [line.split()[:3] for line in lines]

@@ -14,7 +14,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import StateType
 
 from flows.cli import app
-from flows.cli.renderers.dispatch import PRINTERS
+from flows.cli.training_commands import print_compare
 from flows.compare import compare
 from flows.console.safe_text import PlainConsole
 from flows.experiment.plugin_loader import MethodError
@@ -216,7 +216,7 @@ def test_a_comparison_with_a_failed_run_is_not_called_complete(prefect, folder, 
     assert run.info.status == "FAILED"
     assert run.data.tags["mlflow.note.content"].startswith("Not complete: 1 of 6 runs failed (half seed 1). Against ")
 
-    PRINTERS["compare"](found, PlainConsole(width=120))
+    print_compare(found, PlainConsole(width=120))
     shown = capsys.readouterr().out
     assert re.search(r"^method .* seeds *$", shown, re.MULTILINE)
     for method, seeds in {"fedavg": "2 of 2", "half": "1 of 2", "local_only": "2 of 2", "always": "-"}.items():
@@ -231,7 +231,7 @@ def test_a_comparison_with_a_failed_run_is_not_called_complete(prefect, folder, 
     assert again["failed"] == []
     (run,) = store.search_runs([number], "attributes.run_name = 'comparison'")
     assert run.info.status == "FINISHED"
-    PRINTERS["compare"](again, PlainConsole(width=120))
+    print_compare(again, PlainConsole(width=120))
     shown = capsys.readouterr().out
     assert "seeds" not in shown.split("\n")[0]
     assert "over 2 seeds; 95 %" in shown

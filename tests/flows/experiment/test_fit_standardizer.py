@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flows.cli.describe_statistics import client_statistics
-from flows.cli.export_model import export
+from flows.cli.export_model import export_model
 from flows.experiment.fit_standardizer import load_standardizer
 from flows.experiment.project import Project
 from flows.experiment.run.load_finished_run import finished_run
@@ -227,7 +227,7 @@ def test_an_exported_model_answers_raw_rows_as_was_scored(format, task, folder, 
         onnxruntime = pytest.importorskip("onnxruntime")
     asked = [*settings(f"raw_{task}", task), *(BOTH if task == "regression" else BOTH[:1])]
     run = ran("fedavg", asked, f"{format}-{task}")
-    found = export(Project.open(asked, folder), run["folder"], "south", format, str(folder / f"{task}.{format}"))
+    found = export_model(Project.open(asked, folder), run["folder"], "south", format, str(folder / f"{task}.{format}"))
     assert found["inputs"] == agreed_of(folder, run)["inputs"]
     rows, truth = (a[ROWS + 30 : 2 * ROWS] for a in raw[task])
     if format == "pt2":
@@ -273,7 +273,7 @@ def test_numbers_that_were_changed_on_disk_are_told(folder, ran, raw):
     place = folder / run["folder"] / "scaling.json"
     place.write_text("{}")
     with pytest.raises(UserError, match=r"scaling\.json is damaged \(it has no inputs\)"):
-        export(Project.open(asked, folder), run["folder"], None, "pt2", None)
+        export_model(Project.open(asked, folder), run["folder"], None, "pt2", None)
     place.unlink()
     with pytest.raises(UserError, match=r"scaling\.json is missing; bring it back"):
-        export(Project.open(asked, folder), run["folder"], None, "pt2", None)
+        export_model(Project.open(asked, folder), run["folder"], None, "pt2", None)

@@ -12,7 +12,6 @@ from rich.progress import Task
 from benchmarks import render_benchmark
 from flows import cli
 from flows.cli.command_session import Session
-from flows.cli.renderers import dispatch
 from flows.console.progress_bar import Terminal
 from flows.console.safe_text import PlainConsole, say, shortened
 from models.metrics.task_metrics import TASK_METRICS
@@ -27,7 +26,12 @@ CHECKOUT = {
     render_benchmark: ("bench", "overhead", "regroup", "population", "diagnose_cost", "tune"),
     print_tables: ("reproduce", "estimate", "listing"),
 }
-PRINTERS = dispatch.PRINTERS | {name: getattr(of, name) for of, names in CHECKOUT.items() for name in names}
+PRINTERS = {
+    name.removeprefix("print_"): value
+    for group in cli._GROUPS
+    for name, value in vars(group).items()
+    if name.startswith("print_")
+} | {name: getattr(of, name) for of, names in CHECKOUT.items() for name in names}
 
 QUANTITY = TASK_METRICS["classification"]
 ROWS = {"train": 1, "validation": 2, "test": 3}
@@ -390,7 +394,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         },
         5,
     ),
-    "beside": (
+    "two_results": (
         {
             **{"first": EVIL, "second": EVIL, "task": "classification", "data_versions": [EVIL, "new"]},
             "table": [{"method": EVIL, "first": NOTHING, "second": NOTHING}],
@@ -419,17 +423,19 @@ def terminal(encoding: str, **options: Any) -> tuple[io.BytesIO, PlainConsole]:
 
 
 def printed_by_commands() -> set[str]:
-    """The names of printers that commands give to `Session.answer`."""
+    """The names of the functions, or of functions of publications/ and benchmarks/, that commands give to `print_result`."""
     root = Path(cli.__file__).parents[2]
     files = [*(root / "flows" / "cli").glob("*.py"), *root.glob("*/*_command.py")]
-    calls = [
-        node for file in files for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, ast.Call)
-    ]
-    answers = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "answer"]
-    return {node.value for call in answers for node in ast.walk(call.args[1]) if isinstance(node, ast.Constant)}
+    nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text("utf-8")))]
+    calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    given = [node for call in calls if call.func.attr == "print_result" for node in ast.walk(call.args[1])]
+    here = {node.id.removeprefix("print_") for node in given if isinstance(node, ast.Name) and node.id[:6] == "print_"}
+    lookups = [node for node in given if isinstance(node, ast.Call)]
+    there = {name.value for call in lookups for name in ast.walk(call) if isinstance(name, ast.Constant)}
+    return here | there
 
 
-def test_what_any_command_answers_has_a_printer_and_a_sample_here() -> None:
+def test_what_any_command_prints_has_a_sample_here() -> None:
     assert printed_by_commands() == PRINTERS.keys() == SAMPLES.keys()
 
 

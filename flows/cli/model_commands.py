@@ -1,0 +1,197 @@
+"""Define the commands on methods and their models: methods, cost, export."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from flows.cli.command_session import Json, Overrides, Session
+
+if TYPE_CHECKING:
+    from flows.console.safe_text import PlainConsole
+
+commands = typer.Typer()
+
+
+@commands.command()
+def methods(
+    method: Annotated[str | None, typer.Argument(help="The method whose options to list; all methods if none.")] = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """List the methods, or one method's options with what each takes and means.
+
+    Example: siloflow methods uefl
+    """
+    with Session(json) as session:
+        from flows.experiment.plugin_loader import NONE
+        from flows.methods import base
+
+        plugins = session.open_project(overrides).plugins if Path("params.yaml").is_file() else NONE
+        if method is not None:
+            from flows.config.method_settings import in_full
+
+            session.print_result(in_full(method, plugins), print_method)
+            return
+        if json:
+            listed = [base.describe_method(name, plugins) for name in base.method_names(plugins)]
+        else:
+            listed = base.method_summaries(plugins)
+        session.print_result({"methods": listed}, print_methods)
+
+
+def print_methods(answer: dict[str, Any], console: "PlainConsole") -> None:
+    """Print a row for each method."""
+    table = console.table("method", "what it does")
+    for method in answer["methods"]:
+        table.add_row(method["method"], method["summary"].partition(": ")[2])
+    console.print(table)
+    console.print("`siloflow methods NAME` has a method's options.")
+
+
+def print_method(method: dict[str, Any], console: "PlainConsole") -> None:
+    """Print what the method does, and a row or two for each option."""
+    console.print(method["summary"])
+    console.print(f"model tested  {method['model']}")
+    console.print(f"page          {method['page']}")
+    console.print()
+    if not method["options"]:
+        console.print("It has no options of its own.")
+        return
+    table = console.table("option", "default", "what it is, and what it takes")
+    for option in method["options"]:
+        meaning = [option["meaning"]] if option["meaning"] else []  # a plugin's option may have none
+        for i, line in enumerate([*meaning, option["takes"]]):
+            name, default = (option["name"], _as_yaml(option["default"])) if i == 0 else ("", "")
+            table.add_row(name, default, line)
+    console.print(table)
+    name = method["options"][0]["name"]
+    console.print(f"Set one with --set method.{method['method']}.{name}=VALUE, or under method: in params.yaml.")
+
+
+def _as_yaml(value: Any) -> str:
+    """Return a default as the user would write it. yaml.dump writes more digits, and may break the line."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list):
+        return f"[{', '.join(map(_as_yaml, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_as_yaml(part)}' for key, part in value.items())}}}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+@commands.command()
+def cost(
+    method: Annotated[
+        str | None, typer.Option(help="The method whose network to measure; the network of params.yaml if none.")
+    ] = None,
+    without_memory: Annotated[
+        bool, typer.Option("--without-memory", help="Measure no memory, which takes seconds and some processes.")
+    ] = False,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Say what the network asks of a client's machine: arithmetic, memory, bytes, time.
+
+    Example: siloflow cost --set "model.hidden=[30]"
+    """
+    with Session(json) as session:
+        project = session.open_project(overrides)
+        from flows.cli.profile_model import network_profile
+
+        profile = network_profile(project, method, not without_memory, session.print_progress)
+        session.print_result(profile, print_cost)
+
+
+def print_cost(profile: dict[str, Any], console: "PlainConsole") -> None:
+    """Print what is counted, what is timed, and a row for each batch size whose memory is measured."""
+    macs, sent, largest, latency = (profile[key] for key in ("macs", "bytes", "largest_client", "latency"))
+    low, high = latency["quartiles"]
+    shape = " x ".join(map(str, profile["shape"]))
+    origin = f"as {profile['method']} makes it" if profile["method"] else "of params.yaml"
+    of_round = f"{largest['client']}: {largest['rows']:,} rows, {largest['epochs']:,} epochs"
+    fields = {
+        "network": f"{profile['network']} {origin}, rows of {shape}, outputs {profile['outputs']}",
+        "parameters": f"{profile['parameters']:,} learned, {profile['buffers']:,} in buffers",
+        "MACs of a row": f"{macs['forward']:,} forward, {macs['forward_and_backward']:,} forward and backward",
+        "MACs of a round": f"{macs['round']:,} of the largest client ({of_round})",
+        "file": f"{sent['file']:,} bytes of weights (safetensors)",
+        "a round of FedAvg": f"{sent['up']:,} bytes up, {sent['down']:,} bytes down, of each client",
+        "latency of a row": f"{latency['milliseconds']:.3g} ms, quartiles {low:.3g} to {high:.3g} (measured, "
+        f"{latency['passes']} passes on one thread of this machine)",
+    }
+    for name, text in fields.items():
+        console.print(f"{name:<19}{text}")
+    _print_memory(profile["memory"], console)
+
+
+def _print_memory(memory: dict[str, Any], console: "PlainConsole") -> None:
+    table = console.table("rows", "which", "largest layer", "evaluation", "at least", "training")
+    for line in memory["rows"]:
+        floor = line["training_floor"]
+        table.add_row(
+            f"{line['rows']:,}",
+            line["what"],
+            f"{line['largest_activation']:,}",
+            _megabytes(line["evaluation"]),
+            "-" if floor is None else f"{floor:,}",
+            _megabytes(line["training"]),
+        )
+    console.print()
+    console.print(table)
+    console.print(
+        "Of so many rows at once: bytes of the largest layer; at least: parameters, gradients, optimiser "
+        "and that layer in a training step."
+    )
+    if memory["note"]:
+        console.print(f"memory {memory['note']}.")
+        return
+    console.print(
+        "evaluation, training: measured, the most memory that a process held which did this, less what it held with the "
+        f"network alone; of two times the larger, which differ by {_megabytes(memory['repeats_within'])} or less. What "
+        "torch loads at its first pass is in it. siloflow itself evaluates in chunks."
+    )
+
+
+def _megabytes(count: int | None) -> str:
+    return "-" if count is None else f"{count / 1e6:,.1f} MB"
+
+
+@commands.command()
+def export(
+    run: Annotated[str, typer.Argument(help="The folder that `siloflow run` prints after files.")],
+    client: Annotated[str | None, typer.Option(help="The client whose model to write, if each has its own.")] = None,
+    format: Annotated[
+        Literal["pt2", "onnx"], typer.Option(help="pt2 (torch), or onnx, which needs the extra onnx.")
+    ] = "pt2",
+    output: Annotated[str | None, typer.Option(metavar="FILE", help="In the run's folder if not given.")] = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Write a run's model as a file for programs without siloflow.
+
+    Example: siloflow export fedavg-seed0 --output digits.pt2
+    """
+    with Session(json) as session:
+        project = session.open_project(overrides)
+        from flows.cli.export_model import export_model
+
+        session.print_result(export_model(project, run, client, format, output), print_export)
+
+
+def print_export(exported: dict[str, Any], console: "PlainConsole") -> None:
+    """Print what the model takes and returns, how near the file's outputs are to ours, and where the file is."""
+    compared, shape = exported["compared"], " x ".join(map(str, exported["shape"]))
+    clients = f"client {exported['client']}" if exported["client"] else "all clients"
+    rows = "test rows" if compared["whose"] == "test" else "random rows"
+    takes = f"rows of {shape}, {exported['dtype']}" + (", 0 to 255" if exported["dtype"] == "uint8" else "")
+    returns = f"{len(exported['classes'])} probabilities a row" if exported["classes"] else "a number a row"
+    console.print(f"{exported['method']} seed {exported['seed']}, round {exported['round']}: the model of {clients}")
+    console.print(f"takes         {takes}; any number of them")
+    console.print(f"answers       {returns}")
+    console.print(
+        f"opened again  differs from ours by {compared['largest_difference']:.1e} at most on {compared['rows']} {rows}"
+    )
+    console.print(f"file          {exported['file']} ({exported['bytes']:,} bytes)")
+    if exported["personal"]:
+        console.print(f"it holds what client {exported['client']} keeps to itself; leave it with that client.")

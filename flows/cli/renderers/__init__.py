@@ -1,1 +1,0 @@
-"""What commands print: an answer of a verb as tables and sentences."""

@@ -1,0 +1,221 @@
+"""Define the commands that describe the silos and how they differ: show, diagnose, stats."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flows.cli.command_session import Json, Overrides, Session, Timings
+from flows.cli.data_commands import SPLITS, share_bars
+from flows.cli.training_commands import LOOK_CLOSER
+from silos.errors import UserError
+
+if TYPE_CHECKING:
+    from flows.console.safe_text import PlainConsole
+    from flows.experiment.project import Project
+
+_MAX_CLIENTS = 60  # that `show` lists
+_NARROW = 72  # columns of a terminal; below, a table with sentences in it cannot be read
+
+commands = typer.Typer()
+
+
+@commands.command()
+def show(overrides: Overrides = None, json: Json = False) -> None:
+    """Show how the silos differ: sizes, labels, features.
+
+    Example: siloflow show --json
+    """
+    with Session(json) as session:
+        project = session.open_project(overrides)
+        from flows.cli.describe_data import overview_with_figure
+
+        session.print_result(overview_with_figure(project), print_show)
+
+
+def print_show(overview: dict[str, Any], console: "PlainConsole") -> None:
+    """Print a row for each client, or for each domain and some clients if there are very many; then the spreads."""
+    is_sample = overview["opened"] < overview["count"]
+    if is_sample:
+        _print_domains(overview, console)
+    labels = ["labels"] if overview["classes"] else ["y mean", "y sd"]
+    table = console.table("client", "domain", "train", "validation", "test", *labels, "x mean", "x sd")
+    for client in overview["clients"][:_MAX_CLIENTS]:
+        rows, target = client["rows"], client["target"]
+        table.add_row(
+            client["name"],
+            client["domain"] or "",
+            *(str(rows[split]) for split in SPLITS),
+            *([f"{value:.4g}" for value in target.values()] if target else [share_bars(client["label_shares"])]),
+            f"{client['mean']:.3f}",
+            f"{client['standard_deviation']:.3f}",
+        )
+    console.print(table)
+    if is_sample:
+        console.print(
+            f"{len(overview['clients'])} of {overview['count']:,} clients; what follows is of {overview['opened']:,}"
+        )
+    elif len(overview["clients"]) > _MAX_CLIENTS:
+        console.print(f"… and {len(overview['clients']) - _MAX_CLIENTS} more clients; --json has them all")
+    if overview["classes"]:
+        console.print(f"classes         {', '.join(overview['classes'][:30])}")
+        console.print(
+            f"label spread    {overview['label_spread']:.3f}  (0: the same shares everywhere, 1: no label in common)"
+        )
+    if overview["target_spread"] is not None:
+        console.print(f"target spread   {overview['target_spread']:.3f}  (as feature spread, of y)")
+    if overview["feature_spread"] is not None:
+        console.print(
+            f"feature spread  {overview['feature_spread']:.3f}  (distance between clients over spread within them)"
+        )
+    console.print(f"data version    {overview['data_version']}")
+    console.print(f"picture         {overview['figure']}")
+
+
+def _print_domains(overview: dict[str, Any], console: "PlainConsole") -> None:
+    """Print a row for each domain, and how many rows clients have."""
+    labels = "labels" if overview["classes"] else "y mean"
+    table = console.table("law", "clients", "train", "validation", "test", labels)
+    for law in overview["laws"]:
+        mean = "-" if law["target"] is None else f"{law['target']:.4g}"
+        table.add_row(
+            law["domain"] or "-",
+            f"{law['clients']:,}",
+            *(f"{law['rows'][split]:,}" for split in SPLITS),
+            share_bars(law["label_shares"]) if overview["classes"] else mean,
+        )
+    console.print(table)
+    rest = overview["count"] - sum(law["clients"] for law in overview["laws"])
+    if rest:
+        console.print(f"… and {rest:,} clients of other laws")
+    for split in SPLITS:
+        sizes = overview["sizes"][split]
+        console.print(
+            f"{split + ' rows':16}{sizes['least']:,} to {sizes['most']:,} a client, median {sizes['median']:,g}; "
+            f"{overview['rows'][split]:,} in all"
+        )
+
+
+@commands.command()
+def diagnose(
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REV",
+            help="Compare each silo with itself at this version: a git revision, or the start of a data version.",
+        ),
+    ] = None,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="With --against: end with 1 if a silo has changed and 0 if none has.")
+    ] = False,
+    overrides: Overrides = None,
+    json: Json = False,
+    timings: Timings = False,
+) -> None:
+    """Name how the silos differ: in inputs, in labels, or in the rule between them.
+
+    Example: siloflow diagnose --against HEAD~1
+    """
+    hint = "run it again, and silos tell the same bytes"
+    with Session(json, timings, server=True, retry_hint=hint) as session:
+        if exit_code and against is None:
+            raise UserError("--exit-code: got no --against, expected a version. Add --against VERSION.")
+        check = None if against is None else lambda project: _check_version(project, against)
+        project = session.open_project(overrides, check, lock_data_for="diagnose")
+        diagnosis = session.run_flow("flows.diagnose", "diagnose", project, against=against)
+        has_changed = any(pair["types"] for pair in diagnosis["pairs"])
+        session.print_result(diagnosis, print_diagnose, failed=exit_code and has_changed)
+
+
+def _check_version(project: "Project", revision: str) -> None:
+    """Raise UserError for an unknown version, and for one of another schema, before Prefect is started."""
+    from flows.diagnosis.version_comparison import load_version
+
+    with load_version(project, revision):
+        pass
+
+
+def print_diagnose(diagnosis: dict[str, Any], console: "PlainConsole") -> None:
+    """Print sentences first, then one table, and where to look. `since` is the version that each silo is compared with."""
+    since, overview = diagnosis.get("since"), diagnosis["overview"]
+    for sentence in diagnosis["sentences"]:
+        console.print(sentence)
+    if overview["rows"]:
+        console.print()
+        if console.width < _NARROW:
+            _print_pairs_as_list(overview["rows"], console)
+        else:
+            _print_pairs_as_table(overview["rows"], console)
+        if overview["more"]:
+            console.print(f"{overview['more']}; --json has them all")
+        if overview["scale"]:
+            console.print(overview["scale"])
+    if diagnosis["notes"] or diagnosis["next"]:
+        console.print()
+    for note in diagnosis["notes"]:
+        console.print(note)
+    for step in diagnosis["next"]:
+        console.print(f"next: {step}")
+    console.print()
+    console.print(f"data version  {diagnosis['data_version']}" + (f", since {since}" if since else ""))
+    console.print(f"told          {diagnosis['bytes']['up_of_a_client']:,} bytes of a silo at most, no row")
+    console.print(f"files         {diagnosis['folder']}")
+    if diagnosis["pictures"]:
+        console.print(f"pictures      {', '.join(diagnosis['pictures'])}")
+    console.print(f"look closer   {LOOK_CLOSER}")
+
+
+def _print_pairs_as_table(rows: list[dict[str, Any]], console: "PlainConsole") -> None:
+    table = console.table("silos", "beside", "differ in", "strength", "most in")
+    for row in rows:
+        for i, (kind, strength) in enumerate(row["differ"]):
+            silos = (row["first"], row["second"]) if i == 0 else ("", "")
+            table.add_row(*silos, kind, strength, ", ".join(row["features"]) if i == 0 else "")
+    table.columns[0].no_wrap = False
+    console.print(table)
+
+
+def _print_pairs_as_list(rows: list[dict[str, Any]], console: "PlainConsole") -> None:
+    for row in rows:
+        console.print(f"{row['first']} beside {row['second']}")
+        for kind, strength in row["differ"]:
+            console.print(f"  {kind}: {strength}" if strength != "-" else f"  {kind}")
+        if row["features"]:
+            console.print(f"  most in {', '.join(row['features'])}")
+
+
+@commands.command()
+def stats(
+    client: Annotated[str, typer.Argument(help="A client of data/, of which this command reads the training rows.")],
+    method: Annotated[str, typer.Option(help="The section of params.yaml that names the statistics.")] = "conditional",
+    output: Annotated[str | None, typer.Option(metavar="FILE", help="Also write the JSON to this file.")] = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Compute one client's statistics, for a conditional model's params.
+
+    Nothing is logged or written, unless --output names a file.
+
+    Example: siloflow stats c03 --json
+    """
+    with Session(json) as session:
+        project = session.open_project(overrides)
+        from flows.cli.describe_statistics import client_statistics
+
+        session.print_result(client_statistics(project, client, method, output), print_stats)
+
+
+def print_stats(answer: dict[str, Any], console: "PlainConsole") -> None:
+    """Print a row for each statistic, and notes on the client's rows."""
+    console.print(f"client {answer['client']}, {answer['rows']} training rows")
+    table = console.table("statistic", "numbers", "determined", "eigenvalue gap", "halves agree", "begins with")
+    start = 0
+    for kind in answer["kinds"]:
+        numbers = answer["statistics"][start : start + kind["length"]]
+        start += kind["length"]
+        quality = ("-" if kind[name] is None else f"{kind[name]:.3f}" for name in ("gap", "agreement"))
+        begins = ", ".join(f"{number:.4g}" for number in numbers[:5])
+        table.add_row(kind["kind"], str(kind["length"]), "yes" if kind["ok"] else "no", *quality, begins)
+    console.print(table)
+    for note in answer["notes"]:
+        console.print(f"  {note}")
+    console.print("all numbers     --json" + (f", {answer['written']}" if answer["written"] else ""))

@@ -1,0 +1,100 @@
+"""Describe a comparison in text: its table, its headline, and sentences on what restricts the differences.
+
+The command, the schedule and MLflow's note print the same text.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from models.metrics.task_metrics import TaskMetrics
+from silos.dataset import some
+
+
+def comparison_table(comparison: Mapping[str, Any], quantity: TaskMetrics, seconds: bool = False) -> list[list[str]]:
+    """Return titles, then a row for each method, then one for the constant baseline.
+
+    If methods finished with different numbers of seeds, the last column has these numbers. Comparisons of earlier versions
+    have no baseline.
+    """
+    counts, baseline = seeds_finished(comparison), comparison.get("baseline")
+    rows = {
+        row["method"]: [row["model"], *(mean_and_sd(row, name, quantity) for name in quantity.columns)]
+        for row in comparison["table"]
+    }
+    took = {row["method"]: f"{row['seconds']:.1f}" for row in comparison["table"]}
+    nothing = ["-"] * (1 + len(quantity.columns))
+    lines = [[method, *rows.get(method, nothing), took.get(method, "-")] for method in {**rows, **counts}]
+    if baseline:
+        lines.append([baseline["name"], "constant", *baseline_scores(baseline, quantity), "-"])
+    titles = ["method", "model tested", *quantity.columns.values(), "seconds"]
+    table = [titles, *lines] if seconds else [line[:-1] for line in (titles, *lines)]
+    if counts:
+        table = [
+            [*line, count]
+            for line, count in zip(table, ["seeds", *(counts.get(m, "-") for m, *_ in lines)], strict=True)
+        ]
+    return table
+
+
+def mean_and_sd(row: Mapping[str, Any], name: str, quantity: TaskMetrics) -> str:
+    """Return mean ± standard deviation over seeds; the mean alone of one seed."""
+    mean = quantity.number(row[name])
+    return f"{mean} ± {quantity.number(row[name + '/sd'], 2)}" if row["seeds"] > 1 and mean != "-" else mean
+
+
+def baseline_scores(baseline: Mapping[str, Any], quantity: TaskMetrics) -> list[str]:
+    """Return the baseline's metrics, one for each column of a table."""
+    return [quantity.number(baseline["metrics"].get(name)) for name in quantity.columns]
+
+
+def seeds_finished(comparison: Mapping[str, Any]) -> dict[str, str]:
+    """Return `2 of 3` for each method, also for one without any; nothing if every run has finished."""
+    if not comparison["failed"]:
+        return {}
+    runs = [(run["method"], run["seed"]) for run in (*comparison["runs"], *comparison["failed"])]
+    planned = len({seed for _, seed in runs})
+    finished = Counter(run["method"] for run in comparison["runs"])
+    return {method: f"{finished[method]} of {planned}" for method in dict.fromkeys(method for method, _ in runs)}
+
+
+def not_complete(comparison: Mapping[str, Any]) -> str:
+    """Return how many runs of a comparison failed, and which; an empty text if none did."""
+    failed = [f"{run['method']} seed {run['seed']}" for run in comparison["failed"]]
+    if not failed:
+        return ""
+    return f"not complete: {len(failed)} of {len(failed) + len(comparison['runs'])} runs failed ({some(failed)})"
+
+
+def sentences_after(comparison: Mapping[str, Any]) -> list[str]:
+    """Return what restricts the differences: no method is better than the baseline, or runs are missing."""
+    baseline, missing = comparison.get("baseline") or {}, not_complete(comparison)
+    retry = [f"The comparison is {missing}; the same command with --resume tries them again."] if missing else []
+    return [*filter(None, [baseline.get("sentence")]), *retry]
+
+
+def headline(paired: list[dict[str, Any]]) -> str:
+    """Return one line: which methods are better than the reference, worse, or not distinguishable from it."""
+    if not paired:
+        return "Nothing to compare."
+    verdicts: dict[str, list[str]] = {"better": [], "worse": [], "not distinguishable": []}
+    for pair in paired:
+        real = "better" if pair["better"] == pair["method"] else "worse"
+        verdicts[real if pair["better"] else "not distinguishable"].append(pair["method"])
+    parts = [f"{', '.join(methods)} {verdict}" for verdict, methods in verdicts.items() if methods]
+    return f"Against {paired[0]['reference']}: {'; '.join(parts)}."
+
+
+def tuned_sentence(tuned: Mapping[str, Any]) -> str:
+    """Return the settings that a method was tuned to, of how many, and which of them are at an edge of the search space."""
+    chosen = ", ".join(_short(setting) for setting in tuned["settings"])
+    if tuned["score"] is None:
+        return f"{chosen}; the first, since none of {tuned['tried']} gave a finite score"
+    edge = ", ".join(_short(key) for key in tuned["at_edge"])
+    return f"{chosen}; the best of {tuned['tried']}" + (f", at the edge of {edge}" if edge else "")
+
+
+def _short(setting: str) -> str:
+    """Return `learning_rate 0.1` for `training.optimiser.learning_rate=0.1`."""
+    key, _, value = setting.partition("=")
+    return f"{key.rpartition('.')[2]} {value}".strip()
