@@ -1,4 +1,4 @@
-"""What a client keeps to itself: tensors beside its rows, which the server knows by hash only."""
+"""The store of clients' private tensors, which the server knows by hash only."""
 
 import hashlib
 import time
@@ -11,25 +11,25 @@ from typing import Any
 import numpy as np
 
 from silos.errors import UserError
-from silos.io.atomic_io import unfinished, write_bytes
+from silos.io.atomic_io import file_stamp, unfinished, write_bytes
 from silos.param_types import is_plain
 
-_STALE = 3600.0  # seconds after which an unfinished file is a dead process's
+_STALE = 3600.0  # seconds after which an unfinished file is taken for a dead process's
 
 
 @dataclass(frozen=True)
 class ClientStore:
     """A folder of private tensors, in sections ("weights", "statistics", ...), outside the versioned data/.
 
-    A reference is "<hash of the file>/<row in it>": it tells nothing of the contents.
+    A reference is "<hash of the file>/<row in it>"; it reveals nothing of the contents.
     """
 
     folder: str
 
     def save(self, section: str, clients: Sequence[str], tensors: Mapping[str, np.ndarray]) -> dict[str, str]:
-        """Stores tensors with a leading client axis in one file; returns each client's reference.
+        """Store tensors with a leading client axis in one file; return each client's reference.
 
-        Saving the same tensors again changes nothing and gives the same references.
+        Saving the same tensors again changes nothing and returns the same references.
         """
         from safetensors.numpy import save
 
@@ -43,38 +43,38 @@ class ClientStore:
         data = save({name: np.ascontiguousarray(tensor) for name, tensor in sorted(tensors.items())})
         digest = _digest(data)
         path = self._path(section, digest)
-        if not _holds(path, data):
+        if not _has_content(path, data):
             write_bytes(path, data)
-        _remember(path)
+        _mark_verified(path)
         return {client: f"{digest}/{row}" for row, client in enumerate(clients)}
 
     def load(self, section: str, refs: Mapping[str, str], client: str) -> dict[str, np.ndarray]:
-        """One client's tensors, without the client axis."""
+        """Return one client's tensors, without the client axis."""
         digest, row = self._ref(section, refs, client)
         return {name: tensor[0] for name, tensor in self._read(section, digest, [row], client).items()}
 
     def load_stack(self, section: str, refs: Mapping[str, str], clients: Sequence[str]) -> dict[str, np.ndarray]:
-        """The tensors of several clients, (clients, ...) in the order given; they must have equal shapes."""
+        """Return the tensors of several clients, (clients, ...) in this order; their shapes must be equal."""
         if not clients:
             return {}
-        places = [self._ref(section, refs, client) for client in clients]
-        if len({digest for digest, _ in places}) == 1:
-            return self._read(section, places[0][0], [row for _, row in places], clients[0])
+        locations = [self._ref(section, refs, client) for client in clients]
+        if len({digest for digest, _ in locations}) == 1:
+            return self._read(section, locations[0][0], [row for _, row in locations], clients[0])
         parts = [
-            self._read(section, digest, [row], client) for client, (digest, row) in zip(clients, places, strict=True)
+            self._read(section, digest, [row], client) for client, (digest, row) in zip(clients, locations, strict=True)
         ]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def keep(self, section: str, refs_to_keep: Iterable[str]) -> None:
-        """Deletes the files of a section that none of these references points into."""
+        """Delete the files of a section that none of these references points into."""
         stems = {ref.partition("/")[0] for ref in refs_to_keep}
         folder = self._folder(section)
         for path in folder.glob("*.safetensors"):
             if path.stem not in stems:
                 path.unlink(missing_ok=True)
-                _sound.pop(str(path), None)
+                _verified.pop(str(path), None)
         for path in unfinished(folder):
-            # a younger one is another worker's, still being written
+            # another worker may still be writing a younger file
             if path.stat().st_mtime < time.time() - _STALE:
                 path.unlink(missing_ok=True)
 
@@ -93,54 +93,49 @@ class ClientStore:
         return digest, int(row)
 
     def _read(self, section: str, digest: str, rows: list[int], client: str) -> dict[str, np.ndarray]:
-        """Some rows of a file: (rows, ...)."""
+        """Return some rows of a file: (rows, ...)."""
         from safetensors import SafetensorError, safe_open
 
         path = self._path(section, digest)
-        what = f"{path}, what client {client} keeps under {section},"
+        description = f"{path}, what client {client} keeps under {section},"
         try:
-            if _sound.get(str(path)) != _stamp(path):
+            if _verified.get(str(path)) != file_stamp(path):
                 if _digest(path.read_bytes()) != digest:
-                    raise UserError(f"{what} is damaged; {_WAY_OUT}")
-                _remember(path)
+                    raise UserError(f"{description} is damaged; {_WAY_OUT}")
+                _mark_verified(path)
             with safe_open(path, framework="numpy") as file:
-                return {name: _rows(file, name, rows) for name in sorted(file.keys())}
+                return {name: _read_rows(file, name, rows) for name in sorted(file.keys())}
         except FileNotFoundError:
-            raise UserError(f"{what} is missing; {_WAY_OUT}") from None
+            raise UserError(f"{description} is missing; {_WAY_OUT}") from None
         except (OSError, SafetensorError) as error:
-            raise UserError(f"{what} is damaged ({error}); {_WAY_OUT}") from error
+            raise UserError(f"{description} is damaged ({error}); {_WAY_OUT}") from error
 
 
 _WAY_OUT = "start the run anew, or bring back the folder from a copy."
 
-# files whose contents were found to agree with their name, with their size, times and inode: checked once a process
-_sound: dict[str, tuple[int, ...]] = {}
+# verified files, with their size, times and inode: contents are compared with the name once a process
+_verified: dict[str, tuple[int, ...]] = {}
 _lock = Lock()
-_MOST = 4096  # of them; another process may delete what this one knows
+_MAX_VERIFIED = 4096  # verified files that are remembered; another process may delete files
 
 
-def _remember(path: Path) -> None:
-    with _lock:  # threads of several workers: none may look for the oldest while another adds one
-        _sound.pop(str(path), None)
-        _sound[str(path)] = _stamp(path)
-        while len(_sound) > _MOST:
-            _sound.pop(next(iter(_sound)), None)
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns
+def _mark_verified(path: Path) -> None:
+    with _lock:  # no thread may look for the oldest entry while another adds one
+        _verified.pop(str(path), None)
+        _verified[str(path)] = file_stamp(path)
+        while len(_verified) > _MAX_VERIFIED:
+            _verified.pop(next(iter(_verified)), None)
 
 
 def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _holds(path: Path, data: bytes) -> bool:
+def _has_content(path: Path, data: bytes) -> bool:
     return path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data
 
 
-def _rows(file: Any, name: str, rows: list[int]) -> np.ndarray:
+def _read_rows(file: Any, name: str, rows: list[int]) -> np.ndarray:
     shape = file.get_slice(name).get_shape()
     if rows == list(range(shape[0])):
         return file.get_tensor(name)

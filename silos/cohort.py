@@ -1,4 +1,4 @@
-"""Which clients are worked on together, and their rows opened side by side."""
+"""Cohorts: which clients are computed together, and their rows loaded as stacks."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from silos.storage.partition_store import open_client, open_common_rows
 
 __all__ = ["Cohort", "Silos", "Stack", "StackRows", "make_stacks", "open_common", "open_stack"]
 
-CACHE_BYTES = min(4 * 1024**3, free_bytes() // 16)  # what a process keeps of opened stacks; several share a machine
+CACHE_BYTES = min(4 * 1024**3, free_bytes() // 16)  # of stacks that a process caches; processes share a machine
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Clients computed as one batch of `size`; where they are fewer, the rest is masked dummies."""
+    """Clients computed as one batch of `size`; if there are fewer clients, masked dummies fill the rest."""
 
     clients: tuple[str, ...]
     size: int
@@ -35,27 +35,27 @@ class Cohort:
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """The cohort's clients, in stack order."""
+        """Return the cohort's clients, in stack order."""
         return tuple(name for stack in self.stacks for name in stack.clients)
 
 
 def make_stacks(silos: Silos, size: int) -> tuple[Stack, ...]:
-    """Clients cut into stacks of `size`, those with most training rows first.
+    """Cut the clients into stacks of `size`, clients with most training rows first.
 
-    Depends on the data and `size` alone: neither on the order of `silos.clients` nor on the workers.
+    The stacks depend on the data and `size` alone, not on the order of `silos.clients` or the number of workers.
     """
     rows = silos.rows("train")
     order = sorted(rows, key=lambda name: (-rows[name], name))
-    return tuple(Stack(tuple(order[at : at + size]), size) for at in range(0, len(order), size))
+    return tuple(Stack(tuple(order[start : start + size]), size) for start in range(0, len(order), size))
 
 
 @dataclass(frozen=True)
 class StackRows:
-    """The rows of a stack; shared by all who open it, so: read only.
+    """The rows of a stack, shared by all that open it: read only.
 
-    x: (size, width, *shape) float32, pixels in [0, 1]; y: (size, width) int64, or float32 where the task is
-    regression, both scaled as the silos say; rows: (size,) int64. The first rows[i] of client i are real and the
-    others zeros. A dummy has 0 rows; width is at least 1.
+    x: (size, width, *shape) float32, pixels in [0, 1]; y: (size, width) int64, or float32 if the task is regression;
+    both are standardised as `Silos.scaling` says. rows: (size,) int64. The first rows[i] rows of client i are real, and
+    the others are zeros. A dummy has 0 rows; width is at least 1.
     """
 
     x: np.ndarray
@@ -64,23 +64,24 @@ class StackRows:
 
     @property
     def nbytes(self) -> int:
-        """The memory that the rows take, in bytes."""
+        """Return the memory of the rows, in bytes."""
         return self.x.nbytes + self.y.nbytes + self.rows.nbytes
 
 
 def open_stack(silos: Silos, stack: Stack, split: str) -> StackRows:
-    """A stack's rows of one split, from memory where they were opened before in this process.
+    """Load a stack's rows of one split, from this process's cache if possible.
 
-    UserError where a client's rows are not, or no more, what the version says.
+    Raises:
+        UserError: If a client's rows are not, or no longer, what the data version records.
     """
     key = (silos.folder, silos.version, silos.scaling, silos.members, stack, split)
-    return _remembered(key, lambda: silos.check(stack.clients), lambda: _read(silos, stack, split))
+    return _cached(key, lambda: silos.check(stack.clients), lambda: _load_stack(silos, stack, split))
 
 
 def open_common(silos: Silos, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of a split that no client owns, shared by all who open them: x (rows, *shape) float32, y (rows,).
+    """Load the common rows of a split, shared by all that open them: x (rows, *shape) float32, y (rows,).
 
-    Scaled and typed as in a stack.
+    They are standardised and typed as in a stack.
     """
 
     def read() -> StackRows:
@@ -88,63 +89,63 @@ def open_common(silos: Silos, split: str) -> tuple[np.ndarray, np.ndarray]:
         return StackRows(x=_inputs(x, silos.scaling), y=_targets(y, silos.scaling), rows=np.array([len(y)]))
 
     key = (silos.folder, silos.version, silos.scaling, split)
-    opened = _remembered(key, lambda: silos.check(common=bool(silos.common(split))), read)
+    opened = _cached(key, lambda: silos.check(common=bool(silos.common(split))), read)
     return opened.x, opened.y
 
 
 def forget_stacks() -> None:
-    """Frees the memory that opened stacks hold."""
+    """Free the memory of cached stacks."""
     with _lock:
-        _opened.clear()
+        _cache.clear()
 
 
-def _remembered(key: tuple, check: Callable[[], None], read: Callable[[], StackRows]) -> StackRows:
-    check()  # also where they are in memory: half a run on these and half on what lies there now would be no run
+def _cached(key: tuple, check: Callable[[], None], read: Callable[[], StackRows]) -> StackRows:
+    check()  # cached rows too: a run must not mix cached rows with rows that changed on disk
     with _lock:
-        known = _opened.get(key)
-        if known is not None:
-            _opened.move_to_end(key)
-            return known
+        cached = _cache.get(key)
+        if cached is not None:
+            _cache.move_to_end(key)
+            return cached
     rows = read()
-    check()  # nothing came between
+    check()  # nothing changed while the rows were read
     with _lock:
-        _opened[key] = rows
-        held = sum(each.nbytes for each in _opened.values())
-        while held > CACHE_BYTES:
-            held -= _opened.popitem(last=False)[1].nbytes
+        _cache[key] = rows
+        total = sum(entry.nbytes for entry in _cache.values())
+        while total > CACHE_BYTES:
+            total -= _cache.popitem(last=False)[1].nbytes
     return rows
 
 
 _lock = Lock()
-_opened: OrderedDict[tuple, StackRows] = OrderedDict()
+_cache: OrderedDict[tuple, StackRows] = OrderedDict()
 
 
-def _read(silos: Silos, stack: Stack, split: str) -> StackRows:
+def _load_stack(silos: Silos, stack: Stack, split: str) -> StackRows:
     manifest, folder = silos.manifest, Path(silos.folder)
-    owned = [silos.entries(name) for name in stack.clients]
-    counts = [sum(entry.rows[split] for entry in entries) for entries in owned]
+    entries_of = [silos.entries(name) for name in stack.clients]
+    counts = [sum(entry.rows[split] for entry in entries) for entries in entries_of]
     rows = np.zeros(stack.size, np.int64)
     rows[: len(counts)] = counts
     width = max(1, int(rows.max(initial=0)))
     x = np.zeros((stack.size, width, *manifest.shape), np.float32)
     y = np.zeros((stack.size, width), manifest.label_type)
-    for at, entries in enumerate(owned):
+    for index, entries in enumerate(entries_of):
         start = 0
         for entry in entries:
             read_x, read_y = open_client(folder, entry, split)
             stop = start + len(read_y)
-            x[at, start:stop] = _inputs(read_x, silos.scaling)
-            y[at, start:stop] = _targets(read_y, silos.scaling)
+            x[index, start:stop] = _inputs(read_x, silos.scaling)
+            y[index, start:stop] = _targets(read_y, silos.scaling)
             start = stop
     return StackRows(x=x, y=y, rows=rows)
 
 
 def _inputs(x: np.ndarray, scaling: Standardization) -> np.ndarray:
-    """Pixels in [0, 1], other numbers as they are unless scaled: float32."""
+    """Return pixels scaled to [0, 1], or other inputs standardised if `scaling` says so: float32."""
     if x.dtype == np.uint8:
         return np.divide(x, np.float32(255), dtype=np.float32)
-    return scaling.inputs.of(x) if scaling.inputs else x
+    return scaling.inputs.transform(x) if scaling.inputs else x
 
 
 def _targets(y: np.ndarray, scaling: Standardization) -> np.ndarray:
-    return scaling.targets.of(y) if scaling.targets else y
+    return scaling.targets.transform(y) if scaling.targets else y

@@ -1,7 +1,4 @@
-"""The `data` section of params.yaml: where rows come from and how they become clients.
-
-The `data.scheme` section of params.yaml: a record for each step that makes clients, and which steps go together.
-"""
+"""The `data` section of params.yaml: the source, the steps of `data.scheme` that make clients, and the splits."""
 
 from typing import Annotated, Any, Literal
 
@@ -47,7 +44,7 @@ class Column(Section):
 
 
 class PartitionerParams(Section):
-    """A step that deals rows to numbered clients; `within: domain` deals each domain's rows to clients of its own."""
+    """A step that deals rows to numbered clients; `within: domain` gives each domain its own clients."""
 
     clients: int = Field(ge=1, le=param_types.CLIENTS)
     within: Literal["domain"] | None = None
@@ -84,9 +81,9 @@ class Shards(PartitionerParams):
 class Balanced(PartitionerParams):
     """Label skew by degree: `percent` of the rows dealt to all, the others to the group that owns their label.
 
-    `authors_deal` takes rows in the order of the source and leaves out what does not go round, as the code of the
-    selective-averaging paper; `authors_own_test` gives each client the test rows that this code gives it, by digits of its
-    own instead of its group's. Both are of ten classes.
+    `authors_deal` takes rows in the order of the source, and leaves out remainders, as the code of the
+    selective-averaging paper. `authors_own_test` deals test rows as this code does, by digits of each client instead of
+    its group. Both require ten classes.
     """
 
     kind: Literal["balanced"]
@@ -98,10 +95,10 @@ class Balanced(PartitionerParams):
 
 
 class ClassesPerCluster(PartitionerParams):
-    """Label shift by cluster: contiguous blocks of clients see some classes each, and nothing else.
+    """Label shift by cluster: contiguous blocks of clients get the rows of some classes each, and no others.
 
-    `most_rows` leaves out what a client would have beyond that many rows, so that clients of common and of rare classes
-    are of like size.
+    `most_rows` leaves out a client's rows beyond that number, so that clients of common and of rare classes have
+    similar sizes.
     """
 
     kind: Literal["classes_per_cluster"]
@@ -110,7 +107,7 @@ class ClassesPerCluster(PartitionerParams):
 
 
 class OwnPartitioner(Section, Registered):
-    """A step that deals rows to clients, of a plugin file."""
+    """A step from a plugin file that deals rows to clients."""
 
 
 PARTITIONERS = Registry(
@@ -132,37 +129,37 @@ Step = Annotated[Assignment | Change, Field(discriminator="kind")]
 
 
 def assignment_at(steps: tuple[Assignment | OwnPartitioner | Change, ...]) -> int:
-    """The position of the one step that makes clients; UserError unless it comes first, or after `subsample` only."""
-    place = next((at for at, step in enumerate(steps) if not isinstance(step, Subsample)), len(steps))
+    """Return the index of the one step that makes clients; UserError unless it is first, or after `subsample` only."""
+    position = next((index for index, step in enumerate(steps) if not isinstance(step, Subsample)), len(steps))
     kinds = [step.kind for step in steps]
-    if place == len(steps) or not isinstance(steps[place], Assignment | OwnPartitioner):
-        fault = f"begins with {', '.join(f'`{kind}`' for kind in kinds[: place + 1])}" if kinds else "is empty"
-        before = ", and only `subsample` before it" if place else ""
+    if position == len(steps) or not isinstance(steps[position], Assignment | OwnPartitioner):
+        fault = f"begins with {', '.join(f'`{kind}`' for kind in kinds[: position + 1])}" if kinds else "is empty"
+        before = ", and only `subsample` before it" if position else ""
         raise UserError(
             f"params.yaml: data.scheme {fault}, and must begin with a step that makes clients; "
             "put `equal`, `column`, `dirichlet`, `shards`, `balanced`, `quantity` or `classes_per_cluster` first"
             f"{before}."
         )
-    if place and isinstance(steps[place], Column):
+    if position and isinstance(steps[position], Column):
         raise UserError(
             "params.yaml: data.scheme[0] is `subsample` before `column`, whose clients might lose all rows unseen; put it "
             "after `column`, where it thins the same rows."
         )
-    for index, step in enumerate(steps[place + 1 :], start=place + 1):
+    for index, step in enumerate(steps[position + 1 :], start=position + 1):
         if isinstance(step, Assignment | OwnPartitioner):
             raise UserError(
-                f"params.yaml: data.scheme[{index}] is `{step.kind}`, but `{kinds[place]}` has already made the "
+                f"params.yaml: data.scheme[{index}] is `{step.kind}`, but `{kinds[position]}` has already made the "
                 "clients; keep only one of them."
             )
-    return place
+    return position
 
 
 class SplitParams(Section):
-    """Fractions of the rows that are kept out of training, in [0, 1), and whose they are.
+    """Fractions of the rows that are validation and test rows, in [0, 1), and whether clients own them.
 
-    `own` rows are a client's, of its own law. `common` rows are drawn before any are dealt, and no client
-    owns them; with `validation_from: start` common validation rows are not drawn but the first of the source. Where the
-    source marks test (or validation) rows itself, those are taken.
+    `own` rows belong to a client, and follow its distribution. `common` rows are drawn before any are dealt, and no
+    client owns them; with `validation_from: start` common validation rows are the first of the source instead. If the
+    source marks test (or validation) rows itself, its marks are used.
     """
 
     validation: float = Field(ge=0, lt=1)
@@ -188,7 +185,7 @@ class SplitParams(Section):
 
 
 class DataParams(Section):
-    """All that decides the bytes of data/<name>."""
+    """All settings that decide the bytes of data/<name>."""
 
     name: PlainName
     seed: int = Field(ge=0, le=param_types.SEED)
@@ -204,16 +201,15 @@ class DataParams(Section):
         return steps
 
     def recipe(self) -> dict[str, Any]:
-        """What the bytes depend on, as JSON that reads back as these params.
+        """Return the settings that the bytes depend on, as JSON that reads back as these params.
 
-        Without defaults, so that a key added later leaves older versions alone, and without the place of a
-        download.
+        Defaults are left out, so that keys added later do not change older versions; so is the folder of a download.
         """
-        return self.model_dump(mode="json", exclude_defaults=True, exclude=_PLACE)
+        return self.model_dump(mode="json", exclude_defaults=True, exclude=_DOWNLOAD_KEYS)
 
     def in_full(self) -> dict[str, Any]:
-        """The recipe with its defaults."""
-        return self.model_dump(mode="json", exclude=_PLACE)
+        """Return the recipe with its defaults."""
+        return self.model_dump(mode="json", exclude=_DOWNLOAD_KEYS)
 
 
-_PLACE: Any = {"source": {"download_dir": True, "download": True}}
+_DOWNLOAD_KEYS: Any = {"source": {"download_dir": True, "download": True}}

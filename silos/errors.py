@@ -1,28 +1,28 @@
-"""What the screen shows without a traceback, and how a sentence quotes a value."""
+"""The errors that are printed without a traceback, and how messages quote a value."""
 
 from typing import Any
 
 
 class UserError(Exception):
-    """A user's mistake: the message says what was wrong, where (file, key, client), and the way out."""
+    """A user's mistake: the message says what is wrong, where (file, key, client), and how to fix it."""
 
     raised_in = ""
-    """The file of the line that raised it inside a step: the traceback does not travel between processes."""
+    """The file of the line that raised it inside a task: tracebacks do not cross process borders."""
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows of it: IPython asks."""
+        """Return the lines that IPython shows instead of a traceback."""
         return [f"{type(self).__name__}: {self}"]
 
 
 class DivergedError(UserError):
-    """Training left the numbers, of which a step needs finite ones: other runs may not."""
+    """Training diverged to values that are not finite; other runs of a comparison go on."""
 
 
 class RefusalError(UserError):
-    """What a client answers where it may not tell: the message names the client, the reason and the way out."""
+    """A client refuses to report: the message names the client, the reason and a way out."""
 
 
 def shown(value: Any, most: int = 80) -> str:
-    """A value as a sentence quotes it, without the middle of one that would fill the screen; text as it is written."""
+    """Quote a value in a message, without the middle of long ones; text is quoted as written."""
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= most else f"{text[: most // 2]}…{text[-most // 4 :]}"

@@ -1,7 +1,4 @@
-"""The largest numbers that params take: beyond them nothing ends or fits, and nobody means them.
-
-Names that become a part of a path, and text that never does.
-"""
+"""Limits of numbers in params, beyond which no run ends or fits; and names that become parts of paths."""
 
 import hashlib
 import re
@@ -14,65 +11,65 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from silos.errors import UserError
 
-SEED = 2**63 - 1  # what databases and JSON's readers hold
-TIMES = 10**9  # rounds, epochs, rows of one client: loops end, products stay below 2^63
+SEED = 2**63 - 1  # the range of databases and JSON readers
+TIMES = 10**9  # rounds, epochs, rows of one client: loops end, and products stay below 2^63
 CLIENTS = 10**7
 SIDE = 10_000  # pixels
-WIDTH = 10**7  # numbers that a layer gives
+WIDTH = 10**7  # outputs of a layer
 CHANNELS = 10**5
 LAYERS = 100
-COPIES = 1_000  # networks beside each other
+COPIES = 1_000  # networks of an ensemble
 PASSES = 10**5
-MAX_REAL = 1e9  # rates, weights, deviations: their squares and products stay numbers in float32
-VALUE = 3.4e38  # of a row: float32 holds it
-EPSILON = 0.01  # of differential privacy, the least: with less, noise is many times the rows that anybody has
-SMALLEST = 1e-9  # of what is divided by
+MAX_REAL = 1e9  # rates, weights, deviations: squares and products stay finite in float32
+VALUE = 3.4e38  # of a row: within the range of float32
+EPSILON = 0.01  # the least of differential privacy: with less, noise exceeds realistic row counts many times
+SMALLEST = 1e-9  # of a divisor
 TURN = 3600.0  # degrees
 
 
-MOST = 100  # characters; a run's folder is called by up to three names, and a file system takes 255 bytes
+MAX_NAME_LENGTH = 100  # characters; a run's folder name has up to three names, and file systems allow 255 bytes
 NOT_PLAIN = (
-    f"is not a plain name; use at most {MOST} letters, digits, dots, dashes and underscores, "
+    f"is not a plain name; use at most {MAX_NAME_LENGTH} letters, digits, dots, dashes and underscores, "
     "with a letter or digit first"
 )
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class PlainText:
-    """Marks text in a section of params that is compared or shown: nothing is opened, run or called by it.
+    """Marks text in params that is only compared or shown: no file is opened, run or called by it.
 
     Text without the mark may be code, a path or an address (flows/config/override_policy.py).
     """
 
 
 def is_plain(name: str) -> bool:
-    """Whether it is a name only, whatever folder it is put into."""
-    return len(name) <= MOST and _PLAIN.fullmatch(name) is not None
+    """Return whether the text is a plain name, which stays inside any folder that it is joined to."""
+    return len(name) <= MAX_NAME_LENGTH and _PLAIN.fullmatch(name) is not None
 
 
 def plain(name: str, what: str) -> str:
-    """The name as it is; UserError unless it is a name only."""
+    """Return the name; UserError unless it is plain."""
     if not is_plain(name):
         raise UserError(f"{what} {name!r} {NOT_PLAIN}.")
     return name
 
 
 def checked(name: str) -> str:
-    """The same inside of a record that pydantic checks: a ValueError."""
+    """Return the name; ValueError unless it is plain, for use in pydantic validators."""
     if not is_plain(name):
         raise ValueError(f"{name!r} {NOT_PLAIN}")
     return name
 
 
 def file_names(clients: Sequence[str], taken: Sequence[str]) -> list[str]:
-    """A safe file name for each client: its own if that is safe, else a readable form with a short hash; none of `taken`."""
-    # some file systems hold A and a for one name
+    """Return a safe, unique file name for each client, none of `taken`; unsafe names are shortened and hashed."""
+    # some file systems do not distinguish A and a
     folded = Counter([*(name.casefold() for name in clients), *(Path(file).stem for file in taken)])
-    return [f"{_slug(name, alone=folded[name.casefold()] == 1)}.safetensors" for name in clients]
+    return [f"{_file_stem(name, unique=folded[name.casefold()] == 1)}.safetensors" for name in clients]
 
 
 def _as_text(value: Any) -> Any:
-    """Whole numbers as text: class 3 is written 3 or "3"."""
+    """Convert integers to text: class 3 may be written as 3 or "3"."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -81,8 +78,8 @@ Name = Annotated[str, BeforeValidator(_as_text), Field(min_length=1), PlainText(
 Names = Annotated[tuple[Name, ...], Field(min_length=1)]
 
 
-def _slug(name: str, alone: bool) -> str:
+def _file_stem(name: str, unique: bool) -> str:
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".")[:80]
-    if slug == name and alone:
+    if slug == name and unique:
         return slug
     return f"{slug}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -17,22 +17,25 @@ from pydantic import (
 from silos.param_types import Name
 from silos.sources.source_params import Fill, Number, Section, one_fault
 
-LONGEST = 1000  # letters: names become files, metrics and headings
+MAX_TEXT_LENGTH = 1000  # characters: names become files, metrics and headings
 
 
-def first_fault(names: np.ndarray) -> tuple[int, str] | None:
-    """The number of the first name that cannot be one, and what is wrong with it; None if all can. names: (n,) str."""
+def find_invalid_name(names: np.ndarray) -> tuple[int, str] | None:
+    """Return the index of the first invalid name and its fault; None if all are valid. names: (n,) str."""
     if not len(names):
         return None
-    # text of NumPy's may hold any 32 bits, of which Python makes no letter
-    letters = np.ascontiguousarray(names).view(f"{names.dtype.byteorder}u4").reshape(len(names), -1)
-    halves = ((letters >= 0xD800) & (letters < 0xE000) | (letters > 0x10FFFF)).any(axis=1)
-    if halves.any():
-        return int(halves.argmax()), "holds half a character, which is no text; write it anew"
+    # NumPy's text may hold any 32 bits, also ones that are no character
+    code_points = np.ascontiguousarray(names).view(f"{names.dtype.byteorder}u4").reshape(len(names), -1)
+    invalid = ((code_points >= 0xD800) & (code_points < 0xE000) | (code_points > 0x10FFFF)).any(axis=1)
+    if invalid.any():
+        return int(invalid.argmax()), "holds half a character, which is no text; write it anew"
     lengths = np.char.str_len(names)
-    if (lengths > LONGEST).any():
-        at = int((lengths > LONGEST).argmax())
-        return at, f"has {lengths[at]} characters, and a name has {LONGEST} at most; give it a shorter one"
+    if (lengths > MAX_TEXT_LENGTH).any():
+        index = int((lengths > MAX_TEXT_LENGTH).argmax())
+        return (
+            index,
+            f"has {lengths[index]} characters, and a name has {MAX_TEXT_LENGTH} at most; give it a shorter one",
+        )
     return None
 
 
@@ -47,7 +50,7 @@ class Feature(Section):
     and 1 is made from, where its own name may mislead: the name of the column holds an equals sign or ends in ` is missing`.
     """
 
-    name: Annotated[Name, Field(max_length=LONGEST)]
+    name: Annotated[Name, Field(max_length=MAX_TEXT_LENGTH)]
     kind: Literal["numeric", "categorical"] = "numeric"
     categories: tuple[Number, ...] = ()
     low: Number | None = None
@@ -59,11 +62,11 @@ class Feature(Section):
 
     @property
     def fill(self) -> float | Literal["mean"] | None:
-        """What stands in x for a missing value; None where none may be missing."""
+        """Return the value that replaces a missing value in x; None if no value may be missing."""
         return self.missing.fill if isinstance(self.missing, Fill) else None
 
     def outside(self, values: np.ndarray) -> np.ndarray:
-        """Which values lie outside of the bounds, or in none of the categories: (rows,) bool. values: (rows,) float32."""
+        """Return which values lie outside the bounds, or in no category: (rows,) bool. values: (rows,) float32."""
         if self.categories:
             return ~np.isin(values, np.array(self.categories, np.float32))
         if self.low is None or self.high is None:
@@ -71,7 +74,7 @@ class Feature(Section):
         return (values < np.float32(self.low)) | (values > np.float32(self.high))
 
     def written(self) -> dict[str, Any]:
-        """As JSON, without defaults, so that a key added later leaves older schemas alone."""
+        """Return the JSON without defaults, so that keys added later do not change older schemas."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
     @model_validator(mode="after")
@@ -85,55 +88,55 @@ class Feature(Section):
         if (self.low, self.high) != (None, None):
             raise ValueError(f"{self.name!r} is categorical, and low and high bound a numeric one; drop them")
         single = [float(np.float32(value)) for value in self.categories]
-        for at, value in enumerate(single):
-            if value in single[:at]:
+        for index, value in enumerate(single):
+            if value in single[:index]:
                 raise ValueError(f"{self.name!r} has the category {value:g} twice; list each value once")
         return self
 
     @model_validator(mode="after")
     def _has_bounds_in_order(self) -> "Feature":
         if (self.low is None) != (self.high is None):
-            there, absent = ("low", "high") if self.high is None else ("high", "low")
-            raise ValueError(f"{self.name!r} has {there} and no {absent}; give both bounds or none")
+            present, absent = ("low", "high") if self.high is None else ("high", "low")
+            raise ValueError(f"{self.name!r} has {present} and no {absent}; give both bounds or none")
         if self.low is not None and self.high is not None and not np.float32(self.low) < np.float32(self.high):
             raise ValueError(f"{self.name!r} has low {self.low:g} and high {self.high:g}; low must be below high")
         return self
 
 
-def twice(names: Sequence[str]) -> str | None:
-    """The end of a sentence about the first name that is there twice, after the features' place; None if there is none."""
-    places: dict[str, int] = {}
-    for at, name in enumerate(names):
-        if places.setdefault(name, at) != at:
-            return f"the name {name!r} stands for columns {places[name]} and {at}; give each a name of its own"
+def describe_duplicate(names: Sequence[str]) -> str | None:
+    """Return the end of a sentence about the first duplicate name; None if all names differ."""
+    indices: dict[str, int] = {}
+    for index, name in enumerate(names):
+        if indices.setdefault(name, index) != index:
+            return f"the name {name!r} stands for columns {indices[name]} and {index}; give each a name of its own"
     return None
 
 
-def _named_apart(features: tuple[Feature, ...]) -> tuple[Feature, ...]:
-    fault = twice([feature.name for feature in features])
+def _check_distinct_names(features: tuple[Feature, ...]) -> tuple[Feature, ...]:
+    fault = describe_duplicate([feature.name for feature in features])
     if fault:
         raise ValueError(fault)
     return features
 
 
-Features = Annotated[tuple[Feature, ...], AfterValidator(_named_apart)]
+Features = Annotated[tuple[Feature, ...], AfterValidator(_check_distinct_names)]
 
 
-def unnamed(count: int) -> tuple[Feature, ...]:
-    """The features of a table of which nothing is said: x0, x1 ..., numeric, without bounds."""
-    return tuple(Feature(name=f"x{at}") for at in range(count))
+def default_features(count: int) -> tuple[Feature, ...]:
+    """Return the features of a table without a declaration: x0, x1 ..., numeric, without bounds."""
+    return tuple(Feature(name=f"x{index}") for index in range(count))
 
 
 def is_table(shape: Sequence[int], dtype: str | np.dtype) -> bool:
-    """Whether rows of this shape are columns of a table, of which each is a feature; else they are pictures."""
+    """Return whether rows of this shape are columns of a table, one a feature; else they are pictures."""
     return len(shape) == 1 and dtype != "uint8"
 
 
 @dataclass(frozen=True)
 class Schema:
-    """What clients and server must agree on: a row's shape and type, its features, and what it is labelled with.
+    """The agreement of clients and server: a row's shape and type, its features, classes and task.
 
-    `features` has one entry a column of a flat table, and is empty of pictures.
+    `features` has one entry for each column of a flat table, and is empty for pictures.
     """
 
     features: tuple[Feature, ...]
@@ -144,12 +147,12 @@ class Schema:
 
     @cached_property
     def id(self) -> str:
-        """Sixteen hexadecimal digits that differ wherever two schemas do."""
-        held = {
+        """Return sixteen hexadecimal digits that differ wherever two schemas do."""
+        content = {
             "features": [feature.written() for feature in self.features],
             "classes": self.classes,
             "task": self.task,
             "shape": self.shape,
             "dtype": self.dtype,
         }
-        return hashlib.sha256(json.dumps(held, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]

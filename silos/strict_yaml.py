@@ -1,10 +1,9 @@
-"""YAML as people write it, for every file and value of theirs that is read: text, numbers, lists and sections.
+"""Strict reading of YAML that users write: text, numbers, lists and sections.
 
-What only a mistake or a joke holds is refused with its line: a key that is there twice or is no text, tags, aliases that
-multiply, thousands of lists inside each other, numbers that no machine reads. Dates are text, and so are all keys, and
-what YAML 1.1 alone reads as a number: 010 is no 8 (where a number is asked for, it is 10), and 1:30 no 90.
-
-True and false are no numbers, though pydantic takes true for 1.
+Content that only a mistake or an attack produces is refused with its line: duplicate keys, keys that are not text,
+tags, multiplying aliases, thousands of nested lists, and unreadable numbers. Dates and all keys are read as text, and
+so are the numbers of YAML 1.1 alone. 010 is text and not 8 (where a number is expected, it is 10), and 1:30 is not 90.
+True and false are not numbers, though pydantic accepts true for 1.
 """
 
 import re
@@ -17,14 +16,14 @@ from pydantic_core import InitErrorDetails
 
 from silos.errors import shown
 
-MOST = 100_000  # values, counting what aliases repeat: published tables have some thousands
-DEEPEST = 50  # lists and sections inside each other
-LONGEST = 100  # characters of a number, so that every whole one also fits a float
+MAX_VALUES = 100_000  # values, counting repetitions by aliases; published tables have some thousands
+MAX_DEPTH = 50  # nested lists and sections
+MAX_NUMBER_LENGTH = 100  # characters of a number, so that every integer also fits a float
 
 _TAG = "tag:yaml.org,2002:"
 _KINDS = {"null": "nothing", "bool": "true or false", "int": "a whole number", "float": "a number"}
 _READ = {_TAG + name for name in (*_KINDS, "str", "seq", "map")}
-_OLD = re.compile("[-+]?0[0-7_]+|.*:.*")  # octal, and in powers of sixty
+_YAML_1_1_NUMBER = re.compile("[-+]?0[0-7_]+|.*:.*")  # octal and sexagesimal numbers of YAML 1.1
 _NUMBERS = (_TAG + "int", _TAG + "float")
 _MERGE = _TAG + "merge"
 _RESOLVERS = {
@@ -34,11 +33,11 @@ _RESOLVERS = {
 
 
 class NotYamlError(ValueError):
-    """Line, column and what was found there, as the end of a sentence."""
+    """The text is not valid: line, column and the problem there, as the end of a sentence."""
 
 
 def load(text: str | bytes) -> Any:
-    """Null, bools, numbers, text, lists, and dicts with text for keys; NotYamlError for anything else."""
+    """Read null, bools, numbers, text, lists, and dicts with text keys; NotYamlError for anything else."""
     try:
         return yaml.load(text, _Strict)
     except yaml.MarkedYAMLError as error:
@@ -48,29 +47,29 @@ def load(text: str | bytes) -> Any:
             f"line {mark.line + 1}, column {mark.column + 1}: {error.problem or error.context}"
         ) from None
     except yaml.reader.ReaderError as error:
-        raise NotYamlError(f"{_place(text, error.position)}: {error.reason}") from None
+        raise NotYamlError(f"{_position_text(text, error.position)}: {error.reason}") from None
 
 
-def _place(text: str | bytes, position: int) -> str:
+def _position_text(text: str | bytes, position: int) -> str:
     before = text[:position] if isinstance(text, str) else text[:position].decode("utf-8", "replace")
     return f"line {before.count(chr(10)) + 1}, column {position - before.rfind(chr(10))}"
 
 
 class _Strict(yaml.SafeLoader):
-    """Looks at every node as it is composed, before aliases and merged sections are laid out."""
+    """Check every node as it is composed, before aliases and merged sections are expanded."""
 
     def __init__(self, stream: str | bytes) -> None:
         super().__init__(stream)
         self.yaml_implicit_resolvers = _RESOLVERS
         self._depth = self._values = 0
-        self._sizes: dict[int, int] = {}  # of nodes, with all that they hold
+        self._sizes: dict[int, int] = {}  # values in each node, with everything inside it
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()
         start, alias = event.start_mark, isinstance(event, yaml.AliasEvent)
         before, self._depth = self._values, self._depth + 1
-        if self._depth > DEEPEST:
-            raise _problem(f"more than {DEEPEST} lists and sections inside each other", start)
+        if self._depth > MAX_DEPTH:
+            raise _problem(f"more than {MAX_DEPTH} lists and sections inside each other", start)
         node = super().compose_node(parent, index)
         assert node is not None
         if alias and id(node) not in self._sizes:
@@ -78,9 +77,9 @@ class _Strict(yaml.SafeLoader):
         self._values += self._sizes[id(node)] if alias else 1
         self._sizes.setdefault(id(node), self._values - before)
         self._depth -= 1
-        if self._values > MOST:
-            raise _problem(f"more than {MOST:,} values, counting what aliases repeat", start)
-        if node.tag in _NUMBERS and isinstance(node, yaml.ScalarNode) and _OLD.fullmatch(node.value):
+        if self._values > MAX_VALUES:
+            raise _problem(f"more than {MAX_VALUES:,} values, counting what aliases repeat", start)
+        if node.tag in _NUMBERS and isinstance(node, yaml.ScalarNode) and _YAML_1_1_NUMBER.fullmatch(node.value):
             node.tag = _TAG + "str"
         if node.tag not in _READ and node.tag != _MERGE:
             tag = node.tag.replace(_TAG, "!!")
@@ -90,20 +89,20 @@ class _Strict(yaml.SafeLoader):
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         seen = set()
-        for at, (key, value) in enumerate(node.value):
+        for index, (key, value) in enumerate(node.value):
             if not isinstance(key, yaml.ScalarNode):
                 raise _problem("a key must be text, and not a list or a section", key.start_mark)
-            # YAML lets the last of two equal keys win; a person who wrote a key twice did not mean that
+            # YAML takes the last of two equal keys, which the user did not intend
             if key.value in seen:
                 raise _problem(f"{shown(key.value)} is there twice", key.start_mark)
             seen.add(key.value)
             if key.tag != _MERGE:
-                node.value[at] = (yaml.ScalarNode(_TAG + "str", key.value, key.start_mark, key.end_mark), value)
+                node.value[index] = (yaml.ScalarNode(_TAG + "str", key.value, key.start_mark, key.end_mark), value)
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
-            if node.tag in _NUMBERS and isinstance(node, yaml.ScalarNode) and len(node.value) > LONGEST:
+            if node.tag in _NUMBERS and isinstance(node, yaml.ScalarNode) and len(node.value) > MAX_NUMBER_LENGTH:
                 raise OverflowError
             return super().construct_object(node, deep)
         except (ValueError, LookupError, ArithmeticError):
@@ -115,36 +114,38 @@ def _problem(message: str, mark: yaml.Mark) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=message, problem_mark=mark)
 
 
-Place = tuple[str | int, ...]
+Location = tuple[str | int, ...]
 
 
-def true_is_no_number(cls: type[BaseModel], raw: Any) -> Any:
-    """For a record's `model_validator`, before it: what was written, if no field of numbers holds true or false."""
-    wrong = []
+def refuse_booleans(cls: type[BaseModel], raw: Any) -> Any:
+    """Refuse true and false in number fields; use it as a `model_validator` with mode `before`."""
+    errors = []
     for name, field in cls.model_fields.items() if isinstance(raw, dict) else ():
-        kinds = set(_kinds(field.annotation))
+        kinds = set(_nested_types(field.annotation))
         if kinds & {int, float} and not kinds & {bool, Any}:
             kind = "int_type" if int in kinds else "float_type"
-            values = _held(raw.get(name), (name,))
-            wrong += [
-                InitErrorDetails(type=kind, loc=at, input=value) for at, value in values if isinstance(value, bool)
+            values = _leaves(raw.get(name), (name,))
+            errors += [
+                InitErrorDetails(type=kind, loc=location, input=value)
+                for location, value in values
+                if isinstance(value, bool)
             ]
-    if wrong:
-        raise ValidationError.from_exception_data(cls.__name__, wrong)
+    if errors:
+        raise ValidationError.from_exception_data(cls.__name__, errors)
     return raw
 
 
-def _kinds(annotation: Any) -> Iterator[Any]:
-    """Every type that a type is made of."""
+def _nested_types(annotation: Any) -> Iterator[Any]:
+    """Yield a type and every type inside it."""
     yield annotation
     for part in get_args(annotation):
-        yield from _kinds(part)
+        yield from _nested_types(part)
 
 
-def _held(value: Any, at: Place) -> Iterator[tuple[Place, Any]]:
-    """Every value that a list or a section holds, with its place."""
+def _leaves(value: Any, location: Location) -> Iterator[tuple[Location, Any]]:
+    """Yield every value in a list or a section, with its location."""
     if isinstance(value, dict | list | tuple):
         for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _held(part, (*at, key))
+            yield from _leaves(part, (*location, key))
     else:
-        yield at, value
+        yield location, value

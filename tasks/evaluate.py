@@ -80,7 +80,7 @@ def _in_units_of_y(measures: Measures, silos: Silos) -> Measures:
     """Squared errors of scaled targets as those of the targets themselves; the loss stays as it is trained on."""
     if silos.scaling.targets is None:
         return measures
-    return {**measures, "squared_error": measures["squared_error"] * silos.scaling.unit**2}
+    return {**measures, "squared_error": measures["squared_error"] * silos.scaling.target_scale**2}
 
 
 def _keep(stack: Stack, measures: Measures, task: Task, private: ClientStore) -> dict[str, str]:

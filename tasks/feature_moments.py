@@ -20,7 +20,7 @@ from models.shift.client_summaries.query import Query
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.privacy.differencing import EVERY, OTHER
-from silos.privacy.ledger import Ledger, Standing
+from silos.privacy.ledger import Ledger, StandInAnswer
 from silos.privacy.privacy_budget import Kind
 from silos.standardizer import Standardizer
 from silos.storage.manifest import Manifest, schema_of
@@ -94,7 +94,7 @@ def _question(manifest: Manifest) -> Query:
 def _told(ledger: Ledger, mine: LocalSummary, question: Query, inputs: bool, targets: bool) -> _Told:
     width = len(question.layout.names)
     wanted = [(INPUTS, question.layout.names, slice(width))] * inputs + [(TARGETS, ("",), slice(width, None))] * targets
-    known = [ledger.known(mine.version, _asked(names), kind) for kind, names, _ in wanted]
+    known = [ledger.recorded_stand_in(mine.version, _asked(names), kind) for kind, names, _ in wanted]
     standing = [one for one in known if one]
     if len(standing) < len(wanted):
         x = np.c_[mine.features(question)[:, :width], mine.y.astype(np.float64)]
@@ -136,13 +136,13 @@ def _standing(
     x: np.ndarray,
     there: np.ndarray,
     hashes: np.ndarray,
-) -> Standing:
+) -> StandInAnswer:
     """x: (rows, columns) of one kind, with their names. Those that miss values stand for rows of their own."""
     whole = there.any(1)
     told = {EVERY: {OTHER: hashes[whole]}}
     for at in np.flatnonzero(np.isnan(x).any(0)).tolist():
         told[names[at]] = {OTHER: hashes[there[:, at]]} if there[:, at].any() else {}
-    return ledger.standing(
+    return ledger.answer_or_stand_in(
         mine.version,
         _asked(names),
         lambda: {"moments": np.array([_moments(x[there[:, at], at]) for at in range(x.shape[1])])},

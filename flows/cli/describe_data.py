@@ -11,7 +11,9 @@ from flows.config.override_policy import as_overrides, settings_between
 from flows.experiment.project import Project, exclusive_data_access
 from silos import data_overview
 from silos.errors import UserError
-from silos.storage.partition_store import ClientEntry, Manifest, open_client, read_manifest
+from silos.storage.client_table import ClientEntry
+from silos.storage.manifest import Manifest, read_manifest
+from silos.storage.partition_store import open_client
 from silos.versioning import dvc_files, history
 from silos.versioning import history as changes
 from tasks.tracking.plots.silo_figure import Examples, draw_silos
@@ -28,7 +30,7 @@ def overview_with_figure(project: Project) -> dict[str, Any]:
         UserError: If the data are not as recorded.
     """
     silos, folder = project.silos, Path(project.silos.folder)
-    entries = data_overview.heterogeneity_of(silos.manifest)
+    entries = data_overview.opened_clients(silos.manifest)
     names = [entry.name for entry in entries]
     silos.check(names)
     overview = {**data_overview.overview(silos.manifest, folder), "data_version": silos.version}
@@ -76,8 +78,8 @@ def log(root: Path) -> dict[str, Any]:
 
 def diff(root: Path, revision: str, to: str | None) -> dict[str, Any]:
     """Return what changed from `revision` to `to`, or to what data.dvc records now."""
-    before = history.find(root, revision)
-    after = history.find(root, to) if to else dvc_files.recorded_version(root)
+    before = history.find_digest(root, revision)
+    after = history.find_digest(root, to) if to else dvc_files.recorded_version(root)
     if after is None:
         raise UserError("data.dvc is missing; `siloflow partition` makes and records data.")
     return {"before": before, "after": after, **changes.diff(root, before, after)}

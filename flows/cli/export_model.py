@@ -16,7 +16,7 @@ from models.preprocessing import RawInputModel
 from models.server_state import ClientStateRefs
 from silos.cohort import Stack
 from silos.errors import UserError, shown
-from silos.sources.tabular.table_reader import columns_of
+from silos.sources.tabular.table_reader import input_columns
 from silos.storage.partition_store import open_client, open_common_rows
 from tasks.execution.load_client_data import load_weights
 from tasks.tracking.exported_files import Format, check_format, write_exported
@@ -54,7 +54,7 @@ def export_model(project: Project, run: str, client: str | None, format: Format,
         "shape": list(manifest.shape),
         "dtype": manifest.dtype,
         "features": [feature.name for feature in manifest.features],
-        "columns": columns_of(manifest, opened.project.params.data),
+        "columns": input_columns(manifest, opened.project.params.data),
         **opened.project.scaling.as_json(),
         "statistics": reads.described(opened.project.silos) if reads else None,
     }

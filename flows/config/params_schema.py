@@ -21,7 +21,7 @@ from silos.data_params import DataParams
 from silos.errors import shown
 from silos.param_types import PlainText
 from silos.plugin_registry import Registered
-from silos.strict_yaml import true_is_no_number
+from silos.strict_yaml import refuse_booleans
 from tasks.tracking.error_messages import has_wrong_port
 
 
@@ -29,7 +29,7 @@ class Section(BaseModel):
     """A part of params.yaml: no unknown keys, no changes after reading."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-    _numbers = model_validator(mode="before")(true_is_no_number)
+    _numbers = model_validator(mode="before")(refuse_booleans)
 
 
 Widths = Annotated[list[Annotated[int, Field(ge=1, le=param_types.WIDTH)]], Field(max_length=param_types.LAYERS)]

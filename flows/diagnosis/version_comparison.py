@@ -21,7 +21,7 @@ from silos.io import locks
 from silos.schema import Schema
 from silos.storage.manifest import read_manifest, schema_of
 from silos.versioning import history
-from silos.versioning.history import files_of, inside, link
+from silos.versioning.history import link_partition, partition_files, version_files
 from tasks.diagnosis.compare_silos import ComparedVersions, compare_versions
 from tasks.diagnosis.report_summary import summaries
 from tasks.execution.task_runner import Runner
@@ -35,9 +35,9 @@ def load_version(project: Project, revision: str) -> Iterator[Silos]:
     version open elsewhere is waited for.
     """
     name = project.params.data.name
-    version = history.find(project.root, revision)
-    files = files_of(project.root, version)
-    hashes = inside(files, name)
+    version = history.find_digest(project.root, revision)
+    files = version_files(project.root, version)
+    hashes = partition_files(files, name)
     if not hashes:
         others = ", ".join(sorted({path.split("/", 1)[0] for path in files if "/" in path}))
         raise UserError(f"params.yaml: data.name is {name}, and {shown(revision)} has {others or 'no data'} only.")
@@ -46,7 +46,7 @@ def load_version(project: Project, revision: str) -> Iterator[Silos]:
         project.root / "runs" / "locks" / place.name, "another `siloflow diagnose --against`", progress.current().say
     )
     with turn, scratch_dir(place) as folder:
-        link(project.root, name, hashes, folder / name)
+        link_partition(project.root, name, hashes, folder / name)
         read_manifest(folder / name, f"data/{name} in {shown(revision)}")
         silos = Silos.open(folder / name, version, hashes)
         fault = _difference(schema_of(silos.manifest), schema_of(project.manifest))

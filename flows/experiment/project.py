@@ -27,9 +27,10 @@ from silos.errors import UserError
 from silos.io import locks
 from silos.io.atomic_io import write_bytes
 from silos.plugin_registry import Registered, bound
-from silos.sources.source_registry import contents
+from silos.sources.source_registry import content_hashes
 from silos.standardizer import NO_STANDARDIZATION, Standardization
-from silos.storage.partition_store import Manifest, write
+from silos.storage.manifest import Manifest
+from silos.storage.partition_store import write
 from silos.versioning import dvc_files, history
 from silos.versioning.data_swap import recover
 from silos.versioning.hashing import code_digest, file_hashes, listing_digest
@@ -265,7 +266,7 @@ class Project:
         data = self.params.data
         steps: list[Any] = [step for step in data.scheme if isinstance(step, Registered)]
         own = [step.entry.digest for step in steps]
-        made_of = [data.recipe(), contents(data.source, self.root), code_digest(), *own]
+        made_of = [data.recipe(), content_hashes(data.source, self.root), code_digest(), *own]
         described = json.dumps(made_of, sort_keys=True)
         folder = self.root / "cache" / "partitions" / hashlib.sha256(described.encode()).hexdigest()[:16]
         record = folder.with_name(f"{folder.name}.version")

@@ -20,7 +20,7 @@ from flows.experiment.plugin_loader import NONE, Plugins
 from flows.methods.round_report import RoundReport
 from flows.plugins import METHODS
 from silos.errors import UserError, shown
-from silos.strict_yaml import true_is_no_number
+from silos.strict_yaml import refuse_booleans
 
 if TYPE_CHECKING:  # types of what a page is given: they import torch, and names of methods are needed before
     from flows.experiment.figure_context import FigureWriter
@@ -36,7 +36,7 @@ class Method(BaseModel, ABC):
     """A frozen record of the method's own section of params.yaml, and the three things a method says."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-    _numbers = model_validator(mode="before")(true_is_no_number)
+    _numbers = model_validator(mode="before")(refuse_booleans)
 
     tested_model: ClassVar[Literal["global", "personal"]] = "global"
     """Whether every client is scored on one model, or on its own."""

@@ -24,8 +24,8 @@ from silos import strict_yaml
 from silos.dataset import Rows, some
 from silos.errors import UserError, shown
 from silos.io.atomic_io import write_bytes
-from silos.param_types import MOST
-from silos.versioning.dvc_files import first_commit, versioned
+from silos.param_types import MAX_NAME_LENGTH
+from silos.versioning.dvc_files import first_commit, init_repositories
 
 TEMPLATES = Path(__file__).parent  # that file is called params.yaml, and is the one of siloflow's checkout
 
@@ -225,7 +225,7 @@ def create_project(folder: Path, file: Path | None, asked: DataOptions) -> dict[
         write_bytes(folder / "prefect.yaml", deployments_text().encode())
         write_bytes(folder / "params.yaml", point_comments_at_commands(text).encode())
         model = load_params(folder).model
-        repositories = versioned(folder)
+        repositories = init_repositories(folder)
         committed = "git" in repositories and first_commit(folder)
     return {
         "folder": str(folder),
@@ -291,7 +291,7 @@ def _as_pattern(name: str) -> str:
 def _plain(data: OwnData) -> str:
     """The file's name as a folder under data/."""
     stem = data.source.path.partition(".")[0]
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-_")[:MOST] or "mine"
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-_")[:MAX_NAME_LENGTH] or "mine"
 
 
 def _read(data: OwnData) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from silos.sources.npz import read_arrays
 from silos.sources.source_params import Folder, Npz, Table
 from silos.sources.source_registry import load_source
 from silos.sources.tabular.column_kinds import ODD_NUMBERS, Column, Conventions
-from silos.sources.tabular.column_selection import fault_of_numbers, is_row_number, must_be_usable
+from silos.sources.tabular.column_selection import check_usable, describe_odd_numbers, is_row_number
 from silos.sources.tabular.number_parser import Censored, Decimal
 from silos.sources.tabular.table_reader import ENDINGS, TableSample, sample_table
 
@@ -145,14 +145,14 @@ def _table(file: Path, asked: DataOptions) -> OwnData:
         and len(column.used) > max(_FEW, seen.rows // _ROWS_OF_A_CLASS)
     ):
         raise UserError(
-            f"{seen.name}: the label {shown(repr(label))} {fault_of_numbers(seen, column)}, or give --task classification. "
-            "Here `decimal` and `censored` are the options --decimal and --censored."
+            f"{seen.name}: the label {shown(repr(label))} {describe_odd_numbers(seen, column)}, or give --task "
+            "classification. Here `decimal` and `censored` are the options --decimal and --censored."
         )
     numbers = column.per_row()[~column.missing] if column.kind == "number" else np.array(["a text"])
     task, why_task = _task(asked, numbers)
     roles = [column for column in seen.columns if column.name in (label, client)]
     features = [column for column in seen.columns if column not in roles and not is_row_number(column, seen.rows)]
-    odd = {column.name: fault_of_numbers(seen, column) for column in features if column.kind in ODD_NUMBERS}
+    odd = {column.name: describe_odd_numbers(seen, column) for column in features if column.kind in ODD_NUMBERS}
     useless = {c.name: why for c in features if c.name not in odd and (why := _useless(seen, c))}
     left_out = [column.name for column in features if column.name in odd or column.name in useless]
     missing, why_missing = _missing(seen.rows, roles, [c for c in features if c.name not in left_out])
@@ -229,7 +229,7 @@ def _useless(seen: TableSample, column: Column) -> str:
     if is_key and len(column.values) == seen.rows:
         return "another in each row"
     try:
-        must_be_usable(seen, column, listed=False)
+        check_usable(seen, column, listed=False)
     except UserError:
         return _WHY.get(
             column.kind, f"{len(column.values):,} texts" if column.kind == "text" else "no number that fits"

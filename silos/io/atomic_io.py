@@ -1,4 +1,4 @@
-"""Writing a file, or a folder, so that a kill at any moment leaves the old or the new; and whether one is there at all."""
+"""Atomic writes of files and folders: a kill at any moment leaves the old content or the new."""
 
 import contextlib
 import glob
@@ -11,24 +11,34 @@ from typing import BinaryIO
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is such a file; there is none of a name that no file can have."""
+    """Return whether there is such a file; False for names that no file can have."""
     try:
         return path.is_file()
-    except OSError:  # too long
+    except OSError:  # the name is too long
         return False
 
 
+def file_stamp(path: str | Path) -> tuple[int, int, int, int]:
+    """Return what changes with a file's content: size, modification time, inode and change time; OSError if there is none.
+
+    The change time cannot be set back; it may change without a write.
+    """
+    status = os.stat(path)  # noqa: PTH116 - making a Path would cost as much again
+    return status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns
+
+
 def write_bytes(path: Path, content: bytes, folder_too: bool = True) -> None:
-    """The content, as `writing` has it."""
+    """Write the content as `writing` does."""
     with writing(path, folder_too) as file:
         file.write(content)
 
 
 @contextlib.contextmanager
 def writing(path: Path, folder_too: bool = True) -> Iterator[BinaryIO]:
-    """Temporary file, fsync, rename, fsync of the folder: whole or not at all, also after a power cut.
+    """Open a temporary file; on exit fsync it, rename it, and fsync the folder: all or nothing, even after a power cut.
 
-    Without the last, which `sync_folder` may do for several files, it is there only for as long as there is power.
+    Without the fsync of the folder, which `sync_folder` can do once for several files, the name may be lost in a power
+    cut.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}.tmp")
@@ -40,7 +50,7 @@ def writing(path: Path, folder_too: bool = True) -> Iterator[BinaryIO]:
         temporary.replace(path)
     except BaseException as error:
         with contextlib.suppress(OSError):
-            temporary.unlink()  # on a full disk it would hold the space that the next try needs
+            temporary.unlink()  # on a full disk the next attempt needs the space
         if isinstance(error, OSError) and error.filename in (None, str(temporary)):
             error.filename = str(path)
         raise
@@ -49,15 +59,15 @@ def writing(path: Path, folder_too: bool = True) -> Iterator[BinaryIO]:
 
 
 def unfinished(folder: Path) -> dict[Path, str]:
-    """What a killed process had begun to write in this folder, and the name that it was to have.
+    """Return the temporary files of `writing` in this folder, with the names that they were to get.
 
-    What is being written there now looks the same: the caller knows whose it may be.
+    Files that another process is still writing look the same; the caller must tell them apart.
     """
     return {path: path.name[1:].rsplit(".", 3)[0] for path in folder.glob(".*.tmp")}
 
 
 def sync_folder(folder: Path) -> None:
-    """Returns once a power cut leaves the names of the folder's files as they are."""
+    """Flush the folder to disk, so that the names of its files survive a power cut."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -66,30 +76,30 @@ def sync_folder(folder: Path) -> None:
 
 
 def leftovers(folder: Path) -> tuple[Path, Path]:
-    """The two names used while a folder is written, after undoing what a killed process left under them: new, old."""
+    """Return the names, new and old, for replacing a folder, after cleaning up what a killed process left there."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     restore_moved(folder.parent)
-    home = _outside(folder.parent)
+    home = _staging_folder(folder.parent)
     new, old = (home / f".{folder.parent.name}-{folder.name}.{end}" for end in ("new", "old"))
-    for leftover in (new, old):
-        if leftover.exists():
-            shutil.rmtree(leftover)
+    for path in (new, old):
+        if path.exists():
+            shutil.rmtree(path)
     return new, old
 
 
 def restore_moved(parent: Path) -> None:
-    """Moves each folder of `parent` back that a process moved aside and was killed before the new one was in its place."""
+    """Move back each folder of `parent` that a killed process moved aside and did not replace."""
     prefix = f".{parent.name}-"
-    waiting = _outside(parent).glob(f"{glob.escape(prefix)}*.old") if parent.is_dir() else ()
+    waiting = _staging_folder(parent).glob(f"{glob.escape(prefix)}*.old") if parent.is_dir() else ()
     for old in waiting:
         folder = parent / old.name.removeprefix(prefix).removesuffix(".old")
         if not folder.exists():
-            with contextlib.suppress(FileNotFoundError):  # another process has just moved it
+            with contextlib.suppress(FileNotFoundError):  # another process just moved it
                 old.rename(folder)
 
 
-def _outside(parent: Path) -> Path:
-    """Return where folders of `parent` wait to be moved there: outside, so that the data's version stays the same."""
+def _staging_folder(parent: Path) -> Path:
+    """Return where folders of `parent` wait to be renamed: outside of it, so that the data version stays the same."""
     home = parent.resolve().parent
     same = home.stat().st_dev == parent.stat().st_dev
-    return home if same else parent  # data/ may be a mount of its own, which no rename leaves
+    return home if same else parent  # data/ may be a mount, which no rename crosses

@@ -1,7 +1,7 @@
-"""Who works on data/ and who changes it: any number that work, or one that changes; and locks that one process has.
+"""Locks on data/: many readers or one writer; and locks of single processes.
 
-The locks are the kernel's and go with their process, however it ends. A holder's name lies in a file that the holder locks:
-a name that nobody locks is a dead process's.
+The kernel releases a lock when its process ends, however it ends. A holder's name lies in a file that the holder locks,
+so a file that is not locked is a dead process's.
 """
 
 import fcntl
@@ -18,81 +18,84 @@ from silos.errors import UserError
 Say = Callable[[str], None]
 
 _LOCK = "lock"
-_WORKS, _CHANGES = "works", "changes"
+_READER, _WRITER = "works", "changes"
 _PAUSE = 0.1  # seconds between two tries
 
 
 @contextmanager
 def read_lock(folder: Path, name: str, say: Say) -> Iterator[None]:
-    """Nobody changes data/ meanwhile; who tries to is refused. Waits, and says so, while somebody does. May be nested.
+    """Keep data/ unchanged meanwhile: a writer is refused. Waits for a current writer, and says so. May be nested.
 
-    `folder` is where the locks lie, and `name` is what others are told.
+    `folder` holds the locks, and `name` is shown to other processes.
     """
-    with _named(folder, _WORKS, name), wait_for_writer(folder, say):
+    with _announced(folder, _READER, name), wait_for_writer(folder, say):
         yield
 
 
 @contextmanager
 def wait_for_writer(folder: Path, say: Say) -> Iterator[None]:
-    """The same for a moment: who would change data/ waits for its end."""
+    """Do the same for a moment: a writer waits for its end instead of being refused."""
     with _open(folder) as lock:
-        _wait(lock, fcntl.LOCK_SH, say, lambda: _living(folder, _CHANGES))
+        _acquire(lock, fcntl.LOCK_SH, say, lambda: _active_names(folder, _WRITER))
         yield
 
 
 @contextmanager
 def write_lock(folder: Path, name: str, say: Say) -> Iterator[None]:
-    """Nobody else works on data/, looks at it or changes it meanwhile.
+    """Exclude all others from reading and changing data/.
 
-    Waits, and says so, for another that changes it; UserError, with their names, while somebody works on it.
+    Waits for another writer, and says so.
+
+    Raises:
+        UserError: If others are reading, with their names.
     """
 
     def busy() -> list[str]:
-        _refuse(name, _living(folder, _WORKS))
-        return _living(folder, _CHANGES, own_file)
+        _refuse_if_busy(name, _active_names(folder, _READER))
+        return _active_names(folder, _WRITER, own_file)
 
-    with _named(folder, _CHANGES, name) as own_file, _open(folder) as lock:
-        _wait(lock, fcntl.LOCK_EX, say, busy)
+    with _announced(folder, _WRITER, name) as own_file, _open(folder) as lock:
+        _acquire(lock, fcntl.LOCK_EX, say, busy)
         yield
 
 
 @contextmanager
 def exclusive_lock(folder: Path) -> Iterator[None]:
-    """Only one process works on a run; UserError for the second. The lock goes with the process that holds it."""
+    """Allow only one process to work on a run; UserError for the second."""
     path = folder / ".lock"
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         with path.open("w") as lock:
-            if not _take(lock.fileno(), fcntl.LOCK_EX):
+            if not _try_lock(lock.fileno(), fcntl.LOCK_EX):
                 raise UserError(f"another process is working on {folder}; wait for it, or end it.")
             if path.is_file() and path.stat().st_ino == os.fstat(lock.fileno()).st_ino:
                 yield
                 return
-        # its last holder has thrown the folder away meanwhile, and this lock with it
+        # the last holder deleted the folder meanwhile, and this lock with it
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process works on a run, as `alone` has it."""
+    """Return whether a process works on a run, under `exclusive_lock`."""
     return is_locked(folder / ".lock")
 
 
 def workers(folder: Path) -> list[str]:
-    """All names of those who work on data/ or change it now: a comparison has one of its own, and one of its present run."""
-    return [name for role in (_WORKS, _CHANGES) for names in _held(folder, role).values() for name in names]
+    """Return the names of all readers and writers of data/; a comparison has its own and its current run's."""
+    return [name for role in (_READER, _WRITER) for names in _names_by_process(folder, role).values() for name in names]
 
 
 def hold(path: Path, content: str = "") -> IO[str]:
-    """Create a file that is locked, before any other process can see it, until the returned file is closed.
+    """Create a file that is locked, before other processes can see it, until the returned file is closed.
 
-    Without content it holds what `is_copy` reads.
+    Without content, it stores the inode number that `is_copy` reads.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    unseen = path.with_name(f".{path.name}-{os.getpid()}")
-    file = unseen.open("w", encoding="utf-8")
+    temporary = path.with_name(f".{path.name}-{os.getpid()}")
+    file = temporary.open("w", encoding="utf-8")
     fcntl.flock(file, fcntl.LOCK_EX)
-    file.write(content or _number(file))
+    file.write(content or _inode(file))
     file.flush()
-    unseen.rename(path)
+    temporary.rename(path)
     return file
 
 
@@ -100,52 +103,52 @@ def is_locked(path: Path) -> bool:
     """Return whether a process holds the file, as `hold` made it."""
     try:
         with path.open(encoding="utf-8") as file:
-            return not _take(file.fileno(), fcntl.LOCK_SH)
-    except OSError:  # there is none
+            return not _try_lock(file.fileno(), fcntl.LOCK_SH)
+    except OSError:  # there is no such file
         return False
 
 
 def is_copy(path: Path) -> bool:
-    """Return whether this is a copy of a file that `hold` made, as in a copied folder: no process ever locked it."""
+    """Return whether this is a copy of a file that `hold` created, as in a copied folder, never locked by a process."""
     try:
         with path.open(encoding="utf-8") as file:
-            return file.read() != _number(file)
+            return file.read() != _inode(file)
     except FileNotFoundError:
         return False
 
 
 @contextmanager
 def in_turn(file: Path) -> Iterator[None]:
-    """One process at a time; the others wait, and nobody is told: for what takes a moment. `file` is only the lock."""
+    """Allow one process at a time, for short work; others wait without a message. `file` is only the lock."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _wait(lock: int, kind: int, say: Say, busy: Callable[[], list[str]]) -> None:
-    """Until the lock is ours."""
-    said = False
-    while not _take(lock, kind):
+def _acquire(lock: int, kind: int, say: Say, busy: Callable[[], list[str]]) -> None:
+    """Wait for the lock."""
+    reported = False
+    while not _try_lock(lock, kind):
         names = busy()
-        if names and not said:
+        if names and not reported:
             say(f"waiting for {' and '.join(names)} to end")
-            said = True
+            reported = True
         time.sleep(_PAUSE)
 
 
-def _refuse(name: str, workers: list[str]) -> None:
+def _refuse_if_busy(name: str, workers: list[str]) -> None:
     if workers:
-        some = ", ".join(workers[:3]) + (f" and {len(workers) - 3} more" if len(workers) > 3 else "")
+        names = ", ".join(workers[:3]) + (f" and {len(workers) - 3} more" if len(workers) > 3 else "")
         raise UserError(
-            f"{name} would change data/ under {some}, at work on it now; wait for the end, or stop that: --resume goes on "
+            f"{name} would change data/ under {names}, at work on it now; wait for the end, or stop that: --resume goes on "
             "later, on the version of data/ that it began with."
         )
 
 
 @contextmanager
-def _named(folder: Path, role: str, name: str) -> Iterator[Path]:
-    """A file with the holder's name, locked before anybody can see it, gone in the end."""
+def _announced(folder: Path, role: str, name: str) -> Iterator[Path]:
+    """Hold a file with the holder's name, locked before other processes can see it, and delete it on exit."""
     path = folder / f"{role}-{os.getpid()}-{secrets.token_hex(4)}"
     with hold(path, name):
         try:
@@ -154,25 +157,25 @@ def _named(folder: Path, role: str, name: str) -> Iterator[Path]:
             path.unlink(missing_ok=True)
 
 
-def _living(folder: Path, role: str, own_file: Path | None = None) -> list[str]:
-    """The names of the processes in this role, each one's longest, but for `own_file`."""
-    return [max(names, key=len) for names in _held(folder, role, own_file).values()]
+def _active_names(folder: Path, role: str, excluded: Path | None = None) -> list[str]:
+    """Return the longest name of each process in this role, without `own_file`."""
+    return [max(names, key=len) for names in _names_by_process(folder, role, excluded).values()]
 
 
-def _held(folder: Path, role: str, own_file: Path | None = None) -> dict[str, list[str]]:
-    """Process to its names in this role, but for `own_file`; what dead ones left is cleaned up."""
+def _names_by_process(folder: Path, role: str, excluded: Path | None = None) -> dict[str, list[str]]:
+    """Return the names of each process in this role, without `own_file`; delete files of dead processes."""
     names: dict[str, list[str]] = {}
     for path in sorted(folder.glob(f"{role}-*")):
-        if path == own_file:
+        if path == excluded:
             continue
         try:
             with path.open(encoding="utf-8") as file:
-                if _take(file.fileno(), fcntl.LOCK_SH):
+                if _try_lock(file.fileno(), fcntl.LOCK_SH):
                     path.unlink(missing_ok=True)
                 else:
                     names.setdefault(path.name.split("-")[1], []).append(file.read())
         except FileNotFoundError:
-            continue  # it ended just now
+            continue  # the process just ended
     return names
 
 
@@ -183,12 +186,12 @@ def _open(folder: Path) -> Iterator[int]:
         yield file.fileno()
 
 
-def _number(file: IO[str]) -> str:
-    """Return the number of the inode, which a file keeps when it is moved within its file system."""
+def _inode(file: IO[str]) -> str:
+    """Return the inode number, which a file keeps when it is moved within its file system."""
     return str(os.fstat(file.fileno()).st_ino)
 
 
-def _take(file: int, kind: int) -> bool:
+def _try_lock(file: int, kind: int) -> bool:
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -25,16 +25,16 @@ def keep_loopback_direct() -> dict[str, str]:
     error for SOCKS without the package `socksio`, for any scheme that it does not know, and for an address or a host
     that it cannot parse.
     """
-    wanted = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-    hosts = [host.strip() for host in wanted.split(",")]
+    value = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    hosts = [host.strip() for host in value.split(",")]
     if "*" in hosts:
-        hosts = ["*"]  # urllib and requests know it only on its own
+        hosts = ["*"]  # urllib and requests accept it only alone
     else:
         hosts = [_PORT.sub(r"\1", host) for host in hosts if host]
         hosts = [host for host in hosts if host.isascii() and (host.count(":") < 2 or _is_address(host))]
         hosts += [host for host in LOOPBACK if host not in hosts]
     os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(hosts)
-    names = [name for name in os.environ if name.lower() in _PROXIES and not _works(os.environ[name])]
+    names = [name for name in os.environ if name.lower() in _PROXIES and not _is_usable(os.environ[name])]
     removed = {name: os.environ.pop(name) for name in names}
     _removed.update(removed)
     return removed
@@ -42,7 +42,7 @@ def keep_loopback_direct() -> dict[str, str]:
 
 @contextmanager
 def loopback_direct() -> Iterator[None]:
-    """Call `keep_loopback_direct`, and put the removed proxies back afterwards: the process is not ours alone."""
+    """Call `keep_loopback_direct`, and restore the removed proxies on exit: other code shares the process."""
     removed = keep_loopback_direct()
     try:
         yield
@@ -71,7 +71,7 @@ def must_be_reachable(address: str) -> None:
             )
 
 
-def _works(proxy: str) -> bool:
+def _is_usable(proxy: str) -> bool:
     if not proxy:  # no proxy, although another variable names one
         return True
     if not _is_url(proxy):

@@ -1,1 +1,1 @@
-"""How rows become clients."""
+"""The steps that make clients of rows."""

@@ -1,35 +1,35 @@
-"""Steps that make clients by label: each class goes to some clients more than to others."""
+"""Steps that make clients by label: some clients get more of a class than others."""
 
 import numpy as np
 
 from silos.data_params import Balanced, ClassesPerCluster, Dirichlet, Shards
-from silos.dataset import ATTEMPTS, At, Rows, blocks, class_codes
-from silos.partitioners.iid_partitioners import Owners, by_share, dirichlet_shares, enough_rows
+from silos.dataset import ATTEMPTS, At, Rows, class_codes, contiguous_blocks
+from silos.partitioners.iid_partitioners import Owners, check_enough_rows, dirichlet_shares, owners_by_share
 
-_CUTS = {"paper": ((0, 1, 2, 3), (4, 5, 6), (7, 8, 9)), "code": ((0, 1, 2), (3, 4, 5), (6, 7, 8, 9))}
+_DIGIT_GROUPS = {"paper": ((0, 1, 2, 3), (4, 5, 6), (7, 8, 9)), "code": ((0, 1, 2), (3, 4, 5), (6, 7, 8, 9))}
 
 
 def dirichlet(step: Dirichlet, rows: Rows, at: At) -> Owners:
-    """Each class shared among the clients by a draw from Dirichlet(alpha, ..., alpha), the same in every split.
+    """Share each class among the clients by a draw from Dirichlet(alpha, ..., alpha), the same in every split.
 
-    Drawn anew, up to ATTEMPTS times, until every client has min_rows to train on (before data.split keeps some
-    of them out). Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution" (2019); per class
-    as in Yurochkin et al. (2019).
+    The draw is repeated, up to ATTEMPTS times, until every client has min_rows training rows (before data.split takes
+    validation and test rows). Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution" (2019); per
+    class as in Yurochkin et al. (2019).
     """
-    _has_classes(rows, at)
-    enough_rows(rows, step.clients, step.min_rows, at)
+    _check_has_classes(rows, at)
+    check_enough_rows(rows, step.clients, step.min_rows, at)
     rng = at.stream()
-    train, *others = rows.parts()
+    train, *others = rows.split_indices()
     members = _by_class(rows, train)
     for _ in range(ATTEMPTS):
         owner = np.empty(len(rows.y), np.int64)
         shares = []
         for of_class in members:
             shares.append(dirichlet_shares(rng, step.alpha, step.clients))
-            owner[rng.permutation(of_class)] = by_share(len(of_class), shares[-1])
+            owner[rng.permutation(of_class)] = owners_by_share(len(of_class), shares[-1])
         if np.bincount(owner[train], minlength=step.clients).min() >= step.min_rows:
-            for part in others:
-                _same_shares(owner, _by_class(rows, part), shares, rng)
+            for indices in others:
+                _deal_by_share(owner, _by_class(rows, indices), shares, rng)
             return Owners.counted(owner, step.clients)
     raise at.error(
         f"found no partition in {ATTEMPTS} draws that gives each of {step.clients} clients "
@@ -38,14 +38,14 @@ def dirichlet(step: Dirichlet, rows: Rows, at: At) -> Owners:
 
 
 def shards(step: Shards, rows: Rows, at: At) -> Owners:
-    """Rows sorted by label and cut into clients * shards_per_client shards, dealt at random.
+    """Sort rows by label, cut them into clients * shards_per_client shards, and deal the shards at random.
 
-    Shards differ by one row at most. The source's test rows are dealt class by class, in the shares in which the
-    clients hold the training rows of the class. McMahan et al., "Communication-Efficient Learning of Deep
-    Networks from Decentralized Data" (2017), section 3: 100 clients with two shards of 300 digits.
+    Shard sizes differ by at most one row. Test rows of the source are dealt class by class, in the clients' shares of
+    the class's training rows. McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized
+    Data" (2017), section 3: 100 clients with two shards of 300 digits.
     """
-    _has_classes(rows, at)
-    train, *others = rows.parts()
+    _check_has_classes(rows, at)
+    train, *others = rows.split_indices()
     count = step.clients * step.shards_per_client
     if count > len(train):
         raise at.error(
@@ -59,67 +59,72 @@ def shards(step: Shards, rows: Rows, at: At) -> Owners:
     owner = np.empty(len(rows.y), np.int64)
     for holder, shard in zip(holders, np.array_split(order, count), strict=True):
         owner[shard] = holder
-    _as_in_training(owner, rows, train, others, step.clients, rng)
+    _deal_like_training(owner, rows, train, others, step.clients, rng)
     return Owners.counted(owner, step.clients)
 
 
 def balanced(step: Balanced, rows: Rows, at: At) -> Owners:
-    """`percent` of the rows dealt to all clients, the others to the clients of the group that owns their label.
+    """Deal `percent` of the rows to all clients, and the others to the clients of the group that owns their label.
 
-    In a random order, the first floor(n * percent / 100) rows are dealt one by one to all clients and the others
-    one by one to their group's; every split is dealt so. Clients belong to groups in contiguous blocks, which are their
-    laws. Groups `paper` and `code` are the two cuts of ten digits in the text and the code of the selective-averaging paper.
+    Rows are dealt one by one in a random order, each split separately: the first floor(n * percent / 100) to all
+    clients, the others to their group's clients. Groups are contiguous blocks of clients, which name the domains.
+    Groups `paper` and `code` are the two partitions of ten digits in the text and the code of the selective-averaging
+    paper.
 
-    `authors_deal` keeps the order of the source. Of the first floor(n * percent / 100) rows it then deals as many as give
-    every client equally many; those that are left of them shift the others, whose last are left out in their place.
+    `authors_deal` keeps the order of the source. Of the first floor(n * percent / 100) rows, it deals as many as give
+    every client the same number. The remaining rows shift the rows for the groups, and the last rows are left out
+    instead.
     """
-    _has_classes(rows, at)
-    enough_rows(rows, step.clients, 1, at)
+    _check_has_classes(rows, at)
+    check_enough_rows(rows, step.clients, 1, at)
     groups = _groups(step, rows, at)
     if step.clients < len(groups):
         raise at.error(f"has {len(groups)} groups for {step.clients} clients; give each group a client.")
     rng = at.stream()
-    block = np.array(blocks(step.clients, len(groups)))
+    block = np.array(contiguous_blocks(step.clients, len(groups)))
     by_group = [(codes, np.flatnonzero(block == index)) for index, codes in enumerate(groups)]
-    own = {"test": _digits_by_client(step, rows, at)} if step.authors_own_test else {}
+    owners_by_split = {"test": _author_test_owners(step, rows, at)} if step.authors_own_test else {}
     owner = np.full(len(rows.y), -1, np.int64)
-    for part in rows.parts():
-        order = part if step.authors_deal else rng.permutation(part)
-        to_all = int(len(part) * step.percent / 100)
+    for indices in rows.split_indices():
+        order = indices if step.authors_deal else rng.permutation(indices)
+        to_all = int(len(indices) * step.percent / 100)
         dealt = to_all // step.clients * step.clients if step.authors_deal else to_all
         owner[order[:dealt]] = np.arange(dealt) % step.clients
-        split = "train" if rows.split is None else str(rows.split[part[0]])
-        _to_owners_of_labels(owner, order[dealt : dealt + len(part) - to_all], own.get(split, by_group), rows, at)
-    laws = [f"set{index}" for index in block] if step.percent < 100 else None  # all alike where all is dealt to all
-    return Owners.counted(owner, step.clients, laws, _uneven(np.bincount(block), at))
+        split = "train" if rows.split is None else str(rows.split[indices[0]])
+        _deal_by_label(
+            owner, order[dealt : dealt + len(indices) - to_all], owners_by_split.get(split, by_group), rows, at
+        )
+    # clients do not differ if all rows are dealt to all
+    labels = [f"set{index}" for index in block] if step.percent < 100 else None
+    return Owners.counted(owner, step.clients, labels, _uneven_group_notes(np.bincount(block), at))
 
 
 def classes_per_cluster(step: ClassesPerCluster, rows: Rows, at: At) -> Owners:
-    """Clients in contiguous blocks, one a cluster; a cluster's rows are those of its classes, dealt equally.
+    """Deal each cluster's classes equally to its clients; clusters are contiguous blocks of clients.
 
-    A class of several clusters is shared equally by them. Left out are the rows of a class of none, and of each split of
-    the source what a client would have beyond `most_rows`. Experiment E1 of the conditioning papers; with `merge_labels`
-    after it, its subclasses E2a.
+    A class of several clusters is shared equally by them. Rows of a class in no cluster are left out, and, in each
+    split of the source, a client's rows beyond `most_rows`. Experiment E1 of the conditioning papers; with
+    `merge_labels` after it, its subclasses E2a.
     """
-    _has_classes(rows, at)
-    enough_rows(rows, step.clients, 1, at)
+    _check_has_classes(rows, at)
+    check_enough_rows(rows, step.clients, 1, at)
     clusters = [class_codes(names, rows.classes, at) for names in step.clusters]
     if step.clients < len(clusters):
         raise at.error(f"has {len(clusters)} clusters for {step.clients} clients; give each cluster a client.")
     rng = at.stream()
-    block = blocks(step.clients, len(clusters))
+    block = contiguous_blocks(step.clients, len(clusters))
     owner = np.full(len(rows.y), -1, np.int64)
-    for part in rows.parts():
+    for indices in rows.split_indices():
         cluster = np.full(len(rows.y), -1, np.int64)
-        for code, of_class in enumerate(_by_class(rows, part)):
-            seen = [index for index, codes in enumerate(clusters) if code in codes]
-            if seen:
-                cluster[rng.permutation(of_class)] = np.array(seen)[np.arange(len(of_class)) % len(seen)]
+        for code, of_class in enumerate(_by_class(rows, indices)):
+            sharing = [index for index, codes in enumerate(clusters) if code in codes]
+            if sharing:
+                cluster[rng.permutation(of_class)] = np.array(sharing)[np.arange(len(of_class)) % len(sharing)]
         for index in range(len(clusters)):
-            holders = [client for client, mine in enumerate(block) if mine == index]
+            holders = [client for client, assigned in enumerate(block) if assigned == index]
             dealt = np.array_split(rng.permutation(np.flatnonzero(cluster == index)), len(holders))
-            for client, mine in zip(holders, dealt, strict=True):
-                owner[mine[: step.most_rows]] = client
+            for client, assigned in zip(holders, dealt, strict=True):
+                owner[assigned[: step.most_rows]] = client
     return Owners.counted(owner, step.clients, [f"set{index}" for index in block])
 
 
@@ -140,11 +145,11 @@ def _groups(step: Balanced, rows: Rows, at: At) -> list[list[int]]:
             f"has the groups `{step.groups}`, which are of ten classes, and the source has {len(rows.classes)}; "
             "name the classes of each group."
         )
-    return [list(group) for group in _CUTS[step.groups]]
+    return [list(group) for group in _DIGIT_GROUPS[step.groups]]
 
 
-def _digits_by_client(step: Balanced, rows: Rows, at: At) -> list[tuple[list[int], np.ndarray]]:
-    """Of ten digits floor(10 / clients) for each client in its turn, and the remaining ones for the last."""
+def _author_test_owners(step: Balanced, rows: Rows, at: At) -> list[tuple[list[int], np.ndarray]]:
+    """Assign floor(10 / clients) digits to each client in order, and the remaining digits to the last."""
     if step.clients > 10:
         raise at.error(f"has authors_own_test for {step.clients} clients, which share ten digits; lower clients.")
     if rows.split is None or not (rows.split == "test").any():
@@ -157,29 +162,29 @@ def _digits_by_client(step: Balanced, rows: Rows, at: At) -> list[tuple[list[int
     return [(digits[client == index].tolist(), np.array([index])) for index in range(step.clients)]
 
 
-def _to_owners_of_labels(
-    owner: np.ndarray, dealt: np.ndarray, law: list[tuple[list[int], np.ndarray]], rows: Rows, at: At
+def _deal_by_label(
+    owner: np.ndarray, dealt: np.ndarray, owners: list[tuple[list[int], np.ndarray]], rows: Rows, at: At
 ) -> None:
-    """Deals rows one by one to those who own their label; `law` has classes with the clients that own them."""
-    owned = np.zeros(len(dealt), bool)
-    for codes, holders in law:
-        mine = np.isin(rows.y[dealt], codes)
-        owner[dealt[mine]] = holders[np.arange(mine.sum()) % len(holders)]
-        owned |= mine
-    if not owned.all():
-        label = rows.classes[int(rows.y[dealt[~owned]][0])]
+    """Deal rows one by one to the clients that own their label; `owners` pairs classes with their clients."""
+    assigned = np.zeros(len(dealt), bool)
+    for codes, holders in owners:
+        matching = np.isin(rows.y[dealt], codes)
+        owner[dealt[matching]] = holders[np.arange(matching.sum()) % len(holders)]
+        assigned |= matching
+    if not assigned.all():
+        label = rows.classes[int(rows.y[dealt[~assigned]][0])]
         raise at.error(f"has no group that owns the class {label!r}; put every class in a group.")
 
 
-def _uneven(sizes: np.ndarray, at: At) -> list[str]:
-    """What to say where groups have not equally many clients."""
+def _uneven_group_notes(sizes: np.ndarray, at: At) -> list[str]:
+    """Return a note if groups have different numbers of clients."""
     if sizes.min() == sizes.max():
         return []
     counts = " and ".join((", ".join(map(str, sizes[:-1])), str(sizes[-1])))
     return [f"{at.title}: its {len(sizes)} groups have {counts} clients."]
 
 
-def _as_in_training(
+def _deal_like_training(
     owner: np.ndarray,
     rows: Rows,
     train: np.ndarray,
@@ -187,33 +192,33 @@ def _as_in_training(
     clients: int,
     rng: np.random.RandomState,
 ) -> None:
-    """Deals the other splits class by class in the shares in which clients hold training rows of the class.
+    """Deal the other splits class by class, in the clients' shares of the class's training rows.
 
-    Rows of a class that nobody trains on are dealt as all training rows are.
+    Rows of a class without training rows are dealt in the clients' shares of all training rows.
     """
     sizes = np.bincount(owner[train], minlength=clients)
     shares = []
     for of_class in _by_class(rows, train):
-        held = np.bincount(owner[of_class], minlength=clients) if len(of_class) else sizes
-        shares.append(held / held.sum())
-    for part in others:
-        _same_shares(owner, _by_class(rows, part), shares, rng)
+        counts = np.bincount(owner[of_class], minlength=clients) if len(of_class) else sizes
+        shares.append(counts / counts.sum())
+    for indices in others:
+        _deal_by_share(owner, _by_class(rows, indices), shares, rng)
 
 
-def _same_shares(
+def _deal_by_share(
     owner: np.ndarray, members: list[np.ndarray], shares: list[np.ndarray], rng: np.random.RandomState
 ) -> None:
     for of_class, share in zip(members, shares, strict=True):
-        owner[rng.permutation(of_class)] = by_share(len(of_class), share)
+        owner[rng.permutation(of_class)] = owners_by_share(len(of_class), share)
 
 
-def _by_class(rows: Rows, part: np.ndarray) -> list[np.ndarray]:
-    """The row numbers of each class in a split."""
-    labels = rows.y[part]
+def _by_class(rows: Rows, indices: np.ndarray) -> list[np.ndarray]:
+    """Return the row indices of each class in a split."""
+    labels = rows.y[indices]
     order = np.argsort(labels, kind="stable")
-    return np.split(part[order], np.searchsorted(labels[order], np.arange(1, len(rows.classes))))
+    return np.split(indices[order], np.searchsorted(labels[order], np.arange(1, len(rows.classes))))
 
 
-def _has_classes(rows: Rows, at: At) -> None:
+def _check_has_classes(rows: Rows, at: At) -> None:
     if rows.task != "classification":
         raise at.error("deals rows by their class, and the source has numbers for targets; use `equal` or `quantity`.")

@@ -1,4 +1,4 @@
-"""Steps of `data.scheme` that make clients differ, that thin classes, and that say who takes part: one record a step."""
+"""Params of the steps of `data.scheme` that make clients differ, thin classes, or decide who takes part."""
 
 from typing import Annotated, Any, Literal
 
@@ -9,13 +9,13 @@ from silos.param_types import Name, Names
 from silos.sources.source_params import Section
 
 
-def _several(value: Any) -> Any:
-    """One value as a list of one: a union of both would name each of its members in an error."""
+def _as_list(value: Any) -> Any:
+    """Wrap one value as a list of one; a union of both would repeat each member in errors."""
     return value if isinstance(value, list | tuple) else [value]
 
 
-def _once(classes: tuple[str, ...]) -> tuple[str, ...]:
-    """A class that is there twice would be thinned twice, or is a slip."""
+def _check_distinct(classes: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse a class that is listed twice: it would be subsampled twice, or is a mistake."""
     for name in classes:
         if classes.count(name) > 1:
             raise ValueError(f"class {name!r} is there twice; name it once")
@@ -29,10 +29,10 @@ class ByCluster(Section):
 
 
 class Rotation(ByCluster):
-    """Feature shift: contiguous blocks of clients see their images turned by one angle each (degrees).
+    """Feature shift: the images of each contiguous block of clients are rotated by one angle (degrees).
 
-    `centre` is the middle of the image, or the point (width / 2, height / 2) in pixel numbers, half a pixel
-    further, about which code turns that calls OpenCV in the usual way.
+    The `centre` is the middle of the image, or the point (width / 2, height / 2) in pixel indices. The second lies half
+    a pixel further, and is the usual centre in code that calls OpenCV.
     """
 
     kind: Literal["rotation"]
@@ -41,9 +41,9 @@ class Rotation(ByCluster):
 
 
 class PermutePixels(ByCluster):
-    """Feature shift: contiguous blocks of clients see the pixels of their images in one drawn order each.
+    """Feature shift: the pixels of each contiguous block of clients are permuted by one random order.
 
-    `clusters` is the number of blocks; left out, every client is one.
+    `clusters` is the number of blocks; by default every client is one.
     """
 
     kind: Literal["permute_pixels"]
@@ -59,14 +59,14 @@ class PermutePixels(ByCluster):
 class Noise(ByCluster):
     """Feature shift: Gaussian noise, one standard deviation for all clients or one a block (pixels: of 255).
 
-    `mean` is the noise's, of the same units. With `common_rows` the rows that no client owns are noisy as well. Without
-    `clip` pixels become numbers of which 0 to 1 was the range, and are neither rounded nor clipped.
+    `mean` is the mean of the noise, in the same units. With `common_rows`, noise is added to common rows too. Without
+    `clip`, pixels are neither rounded nor clipped, and are divided by 255.
     """
 
     kind: Literal["noise"]
     sd: Annotated[
         tuple[Annotated[float, Field(ge=0, le=param_types.MAX_REAL)], ...],
-        BeforeValidator(_several),
+        BeforeValidator(_as_list),
         Field(min_length=1),
     ]
     mean: float = Field(default=0.0, ge=-param_types.MAX_REAL, le=param_types.MAX_REAL)
@@ -83,7 +83,7 @@ class Noise(ByCluster):
 
 
 class PermuteLabels(ByCluster):
-    """Concept shift: each block of clients names the classes in another order; the first keeps theirs."""
+    """Concept shift: each block of clients names the classes in another order; the first block keeps the order."""
 
     kind: Literal["permute_labels"]
     clusters: int = Field(ge=2, le=param_types.CLIENTS)
@@ -93,12 +93,12 @@ class MergeLabels(ByCluster):
     """Concept shift or coarser classes: new: [old, ...] for all clients, or a list of such maps, one a block."""
 
     kind: Literal["merge_labels"]
-    into: Annotated[tuple[dict[Name, Names], ...], BeforeValidator(_several), Field(min_length=1)]
+    into: Annotated[tuple[dict[Name, Names], ...], BeforeValidator(_as_list), Field(min_length=1)]
 
     @model_validator(mode="after")
     def _names_a_class_once(self) -> "MergeLabels":
-        for each in self.into:
-            named = [old for olds in each.values() for old in olds]
+        for mapping in self.into:
+            named = [old for olds in mapping.values() for old in olds]
             for old in named:
                 if named.count(old) > 1:
                     raise ValueError(f"class {old!r} is merged twice; name it once")
@@ -106,21 +106,21 @@ class MergeLabels(ByCluster):
 
 
 class Imbalance(Section):
-    """Class imbalance: of the training rows of some classes, every client keeps one in `ratio`."""
+    """Class imbalance: every client keeps one in `ratio` of its training rows of some classes."""
 
     kind: Literal["imbalance"]
-    classes: Annotated[Names, AfterValidator(_once)]
+    classes: Annotated[Names, AfterValidator(_check_distinct)]
     ratio: float = Field(ge=1, le=param_types.MAX_REAL)
 
 
 class Subsample(Section):
-    """Class imbalance of all clients together: of the training rows of each of these classes one in `ratio`, exactly.
+    """Class imbalance over all clients: of the training rows of each of these classes one in `ratio`, exactly.
 
-    The one step that may also stand before the step that makes clients: then the rows that they are made of are thinned.
+    Only this step may also come before the step that makes clients: then it subsamples the source.
     """
 
     kind: Literal["subsample"]
-    classes: Annotated[Names, AfterValidator(_once)]
+    classes: Annotated[Names, AfterValidator(_check_distinct)]
     ratio: float = Field(ge=1, le=param_types.MAX_REAL)
 
 
@@ -132,7 +132,7 @@ class HoldOut(Section):
 
 
 class Fresh(Section):
-    """The last `per_domain` clients of each domain get the role `fresh`: a known law, but never trained on."""
+    """The last `per_domain` clients of each domain get the role `fresh`: their domain is trained, but they are not."""
 
     kind: Literal["fresh"]
     per_domain: int = Field(ge=1, le=param_types.CLIENTS)

@@ -1,4 +1,4 @@
-"""Split rows into training, validation and test, choose clients by role, and subsample classes exactly."""
+"""Steps that split rows into training, validation and test, choose clients by role, and subsample classes."""
 
 from collections import Counter
 from dataclasses import replace
@@ -13,11 +13,11 @@ from silos.partitioners.perturbation_params import Fresh, HoldOut, Subsample
 
 
 def take_common(rows: Rows, params: SplitParams, seed: int) -> tuple[Rows, Rows | None]:
-    """The rows to deal to clients, and those that nobody will own, if params ask for such.
+    """Return the rows to deal to clients, and the common rows, if the params ask for any.
 
-    Common test rows are those that the source marks as test, else a fraction of all rows drawn at random, and
-    common validation rows likewise (then a fraction of the rows that the source does not mark as test, or with
-    `validation_from: start` the first of them that are no common test rows).
+    Common test rows are those that the source marks as test, else a random fraction of all rows. Common validation rows
+    are those that the source marks, else a random fraction of the rows that it does not mark as test. With
+    `validation_from: start` they are the first such rows that are not common test rows.
     """
     splits = [name for name in ("test", "validation") if getattr(params, f"{name}_rows") == "common"]
     if not splits:
@@ -25,12 +25,12 @@ def take_common(rows: Rows, params: SplitParams, seed: int) -> tuple[Rows, Rows 
     split = np.full(len(rows.y), "train", dtype="<U10") if rows.split is None else rows.split.astype("<U10")
     rng = data_stream(seed, "split", "common rows")
     candidates = np.flatnonzero(split == "train")
-    order = rng.permutation(candidates)
+    shuffled = rng.permutation(candidates)
     taken = 0
     common = np.zeros(len(rows.y), bool)
     for name in splits:
-        marked = split == name
-        if not marked.any():
+        selected = split == name
+        if not selected.any():
             count = int(len(candidates) * getattr(params, name) + 0.5)
             if count == 0:
                 raise UserError(
@@ -38,104 +38,104 @@ def take_common(rows: Rows, params: SplitParams, seed: int) -> tuple[Rows, Rows 
                     f"of {getattr(params, name):g} of its {len(candidates)} rows is none; raise data.split.{name}."
                 )
             in_order = name == "validation" and params.validation_from == "start"
-            free = np.flatnonzero(split == "train") if in_order else order[taken:]
-            marked[free[:count]] = True
-            split[marked] = name
+            free = np.flatnonzero(split == "train") if in_order else shuffled[taken:]
+            selected[free[:count]] = True
+            split[selected] = name
             taken += count
-        common |= marked
-    owned = rows.take(~common)
-    if len(owned.parts()[0]) == 0:
+        common |= selected
+    remaining = rows.take(~common)
+    if len(remaining.split_indices()[0]) == 0:
         raise UserError(
             f"params.yaml: data.split takes all {len(candidates)} rows that could train for common ones; lower "
             "data.split.test or validation."
         )
-    return owned, replace(rows, split=split).take(common)
+    return remaining, replace(rows, split=split).take(common)
 
 
 def without_effect(rows: Rows, params: SplitParams) -> list[str]:
-    """What the params ask for to no effect, since the source marks rows itself: sentences for a person."""
+    """Return notes about params that have no effect because the source marks its rows itself."""
     if params.validation_from == "start" and rows.split is not None and (rows.split == "validation").any():
         return ["data.split.validation_from: start has no effect, since the source marks its validation rows itself."]
     return []
 
 
 def split_rows(clients: Clients, params: SplitParams, seed: int) -> np.ndarray:
-    """Which split each row is of: (n,) uint8, places in SPLITS.
+    """Assign each row to a split: (n,) uint8, indices into SPLITS.
 
-    A split of the source's own is kept; where it marks no validation rows of a client, they are carved
-    from its training rows. Everything else is drawn at random from a stream of the client's own, so that a
-    change of one client leaves the others alone. At least one row is left for training. Of a kind whose rows
-    are common, a client has none.
+    Splits of the source are kept; if it marks no validation rows of a client, they are drawn from the client's training
+    rows. All other rows are drawn from a random stream for each client, so that changes of one client do not affect
+    others. At least one training row remains. A client has no rows of a split whose rows are common.
     """
     codes = np.zeros(len(clients.y), np.uint8) if clients.split is None else clients.split.copy()
-    given = np.bincount(clients.owner * len(SPLITS) + codes, minlength=len(clients) * len(SPLITS)).reshape(
+    counts = np.bincount(clients.owner * len(SPLITS) + codes, minlength=len(clients) * len(SPLITS)).reshape(
         len(clients), -1
     )
-    if (given[:, 0] == 0).any():
-        first = int((given[:, 0] == 0).argmax())
+    if (counts[:, 0] == 0).any():
+        first = int((counts[:, 0] == 0).argmax())
         raise UserError(
             f"Client {clients.names[first]} has no training rows in the source's own split; mark at least one of its "
-            f"{given[first].sum()} rows as train, or leave the client out."
+            f"{counts[first].sum()} rows as train, or leave the client out."
         )
-    n_test = _count(given[:, 0], params.test if clients.split is None and params.test_rows == "own" else 0.0)
-    n_validation = _count(given[:, 0], params.validation if params.validation_rows == "own" else 0.0, n_test)
-    n_validation[given[:, 1] > 0] = 0
+    n_test = _draw_count(counts[:, 0], params.test if clients.split is None and params.test_rows == "own" else 0.0)
+    n_validation = _draw_count(counts[:, 0], params.validation if params.validation_rows == "own" else 0.0, n_test)
+    n_validation[counts[:, 1] > 0] = 0
     streams = DataStreams()
-    for at in np.flatnonzero(n_test + n_validation).tolist():
-        mine = slice(int(clients.ends[at - 1]) if at else 0, int(clients.ends[at]))
-        order = (
-            streams.begin(seed, "split", clients.names[at]).permutation(np.flatnonzero(codes[mine] == 0)) + mine.start
-        )
-        codes[order[: n_test[at]]] = SPLITS.index("test")
-        codes[order[n_test[at] : n_test[at] + n_validation[at]]] = SPLITS.index("validation")
+    for client in np.flatnonzero(n_test + n_validation).tolist():
+        span = clients.span(client, client + 1)
+        stream = streams.begin(seed, "split", clients.names[client])
+        order = stream.permutation(np.flatnonzero(codes[span] == 0)) + span.start
+        codes[order[: n_test[client]]] = SPLITS.index("test")
+        codes[order[n_test[client] : n_test[client] + n_validation[client]]] = SPLITS.index("validation")
     return codes
 
 
-def _count(rows: np.ndarray, share: float, taken: np.ndarray | int = 0) -> np.ndarray:
-    """How many of each client's rows are drawn, where others were taken before and one is left: (clients,) int64."""
+def _draw_count(rows: np.ndarray, share: float, taken: np.ndarray | int = 0) -> np.ndarray:
+    """Count the rows to draw from each client after others were taken, with one row left: (clients,) int64."""
     return np.minimum(np.floor(rows * share + 0.5).astype(np.int64), rows - 1 - taken)
 
 
-def hold_out(step: HoldOut, made: Partition, at: At) -> Partition:
-    """The clients of the named domains become `unseen`: leave-one-domain-out, as with PACS."""
-    clients = made.clients
+def hold_out(step: HoldOut, partition: Partition, at: At) -> Partition:
+    """Give the clients of the named domains the role `unseen`: leave-one-domain-out, as for PACS."""
+    clients = partition.clients
     domains = list(dict.fromkeys(clients.domains))
     for name in step.domains:
         if name not in domains:
-            there = f"there are {some(domains)}" if any(domains) else "these clients have none"
-            raise at.error(f"holds out the domain {name!r}, and there is no such domain; {there}.")
-    held = set(step.domains)
+            hint = f"there are {some(domains)}" if any(domains) else "these clients have none"
+            raise at.error(f"holds out the domain {name!r}, and there is no such domain; {hint}.")
+    held_out = set(step.domains)
     pairs = list(zip(clients.domains, clients.roles, strict=True))
-    if not any(domain not in held and role == "federated" for domain, role in pairs):
-        only = f"the only one, {domains[0]!r}" if len(domains) == 1 else "every one that trains"
-        raise at.error(f"holds out {only}, and leaves no domain to train on; hold out fewer.")
-    roles: list[Role] = ["unseen" if domain in held else role for domain, role in pairs]
-    return replace(made, clients=replace(clients, roles=roles))
+    if not any(domain not in held_out and role == "federated" for domain, role in pairs):
+        domain_text = f"the only one, {domains[0]!r}" if len(domains) == 1 else "every one that trains"
+        raise at.error(f"holds out {domain_text}, and leaves no domain to train on; hold out fewer.")
+    roles: list[Role] = ["unseen" if domain in held_out else role for domain, role in pairs]
+    return replace(partition, clients=replace(clients, roles=roles))
 
 
-def fresh(step: Fresh, made: Partition, at: At) -> Partition:
-    """The last clients of each domain become `fresh`; clients that are `unseen` already stay so."""
-    pairs = list(zip(made.clients.domains, made.clients.roles, strict=True))
+def fresh(step: Fresh, partition: Partition, at: At) -> Partition:
+    """Give the last clients of each domain the role `fresh`; `unseen` clients stay unseen."""
+    pairs = list(zip(partition.clients.domains, partition.clients.roles, strict=True))
     counts = Counter(domain for domain, role in pairs if role == "federated")
     for domain, count in counts.items():
         if count <= step.per_domain:
-            where = f"the domain {domain!r} has" if domain else "there are"
+            subject = f"the domain {domain!r} has" if domain else "there are"
             raise at.error(
-                f"takes {step.per_domain} clients of each domain, and {where} {count}; leave one to train on."
+                f"takes {step.per_domain} clients of each domain, and {subject} {count}; leave one to train on."
             )
     roles: list[Role] = []
     for domain, role in pairs:
         if role == "federated":
             counts[domain] -= 1
         roles.append("fresh" if role == "federated" and counts[domain] < step.per_domain else role)
-    return replace(made, clients=replace(made.clients, roles=roles))
+    return replace(partition, clients=replace(partition.clients, roles=roles))
 
 
 def subsample_source(step: Subsample, rows: Rows, split: SplitParams, at: At) -> Rows:
-    """The rows to deal, with max(1, round(n / ratio)) of the n rows of each named class that may train, drawn at random.
+    """Keep max(1, round(n / ratio)) of the n training rows of each named class, at random, before rows are dealt.
 
-    Rows that the source marks as test or validation all stay. UserError where test rows are drawn only after the deal:
-    they would be thinned too.
+    Rows that the source marks as test or validation all stay.
+
+    Raises:
+        UserError: If test rows are drawn after the deal, since they would be subsampled too.
     """
     if rows.split is None and split.test_rows == "own" and split.test > 0:
         raise at.error(
@@ -143,40 +143,42 @@ def subsample_source(step: Subsample, rows: Rows, split: SplitParams, at: At) ->
             "data.split.test_rows to common, put the step after the one that makes clients, or mark rows as test in the "
             "source."
         )
-    train = rows.parts()[0]
-    stays = np.ones(len(rows.y), bool)
-    stays[train] = _stay(step, rows.y[train], rows.classes, at)
-    return rows.take(stays)
+    train = rows.split_indices()[0]
+    keep = np.ones(len(rows.y), bool)
+    keep[train] = _subsample_mask(step, rows.y[train], rows.classes, at)
+    return rows.take(keep)
 
 
-def subsample(step: Subsample, made: Partition, at: At) -> Partition:
-    """Of the n training rows of a named class that all clients have together, max(1, round(n / ratio)) stay.
+def subsample(step: Subsample, partition: Partition, at: At) -> Partition:
+    """Keep max(1, round(n / ratio)) of the n training rows of each named class, over all clients together.
 
-    Drawn at random from all of them at once. Validation and test rows stay as they are. UserError where a client would
-    have no training rows any more.
+    Rows are drawn at random from all clients at once. Validation and test rows all stay.
+
+    Raises:
+        UserError: If a client would have no training rows left.
     """
-    train = [np.asarray(client.split == "train") for client in made.clients]
-    labels = np.concatenate([client.y[mine] for client, mine in zip(made.clients, train, strict=True)])
-    ends = np.cumsum([mine.sum() for mine in train])
-    parts = np.split(_stay(step, labels, made.classes, at), ends[:-1])
+    train = [np.asarray(client.split == "train") for client in partition.clients]
+    labels = np.concatenate([client.y[is_train] for client, is_train in zip(partition.clients, train, strict=True)])
+    ends = np.cumsum([is_train.sum() for is_train in train])
+    retained_by_client = np.split(_subsample_mask(step, labels, partition.classes, at), ends[:-1])
     clients = []
-    for client, mine, part in zip(made.clients, train, parts, strict=True):
-        if not part.any():
+    for client, is_train, retained in zip(partition.clients, train, retained_by_client, strict=True):
+        if not retained.any():
             raise at.error(
                 f"leaves client {client.name} without training rows; lower ratio, or leave the client out of the source."
             )
-        stays = ~mine
-        stays[mine] = part
-        clients.append(client.take(stays))
-    left_out = made.left_out + len(labels) - int(sum(part.sum() for part in parts))
-    return replace(made, clients=Clients.of(clients), left_out=left_out)
+        keep = ~is_train
+        keep[is_train] = retained
+        clients.append(client.take(keep))
+    left_out = partition.left_out + len(labels) - int(sum(retained.sum() for retained in retained_by_client))
+    return replace(partition, clients=Clients.concatenate(clients), left_out=left_out)
 
 
-def _stay(step: Subsample, labels: np.ndarray, classes: list[str], at: At) -> np.ndarray:
-    """Which of these rows stay: (rows,) bool. A class's rows are drawn from a stream of its own."""
-    stay = np.ones(len(labels), bool)
+def _subsample_mask(step: Subsample, labels: np.ndarray, classes: list[str], at: At) -> np.ndarray:
+    """Return which of these rows stay: (rows,) bool; each class has its own random stream."""
+    keep = np.ones(len(labels), bool)
     for code in class_codes(step.classes, classes, at):
         of_class = np.flatnonzero(labels == code)
         count = max(1, round(len(of_class) / step.ratio))
-        stay[at.stream(classes[code]).permutation(of_class)[count:]] = False
-    return stay
+        keep[at.stream(classes[code]).permutation(of_class)[count:]] = False
+    return keep

@@ -1,1 +1,1 @@
-"""What clients remember, outside any run, of what they told of their rows; and when they tell no more."""
+"""The ledgers of what clients reported of their rows, across runs, and when they refuse to report."""

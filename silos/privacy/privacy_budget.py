@@ -1,4 +1,4 @@
-"""The privacy budget of a client, and the sentences with which it refuses a report."""
+"""The privacy budget of a client, and the errors with which it refuses a report."""
 
 import math
 from collections.abc import Callable
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from silos.errors import RefusalError
 from silos.privacy.differencing import LEAST_ROWS
 
-_SLACK = 1 + 1e-9  # of a budget, for what adding up rounds
+_SLACK = 1 + 1e-9  # tolerance of a budget for rounding in sums
 _DIGITS = 4
 
 
 @dataclass(frozen=True)
 class Unit:
-    """In what a refusal names amounts of ρ: `of` one, growing with it. Nobody can ask for less than `least`."""
+    """The unit in which a refusal names amounts of ρ: `from_rho` grows with ρ; queries may ask for `least` or more."""
 
     name: str = "rho"
-    of: Callable[[float], float] = float
+    from_rho: Callable[[float], float] = float
     least: float = 0.0
     also: str = ""
 
@@ -25,20 +25,20 @@ RHO = Unit()
 
 
 def check_budget(client: str, budget: float, spent: float, rho: float, unit: Unit) -> None:
-    """RefusalError where `spent` and `rho` are beyond `budget` together, all in ρ; it names what may be asked for."""
+    """Raise RefusalError if `spent` and `rho` together exceed `budget`, all in ρ; the error names what is left."""
     if math.fsum([spent, rho]) <= budget * _SLACK:
         return
-    left = _down(unit.of(max(budget - spent, 0.0)))
+    left = _round_down(unit.from_rho(max(budget - spent, 0.0)))
     lower = f"ask at {unit.name} {left:.{_DIGITS}g} or less, " if left > 0 and left >= unit.least else ""
     raise RefusalError(
-        f"client {client} has a privacy budget of {unit.name} {unit.of(budget):.{_DIGITS}g}{unit.also}, of which "
-        f"{unit.of(spent):.{_DIGITS}g} is spent, and this question costs {unit.of(rho):.{_DIGITS}g}; ask one that it has "
-        f"answered, {lower}or let whoever answers for the client raise its budget."
+        f"client {client} has a privacy budget of {unit.name} {unit.from_rho(budget):.{_DIGITS}g}{unit.also}, of which "
+        f"{unit.from_rho(spent):.{_DIGITS}g} is spent, and this question costs {unit.from_rho(rho):.{_DIGITS}g}; "
+        f"ask one that it has answered, {lower}or let whoever answers for the client raise its budget."
     )
 
 
-def _down(value: float) -> float:
-    """The largest number of so many digits that is no more."""
+def _round_down(value: float) -> float:
+    """Round down to _DIGITS significant digits."""
     if value <= 0:
         return 0.0
     rounded = float(f"{value:.{_DIGITS}g}")
@@ -48,10 +48,13 @@ def _down(value: float) -> float:
 
 @dataclass(frozen=True)
 class Kind:
-    """What questions have in common. name: by which the ledger tells them from others; group: what an answer is a sum over.
+    """What queries of a kind share.
 
-    way_out: where two answers differ by a few rows. once: the way out where another such question was answered of the same
-    version of the rows; none where any number is.
+    Attributes:
+        name: Prefix by which the ledger distinguishes the kind's queries from others.
+        group: What a report sums over.
+        way_out: Advice if two reports differ by a few rows.
+        once: Advice if another query of this kind was answered for the same version; empty if any number is allowed.
     """
 
     name: str = ""
@@ -59,17 +62,17 @@ class Kind:
     way_out: str = "ask with noise, or wait until ten rows or more of the class have changed"
     once: str = ""
 
-    def named(self, question: str) -> str:
-        """As the ledger has it."""
+    def qualified(self, question: str) -> str:
+        """Return the query as the ledger records it."""
         return f"{self.name}: {question}" if self.name else question
 
-    def has(self, question: str) -> bool:
-        """Whether what the ledger has is of this kind."""
-        return bool(self.name) and question.startswith(f"{self.name}: ")
+    def includes(self, recorded: str) -> bool:
+        """Return whether a recorded query is of this kind."""
+        return bool(self.name) and recorded.startswith(f"{self.name}: ")
 
 
-def too_near(client: str, before: str, version: str, kind: Kind) -> RefusalError:
-    """Of what was told of the version before, which may be the same, and would be told of this one."""
+def difference_refusal(client: str, before: str, version: str, kind: Kind) -> RefusalError:
+    """Return the refusal if reports of two versions, or of one, differ by fewer than LEAST_ROWS rows."""
     if before == version:
         return RefusalError(
             f"what client {client} told and what it would tell of the same rows differ by fewer than {LEAST_ROWS} different "
@@ -83,8 +86,8 @@ def too_near(client: str, before: str, version: str, kind: Kind) -> RefusalError
     )
 
 
-def asked_once(client: str, version: str, kind: Kind) -> RefusalError:
-    """Of a second question of a kind that a version's rows answer one of."""
+def repetition_refusal(client: str, version: str, kind: Kind) -> RefusalError:
+    """Return the refusal of a second query of a kind that is answered once for a version of the rows."""
     return RefusalError(
         f"client {client} has answered another question for {kind.name} about version {version[:12]} of its rows, and "
         f"answers one, as each more would tell more of single rows; {kind.once}."

@@ -1,1 +1,1 @@
-"""Where rows come from."""
+"""The sources of rows."""

@@ -1,4 +1,4 @@
-"""What the sets read through torchvision share: the download, what is said of its failure, and taking some rows only."""
+"""Downloads of published sets, the error if one fails, and the selection of rows."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,51 +14,51 @@ from silos.sources.source_params import Downloaded, RowLimits
 def fetch(
     source: Downloaded, root: Path, missing: Sequence[Path], download: Callable[[], object], accepted: str
 ) -> None:
-    """Downloads what is missing, if that is allowed; else a UserError that says which files to put where.
+    """Download what is missing, if that is allowed; else a UserError says which files to put where.
 
-    `accepted` says in which other forms the files may lie there.
+    `accepted` names the other forms in which the files may lie there.
     """
     if not missing:
         return
-    place = root / source.download_dir
-    lacking = ", ".join(path.relative_to(place).as_posix() for path in missing)
-    why = "data.source.download is false"
+    folder = root / source.download_dir
+    files = ", ".join(path.relative_to(folder).as_posix() for path in missing)
+    reason = "data.source.download is false"
     if source.download:
         try:
             download()
         except Exception as error:  # torchvision raises whatever urllib, zipfile or tarfile do
-            why = f"the download failed: {_first_line(error)}"
+            reason = f"the download failed: {_first_line(error)}"
         if all(path.exists() for path in missing):
             return
-    raise UserError(f"{source.kind} is not in {place} ({why}). Put there {lacking}; {accepted}.")
+    raise UserError(f"{source.kind} is not in {folder} ({reason}). Put there {files}; {accepted}.")
 
 
-def together(
+def limited_rows(
     parts: dict[str, tuple[np.ndarray, np.ndarray]], classes: Sequence[str], limits: RowLimits, seed: int
 ) -> Rows:
-    """The source's training and test rows as one table, with `limits` applied."""
-    chosen = choose({split: len(y) for split, (_, y) in parts.items()}, limits, seed)
-    return joined({split: (x[chosen[split]], y[chosen[split]]) for split, (x, y) in parts.items()}, classes)
+    """Return the source's training and test rows as one table, with `limits` applied."""
+    chosen = choose_rows({split: len(y) for split, (_, y) in parts.items()}, limits, seed)
+    return join_splits({split: (x[chosen[split]], y[chosen[split]]) for split, (x, y) in parts.items()}, classes)
 
 
-def choose(counts: dict[str, int], limits: RowLimits, seed: int) -> dict[str, np.ndarray]:
-    """The row numbers taken of each split, drawn at random without repeats and in the source's order."""
+def choose_rows(counts: dict[str, int], limits: RowLimits, seed: int) -> dict[str, np.ndarray]:
+    """Return the indices of the rows taken of each split: random, without repeats, in the source's order."""
     chosen = {}
     for split, count in counts.items():
-        wanted = getattr(limits, split)
-        if wanted is None:
-            wanted = count
-        if wanted > count:
+        limit = getattr(limits, split)
+        if limit is None:
+            limit = count
+        if limit > count:
             raise UserError(
-                f"params.yaml: data.source.rows.{split} is {wanted}, and the source has {count} {split} rows; lower it."
+                f"params.yaml: data.source.rows.{split} is {limit}, and the source has {count} {split} rows; lower it."
             )
         order = data_stream(seed, "source", "rows", split).permutation(count)
-        chosen[split] = np.sort(order[:wanted])
+        chosen[split] = np.sort(order[:limit])
     return chosen
 
 
-def joined(parts: dict[str, tuple[np.ndarray, np.ndarray]], classes: Sequence[str]) -> Rows:
-    """Training and test rows as one table; with no test rows, the source has no split of its own."""
+def join_splits(parts: dict[str, tuple[np.ndarray, np.ndarray]], classes: Sequence[str]) -> Rows:
+    """Return training and test rows as one table; without test rows, the source has no splits."""
     split = np.concatenate([np.full(len(y), name) for name, (_, y) in parts.items()])
     return Rows(
         x=np.ascontiguousarray(np.concatenate([x for x, _ in parts.values()])),

@@ -1,7 +1,4 @@
-"""The source `folder`: pictures as domain/class/file, as PACS has them, or as class/file.
-
-Picture files as arrays.
-"""
+"""The source `folder`: picture files as domain/class/file, the layout of PACS, or as class/file."""
 
 import logging
 import warnings
@@ -14,14 +11,14 @@ import numpy as np
 from silos.dataset import Rows
 from silos.errors import UserError
 from silos.io.free_memory import must_fit
-from silos.schema import first_fault
+from silos.schema import find_invalid_name
 from silos.sources.source_params import Folder
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-_FEW_SHADES = 16  # of 256, in which pictures of more than 8 bits lose what they show
+_FEW_SHADES = 16  # of 256, below which pictures of more than 8 bits lose their content
 _SET_RANGE = "et data.source.range to [lowest, highest], the values that become black and white"
 
 # tags of TIFF
@@ -31,12 +28,12 @@ _SUBFILE, _BITS, _PHOTOMETRIC, _SAMPLE_FORMAT = 254, 258, 262, 339
 def read_pictures(paths: Sequence[Path], size: int, limits: tuple[float, float] | None = None) -> np.ndarray:
     """Read picture files as squares in colour.
 
-    Each picture is turned as its EXIF orientation says, and laid on white where it is transparent. Grey pictures of more
-    than 8 bits are scaled linearly from their range to 0 to 255.
+    Each picture is rotated as its EXIF orientation says, and laid on white where it is transparent. Grey pictures of
+    more than 8 bits are scaled linearly from their range to 0 to 255.
 
     Args:
         paths: One file for each picture.
-        size: The pixels of a side, to which each picture is squeezed.
+        size: The pixels of a side, to which each picture is resized.
         limits: The values of pictures of more than 8 bits that become 0 and 255. If not given, the range of the
             picture's integer type is used.
 
@@ -49,29 +46,29 @@ def read_pictures(paths: Sequence[Path], size: int, limits: tuple[float, float] 
     """
     from PIL import Image
 
-    logging.getLogger("PIL").setLevel(logging.CRITICAL)  # it would print what the sentence below says
+    logging.getLogger("PIL").setLevel(logging.CRITICAL)  # it would repeat the error below
     must_fit(
         len(paths) * size * size * 3,
         f"params.yaml: data.source.size is {size:,}, and {len(paths):,} pictures of that size in colour",
         "lower it",
     )
     x = np.empty((len(paths), size, size, 3), np.uint8)
-    deep = _Shades()
-    for at, path in enumerate(paths):
+    shades = _Shades()
+    for index, path in enumerate(paths):
         try:
             with warnings.catch_warnings(), Image.open(path) as picture:
-                warnings.simplefilter("ignore")  # of large pictures, and of odd ones that are read all the same
+                warnings.simplefilter("ignore")  # about large pictures, and odd ones that can be read
                 _check_single(picture, path)
-                colour = _in_colour(picture, path, limits, deep)
-                x[at] = np.asarray(colour.resize((size, size), Image.Resampling.BILINEAR))
+                colour = _in_colour(picture, path, limits, shades)
+                x[index] = np.asarray(colour.resize((size, size), Image.Resampling.BILINEAR))
         except UserError:
             raise
         except FileNotFoundError:
             raise UserError(f"{path}: there is no such picture; put it back.") from None
-        except Exception as error:  # of many types: each format has a reader of its own
+        except Exception as error:  # of many types: each format has its own reader
             reason = " ".join(str(error).replace(repr(str(path)), "it").split())
             raise UserError(f"{path} is not a picture that can be read ({reason}); replace or delete it.") from error
-    deep.check()
+    shades.check()
     return x
 
 
@@ -88,7 +85,7 @@ class _Shades:
         self.low, self.high = min(self.low, levels.min()), max(self.high, levels.max())
 
     def check(self) -> None:
-        """Raise a UserError if the pictures differ, but by so few shades that they lose what they show."""
+        """Raise a UserError if the pictures differ by so few shades that they lose their content."""
         if 0 < self.high - self.low < _FEW_SHADES:
             span = (self.high - self.low) / 255
             raise UserError(
@@ -105,16 +102,16 @@ def _check_single(picture: "Image", path: Path) -> None:
         return
     if picture.format == "TIFF":
         count = frames
-        for at in range(1, count):
-            picture.seek(at)
+        for index in range(1, count):
+            picture.seek(index)
             frames -= bool(_tags(picture).get(_SUBFILE, 0) & 0b101)  # a reduced copy, or a mask
         picture.seek(0)
     if frames > 1:
         raise UserError(f"{path}: got {frames} pictures in one file, expected one. Save each as a file of its own.")
 
 
-def _in_colour(picture: "Image", path: Path, limits: tuple[float, float] | None, deep: _Shades) -> "Image":
-    """Turn a picture upright and convert it to RGB of 8 bits."""
+def _in_colour(picture: "Image", path: Path, limits: tuple[float, float] | None, shades: _Shades) -> "Image":
+    """Rotate a picture upright and convert it to RGB of 8 bits."""
     from PIL import Image, ImageOps
 
     halved = ";16" in str(getattr(picture, "tile", ""))  # Pillow reads colours of 16 bits by their upper 8
@@ -122,13 +119,13 @@ def _in_colour(picture: "Image", path: Path, limits: tuple[float, float] | None,
     if picture.mode[0] in "IF":
         levels = _scaled(picture, path, limits)
         if limits is None:
-            deep.add(path, levels)
+            shades.add(path, levels)
         return Image.fromarray(np.floor(levels + 0.5).astype(np.uint8)).convert("RGB")
     if halved:
-        deep.add(path, np.asarray(picture.convert("RGB")).astype(float))
+        shades.add(path, np.asarray(picture.convert("RGB")).astype(float))
     if picture.has_transparency_data:
-        seen = picture.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen).convert("RGB")
+        rgba = picture.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
     return picture.convert("RGB")
 
 
@@ -150,7 +147,7 @@ def _scaled(picture: "Image", path: Path, limits: tuple[float, float] | None) ->
 
 
 def _type_range(picture: "Image", path: Path) -> tuple[float, float]:
-    """Find the least and the largest value that the integers of a picture can have."""
+    """Return the least and the largest value of the picture's integer type."""
     if picture.mode == "F" or (picture.mode == "I" and picture.format not in ("PPM", "TIFF")):
         kind = "floating-point numbers" if picture.mode == "F" else "integers of 32 bits"
         raise UserError(
@@ -199,16 +196,16 @@ def folder(source: Folder, root: Path) -> Rows:
             f"{source.path}: no such folder (looked for {base}); params.yaml: data.source.path is relative to the "
             "folder of params.yaml, and holds domain/class/file or class/file."
         )
-    found = list_pictures(source.path, base)
-    domains, labels, paths = zip(*found, strict=True)
+    pictures = list_pictures(source.path, base)
+    domains, labels, paths = zip(*pictures, strict=True)
     for named in (set(domains), set(labels)):
-        wrong = first_fault(np.array(sorted(named)))
-        if wrong:
-            raise UserError(f"{source.path}: the folder {sorted(named)[wrong[0]]!r} {wrong[1]}.")
+        fault = find_invalid_name(np.array(sorted(named)))
+        if fault:
+            raise UserError(f"{source.path}: the folder {sorted(named)[fault[0]]!r} {fault[1]}.")
     classes = sorted(set(labels))
     split = np.array([_SPLITS[domain.lower()] for domain in domains]) if are_splits(domains) else None
     if split is not None and "test" not in split:
-        split[split == "validation"] = "test"  # as in ImageNet, whose val is what methods are compared on
+        split[split == "validation"] = "test"  # as in ImageNet, where methods are compared on val
     return Rows(
         x=read_pictures(paths, source.size, source.range),
         y=np.array([classes.index(label) for label in labels], np.int64),
@@ -225,39 +222,39 @@ def list_pictures(name: str, base: Path) -> list[tuple[str, str, Path]]:
     folders hold pictures at different depths, or if the pictures would need more than two levels.
     """
     flat = [("", label.name, path) for label in _folders(base) for path in _pictures(label)]
-    deep = [
+    nested = [
         (domain.name, label.name, path)
         for domain in _folders(base)
         for label in _folders(domain)
         for path in _pictures(label)
     ]
-    if flat and deep:
+    if flat and nested:
         raise UserError(
-            f"{name}: got pictures as class/file ({_inside(base, flat)}) and as domain/class/file ({_inside(base, deep)}), "
-            "expected one layout. Move one of them."
+            f"{name}: got pictures as class/file ({_first_path(base, flat)}) and as domain/class/file "
+            f"({_first_path(base, nested)}), expected one layout. Move one of them."
         )
-    if not flat and not deep:
+    if not flat and not nested:
         raise UserError(
             f"{name} holds no pictures as domain/class/file or class/file ({', '.join(SUFFIXES)}); put them so."
         )
-    return flat or deep
+    return flat or nested
 
 
 def are_splits(domains: Collection[str]) -> bool:
-    """Whether the folders above the classes are the splits of one set, and not domains."""
+    """Return whether the folders above the classes are the splits of one set instead of domains."""
     splits = {_SPLITS.get(domain.lower()) for domain in domains}
     return len(splits) > 1 and "train" in splits and None not in splits
 
 
-def _inside(base: Path, found: list[tuple[str, str, Path]]) -> str:
-    return str(found[0][2].relative_to(base))
+def _first_path(base: Path, pictures: list[tuple[str, str, Path]]) -> str:
+    return str(pictures[0][2].relative_to(base))
 
 
 def _folders(base: Path) -> list[Path]:
-    held = [path for path in base.iterdir() if path.is_dir() and not path.name.startswith(".")]
-    return sorted(held, key=lambda path: path.name)
+    folders = [path for path in base.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    return sorted(folders, key=lambda path: path.name)
 
 
 def _pictures(folder: Path) -> list[Path]:
-    held = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")]
-    return sorted(held, key=lambda path: path.name)
+    files = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")]
+    return sorted(files, key=lambda path: path.name)

@@ -13,7 +13,7 @@ import numpy as np
 
 from silos.dataset import Rows
 from silos.errors import UserError
-from silos.sources.download import fetch, together
+from silos.sources.download import fetch, limited_rows
 from silos.sources.source_params import Downloaded, Emnist, Mnist
 from silos.sources.torchvision_datasets import torchvision
 
@@ -22,19 +22,19 @@ _CLASSES = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
 
 
 def mnist(source: Mnist, root: Path, seed: int) -> Rows:
-    """MNIST (LeCun et al. 1998) or Fashion-MNIST (Xiao et al. 2017), in the published order."""
+    """Read MNIST (LeCun et al. 1998) or Fashion-MNIST (Xiao et al. 2017), in the published order."""
     torchvision()
     from torchvision import datasets
 
     cls = getattr(datasets, _CLASSES[source.kind])
     names = {split: [f"{start}-images-idx3-ubyte", f"{start}-labels-idx1-ubyte"] for split, start in _STARTS.items()}
-    parts = _read(source, root, cls.__name__, names, lambda place: cls(place, download=True), _ACCEPTED)
+    parts = _read(source, root, cls.__name__, names, lambda folder: cls(folder, download=True), _ACCEPTED)
     classes = [str(digit) for digit in range(10)] if source.kind == "mnist" else cls.classes
-    return together(_coded(parts, 0, classes), classes, source.rows, seed)
+    return limited_rows(_check_labels(parts, 0, classes), classes, source.rows, seed)
 
 
 def emnist(source: Emnist, root: Path, seed: int) -> Rows:
-    """A split of EMNIST (Cohen et al. 2017); its images are stored transposed and are turned upright here."""
+    """Read a split of EMNIST (Cohen et al. 2017); its images are stored transposed, and are turned upright."""
     torchvision()
     from torchvision import datasets
 
@@ -47,14 +47,14 @@ def emnist(source: Emnist, root: Path, seed: int) -> Rows:
         root,
         "EMNIST",
         names,
-        lambda place: datasets.EMNIST(place, split=source.split, download=True),
+        lambda folder: datasets.EMNIST(folder, split=source.split, download=True),
         f"{_ACCEPTED}, or lie in the published gzip.zip",
     )
     classes = datasets.EMNIST.classes_split_dict[source.split]
     first = 1 if source.split == "letters" else 0  # its labels count from 1
-    coded = _coded(parts, first, classes[first:])
+    coded = _check_labels(parts, first, classes[first:])
     upright = {split: (x.transpose(0, 2, 1), y) for split, (x, y) in coded.items()}
-    return together(upright, classes[first:], source.rows, seed)
+    return limited_rows(upright, classes[first:], source.rows, seed)
 
 
 _STARTS = {"train": "train", "test": "t10k"}
@@ -70,51 +70,51 @@ def _read(
     download: Callable[[str], Any],
     accepted: str,
 ) -> Parts:
-    """Each split's images and labels, from the folder that torchvision reads."""
+    """Read each split's images and labels from the folder that torchvision reads."""
     from torchvision.datasets.mnist import read_image_file, read_label_file
 
     folder = root / source.download_dir / name / "raw"
     paths = {split: [folder / file for file in files] for split, files in names.items()}
     flat = [path for pair in paths.values() for path in pair]
-    missing = [path for path in flat if not _unpacked(path)]
+    missing = [path for path in flat if not _ensure_unpacked(path)]
     fetch(source, root, missing, lambda: download(str(root / source.download_dir)), accepted)
     parts = {}
     for split, (images, labels) in paths.items():
-        x, y = _array(images, read_image_file), _array(labels, read_label_file)
+        x, y = _read_array(images, read_image_file), _read_array(labels, read_label_file)
         if len(x) != len(y):
             raise UserError(f"{images} holds {len(x)} images and {labels.name} {len(y)} labels; replace both files.")
         parts[split] = (x, y, labels)
     return parts
 
 
-def _array(path: Path, read: Callable[[str], Any]) -> np.ndarray:
+def _read_array(path: Path, read: Callable[[str], Any]) -> np.ndarray:
     try:
         return cast(np.ndarray, read(str(path)).numpy())
-    except Exception as error:  # of many types: torchvision trusts the file
+    except Exception as error:  # of many types: torchvision does not check the file
         raise UserError(
             f"{path} is not a sound idx file ({str(error).splitlines()[0] if str(error) else 'its header is wrong'}); "
             "delete it, so that it is downloaded or unpacked anew."
         ) from error
 
 
-def _coded(parts: Parts, first: int, classes: list[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Labels counted from 0."""
+def _check_labels(parts: Parts, first: int, classes: list[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return labels counted from 0."""
     for _, y, path in parts.values():
-        wrong = (y < first) | (y >= first + len(classes))
-        if wrong.any():
+        invalid = (y < first) | (y >= first + len(classes))
+        if invalid.any():
             raise UserError(
-                f"{path} has the label {int(y[wrong][0])} at row {int(wrong.argmax())}, and there are "
+                f"{path} has the label {int(y[invalid][0])} at row {int(invalid.argmax())}, and there are "
                 f"{len(classes)} classes from {first} on; replace the file."
             )
     return {split: (x, y - first) for split, (x, y, _) in parts.items()}
 
 
-def _unpacked(path: Path) -> bool:
-    """Whether the file is there, unpacked from its neighbour if need be."""
+def _ensure_unpacked(path: Path) -> bool:
+    """Return whether the file exists, after unpacking it from a packed neighbour if necessary."""
     if path.is_file():
         return True
-    places = [folder / f"{path.name}{end}" for folder in (path.parent, path.parent / "gzip") for end in _OPENERS]
-    for packed in [*places, path.parent / "gzip.zip"]:
+    candidates = [folder / f"{path.name}{end}" for folder in (path.parent, path.parent / "gzip") for end in _OPENERS]
+    for packed in [*candidates, path.parent / "gzip.zip"]:
         if packed.is_file():
             return _unpack(packed, path)
     return False
@@ -143,6 +143,6 @@ def _unpack(packed: Path, path: Path) -> bool:
 
 
 def _member(packed: Path, name: str) -> Any:
-    """A gzipped file of the same name in a zip archive, opened for reading."""
+    """Open a gzipped file of the same name in a zip archive."""
     with zipfile.ZipFile(packed) as archive:
         return gzip.open(archive.open(f"gzip/{name}.gz"))

@@ -1,7 +1,4 @@
-"""The source `npz`: a NumPy archive of the user's own.
-
-The arrays of a .npz, of which nothing is believed: what a header claims is held against the file before it is read.
-"""
+"""The source `npz`: a user's NumPy archive, whose headers are checked against the file before arrays are read."""
 
 import math
 import warnings
@@ -16,7 +13,7 @@ from numpy.lib import format as npy
 from silos.dataset import Rows
 from silos.errors import UserError
 from silos.io.free_memory import must_fit
-from silos.schema import Feature, first_fault, is_table, twice
+from silos.schema import Feature, describe_duplicate, find_invalid_name, is_table
 from silos.sources.source_checks import ROUNDED, must_be_there, split_names, stays_distinct
 from silos.sources.source_params import Npz
 
@@ -25,29 +22,29 @@ _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0
 
 
 def read_arrays(name: str, path: Path, needed: Sequence[str], others: Sequence[str]) -> dict[str, np.ndarray]:
-    """The `needed` arrays and those of the `others` that are there; the rest is left alone. `name` stands in errors."""
+    """Read the `needed` arrays and those `others` that exist, and ignore the rest; `name` is used in errors."""
     must_be_there(name, path)
     if not zipfile.is_zipfile(path):
         raise UserError(f"{name} is not a .npz archive; write one with numpy.savez({path.name!r}, x=…, y=…).")
     try:
         with zipfile.ZipFile(path) as archive, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of archives that Python 2 wrote
-            held = [member.filename.removesuffix(".npy") for member in archive.infolist()]
+            warnings.simplefilter("ignore")  # about archives that Python 2 wrote
+            stored = [member.filename.removesuffix(".npy") for member in archive.infolist()]
             for key in needed:
-                if key not in held:
+                if key not in stored:
                     raise UserError(
-                        f"{name} has no array {key} (it holds {', '.join(held) or 'nothing'}); it needs "
+                        f"{name} has no array {key} (it holds {', '.join(stored) or 'nothing'}); it needs "
                         f"{' and '.join(needed)}."
                     )
-            return {key: _array(f"{name}: {key}", key, archive) for key in (*needed, *others) if key in held}
+            return {key: _read_array(f"{name}: {key}", key, archive) for key in (*needed, *others) if key in stored}
     except UserError:
         raise
-    except Exception as error:  # of many types: zipfile, its codecs and NumPy trust the file
+    except Exception as error:  # of many types: zipfile, its codecs and NumPy do not check the file
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{name} cannot be read as a .npz archive ({reason}); write it again.") from error
 
 
-def _array(where: str, key: str, archive: zipfile.ZipFile) -> np.ndarray:
+def _read_array(where: str, key: str, archive: zipfile.ZipFile) -> np.ndarray:
     member, *more = [member for member in archive.infolist() if member.filename.removesuffix(".npy") == key]
     if more:
         raise UserError(f"{where} is there {1 + len(more)} times; write the archive again.")
@@ -62,7 +59,7 @@ def _array(where: str, key: str, archive: zipfile.ZipFile) -> np.ndarray:
         _check_header(where, file, member.file_size)
     with archive.open(member) as file:
         array: np.ndarray = npy.read_array(file, allow_pickle=False)
-    return _text(where, array) if array.dtype.kind in "SU" else array
+    return _decoded_text(where, array) if array.dtype.kind in "SU" else array
 
 
 def _check_header(where: str, file: IO[bytes], size: int) -> None:
@@ -80,33 +77,33 @@ def _check_header(where: str, file: IO[bytes], size: int) -> None:
             "numpy.asarray(…, dtype=…) to numbers or strings before saving."
         )
     count = math.prod(shape)
-    claimed, there = count * dtype.itemsize, size - file.tell()
-    if claimed > there or min(shape, default=0) < 0 or dtype.itemsize == 0:
+    claimed, available = count * dtype.itemsize, size - file.tell()
+    if claimed > available or min(shape, default=0) < 0 or dtype.itemsize == 0:
         raise UserError(
-            f"{where} is damaged: shape {shape} of {dtype} takes {claimed} bytes, and it has {there}; write it again."
+            f"{where} is damaged: shape {shape} of {dtype} takes {claimed} bytes, and it has {available}; write it again."
         )
     as_float = 0 if dtype == np.uint8 else 4 * count  # pictures stay bytes
     must_fit(claimed + as_float, f"{where} has shape {shape} of {dtype}, which with its copies", "save fewer rows")
 
 
-def _text(where: str, array: np.ndarray) -> np.ndarray:
-    """Bytes as the text that they are, and text of which each entry can be a name."""
+def _decoded_text(where: str, array: np.ndarray) -> np.ndarray:
+    """Decode bytes as UTF-8, and check that each text can be a name."""
     if array.dtype.kind == "S":
         try:
             array = np.char.decode(array, "utf-8")
         except UnicodeDecodeError as error:
             raise UserError(f"{where} holds bytes that are no UTF-8 ({error.reason}); save it as strings.") from None
-    fault = first_fault(array.ravel())
+    fault = find_invalid_name(array.ravel())
     if fault:
         raise UserError(f"{where} of row {fault[0]} {fault[1]}.")
     return array
 
 
-_DOUBLE = 52  # binary digits of a float64 behind the first
-_SINGLE = 2**24  # up to which float32 holds all whole numbers
-_CHANNELS = (1, 3, 4)  # of a picture
-_SMALLER = "subtract its smallest value, or save it in another unit"
-_INSTEAD = {
+_DOUBLE_DIGITS = 52  # binary digits of a float64 after the first
+_SINGLE_LIMIT = 2**24  # up to which float32 represents all integers
+_CHANNELS = (1, 3, 4)  # that a picture may have
+_SHRINK_ADVICE = "subtract its smallest value, or save it in another unit"
+_ADVICE = {
     "M": "save the days since one day as numbers",
     "m": "save it in days as numbers",
     "c": "save its real and imaginary parts as columns",
@@ -115,7 +112,7 @@ _INSTEAD = {
 
 
 def npz(source: Npz, root: Path) -> Rows:
-    """The rows of an archive; its path is relative to `root`."""
+    """Read the rows of an archive, whose path is relative to `root`."""
     name = source.path
     arrays = read_arrays(name, Path(root) / name, ("x", "y"), ("client", "domain", "split", "features"))
     x, y = arrays["x"], arrays["y"]
@@ -134,15 +131,15 @@ def npz(source: Npz, root: Path) -> Rows:
             raise UserError(
                 f"{name}: x has {len(x)} rows and {key} has {len(array)}; every array needs one entry a row."
             )
-    client = _names(name, "client", arrays.get("client"))
+    client = _name_column(name, "client", arrays.get("client"))
     split = arrays.get("split")
-    classes, targets = _labels(name, y) if source.task == "classification" else ([], _numbers(name, y))
+    classes, targets = _class_codes(name, y) if source.task == "classification" else ([], _regression_targets(name, y))
     return Rows(
-        x=_features(name, x, client, features),
+        x=_inputs(name, x, client, features),
         y=targets,
         classes=classes,
         client=client,
-        domain=_names(name, "domain", arrays.get("domain")),
+        domain=_name_column(name, "domain", arrays.get("domain")),
         split=None if split is None else split_names(name, split),
         task=source.task,
         features=features,
@@ -161,62 +158,65 @@ def _check_channels(name: str, x: np.ndarray) -> None:
         )
 
 
-def _features(name: str, x: np.ndarray, client: np.ndarray | None, features: tuple[Feature, ...]) -> np.ndarray:
-    """x as uint8, or else as finite float32, NaN in a table only: (n, *shape); plain numbers become one feature a row."""
+def _inputs(name: str, x: np.ndarray, client: np.ndarray | None, features: tuple[Feature, ...]) -> np.ndarray:
+    """Return x as uint8 or as float32, (n, *shape); one number a row becomes one feature.
+
+    Float32 values are finite, except for NaN in a table.
+    """
     if x.ndim == 1:
         x = x[:, None]
     if x.dtype == np.uint8:
         return np.ascontiguousarray(x)
     if x.dtype.kind not in "fiub":
-        instead = _INSTEAD.get(x.dtype.kind, "encode its columns first")
-        raise UserError(f"{name}: x holds {x.dtype}, and must hold numbers; {instead}.")
+        advice = _ADVICE.get(x.dtype.kind, "encode its columns first")
+        raise UserError(f"{name}: x holds {x.dtype}, and must hold numbers; {advice}.")
     exact = x
     with np.errstate(over="ignore"):
         x = np.ascontiguousarray(x, dtype=np.float32)
-    fits = np.isfinite(x)
+    valid = np.isfinite(x)
     if is_table(x.shape[1:], x.dtype):
-        fits |= np.isnan(x)
-    bad = ~fits.reshape(len(x), -1).all(axis=1)
-    if bad.any():
-        row = int(bad.argmax())
+        valid |= np.isnan(x)
+    invalid = ~valid.reshape(len(x), -1).all(axis=1)
+    if invalid.any():
+        row = int(invalid.argmax())
         owner = "" if client is None else f" (client {client[row]})"
-        more = "" if bad.sum() == 1 else f", as do {int(bad.sum()) - 1} more rows"
+        more = "" if invalid.sum() == 1 else f", as do {int(invalid.sum()) - 1} more rows"
         raise UserError(
             f"{name}: row {row}{owner} of x has a value that is not a finite float32{more}; fill in or drop such rows."
         )
-    small = exact.dtype.kind in "iu" and exact.min() >= -_SINGLE and exact.max() <= _SINGLE
-    if not small and not np.can_cast(exact.dtype, np.float32):
+    exact_in_float32 = exact.dtype.kind in "iu" and exact.min() >= -_SINGLE_LIMIT and exact.max() <= _SINGLE_LIMIT
+    if not exact_in_float32 and not np.can_cast(exact.dtype, np.float32):
         _check_rounding(name, exact, x, features)
     return x
 
 
 def _check_rounding(name: str, exact: np.ndarray, x: np.ndarray, features: tuple[Feature, ...]) -> None:
-    """Raise a UserError if float32 does not tell the values of a column apart, or those of pictures.
+    """Raise a UserError if float32 cannot distinguish the values of a column, or those of pictures.
 
     exact: (n, *shape) as saved; x: the same as float32, NaN in a table only.
     """
     if x.ndim > 2:
-        wide = np.float64 if exact.dtype == np.float64 else np.longdouble
-        spread = wide(exact.max()) - wide(exact.min())
-        moved = max(np.abs(row - rounded).max() for row, rounded in zip(map(wide, exact), x, strict=True))
+        wide_type = np.float64 if exact.dtype == np.float64 else np.longdouble
+        spread = wide_type(exact.max()) - wide_type(exact.min())
+        moved = max(np.abs(row - rounded).max() for row, rounded in zip(map(wide_type, exact), x, strict=True))
         if spread and moved > ROUNDED * spread:
             raise UserError(
                 f"{name}: x differs by less than float32 can tell at its size, {exact.min():.17g} to {exact.max():.17g}; "
-                f"{_SMALLER}."
+                f"{_SHRINK_ADVICE}."
             )
         return
-    for at, (column, rounded) in enumerate(zip(exact.T, x.T, strict=True)):
-        there = ~np.isnan(rounded)
-        if not stays_distinct(column[there], rounded[there]):
-            named = f" ({features[at].name!r})" if features else ""
+    for index, (column, rounded) in enumerate(zip(exact.T, x.T, strict=True)):
+        present = ~np.isnan(rounded)
+        if not stays_distinct(column[present], rounded[present]):
+            feature = f" ({features[index].name!r})" if features else ""
             raise UserError(
-                f"{name}: column {at} of x{named} differs by less than float32 can tell at its size, such as "
-                f"{column[there][0]}; {_SMALLER}."
+                f"{name}: column {index} of x{feature} differs by less than float32 can tell at its size, such as "
+                f"{column[present][0]}; {_SHRINK_ADVICE}."
             )
 
 
 def _feature_names(name: str, x: np.ndarray, names: np.ndarray | None) -> tuple[Feature, ...]:
-    """The features under the names of the archive's own array; none where it has no such array."""
+    """Return features with the names in the archive's array `features`; empty if there is no such array."""
     if names is None:
         return ()
     shape = x.shape[1:] or (1,)
@@ -232,14 +232,14 @@ def _feature_names(name: str, x: np.ndarray, names: np.ndarray | None) -> tuple[
         )
     if (names == "").any():
         raise UserError(f"{name}: features has no name for column {int((names == '').argmax())}; name it.")
-    fault = twice(names.tolist())
+    fault = describe_duplicate(names.tolist())
     if fault:
         raise UserError(f"{name}: in features {fault}.")
-    return tuple(Feature(name=each) for each in names.tolist())
+    return tuple(Feature(name=feature_name) for feature_name in names.tolist())
 
 
-def _labels(name: str, y: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """The sorted class names and each row's code: (n,) int64. Integers sort as numbers, strings as text."""
+def _class_codes(name: str, y: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """Return the sorted class names and each row's code, (n,) int64; integers sort as numbers, strings as text."""
     if y.dtype.kind == "f":
         if not np.isfinite(y).all():
             row = int((~np.isfinite(y)).argmax())
@@ -250,7 +250,7 @@ def _labels(name: str, y: np.ndarray) -> tuple[list[str], np.ndarray]:
                 f"{name}: y looks like a regression (row {row} is {y[row]}); add `task: regression` to "
                 "data.source in params.yaml, or give whole numbers or strings as classes."
             )
-        digits = min(np.finfo(y.dtype).nmant, _DOUBLE) + 1
+        digits = min(np.finfo(y.dtype).nmant, _DOUBLE_DIGITS) + 1
         if (np.abs(y) > 2.0**digits).any():
             row = int((np.abs(y) > 2.0**digits).argmax())
             raise UserError(
@@ -264,8 +264,8 @@ def _labels(name: str, y: np.ndarray) -> tuple[list[str], np.ndarray]:
     return [str(value) for value in values.tolist()], codes.astype(np.int64)
 
 
-def _numbers(name: str, y: np.ndarray) -> np.ndarray:
-    """y as finite float32: (n,)."""
+def _regression_targets(name: str, y: np.ndarray) -> np.ndarray:
+    """Return y as finite float32: (n,)."""
     if y.dtype.kind not in "fiu":
         raise UserError(
             f"{name}: y holds {y.dtype}, and a regression needs numbers; drop `task: regression` for classes."
@@ -282,17 +282,17 @@ def _numbers(name: str, y: np.ndarray) -> np.ndarray:
     return targets
 
 
-def _names(name: str, key: str, column: np.ndarray | None) -> np.ndarray | None:
-    """A column of names as strings: (n,) str."""
+def _name_column(name: str, key: str, column: np.ndarray | None) -> np.ndarray | None:
+    """Return a column of names as strings: (n,) str."""
     if column is None:
         return None
     if column.dtype.kind not in "iuU":
-        real = column.dtype.kind == "f"
-        unnamed = "drop rows where it is NaN, and " if real and np.isnan(column).any() else ""
-        kind = "int" if real and (np.isnan(column) | (column == np.floor(column))).all() else "str"
+        is_float = column.dtype.kind == "f"
+        advice = "drop rows where it is NaN, and " if is_float and np.isnan(column).any() else ""
+        type_name = "int" if is_float and (np.isnan(column) | (column == np.floor(column))).all() else "str"
         raise UserError(
-            f"{name}: {key} holds {column.dtype}, and must hold strings or whole numbers; {unnamed}save "
-            f"{key}.astype({kind})."
+            f"{name}: {key} holds {column.dtype}, and must hold strings or whole numbers; {advice}save "
+            f"{key}.astype({type_name})."
         )
     names = column.astype(str)
     empty = np.char.str_len(names) == 0

@@ -1,4 +1,4 @@
-"""The `data.source` section of params.yaml: one record a kind of source."""
+"""The `data.source` section of params.yaml: the params of each kind of source."""
 
 from typing import Annotated, Any, Literal
 
@@ -17,7 +17,7 @@ from silos import param_types
 from silos.errors import shown
 from silos.param_types import Name
 from silos.plugin_registry import Registered, Registry
-from silos.strict_yaml import true_is_no_number
+from silos.strict_yaml import refuse_booleans
 
 
 def _unsigned_zero(value: float) -> float:
@@ -31,13 +31,13 @@ class Section(BaseModel):
     """A part of params.yaml: frozen, and strict about unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-    _numbers = model_validator(mode="before")(true_is_no_number)
+    _numbers = model_validator(mode="before")(refuse_booleans)
 
 
 class Fill(Section):
-    """Values may be missing, and this number stands in x for them; a mask beside the rows says where.
+    """Allow missing values, which this number replaces in x; a mask stored with the rows marks them.
 
-    `mean` is each client's own, of its training rows.
+    `mean` is each client's own mean over its training rows.
     """
 
     fill: Number | Literal["mean"]
@@ -57,20 +57,20 @@ class Npz(Section):
     task: Literal["classification", "regression"] = Field(default="classification", description="what y holds")
 
 
-def one_fault(wrong: str) -> WrapValidator:
-    """One sentence, the value and then `wrong`, where each member of a union would have its say."""
+def one_fault(fault: str) -> WrapValidator:
+    """Replace the errors of a union's members by one sentence: the value and then `fault`."""
 
-    def checked(value: Any, validated: ValidatorFunctionWrapHandler) -> Any:
+    def checked(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
         try:
-            return validated(value)
+            return validate(value)
         except ValidationError:
-            raise ValueError(f"{shown(repr(value))} {wrong}") from None
+            raise ValueError(f"{shown(repr(value))} {fault}") from None
 
     return WrapValidator(checked)
 
 
 class Table(Section):
-    """A CSV or Parquet file with a header: one column is the label, others say whose a row is, all else are features."""
+    """A CSV or Parquet file with a header: label, client, domain and split columns, and all others as features."""
 
     kind: Literal["table"]
     path: str = Field(min_length=1, description=".csv, .csv.gz or .parquet, relative to the folder of params.yaml")
@@ -97,26 +97,26 @@ class Table(Section):
 
     @property
     def roles(self) -> dict[str, str]:
-        """The columns that are no features, by what they are: label, client ..."""
-        named = {"label": self.label, "client": self.client, "domain": self.domain, "split": self.split}
-        return {role: column for role, column in named.items() if column is not None}
+        """Return the columns that are not features, by role: label, client ..."""
+        columns = {"label": self.label, "client": self.client, "domain": self.domain, "split": self.split}
+        return {role: column for role, column in columns.items() if column is not None}
 
     @model_validator(mode="after")
     def _names_each_column_once(self) -> "Table":
-        seen: dict[str, str] = {}
+        keys: dict[str, str] = {}
         parts = [("drop", name) for name in self.drop] + [("categorical", name) for name in self.categorical]
         for key, column in [*self.roles.items(), *parts]:
-            if seen.setdefault(column, key) != key:
+            if keys.setdefault(column, key) != key:
                 raise ValueError(
-                    f"the column {shown(repr(column))} is {seen[column]} and {key}; name it under one of them"
+                    f"the column {shown(repr(column))} is {keys[column]} and {key}; name it under one of them"
                 )
         return self
 
 
 class RowLimits(Section):
-    """How many rows of each of the source's own splits are taken, drawn at random with data.seed; null is all.
+    """The number of rows taken of each split of the source, drawn at random with data.seed; null takes all.
 
-    With `test: 0` the source has no test rows of its own, and data.split draws them.
+    With `test: 0` the source has no test rows, and data.split draws them.
     """
 
     train: int | None = Field(default=None, ge=1, le=param_types.TIMES)
@@ -124,7 +124,7 @@ class RowLimits(Section):
 
 
 class Downloaded(Section):
-    """What the sets read through torchvision share: where they lie and how much of them is taken."""
+    """The settings of sets that torchvision reads: their folder, and the rows to take."""
 
     kind: str
     download_dir: str = Field(default="downloads", min_length=1, description="relative to the folder of params.yaml")
@@ -159,7 +159,7 @@ class Gtsrb(Downloaded):
 
 
 class Folder(Section):
-    """Pictures as domain/class/file, the layout of PACS, or class/file; each becomes `size` x `size` pixels in colour."""
+    """Pictures as domain/class/file, the layout of PACS, or class/file, resized to `size` x `size` pixels in colour."""
 
     kind: Literal["folder"]
     path: str = Field(min_length=1, description="relative to the folder of params.yaml")
@@ -180,7 +180,7 @@ class Folder(Section):
 
 
 class Synthetic(Section):
-    """Clusters of clients, each cluster with coefficients of its own: y = x·theta + noise, or its sign."""
+    """Clusters of clients, each cluster with its own coefficients: y = x·theta + noise, or its sign."""
 
     kind: Literal["synthetic"]
     task: Literal["linear", "logistic"]
@@ -201,7 +201,7 @@ class Synthetic(Section):
 
 
 class OwnSource(Section, Registered):
-    """A source of a plugin file."""
+    """A source from a plugin file."""
 
 
 Source = Annotated[

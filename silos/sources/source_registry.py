@@ -1,7 +1,4 @@
-"""Where rows come from: one function a kind of source.
-
-The columns of a flat table: what params and archive say of them, their missing values, values that nobody agreed on.
-"""
+"""Load the rows of a source, and check the features, missing values and ranges of flat tables."""
 
 from dataclasses import replace
 from importlib.util import find_spec
@@ -13,20 +10,26 @@ import numpy as np
 from silos.dataset import Clients, Partition, Rows
 from silos.errors import UserError
 from silos.plugin_registry import run_entry, taken
-from silos.schema import Feature, is_table, unnamed
+from silos.schema import Feature, default_features, is_table
 from silos.sources.source_params import SOURCES, Folder, Npz, OwnSource, Source, Table
 from silos.versioning.hashing import file_digest
 
-_SHOWN = 3  # features that a note names
+_MAX_NAMED = 3  # features that a note names at most
 
 
-def described(where: str, rows: Rows, declared: tuple[Feature, ...]) -> Rows:
-    """The rows of a source with the features that params declare, else with those that the source names.
+def attach_features(where: str, rows: Rows, declared: tuple[Feature, ...]) -> Rows:
+    """Attach features to the rows of a source: those that params declare, else those that the source names.
 
-    Of a table NaN is a missing value: the feature's `fill` takes its place, and a mask is kept if any feature has one. Where
-    that is a mean, 0 does until clients are made.
-    `where` is the source in errors. UserError where the features are not those of the rows, or a value is missing of
-    a feature that refuses it.
+    In a table, NaN is a missing value: the feature's `fill` replaces it, and a mask is stored if any feature has a
+    `fill`. If `fill` is mean, 0 stands there until clients are made.
+
+    Args:
+        where: The source's name in errors.
+        rows: The rows as read.
+        declared: The features that params declare.
+
+    Raises:
+        UserError: If the features do not match the rows, or a value is missing of a feature that refuses it.
     """
     if not is_table(rows.x.shape[1:], rows.x.dtype):
         if declared:
@@ -36,10 +39,10 @@ def described(where: str, rows: Rows, declared: tuple[Feature, ...]) -> Rows:
                 "drop data.features, or save x as float32 (rows, features)."
             )
         return rows
-    features = _agreed(where, rows, declared)
-    gaps = np.isnan(rows.x)
+    features = _match_features(where, rows, declared)
+    is_missing = np.isnan(rows.x)
     may_miss = np.array([feature.fill is not None for feature in features] or [False] * rows.x.shape[1])
-    _check_gaps(where, rows, gaps & ~may_miss, features)
+    _check_missing(where, rows, is_missing & ~may_miss, features)
     if not may_miss.any():
         return replace(rows, features=features)
     for feature in features:
@@ -49,103 +52,108 @@ def described(where: str, rows: Rows, declared: tuple[Feature, ...]) -> Rows:
                 "it under data.features in params.yaml, with a number v."
             )
     fills = np.array([0.0 if feature.fill == "mean" else feature.fill or 0.0 for feature in features], np.float32)
-    return replace(rows, x=np.where(gaps, fills, rows.x), missing=gaps, features=features)
+    return replace(rows, x=np.where(is_missing, fills, rows.x), missing=is_missing, features=features)
 
 
-def outside(made: Partition) -> list[str]:
-    """A sentence about the rows with values outside of a feature's bounds or categories; none where there are none."""
-    owners: list[Clients | Rows] = [made.clients, *([] if made.common is None else [made.common])]
-    found = []
-    for at, feature in enumerate(made.features):
-        wrong = [feature.outside(o.x[:, at]) & (True if o.missing is None else ~o.missing[:, at]) for o in owners]
-        count = int(sum(mask.sum() for mask in wrong))
+def range_notes(partition: Partition) -> list[str]:
+    """Return a note about the rows with values outside a feature's bounds or categories; empty if there are none."""
+    groups: list[Clients | Rows] = [partition.clients, *([] if partition.common is None else [partition.common])]
+    parts = []
+    for index, feature in enumerate(partition.features):
+        masks = [
+            feature.outside(rows.x[:, index]) & (True if rows.missing is None else ~rows.missing[:, index])
+            for rows in groups
+        ]
+        count = int(sum(mask.sum() for mask in masks))
         if count:
-            what = "its categories" if feature.categories else f"{feature.low:g} to {feature.high:g}"
-            found.append(f"{count} row{'s' * (count > 1)} of {feature.name!r} ({what})")
-    if not found:
+            allowed = "its categories" if feature.categories else f"{feature.low:g} to {feature.high:g}"
+            parts.append(f"{count} row{'s' * (count > 1)} of {feature.name!r} ({allowed})")
+    if not parts:
         return []
-    more = len(found) - _SHOWN
+    more = len(parts) - _MAX_NAMED
     rest = f", and rows of {more} more feature{'s' * (more > 1)}" if more > 0 else ""
-    return [f"Values outside of what data.features declares are kept as they are: {', '.join(found[:_SHOWN])}{rest}."]
+    return [
+        f"Values outside of what data.features declares are kept as they are: {', '.join(parts[:_MAX_NAMED])}{rest}."
+    ]
 
 
-def _agreed(where: str, rows: Rows, declared: tuple[Feature, ...]) -> tuple[Feature, ...]:
-    """What is known of the columns; empty where that is no more than their number."""
+def _match_features(where: str, rows: Rows, declared: tuple[Feature, ...]) -> tuple[Feature, ...]:
+    """Return the features of the columns; empty if they equal the default features."""
     count = rows.x.shape[1]
     if declared and len(declared) != count:
         raise UserError(
             f"params.yaml: data.features has {len(declared)} entr{'y' if len(declared) == 1 else 'ies'}, and the rows of "
             f"{where} have {count} feature{'s' * (count > 1)}; give one entry a column, in the order of the columns."
         )
-    for at, (mine, theirs) in enumerate(zip(declared, rows.features, strict=False)):
-        if mine.name != theirs.name:
+    for index, (expected, actual) in enumerate(zip(declared, rows.features, strict=False)):
+        if expected.name != actual.name:
             raise UserError(
-                f"params.yaml: data.features.{at} is {mine.name!r}, and {where} names that column {theirs.name!r}; "
+                f"params.yaml: data.features.{index} is {expected.name!r}, and {where} names that column {actual.name!r}; "
                 "list the features in the order of the columns, under the same names."
             )
     features = declared or rows.features
-    return () if features and features == unnamed(count) else features
+    return () if features and features == default_features(count) else features
 
 
-def _check_gaps(where: str, rows: Rows, wrong: np.ndarray, features: tuple[Feature, ...]) -> None:
-    """UserError where a value is missing that may not be; wrong: (n, features) bool."""
-    if not wrong.any():
+def _check_missing(where: str, rows: Rows, invalid: np.ndarray, features: tuple[Feature, ...]) -> None:
+    """Raise UserError if a value is missing that must not be; invalid: (n, features) bool."""
+    if not invalid.any():
         return
-    row = int(wrong.any(axis=1).argmax())
-    at = int(wrong[row].argmax())
-    name = features[at].name if features else f"x{at}"
+    row = int(invalid.any(axis=1).argmax())
+    index = int(invalid[row].argmax())
+    name = features[index].name if features else f"x{index}"
     owner = "" if rows.client is None else f" (client {rows.client[row]})"
-    count = int(wrong[:, at].sum()) - 1
+    count = int(invalid[:, index].sum()) - 1
     more = f", as have {count} more row{'s' * (count > 1)}" if count else ""
-    others = int(wrong.any(axis=0).sum()) - 1
+    others = int(invalid.any(axis=0).sum()) - 1
     also = f"; {others} more feature{'s' * (others > 1)} miss{'es' * (others == 1)} values, too" if others else ""
     raise UserError(
-        f"{where}: row {row}{owner} of x has no value (NaN) of the feature {name!r}, column {at}{more}{also}; fill in or "
+        f"{where}: row {row}{owner} of x has no value (NaN) of the feature {name!r}, column {index}{more}{also}; fill in or "
         "drop such rows, or say `missing: {fill: mean}` of the feature under data.features in params.yaml."
     )
 
 
 def load_source(source: Source | OwnSource, root: Path, seed: int, features: tuple[Feature, ...] = ()) -> Rows:
-    """The rows of `source`; a path in it is relative to `root`, the folder of params.yaml; draws are from `seed`.
+    """Return the rows of `source`.
 
-    `features` are what params declare of its columns.
+    Args:
+        source: The source; its path is relative to `root`.
+        root: The folder of params.yaml.
+        seed: The seed of random draws.
+        features: The features that params declare.
     """
     where = source.path if isinstance(source, Npz | Table) else f"the source `{source.kind}`"
-    declared = () if isinstance(source, Table) else features  # a table has put them beside its columns, by name
-    return described(where, _read(source, Path(root), seed, features), declared)
+    declared = () if isinstance(source, Table) else features  # `table` matches them to its columns by name
+    if isinstance(source, OwnSource):
+        rows = run_entry(source, root=Path(root), seed=seed)
+        if not isinstance(rows, Rows):
+            raise UserError(f"source {source.kind!r}: got a {type(rows).__name__}, expected silos.dataset.Rows.")
+    else:
+        read = SOURCES.find(source.kind)
+        rows = read(**taken(read, {"source": source, "root": Path(root), "seed": seed, "declared": features}))
+    return attach_features(where, cast(Rows, rows), declared)
 
 
-def contents(source: Source | OwnSource, root: Path) -> dict[str, str]:
-    """The md5 of each file that `source` is read from, where they are the user's own; {} of a set known by its name.
+def content_hashes(source: Source | OwnSource, root: Path) -> dict[str, str]:
+    """Return the md5 of each file of the user that `source` is read from; {} for published sets known by name.
 
-    A plugin's source is known by its code.
+    A plugin's source is identified by its code.
     """
     if isinstance(source, OwnSource):
         return {"plugin": file_digest(source.entry.file)}
     if not isinstance(source, Npz | Folder | Table):
         return {}
-    place = Path(root) / source.path
-    files = [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file())
-    return {path.relative_to(place).as_posix(): file_digest(str(path)) for path in files}
+    location = Path(root) / source.path
+    files = [location] if location.is_file() else sorted(path for path in location.rglob("*") if path.is_file())
+    return {path.relative_to(location).as_posix(): file_digest(str(path)) for path in files}
 
 
 def digits() -> Rows:
-    """The digits of scikit-learn, their 17 shades of grey spread over 0 to 255."""
+    """Return scikit-learn's digits, with their 17 shades of grey spread over 0 to 255."""
     spec = find_spec("sklearn")
     assert spec is not None
     assert spec.origin is not None
-    # read where load_digits reads it: importing scikit-learn, and SciPy and pandas with it, takes longer than the rest
+    # the file that load_digits reads: importing scikit-learn, SciPy and pandas would take longer than all else here
     table = np.loadtxt(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
     x = np.floor(table[:, :-1].reshape(-1, 8, 8) * 255 / 16 + 0.5).astype(np.uint8)
     return Rows(x=x, y=table[:, -1].astype(np.int64), classes=[str(digit) for digit in range(10)])
-
-
-def _read(source: Source | OwnSource, root: Path, seed: int, declared: tuple[Feature, ...]) -> Rows:
-    if isinstance(source, OwnSource):
-        rows = run_entry(source, root=root, seed=seed)
-        if not isinstance(rows, Rows):
-            raise UserError(f"source {source.kind!r}: got a {type(rows).__name__}, expected silos.dataset.Rows.")
-        return rows
-    read = SOURCES.find(source.kind)
-    rows = read(**taken(read, {"source": source, "root": root, "seed": seed, "declared": declared}))
-    return cast(Rows, rows)

@@ -1,1 +1,1 @@
-"""How silos lie on disk: the manifest, its columns, and the files of rows."""
+"""The silos on disk: the manifest, its columns, and the files of rows."""

@@ -1,7 +1,7 @@
-"""The manifest of a folder of silos: what it holds, and with the file of columns beside it who its clients are."""
+"""The manifest of a folder of silos: its contents and, with the file of columns, its clients."""
 
 import json
-from collections.abc import KeysView, Sequence
+from collections.abc import KeysView
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from silos.dataset import some
 from silos.errors import UserError
-from silos.schema import Feature, Schema, Task, is_table, unnamed
+from silos.schema import Feature, Schema, Task, default_features, is_table
 from silos.storage.client_table import ClientEntry, ClientTable, from_bytes
 
 FORMAT = 2
@@ -18,15 +19,15 @@ MANIFEST = "manifest.json"
 COLUMNS = "manifest.safetensors"
 COMMON = "common.safetensors"
 WAYS_BACK = "`siloflow partition` rebuilds it, `dvc checkout` brings the recorded one back."
-_COMPARED = 10_000  # names that one is compared with, for what was meant: seconds
+_COMPARED = 10_000  # names up to which similar ones are suggested: more would take seconds
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a folder of silos holds: a row is `shape` of `dtype` (uint8 or float32), labelled by `classes`.
+    """The contents of a folder of silos: a row has `shape` and `dtype` (uint8 or float32), with labels in `classes`.
 
-    `common` counts the rows that no client owns, by split, and `left_out` those that the scheme dropped. Where
-    the task is regression there are no classes. `features` is what is known of a table's columns; see `schema_of`.
+    `common` counts the rows that no client owns, by split; `left_out` counts the rows that the scheme dropped.
+    Regression has no classes. `features` describes a table's columns; see `schema_of`.
     """
 
     name: str
@@ -41,38 +42,43 @@ class Manifest:
     features: tuple[Feature, ...] = ()
 
     def client(self, name: str) -> ClientEntry:
-        """The entry of one client."""
-        return self.clients[self.place(name)]
+        """Return the entry of one client."""
+        return self.clients[self.index(name)]
 
-    def place(self, name: str) -> int:
-        """A client's place in `clients`; UserError where there is none of this name."""
-        place = self.clients.places.get(name)
-        if place is None:
+    def index(self, name: str) -> int:
+        """Return a client's index in `clients`; UserError if no client has this name."""
+        position = self.clients.indices.get(name)
+        if position is None:
             names = self.clients.names
             near = get_close_matches(name, names, 1) if len(names) <= _COMPARED else []
             hint = f"did you mean {near[0]}? It has" if near else "it has"
-            raise UserError(f"there is no client {name} in data/{self.name}; {hint} {_some(names)}.")
-        return place
+            raise UserError(f"there is no client {name} in data/{self.name}; {hint} {some(names, 5)}.")
+        return position
 
     @property
     def names(self) -> KeysView[str]:
-        """Of all clients, in the order of listing."""
-        return self.clients.places.keys()
+        """Return the names of all clients, in the order of listing."""
+        return self.clients.indices.keys()
 
     @property
     def label_type(self) -> type[np.generic]:
-        """The type of y: int64 codes, or float32 targets."""
+        """Return the type of y: int64 codes, or float32 targets."""
         return np.int64 if self.task == "classification" else np.float32
 
 
 def read_manifest(folder: Path, earlier: str = "") -> Manifest:
-    """The manifest of a folder of silos; a UserError where it or its columns are missing, damaged or of another format.
+    """Read the manifest of a folder of silos.
 
-    `earlier` names the version that the folder is a copy of, where it is not data/: nothing makes that one anew.
+    Args:
+        folder: data/<name>, or a copy of an earlier version.
+        earlier: The name of that version if the folder is a copy, which no command rebuilds.
+
+    Raises:
+        UserError: If the manifest or its columns are missing, damaged or of another format.
     """
     path = Path(folder) / MANIFEST
     try:
-        held = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise UserError(
             f"there is no data in {folder} (no {MANIFEST}); `siloflow partition` makes it, `dvc pull` "
@@ -80,38 +86,38 @@ def read_manifest(folder: Path, earlier: str = "") -> Manifest:
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({error}); {WAYS_BACK}") from error
-    number = held.get("format") if isinstance(held, dict) else None
-    if number != FORMAT:
+    stated = content.get("format") if isinstance(content, dict) else None
+    if stated != FORMAT:
         if earlier:
             raise UserError(
-                f"{earlier} has format {number!r} and this siloflow reads format {FORMAT}; name a version of that format, "
+                f"{earlier} has format {stated!r} and this siloflow reads format {FORMAT}; name a version of that format, "
                 "or use the siloflow that made this one."
             )
         raise UserError(
-            f"{path} has format {number!r} and this siloflow reads format {FORMAT}; `siloflow partition` "
+            f"{path} has format {stated!r} and this siloflow reads format {FORMAT}; `siloflow partition` "
             "makes the data anew."
         )
     try:
-        clients = _clients(path.with_name(COLUMNS), held)
+        clients = _read_columns(path.with_name(COLUMNS), content)
         return Manifest(
-            name=held["name"],
-            params=held["params"],
-            classes=tuple(held["classes"]),
-            shape=tuple(held["shape"]),
-            dtype=held["dtype"],
+            name=content["name"],
+            params=content["params"],
+            classes=tuple(content["classes"]),
+            shape=tuple(content["shape"]),
+            dtype=content["dtype"],
             clients=clients,
-            common={split: int(rows) for split, rows in held.get("common", {}).items()},
-            left_out=int(held.get("left_out", 0)),
-            task=held.get("task", "classification"),
-            features=tuple(Feature.model_validate(feature) for feature in held.get("features", ())),
+            common={split: int(rows) for split, rows in content.get("common", {}).items()},
+            left_out=int(content.get("left_out", 0)),
+            task=content.get("task", "classification"),
+            features=tuple(Feature.model_validate(feature) for feature in content.get("features", ())),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({error!r}); {WAYS_BACK}") from error
 
 
 def to_json(manifest: Manifest) -> bytes:
-    """The manifest's bytes; what has its default is not written, so that versions outlive new keys."""
-    held = {
+    """Return the manifest's bytes; defaults are left out, so that new keys do not change older versions."""
+    content = {
         "format": FORMAT,
         "name": manifest.name,
         "params": manifest.params,
@@ -123,38 +129,33 @@ def to_json(manifest: Manifest) -> bytes:
         "files": manifest.clients.files,
     }
     if manifest.common:
-        held["common"] = manifest.common
+        content["common"] = manifest.common
     if manifest.left_out:
-        held["left_out"] = manifest.left_out
+        content["left_out"] = manifest.left_out
     if manifest.task != "classification":
-        held["task"] = manifest.task
+        content["task"] = manifest.task
     if manifest.features:
-        held["features"] = [feature.written() for feature in manifest.features]
-    return (json.dumps(held, sort_keys=True, indent=1) + "\n").encode()
+        content["features"] = [feature.written() for feature in manifest.features]
+    return (json.dumps(content, sort_keys=True, indent=1) + "\n").encode()
 
 
-def _clients(path: Path, held: dict[str, Any]) -> ClientTable:
-    """The columns that lie beside a manifest; UserError where they are not what it describes."""
-    domains, files = (tuple(map(str, held[name])) for name in ("domains", "files"))
+def _read_columns(path: Path, content: dict[str, Any]) -> ClientTable:
+    """Read the columns of a manifest; UserError if they do not match it."""
+    domains, files = (tuple(map(str, content[name])) for name in ("domains", "files"))
     for file in files:
         if "/" in file or "\\" in file:
             raise ValueError(f"file name {file!r}")
     try:
-        return from_bytes(path.read_bytes(), int(held["clients"]), domains, files)
+        return from_bytes(path.read_bytes(), int(content["clients"]), domains, files)
     except FileNotFoundError:
         raise UserError(f"{path}, the list of clients, is missing; {WAYS_BACK}") from None
     except (OSError, KeyError, ValueError) as error:
         raise UserError(f"{path}, the list of clients, is damaged ({error}); {WAYS_BACK}") from error
 
 
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:5])
-    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
-
-
 def schema_of(manifest: Manifest) -> Schema:
-    """The schema of a folder of silos, also of one that was made before features had names."""
+    """Return the schema of a folder of silos, also of one made before features had names."""
     features = manifest.features
     if not features and is_table(manifest.shape, manifest.dtype):
-        features = unnamed(manifest.shape[0])
+        features = default_features(manifest.shape[0])
     return Schema(features, manifest.classes, manifest.task, manifest.shape, manifest.dtype)

@@ -1,4 +1,4 @@
-"""The data on disk: data/<name>/ with a manifest, its columns, and one safetensors file a client, or a shard of many."""
+"""The data on disk: data/<name>/ with a manifest, its columns, and safetensors files of one or many clients."""
 
 import shutil
 from collections.abc import Callable
@@ -11,54 +11,48 @@ from silos.dataset import Clients, Partition, Rows
 from silos.io.atomic_io import leftovers
 from silos.param_types import file_names
 from silos.partitioners.pipeline import make_clients
-from silos.sources.source_registry import load_source, outside
+from silos.sources.source_registry import load_source, range_notes
 from silos.storage.client_table import ROLES, ClientEntry, ClientTable, to_bytes
-from silos.storage.manifest import COLUMNS, COMMON, MANIFEST, Manifest, read_manifest, to_json
-from silos.storage.shards import check_count, part, reading, write_shard
+from silos.storage.manifest import COLUMNS, COMMON, MANIFEST, Manifest, to_json
+from silos.storage.shards import check_count, read_tensor, reading, write_shard
 
-__all__ = [
-    "MANIFEST",
-    "ClientEntry",
-    "Manifest",
-    "open_client",
-    "open_common_rows",
-    "open_missing",
-    "read_manifest",
-    "write",
-]
-
-FILES = 128  # clients up to which each has a file of its own
-SHARD = 1024  # clients in a file beyond that
+FILES = 128  # clients up to which each has its own file
+SHARD = 1024  # clients in a file if there are more
 
 
 def read(params: DataParams, root: Path) -> None:
-    """Reads the source and makes clients of it for the next `write`; UserError for what is wrong with either."""
-    _read.clear()
-    _read[_key(params, root)] = _made(params, root)
+    """Read the source and make its clients for the next `write`; UserError if either fails."""
+    _read_ahead.clear()
+    _read_ahead[_key(params, root)] = _make_partition(params, root)
 
 
 def write(folder: Path, params: DataParams, root: Path, say: Callable[[str], None] | None = None) -> Manifest:
-    """Builds the silos of `params` in `folder`, the same bytes on any machine, and puts them there at once.
+    """Build the silos of `params` in `folder`, with the same bytes on any machine, and replace the folder at once.
 
-    `root` is the folder of params.yaml; `say` hears what a person should know of the partition. A process killed here leaves
-    the old folder or the new one; what else it leaves is cleaned by the next call.
+    If the process is killed, the old folder or the new one remains; the next call cleans up the rest.
+
+    Args:
+        folder: data/<name>.
+        params: The data section of params.yaml.
+        root: The folder of params.yaml.
+        say: Called with each note about the partition.
     """
     folder = Path(folder).absolute()
     new, old = leftovers(folder)
-    made = _read.pop(_key(params, root), None) or _made(params, root)
+    partition = _read_ahead.pop(_key(params, root), None) or _make_partition(params, root)
     new.mkdir(parents=True)
-    clients = made.clients
+    clients = partition.clients
     manifest = Manifest(
         name=params.name,
         params=params.recipe(),
-        classes=tuple(made.classes),
+        classes=tuple(partition.classes),
         shape=clients.x.shape[1:],
         dtype=str(clients.x.dtype),
         clients=_write_clients(new, clients),
-        common=_write_common(new / COMMON, made.common),
-        left_out=made.left_out,
-        task=made.task,
-        features=made.features,
+        common=_write_common(new / COMMON, partition.common),
+        left_out=partition.left_out,
+        task=partition.task,
+        features=partition.features,
     )
     (new / COLUMNS).write_bytes(to_bytes(manifest.clients))
     (new / MANIFEST).write_bytes(to_json(manifest))
@@ -67,28 +61,28 @@ def write(folder: Path, params: DataParams, root: Path, say: Callable[[str], Non
     new.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
     if say:
-        for note in (*made.notes, *outside(made)):
+        for note in (*partition.notes, *range_notes(partition)):
             say(note)
     return manifest
 
 
 def open_client(folder: Path, entry: ClientEntry, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """One client's rows of one split, read by memory map: x (rows, *shape) as stored, y (rows,) int64 or float32."""
+    """Read one client's rows of one split: x (rows, *shape) as stored, y (rows,) int64 or float32."""
     path = folder / entry.file
     with reading(path, f"client {entry.name}") as file:
-        return part(path, file, entry, split, "x"), part(path, file, entry, split, "y")
+        return read_tensor(path, file, entry, split, "x"), read_tensor(path, file, entry, split, "y")
 
 
 def open_missing(folder: Path, entry: ClientEntry, split: str) -> np.ndarray | None:
-    """Which values of those rows are missing and filled in: (rows, features) bool; None where none may be missing."""
+    """Return which values are missing and filled in: (rows, features) bool; None if none may be missing."""
     path = folder / entry.file
     with reading(path, f"client {entry.name}") as file:
         names = file.keys()
-        return part(path, file, entry, split, "missing").astype(bool) if f"{split}_missing" in names else None
+        return read_tensor(path, file, entry, split, "missing").astype(bool) if f"{split}_missing" in names else None
 
 
 def open_common_rows(folder: Path, manifest: Manifest, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of a split that no client owns, as `open_client` gives a client's; none where there are none."""
+    """Read the common rows of a split as `open_client` does; empty arrays if there are none."""
     if not manifest.common.get(split):
         return np.empty((0, *manifest.shape), manifest.dtype), np.empty(0, manifest.label_type)
     path = Path(folder) / COMMON
@@ -98,11 +92,11 @@ def open_common_rows(folder: Path, manifest: Manifest, split: str) -> tuple[np.n
     return x, y
 
 
-_read: dict[str, Partition] = {}
-"""What was read ahead for the next `write`, by folder and params."""
+_read_ahead: dict[str, Partition] = {}
+"""Partitions that `read` made for the next `write`, by folder and params."""
 
 
-def _made(params: DataParams, root: Path) -> Partition:
+def _make_partition(params: DataParams, root: Path) -> Partition:
     rows = load_source(params.source, Path(root), params.seed, params.features)
     return make_clients(rows, params.scheme, params.split, params.seed)
 
@@ -112,7 +106,7 @@ def _key(params: DataParams, root: Path) -> str:
 
 
 def _write_clients(folder: Path, clients: Clients) -> ClientTable:
-    """The clients' rows in files, and the table that says where."""
+    """Write the clients' rows, and return their table."""
     count = len(clients)
     if count <= FILES:
         files, size = file_names(clients.names, (COMMON, COLUMNS)), 1
@@ -144,9 +138,9 @@ def _write_common(path: Path, common: Rows | None) -> dict[str, int]:
         return {}
     tensors, rows = {}, {}
     for split in ("test", "validation"):
-        mine = np.flatnonzero(common.split == split)
-        if len(mine):
-            tensors[f"{split}_x"], tensors[f"{split}_y"] = common.x[mine], common.y[mine]
-            rows[split] = len(mine)
+        indices = np.flatnonzero(common.split == split)
+        if len(indices):
+            tensors[f"{split}_x"], tensors[f"{split}_y"] = common.x[indices], common.y[indices]
+            rows[split] = len(indices)
     path.write_bytes(save(tensors))
     return rows

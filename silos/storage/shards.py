@@ -1,4 +1,4 @@
-"""Files of clients' rows: one client's, or a shard of many, whose rows stand one after another; and their digests."""
+"""Files of clients' rows, and their digests; a file holds one client, or a shard of many, one after another."""
 
 import hashlib
 import struct
@@ -12,156 +12,165 @@ import numpy as np
 
 from silos.dataset import SPLITS, Clients
 from silos.errors import UserError
+from silos.io.atomic_io import file_stamp
 from silos.storage.client_table import DIGEST, ClientEntry, ClientTable
 from silos.storage.manifest import MANIFEST, WAYS_BACK
 
-_KINDS = ("x", "y", "missing")
+_TENSORS = ("x", "y", "missing")
 
 
 def write_shard(path: Path, clients: Clients, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-    """Writes the rows of the clients from `first` to `end`; answers with the columns `rows` and `digest` of the table.
+    """Write the rows of the clients from `first` to `end`; return the columns `rows` and `digest` of the table.
 
-    A split's rows of one client stand together, in the order of the source: {split}_x, {split}_y and, where values may be
+    A split's rows of one client are consecutive, in the order of the source: {split}_x, {split}_y and, if values may be
     missing, {split}_missing (rows, features) of 0 and 1.
     """
     from safetensors.numpy import save
 
     assert clients.split is not None
-    mine = slice(int(clients.ends[first - 1]) if first else 0, int(clients.ends[end - 1]))
-    split, owner = clients.split[mine], np.repeat(np.arange(end - first), clients.sizes[first:end])
+    span = clients.span(first, end)
+    split, owner = clients.split[span], np.repeat(np.arange(end - first), clients.sizes[first:end])
     rows = np.zeros((end - first, len(SPLITS)), np.int32)
     tensors = {}
     for code, name in enumerate(SPLITS):
-        chosen = np.flatnonzero(split == code)
-        rows[:, code] = np.bincount(owner[chosen], minlength=end - first)
-        tensors[f"{name}_x"] = clients.x[mine][chosen]
-        tensors[f"{name}_y"] = clients.y[mine][chosen]
+        indices = np.flatnonzero(split == code)
+        rows[:, code] = np.bincount(owner[indices], minlength=end - first)
+        tensors[f"{name}_x"] = clients.x[span][indices]
+        tensors[f"{name}_y"] = clients.y[span][indices]
         if clients.missing is not None:
-            tensors[f"{name}_missing"] = clients.missing[mine][chosen].astype(np.uint8)
-    path.write_bytes(save(tensors))  # safetensors orders by type and name, whatever the order here
+            tensors[f"{name}_missing"] = clients.missing[span][indices].astype(np.uint8)
+    path.write_bytes(save(tensors))  # safetensors orders tensors by type and name
     return rows, _digests(tensors, rows)
 
 
-def part(path: Path, file: Any, entry: ClientEntry, split: str, kind: str) -> np.ndarray:
-    """One client's x, y or mask of missing values of one split, of the file that `reading` gave."""
-    there = file.get_slice(f"{split}_{kind}")
-    start, count, held = entry.start[split], entry.rows[split], entry.held[split]
-    rows = there.get_shape()[0]
-    if rows != held:
-        whose = f"client {entry.name}" + ("" if count == held else " and others")
-        raise UserError(f"{path} {_other_count(rows, split, whose, held)}")
-    if count == held:
+def read_tensor(path: Path, file: Any, entry: ClientEntry, split: str, kind: str) -> np.ndarray:
+    """Read one client's x, y or missing mask of one split, from the file that `reading` opened."""
+    tensor = file.get_slice(f"{split}_{kind}")
+    start, count, expected = entry.start[split], entry.rows[split], entry.file_rows[split]
+    rows = tensor.get_shape()[0]
+    if rows != expected:
+        owner = f"client {entry.name}" + ("" if count == expected else " and others")
+        raise UserError(f"{path} {_count_fault(rows, split, owner, expected)}")
+    if count == expected:
         return file.get_tensor(f"{split}_{kind}")
-    start = start if count else 0  # a slice that begins at the end is refused
-    return there[start : start + count]
+    start = start if count else 0  # safetensors refuses a slice that begins at the end
+    return tensor[start : start + count]
 
 
-class Sound:
-    """Which clients' rows this process found to be what the table says, for as long as their files stay as they were."""
+class VerifiedRows:
+    """Remembers which clients' rows this process has verified, while their files stay unchanged."""
 
     def __init__(self, table: ClientTable) -> None:
         self._table = table
-        self._found: dict[int, tuple[tuple[int, ...], np.ndarray]] = {}
+        self._verified: dict[int, tuple[tuple[int, ...], np.ndarray]] = {}
 
-    def first_unsound(self, folder: Path, at: np.ndarray) -> tuple[ClientEntry, OSError | None] | None:
-        """Of the clients at these places one whose rows are something else, or cannot be read; None if all are sound."""
-        at = np.unique(at)
-        files = self._table.file[at]
-        for mine in np.split(at, np.flatnonzero(np.diff(files)) + 1) if len(at) else ():
-            wrong = self._in_file(folder, int(self._table.file[mine[0]]), mine)
-            if wrong is not None:
-                return wrong
+    def first_mismatch(self, folder: Path, indices: np.ndarray) -> tuple[ClientEntry, OSError | None] | None:
+        """Return a client at these indices whose rows do not match or cannot be read; None if all match."""
+        indices = np.unique(indices)
+        files = self._table.file[indices]
+        for in_file in np.split(indices, np.flatnonzero(np.diff(files)) + 1) if len(indices) else ():
+            mismatch = self._first_mismatch_in_file(folder, int(self._table.file[in_file[0]]), in_file)
+            if mismatch is not None:
+                return mismatch
         return None
 
-    def _in_file(self, folder: Path, file: int, at: np.ndarray) -> tuple[ClientEntry, OSError | None] | None:
-        path, first = folder / self._table.files[file], self._table.first
+    def _first_mismatch_in_file(
+        self, folder: Path, file: int, indices: np.ndarray
+    ) -> tuple[ClientEntry, OSError | None] | None:
+        path, first_in_file = folder / self._table.files[file], self._table.first_in_file
         try:
-            # the last time cannot be put back; it also moves when nothing was written, and then the digest decides
-            status = path.stat()
+            stamp = file_stamp(path)
         except OSError as error:
-            return self._table[int(at[0])], error
-        stamp = (status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
-        held = self._found.get(file)
-        if held is None or held[0] != stamp:
-            held = self._found[file] = (stamp, np.zeros(first[file + 1] - first[file], bool))
-        for place in at[~held[1][at - first[file]]].tolist():
-            entry = self._table[place]
+            return self._table[int(indices[0])], error
+        verified = self._verified.get(file)
+        if verified is None or verified[0] != stamp:
+            verified = self._verified[file] = (stamp, np.zeros(first_in_file[file + 1] - first_in_file[file], bool))
+        for index in indices[~verified[1][indices - first_in_file[file]]].tolist():
+            entry = self._table[index]
             try:
                 if client_digest(path, entry) != entry.digest:
                     return entry, None
-            except UserError:  # cannot be opened at all
+            except UserError:  # the file cannot be opened
                 return entry, None
-            held[1][place - first[file]] = True
+            verified[1][index - first_in_file[file]] = True
         return None
 
 
 def client_digest(path: Path, entry: ClientEntry) -> bytes:
-    """Of all rows of a client as its file has them; UserError where that is missing or damaged."""
+    """Return the digest of a client's rows in its file; UserError if that is missing or damaged."""
     with reading(path, f"client {entry.name}") as file:
-        kinds = [kind for kind in _KINDS if f"train_{kind}" in file.keys()]  # noqa: SIM118
-        held = {f"{s}_{kind}": part(path, file, entry, s, kind) for s in SPLITS for kind in kinds}
-    return _digest(_row(held), struct.pack("<3i", *entry.rows.values()), (each.tobytes() for each in held.values()))
+        kinds = [kind for kind in _TENSORS if f"train_{kind}" in file.keys()]  # noqa: SIM118
+        tensors = {f"{s}_{kind}": read_tensor(path, file, entry, s, kind) for s in SPLITS for kind in kinds}
+    return _digest(
+        _row_description(tensors),
+        struct.pack("<3i", *entry.rows.values()),
+        (tensor.tobytes() for tensor in tensors.values()),
+    )
 
 
-def check_count(path: Path, split: str, whose: str, count: int, *tensors: np.ndarray) -> None:
-    """UserError where one has another number of rows than the manifest says."""
+def check_count(path: Path, split: str, owner: str, count: int, *tensors: np.ndarray) -> None:
+    """Raise UserError if a tensor has another number of rows than the manifest says."""
     for tensor in tensors:
         if len(tensor) != count:
-            raise UserError(f"{path} {_other_count(len(tensor), split, whose, count)}")
+            raise UserError(f"{path} {_count_fault(len(tensor), split, owner, count)}")
 
 
 @contextmanager
-def reading(path: Path, whose: str) -> Iterator[Any]:
-    """The file, mapped; UserError with whose rows it holds where it is missing or damaged."""
+def reading(path: Path, owner: str) -> Iterator[Any]:
+    """Open the file, memory-mapped; UserError, with the owner of its rows, if it is missing or damaged."""
     from safetensors import SafetensorError
 
     try:
-        status = path.stat()
-        yield _mapped(str(path), status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns)
+        yield _mapped(str(path), *file_stamp(path))
     except FileNotFoundError:
-        raise UserError(f"{path}, the rows of {whose}, is missing; {WAYS_BACK}") from None
+        raise UserError(f"{path}, the rows of {owner}, is missing; {WAYS_BACK}") from None
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{path}, the rows of {whose}, is damaged ({error}); {WAYS_BACK}") from error
+        raise UserError(f"{path}, the rows of {owner}, is damaged ({error}); {WAYS_BACK}") from error
 
 
 @lru_cache(maxsize=1024)
 def _mapped(path: str, *_stamp: int) -> Any:
-    """A file mapped into memory, its header read once a process; another stamp is another file."""
+    """Map a file into memory and read its header once a process; another stamp is another file."""
     from safetensors import safe_open
 
     return safe_open(path, framework="numpy")
 
 
-def _other_count(rows: int, split: str, whose: str, count: int) -> str:
-    return f"holds {rows} {split} rows of {whose}, and {MANIFEST} says {count}; {WAYS_BACK}"
+def _count_fault(rows: int, split: str, owner: str, count: int) -> str:
+    return f"holds {rows} {split} rows of {owner}, and {MANIFEST} says {count}; {WAYS_BACK}"
 
 
 def _digests(tensors: Mapping[str, np.ndarray], rows: np.ndarray) -> np.ndarray:
-    """Of each client whose rows (clients, 3) int32 follow each other in these tensors, by their names: (clients, 16) uint8.
+    """Compute the digest of each client whose rows are consecutive in these tensors: (clients, 16) uint8.
 
-    Over what a row is, how many there are of each split, and their bytes, in the order of the tensors.
+    A digest covers the description of a row, the counts by split, and the rows' bytes, in the order of the tensors.
+    rows: (clients, 3) int32; tensors: by name.
     """
-    row = _row(tensors)
+    description = _row_description(tensors)
     before = np.concatenate([np.zeros((1, len(SPLITS)), np.int64), np.cumsum(rows, axis=0, dtype=np.int64)])
-    pieces = []
+    contents = []
     for name, tensor in tensors.items():
         width = tensor.dtype.itemsize * int(np.prod(tensor.shape[1:]))
         ends = before[:, SPLITS.index(name.partition("_")[0])] * width
-        pieces.append((tensor.tobytes(), ends.tolist()))
+        contents.append((tensor.tobytes(), ends.tolist()))
     counts = rows.astype("<i4").tobytes()
     width = rows.shape[1] * 4
-    found = [
-        _digest(row, counts[at * width : (at + 1) * width], (b[ends[at] : ends[at + 1]] for b, ends in pieces))
-        for at in range(len(rows))
+    digests = [
+        _digest(
+            description,
+            counts[client * width : (client + 1) * width],
+            (content[ends[client] : ends[client + 1]] for content, ends in contents),
+        )
+        for client in range(len(rows))
     ]
-    return np.frombuffer(b"".join(found), np.uint8).reshape(len(rows), DIGEST)
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(len(rows), DIGEST)
 
 
-def _row(tensors: Mapping[str, np.ndarray]) -> bytes:
-    """What a row is: the tensors' names, types and shapes."""
+def _row_description(tensors: Mapping[str, np.ndarray]) -> bytes:
+    """Describe a row: the tensors' names, types and shapes."""
     return " ".join(f"{name} {tensor.dtype.str} {tensor.shape[1:]}" for name, tensor in tensors.items()).encode()
 
 
-def _digest(row: bytes, counts: bytes, rows: Iterable[bytes]) -> bytes:
-    """Of one client: what a row is, how many of each split as little-endian int32, and their bytes."""
-    return hashlib.blake2b(b"".join([row, counts, *rows]), digest_size=DIGEST).digest()
+def _digest(description: bytes, counts: bytes, rows: Iterable[bytes]) -> bytes:
+    """Hash one client: the description of a row, the counts by split as little-endian int32, and the rows' bytes."""
+    return hashlib.blake2b(b"".join([description, counts, *rows]), digest_size=DIGEST).digest()

@@ -1,1 +1,1 @@
-"""The versions of data/; DVC is known here only."""
+"""The versions of data/; DVC is used here only."""

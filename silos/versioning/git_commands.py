@@ -28,7 +28,7 @@ _LOCAL_VARIABLES = (
     "GIT_WORK_TREE",
     "GIT_CEILING_DIRECTORIES",
 )
-_EXCEPTION = re.compile(r"safe\.directory (.+)$", re.MULTILINE)  # the same in every language of git's messages
+_SAFE_DIRECTORY = re.compile(r"safe\.directory (.+)$", re.MULTILINE)  # the same in every language of git's messages
 
 
 def run_git(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -40,7 +40,7 @@ def run_git(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """
     environment = {name: value for name, value in os.environ.items() if name not in _LOCAL_VARIABLES}
     command = ["git", "-C", str(root), *arguments]
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,  # git must not wait for a passphrase
         capture_output=True,
@@ -49,13 +49,13 @@ def run_git(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
         errors="replace",
         env=environment,
     )
-    refused = _EXCEPTION.search(done.stderr) if done.returncode else None
-    if refused:
+    refusal = _SAFE_DIRECTORY.search(process.stderr) if process.returncode else None
+    if refusal:
         raise UserError(
             f"git refuses the repository of {root}: another user owns it. If you trust it, allow it with "
-            f"`git config --global --add safe.directory {refused[1]}`."
+            f"`git config --global --add safe.directory {refusal[1]}`."
         )
-    return done
+    return process
 
 
 def has_repository(root: Path) -> bool:
@@ -65,7 +65,7 @@ def has_repository(root: Path) -> bool:
 
 @contextmanager
 def no_local_variables() -> Iterator[None]:
-    """Remove from the environment what names another repository, for libraries that read it in this process."""
+    """Remove variables that name another repository, for libraries that read them in this process."""
     before = {name: os.environ.pop(name) for name in _LOCAL_VARIABLES if name in os.environ}
     try:
         yield

@@ -1,4 +1,4 @@
-"""DVC's hash of a folder, computed without DVC."""
+"""DVC's hash of a folder, computed without DVC, and hashes of files."""
 
 import hashlib
 import json
@@ -7,67 +7,66 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-_Stamp = tuple[int, int, int, int]
+from silos.io.atomic_io import file_stamp
 
 
 def folder_digest(folder: Path, cache: Path | None = None) -> str:
-    """DVC's hash of a folder, "<md5>.dir", computed without DVC.
+    """Return DVC's hash of a folder, "<md5>.dir".
 
-    `cache` is a JSON file that remembers the hashes of files by path, size, time and inode.
+    `cache` is a JSON file that stores the hashes of files by path, size, time and inode.
     """
     return listing_digest(file_hashes(Path(folder), cache))
 
 
 def file_hashes(folder: Path, cache: Path | None) -> dict[str, str]:
-    """The md5 of each file under `folder`, by its path in it; `cache` as in `folder_digest`."""
-    known = _read_cache(cache)
-    seen: dict[str, list] = {}
+    """Return the md5 of each file under `folder`, by its path in it; `cache` as in `folder_digest`."""
+    cached = _read_cache(cache)
+    entries: dict[str, list] = {}
     for path in sorted(folder.rglob("*")):
         if not path.is_file():
             continue
         status = path.stat()
         stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
         relative = path.relative_to(folder).as_posix()
-        old = known.get(relative)
-        seen[relative] = old if old is not None and old[:3] == stamp else [*stamp, _md5(path)]
-    if cache is not None and seen != known:
-        _write_cache(cache, seen)
-    return {relative: entry[3] for relative, entry in seen.items()}
+        old = cached.get(relative)
+        entries[relative] = old if old is not None and old[:3] == stamp else [*stamp, _md5(path)]
+    if cache is not None and entries != cached:
+        _write_cache(cache, entries)
+    return {relative: entry[3] for relative, entry in entries.items()}
 
 
 @lru_cache
 def code_digest() -> str:
-    """A hash of the code that makes silos: other code may make other bytes of the same recipe."""
+    """Return a hash of the code that makes silos, since other code may make other bytes of the same params."""
     package = Path(__file__).parents[1]
     sources = {path.relative_to(package).as_posix(): _md5(path) for path in sorted(package.rglob("*.py"))}
     return listing_digest(sources)
 
 
 def listing_digest(hashes: Mapping[str, str]) -> str:
-    """DVC's hash of a folder whose files have these md5s."""
+    """Return DVC's hash of a folder whose files have these md5s."""
     listing = [{"md5": md5, "relpath": relative} for relative, md5 in sorted(hashes.items())]
     return hashlib.md5(json.dumps(listing).encode(), usedforsecurity=False).hexdigest() + ".dir"
 
 
 def file_digest(path: str) -> str:
-    """A file's md5: hashed where a process first asks for it, and again at another stamp, so cheap at every opening.
+    """Return a file's md5, cached in this process by size, times and inode, so that it is cheap at every opening.
 
-    Raises OSError, as for a file that is gone.
+    Raises:
+        OSError: If the file cannot be read.
     """
-    status = os.stat(path)  # noqa: PTH116 - making a Path would cost as much again
-    # the last one nobody can put back; it also moves when nothing was written, and then the hash decides
-    stamp = (status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
-    held = _hashed.get(path)
-    if held is None or held[0] != stamp:
-        if len(_hashed) >= _MOST:
-            _hashed.clear()  # a hash that is forgotten costs time, and nothing else
-        held = _hashed[path] = (stamp, _md5(Path(path)))
-    return held[1]
+    stamp = file_stamp(path)
+    entry = _file_digests.get(path)
+    if entry is None or entry[0] != stamp:
+        if len(_file_digests) >= _MAX_CACHED:
+            _file_digests.clear()  # a dropped hash only costs time
+        entry = _file_digests[path] = (stamp, _md5(Path(path)))
+    return entry[1]
 
 
-_MOST = 100_000  # files that a process remembers
-# what this process found in the files that it opened, by path
-_hashed: dict[str, tuple[_Stamp, str]] = {}
+_MAX_CACHED = 100_000  # files that a process caches
+# stamp and md5 of the files that this process opened, by path
+_file_digests: dict[str, tuple[tuple[int, int, int, int], str]] = {}
 
 
 def _md5(path: Path) -> str:
@@ -77,16 +76,16 @@ def _md5(path: Path) -> str:
 
 def _read_cache(cache: Path | None) -> dict[str, list]:
     try:
-        held = json.loads(cache.read_bytes()) if cache is not None else {}
+        content = json.loads(cache.read_bytes()) if cache is not None else {}
     except (OSError, ValueError):
-        return {}  # it only saves time
-    if not isinstance(held, dict):
+        return {}  # the cache only saves time
+    if not isinstance(content, dict):
         return {}
-    return {path: entry for path, entry in held.items() if isinstance(entry, list) and len(entry) == 4}
+    return {path: entry for path, entry in content.items() if isinstance(entry, list) and len(entry) == 4}
 
 
-def _write_cache(cache: Path, seen: dict[str, list]) -> None:
+def _write_cache(cache: Path, entries: dict[str, list]) -> None:
     cache.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = cache.with_name(f"{cache.name}.{os.getpid()}.tmp")
-    unfinished.write_text(json.dumps(seen))
-    unfinished.replace(cache)
+    temporary = cache.with_name(f"{cache.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(entries))
+    temporary.replace(cache)

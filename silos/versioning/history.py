@@ -1,10 +1,7 @@
-"""Versions of the data: which there were, and how to come back to one.
+"""The versions of the data: list them, compare them, and restore one.
 
-A version is named by a git revision of data.dvc, or by the hash that DVC writes into data.dvc, which every run carries.
-
-A partition of some version, opened without touching data/: links to what DVC's cache holds, under its names.
-
-What changed between two versions of the data, client by client.
+A version is named by a git revision of data.dvc, or by the hash that DVC writes into data.dvc and every run records. A
+partition of another version is opened as links into DVC's cache, without changing data/.
 """
 
 from collections.abc import Iterator
@@ -16,20 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from silos.data_overview import figures
+from silos.data_overview import client_overview
 from silos.dataset import SPLITS
 from silos.errors import UserError
 from silos.storage.client_table import ClientTable, empty_table
-from silos.storage.partition_store import MANIFEST, read_manifest
+from silos.storage.manifest import MANIFEST, read_manifest
 from silos.versioning.data_swap import replace_data
 from silos.versioning.dvc_files import (
     DATA,
     RECORD,
     check_out,
-    digest_in,
     is_cached,
     listed_files,
     object_path,
+    parse_digest,
     record,
     record_text,
     recorded_version,
@@ -38,8 +35,8 @@ from silos.versioning.git_commands import run_git
 from silos.versioning.hashing import file_hashes, listing_digest
 
 
-def files_of(root: Path, digest: str) -> dict[str, str]:
-    """The files of a version of data/ and their hashes; UserError where DVC's cache does not hold their list."""
+def version_files(root: Path, digest: str) -> dict[str, str]:
+    """Return the files of a version of data/ and their hashes; UserError if DVC's cache lacks their list."""
     files = listed_files(root, digest)
     if files is None:
         raise UserError(
@@ -48,13 +45,13 @@ def files_of(root: Path, digest: str) -> dict[str, str]:
     return files
 
 
-def inside(files: dict[str, str], name: str) -> dict[str, str]:
-    """Those of one partition, by their paths in it."""
+def partition_files(files: dict[str, str], name: str) -> dict[str, str]:
+    """Return the files of one partition, by their paths in it."""
     return {path.split("/", 1)[1]: md5 for path, md5 in files.items() if path.startswith(f"{name}/")}
 
 
-def link(root: Path, name: str, hashes: dict[str, str], folder: Path) -> None:
-    """Makes `folder` that partition, of links; UserError where DVC's cache misses a file of it."""
+def link_partition(root: Path, name: str, hashes: dict[str, str], folder: Path) -> None:
+    """Fill `folder` with links to the files of a partition; UserError if DVC's cache lacks one."""
     for path, md5 in hashes.items():
         source = object_path(root, md5)
         if not source.is_file():
@@ -77,12 +74,12 @@ class Version:
 
 
 def version_log(root: Path) -> list[Version]:
-    """The versions that git knows, newest first; none before the first commit."""
+    """Return the versions in git's history, newest first; empty before the first commit."""
     if _git(root, "rev-parse", "--git-dir") and not _git(root, "rev-parse", "--verify", "--quiet", "HEAD", check=False):
         return []
     versions = []
     for (revision, date, subject), text in _committed(root):
-        digest = digest_in(text)
+        digest = parse_digest(text)
         versions.append(Version(revision, date, subject, digest, tuple(partitions(root, digest))))
     return versions
 
@@ -90,38 +87,40 @@ def version_log(root: Path) -> list[Version]:
 def _committed(root: Path) -> Iterator[tuple[list[str], str]]:
     """Yield revision, date and subject of every commit of data.dvc, and the content of the file in it."""
     log = _git(root, "log", "--format=%h%x09%cs%x09%s", "--", RECORD)
-    for line in filter(None, log.split("\n")):  # a subject may hold other ends of lines
+    for line in filter(None, log.split("\n")):  # a subject may contain other line separators
         commit = line.split("\t", 2)
         yield commit, _git(root, "show", "--end-of-options", f"{commit[0]}:./{RECORD}")
 
 
 def partitions(root: Path, digest: str) -> dict[str, str]:
-    """The hash of every partition in a version of data/, by its name; empty if DVC's cache does not hold the version."""
+    """Return the hash of every partition in a version of data/, by name; empty if DVC's cache lacks the version."""
     files = listed_files(root, digest) or {}
     names = sorted({path.split("/", 1)[0] for path in files if "/" in path})
-    return {name: listing_digest(inside(files, name)) for name in names}
+    return {name: listing_digest(partition_files(files, name)) for name in names}
 
 
-def same_rows(root: Path, name: str, one: str, other: str) -> bool:
-    """Whether two versions of data/ hold the same files of a partition, as far as DVC's cache knows them.
+def same_rows(root: Path, name: str, first: str, second: str) -> bool:
+    """Return whether two versions of data/ have the same files of a partition, as far as DVC's cache knows them.
 
-    What carries the hash of the partition alone, as records of earlier siloflows do, is compared by it.
+    Records of earlier siloflows carry the hash of the partition alone, which is compared instead.
     """
-    return one == other or len({partitions(root, digest).get(name, digest) for digest in (one, other)}) == 1
+    return first == second or len({partitions(root, digest).get(name, digest) for digest in (first, second)}) == 1
 
 
-def find(root: Path, revision: str) -> str:
-    """The hash of data/ that a revision, or the start of a hash, stands for; UserError if there is none."""
-    if not revision.strip():  # to git that is what is staged
+def find_digest(root: Path, revision: str) -> str:
+    """Return the hash of data/ for a revision, or the start of a hash; UserError if there is none."""
+    if not revision.strip():  # for git, an empty revision is what is staged
         raise UserError("no version is named; give a git revision, or the start of one that `siloflow data log` lists.")
     text = _git(root, "show", "--end-of-options", f"{revision}:./{RECORD}", check=False)
     if text:
-        return digest_in(text)
+        return parse_digest(text)
     prefix = revision.removesuffix(".dir")
-    # a fresh clone has them in git only; records of earlier siloflows name a partition's own hash
-    known = {digest: {digest, *partitions(root, digest).values()} for digest in [*listed_digests(root), *_in_git(root)]}
+    # a fresh clone has versions in git only; records of earlier siloflows name a partition's hash
+    lists = sorted(object_path(root, "").glob("??/*.dir"), key=lambda path: -path.stat().st_mtime_ns)  # newest first
+    versions = [*(path.parent.name + path.name for path in lists), *_committed_texts(root)]
+    hashes_of = {digest: {digest, *partitions(root, digest).values()} for digest in versions}
     digests = [
-        digest for digest, names in known.items() if len(prefix) >= 6 and any(n.startswith(prefix) for n in names)
+        digest for digest, names in hashes_of.items() if len(prefix) >= 6 and any(n.startswith(prefix) for n in names)
     ]
     if recorded_version(root) in digests:
         return str(recorded_version(root))
@@ -135,43 +134,37 @@ def find(root: Path, revision: str) -> str:
     return digests[0]
 
 
-def listed_digests(root: Path) -> list[str]:
-    """Every version of a folder that DVC's cache holds, newest first."""
-    paths = sorted(object_path(root, "").glob("??/*.dir"), key=lambda path: -path.stat().st_mtime_ns)
-    return [path.parent.name + path.name for path in paths]
-
-
 def use_version(root: Path, revision: str) -> str:
-    """Brings data/ back as it was in a version, from DVC's cache or its remote; answers with the version's hash.
+    """Restore data/ as it was in a version, from DVC's cache or its remote; return the version's hash.
 
-    On any failure, and if the process is killed, data/ and data.dvc are as they were, or as they are to be.
+    After a failure or a kill, data/ and data.dvc are either as before or as requested.
 
     Raises:
         UserError: If data/ holds something that DVC does not have, or if DVC does not have the version.
     """
     root = Path(root).resolve()
-    _keep(root)
+    _cache_current(root)
     text = _git(root, "show", "--end-of-options", f"{revision}:./{RECORD}", check=False)
     if not text:
-        digest = find(root, revision)
-        text = _in_git(root).get(digest, "")
+        digest = find_digest(root, revision)
+        text = _committed_texts(root).get(digest, "")
     if not text:
-        files = files_of(root, digest)
+        files = version_files(root, digest)
         size = sum(object_path(root, md5).stat().st_size for md5 in files.values() if object_path(root, md5).is_file())
         text = record_text(digest, len(files), size)
     replace_data(root, text, lambda record: check_out(record, root))
-    return digest_in(text)
+    return parse_digest(text)
 
 
-def _in_git(root: Path) -> dict[str, str]:
-    """The content of every committed data.dvc, by its hash; empty where git knows none."""
+def _committed_texts(root: Path) -> dict[str, str]:
+    """Return the content of every committed data.dvc, by its hash; empty if git knows none."""
     with suppress(UserError):
-        return {digest_in(text): text for _, text in _committed(root)}
+        return {parse_digest(text): text for _, text in _committed(root)}
     return {}
 
 
-def _keep(root: Path) -> None:
-    """Puts what data/ holds into DVC's cache if data.dvc records it; UserError if it is in neither."""
+def _cache_current(root: Path) -> None:
+    """Put the content of data/ into DVC's cache if data.dvc records it; UserError if it is in neither."""
     hashes = file_hashes(root / DATA, None) if (root / DATA).is_dir() else {}
     if not hashes or is_cached(root, listing_digest(hashes)):
         return
@@ -185,66 +178,68 @@ def _keep(root: Path) -> None:
 
 def _git(root: Path, *arguments: str, check: bool = True) -> str:
     try:
-        done = run_git(root, *arguments)
+        process = run_git(root, *arguments)
     except FileNotFoundError:
-        code, out, reason = 1, "", "it is not installed"
+        code, output, reason = 1, "", "it is not installed"
     except UserError:
         if check:
             raise
         return ""
     else:
-        code, out, reason = done.returncode, done.stdout, (done.stderr.strip().splitlines() or [""])[-1]
+        code, output, reason = process.returncode, process.stdout, (process.stderr.strip().splitlines() or [""])[-1]
     if code and check:
         raise UserError(
             f"the versions of data/ are read from git, and that fails ({reason}); a clone of the repository knows them, "
             "and a version's hash is a name everywhere."
         )
-    return "" if code else out
+    return "" if code else output
 
 
-LISTED, FEW = 1_000, 20  # changed clients up to which each is described; how many are of more
+LISTED, FEW = 1_000, 20  # changed clients that are all described; number described if there are more
 
 
 def diff(root: Path, before: str, after: str) -> dict[str, list[dict[str, Any]]]:
-    """What differs between two versions of data/, ready for JSON.
+    """Compare two versions of data/, ready for JSON.
 
-    `silos` has a record for every client that differs, or for a few of very many: name of the partition, client, change
-    (added, removed, changed), and rows and label shares before and after. `partitions` counts, for each partition that
-    differs, its clients and rows before and after, and those of each change.
+    `silos` has a record for every client that differs, or for the first FEW of more than LISTED: name of the partition,
+    client, change (added, removed, changed), and rows and label shares before and after. `partitions` counts, for each
+    partition that differs, its clients and rows before and after, and the clients of each change.
     """
-    old, new = files_of(root, before), files_of(root, after)
+    old, new = version_files(root, before), version_files(root, after)
     names = sorted({path.split("/", 1)[0] for path in {*old, *new} if old.get(path) != new.get(path)})
-    answer: dict[str, list[dict[str, Any]]] = {"silos": [], "partitions": []}
+    result: dict[str, list[dict[str, Any]]] = {"silos": [], "partitions": []}
     for name in names:
-        with _opened(root, name, old, before) as was, _opened(root, name, new, after) as now:
-            changes = _changes(was.table, now.table)
+        with _open_partition(root, name, old, before) as older, _open_partition(root, name, new, after) as newer:
+            changes = _changes(older.table, newer.table)
             counts = {
                 kind: sum(change == kind for change in changes.values()) for kind in ("added", "removed", "changed")
             }
-            answer["partitions"].append({"name": name, **counts, "before": was.counts(), "after": now.counts()})
+            result["partitions"].append({"name": name, **counts, "before": older.counts(), "after": newer.counts()})
             for client in sorted(changes)[: len(changes) if len(changes) <= LISTED else FEW]:
-                told = {"name": name, "client": client, "change": changes[client]}
-                answer["silos"].append({**told, "before": was.describe(client), "after": now.describe(client)})
-    return answer
+                summary = {"name": name, "client": client, "change": changes[client]}
+                result["silos"].append({**summary, "before": older.describe(client), "after": newer.describe(client)})
+    return result
 
 
-def _changes(was: ClientTable, now: ClientTable) -> dict[str, str]:
-    """Each client that differs, with how; by the digests of their rows, without opening any."""
-    same = was.names == now.names
-    at = np.arange(len(now)) if same else np.array([now.places.get(name, -1) for name in was.names], np.int64)
-    there = np.flatnonzero(at >= 0)
-    changed = there[(was.digest[there] != now.digest[at[there]]).any(axis=1)]
-    gone = [] if same else [name for name in was.names if name not in now.places]
-    come = [] if same else [name for name in now.names if name not in was.places]
+def _changes(older: ClientTable, newer: ClientTable) -> dict[str, str]:
+    """Return how each differing client changed, by comparing the digests of rows, without opening rows."""
+    same = older.names == newer.names
+    matches = (
+        np.arange(len(newer)) if same else np.array([newer.indices.get(name, -1) for name in older.names], np.int64)
+    )
+    common = np.flatnonzero(matches >= 0)
+    changed = common[(older.digest[common] != newer.digest[matches[common]]).any(axis=1)]
+    removed = [] if same else [name for name in older.names if name not in newer.indices]
+    added = [] if same else [name for name in newer.names if name not in older.indices]
     return {
-        **{was.names[place]: "changed" for place in changed.tolist()},
-        **dict.fromkeys(gone, "removed"),
-        **dict.fromkeys(come, "added"),
+        **{older.names[index]: "changed" for index in changed.tolist()},
+        **dict.fromkeys(removed, "removed"),
+        **dict.fromkeys(added, "added"),
     }
 
 
-class _Opened:
-    """A partition of some version, as files that the store can read; of no clients where it is not there."""
+class _VersionPartition:
+    """A partition of some version, as files that the store can read; without clients if the version lacks it."""
 
     def __init__(self, folder: Path, version: str) -> None:
         self._folder = folder
@@ -252,20 +247,20 @@ class _Opened:
         self.table = self._manifest.clients if self._manifest else empty_table()
 
     def counts(self) -> dict[str, Any]:
-        """Clients, and rows by split."""
+        """Count clients, and rows by split."""
         rows = self.table.rows.sum(axis=0, dtype=int).tolist()
         return {"clients": len(self.table), "rows": dict(zip(SPLITS, rows, strict=True))}
 
     def describe(self, client: str) -> dict[str, Any] | None:
-        """Rows, domain and label shares of a client, None if it is not there."""
-        if client not in self.table.places or self._manifest is None:
+        """Return rows, domain and label shares of a client; None if it is not there."""
+        if client not in self.table.indices or self._manifest is None:
             return None
-        found = figures(self._manifest, self._folder, self._manifest.client(client))
-        return {key: found[key] for key in ("domain", "rows", "label_shares", "mean")}
+        statistics = client_overview(self._manifest, self._folder, self._manifest.client(client))
+        return {key: statistics[key] for key in ("domain", "rows", "label_shares", "mean")}
 
 
 @contextmanager
-def _opened(root: Path, name: str, files: dict[str, str], version: str) -> Iterator[_Opened]:
+def _open_partition(root: Path, name: str, files: dict[str, str], version: str) -> Iterator[_VersionPartition]:
     with TemporaryDirectory() as temporary:
-        link(root, name, inside(files, name), Path(temporary))
-        yield _Opened(Path(temporary), f"data/{name} of version {version[:12]}")
+        link_partition(root, name, partition_files(files, name), Path(temporary))
+        yield _VersionPartition(Path(temporary), f"data/{name} of version {version[:12]}")

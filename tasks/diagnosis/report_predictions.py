@@ -28,7 +28,7 @@ from models.shift.pairwise_results import Findings
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.errors import RefusalError
-from silos.privacy.differencing import EVERY, Told
+from silos.privacy.differencing import EVERY, ReportedGroups
 from silos.privacy.ledger import Draw, Ledger
 from silos.privacy.privacy_budget import Kind
 from tasks.diagnosis.compare_silos import Compared, reports_of
@@ -77,10 +77,10 @@ def _report_model(ledger: Ledger, mine: LocalSummary, design: Design) -> list[np
         return {"weights": fitted_halves(seen, column.of, second, known)}
 
     told = _stands_for(mine.hashes(ledger, design.question), column.of, second, known)
-    return [ledger.answer(mine.version, design.id, compute, told=told, kind=_MODELS_KIND)["weights"]]
+    return [ledger.answer(mine.version, design.id, compute, groups=told, kind=_MODELS_KIND)["weights"]]
 
 
-def _stands_for(hashes: np.ndarray, of: np.ndarray, second: np.ndarray, known: np.ndarray) -> Told:
+def _stands_for(hashes: np.ndarray, of: np.ndarray, second: np.ndarray, known: np.ndarray) -> ReportedGroups:
     """The rows behind each regression, by class and half."""
     halves = {"first": ~second, "second": second}
     classes = np.flatnonzero(known).tolist() if known.sum() > 1 else []
@@ -148,7 +148,7 @@ def _report_predictions(
     weights = b"".join(own.tobytes() for own in models.values())
     asked = hashlib.sha256("\n".join(models).encode() + weights).hexdigest()[:16]
     told = mine.stands_for(ledger, question)
-    return [ledger.answer(mine.version, f"{design.id} {asked}", compute, told=told, kind=_PREDICTIONS_KIND)["counts"]]
+    return [ledger.answer(mine.version, f"{design.id} {asked}", compute, groups=told, kind=_PREDICTIONS_KIND)["counts"]]
 
 
 def doubtful_pairs(found: Compared) -> np.ndarray:

@@ -20,7 +20,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
 from silos.errors import RefusalError
 from silos.param_types import EPSILON
-from silos.privacy.differencing import EVERY, OTHER, Told
+from silos.privacy.differencing import EVERY, OTHER, ReportedGroups
 from silos.privacy.ledger import Draw, Ledger
 from silos.privacy.privacy_budget import RHO, Unit
 from silos.storage.partition_store import open_missing
@@ -75,7 +75,7 @@ class LocalSummary:
             hashes[classes == c] = ledger.row_hashes(flat[classes == c], self._name(c))
         return hashes
 
-    def stands_for(self, ledger: Ledger, question: Query) -> Told:
+    def stands_for(self, ledger: Ledger, question: Query) -> ReportedGroups:
         """The rows behind each number of counts and moments, for the ledger to hold against other answers."""
         layout, x, column = question.layout, self.features(question), self.columns(question)
         names = [self._name(c) for c in range(layout.classes)] + [OTHER]
@@ -160,7 +160,7 @@ def _told(ledger: Ledger, mine: LocalSummary, question: Query, budget: float | N
         counts = told.counts if question.counts else told.counts[..., :0, :]
         return {"rows": told.rows, "labels": told.labels, "counts": counts, "moments": told.moments}
 
-    answer = ledger.answer(mine.version, question.id, truth, told=mine.stands_for(ledger, question))
+    answer = ledger.answer(mine.version, question.id, truth, groups=mine.stands_for(ledger, question))
     return [answer[part] for part in _PARTS]
 
 

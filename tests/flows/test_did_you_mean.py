@@ -9,7 +9,7 @@ from flows.experiment.project import Project
 from flows.experiment.run.load_finished_run import find_run
 from publications.published_tables import table_of
 from silos.errors import UserError
-from silos.storage.partition_store import read_manifest
+from silos.storage.manifest import read_manifest
 from silos.versioning.dvc_files import record_text, verify
 
 

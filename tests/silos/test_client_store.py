@@ -166,14 +166,14 @@ def test_a_section_is_a_plain_name_and_tensors_have_a_client_axis(store):
 
 
 def test_what_a_process_knows_of_files_does_not_outgrow_the_files(store, monkeypatch):
-    client_store._sound.clear()
+    client_store._verified.clear()
     for number in range(30):
         refs = store.save("weights", CLIENTS, {"w": np.full((3, 3), float(number))})
         store.keep("weights", refs.values())
-    assert [Path(path) for path in client_store._sound] == files(store)
-    monkeypatch.setattr(client_store, "_MOST", 10)  # where other processes delete
+    assert [Path(path) for path in client_store._verified] == files(store)
+    monkeypatch.setattr(client_store, "_MAX_VERIFIED", 10)  # where other processes delete
     kept = [store.save("weights", CLIENTS, {"w": np.full((3, 3), float(number))}) for number in range(30)]
-    assert len(client_store._sound) == 10
+    assert len(client_store._verified) == 10
     for number, refs in enumerate(kept):
         assert store.load("weights", refs, CLIENTS[0])["w"].tolist() == [number] * 3
 

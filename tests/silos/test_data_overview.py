@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from silos import data_overview
-from silos.data_overview import heterogeneity_of, overview
-from silos.storage.partition_store import read_manifest, write
+from silos.data_overview import opened_clients, overview
+from silos.storage.manifest import read_manifest
+from silos.storage.partition_store import write
 
 NO_SPLIT = {"validation": 0, "test": 0}
 
@@ -116,9 +117,9 @@ def test_numbers_near_the_largest_are_shown_without_a_warning(tmp_path, params, 
 def test_of_very_many_clients_some_are_opened_evenly_and_all_counted(natural, monkeypatch):
     folder = natural({f"h{i}": 10 + i for i in range(30)})
     everything = overview(read_manifest(folder), folder)
-    monkeypatch.setattr(data_overview, "MANY", 4)
+    monkeypatch.setattr(data_overview, "MAX_OPENED", 4)
     manifest = read_manifest(folder)
-    assert [entry.name for entry in heterogeneity_of(manifest)] == ["h0", "h10", "h19", "h29"]
+    assert [entry.name for entry in opened_clients(manifest)] == ["h0", "h10", "h19", "h29"]
     shown = json.loads(json.dumps(overview(manifest, folder), allow_nan=False))
     assert [client["name"] for client in shown["clients"]] == ["h0", "h10", "h19", "h29"]
     assert shown["clients"][1] == everything["clients"][10]

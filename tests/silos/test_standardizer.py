@@ -21,14 +21,14 @@ def test_json_has_every_digit(scaling):
 def test_a_served_model_scales_rows_to_the_same_bits(shape):
     rows = (np.random.default_rng(0).normal(size=shape) * 300 + 500).astype(np.float32)
     raw = RawInputModel(**SCALING.as_json())
-    ours = SCALING.inputs.of(rows)
+    ours = SCALING.inputs.transform(rows)
     assert (ours.dtype, ours.shape) == (np.float32, shape)
     np.testing.assert_array_equal(raw(torch.from_numpy(rows)).numpy(), ours)
 
 
 def test_predictions_of_scaled_targets_are_the_targets():
     y = np.linspace(-1e3, 1e3, 101).astype(np.float32)
-    scaled = torch.from_numpy(SCALING.targets.of(y))
+    scaled = torch.from_numpy(SCALING.targets.transform(y))
     assert scaled.std() < 10
     assert RawInputModel(**SCALING.as_json()).predictions(scaled[:, None]).numpy() == pytest.approx(
         y, rel=1e-6, abs=1e-4

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from silos import strict_yaml
-from silos.strict_yaml import DEEPEST, LONGEST, MOST, NotYamlError, load
+from silos.strict_yaml import MAX_DEPTH, MAX_NUMBER_LENGTH, MAX_VALUES, NotYamlError, load
 
 
 def test_aliases_and_merged_sections_are_what_they_name():
@@ -17,10 +17,14 @@ def test_an_anchored_key_is_a_word_and_what_it_names_stays_a_number():
 
 
 def test_the_bounds_are_the_last_that_is_read():
-    assert load("[" * DEEPEST + "]" * DEEPEST)
-    assert load(f"[{'1, ' * (MOST - 1)}]") == [1] * (MOST - 1)
-    assert float(load("9" * LONGEST)) == pytest.approx(1e100)
-    for text in ("[" * (DEEPEST + 1) + "]" * (DEEPEST + 1), f"[{'1, ' * MOST}]", "9" * (LONGEST + 1)):
+    assert load("[" * MAX_DEPTH + "]" * MAX_DEPTH)
+    assert load(f"[{'1, ' * (MAX_VALUES - 1)}]") == [1] * (MAX_VALUES - 1)
+    assert float(load("9" * MAX_NUMBER_LENGTH)) == pytest.approx(1e100)
+    for text in (
+        "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1),
+        f"[{'1, ' * MAX_VALUES}]",
+        "9" * (MAX_NUMBER_LENGTH + 1),
+    ):
         with pytest.raises(NotYamlError):
             load(text)
 

@@ -22,7 +22,7 @@ from models.server_state import ClientStateRefs, Weights
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError
-from silos.sources.tabular.table_reader import columns_of
+from silos.sources.tabular.table_reader import input_columns
 from silos.versioning.git_commands import has_repository, run_git
 from tasks.tracking.mlflow_logging.run_spec import FinalArtifacts, RunSpec
 from tasks.tracking.result_tables import write_client_table
@@ -169,7 +169,7 @@ def _model(
         "classes": list(manifest.classes),
         "shape": list(manifest.shape),
         "dtype": manifest.dtype,
-        "columns": columns_of(manifest, project.params.data),
+        "columns": input_columns(manifest, project.params.data),
         **setup.silos.scaling.as_json(),
         "personal": bool(personal),
         "clients": list(clients) if personal else [],

@@ -134,7 +134,7 @@ _MOST_DOMAINS = 12  # more in one page cannot be told apart
 
 def _domains(silos: Silos, clients: Collection[str]) -> dict[str, list[str]]:
     """`domain/-50` to those of these federated clients that are of that domain, where there are a few domains."""
-    laws = silos.laws() if clients else []
+    laws = silos.training_domains() if clients else []
     if not 2 <= len(laws) <= _MOST_DOMAINS:
         return {}
     names = parts(laws)

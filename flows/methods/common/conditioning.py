@@ -98,7 +98,7 @@ class Conditioning:
         if self.source == "client_id":
             return len(silos.federated().clients)
         if self.source == "cluster_id":
-            return len(silos.laws())
+            return len(silos.training_domains())
         try:
             return length(self.statistics, math.prod(silos.manifest.shape), len(silos.manifest.classes))
         except StatisticError as error:
@@ -165,7 +165,7 @@ class Conditioning:
         if self.source == "client_id":
             place = {client: at for at, client in enumerate(sorted(silos.federated().clients))}
         elif self.source == "cluster_id":
-            law = {name: at for at, name in enumerate(silos.laws())}
+            law = {name: at for at, name in enumerate(silos.training_domains())}
             place = {c: law[silos.domain(c)] for c in clients if silos.domain(c) in law}
         return {STATISTICS: _one_hot([place.get(client) for client in clients], count)}
 

@@ -20,7 +20,7 @@ class ClusterOracle(Method):
     def init(self, setup: TrainingSetup) -> ServerState:
         """FedAvg's start for every group."""
         start = setup.network.init(server_stream(setup.seed, 0, "init"))
-        groups = setup.silos.laws()
+        groups = setup.silos.training_domains()
         return ServerState({"weights": train_together([start] * len(groups))}, {"groups": groups})
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
@@ -36,7 +36,7 @@ class ClusterOracle(Method):
 
     def silos_with_a_model(self, silos: Silos) -> Silos:
         """A client of a group that nobody trained on has no model."""
-        known = silos.laws()
+        known = silos.training_domains()
         return silos.select([client for client in silos.clients if silos.domain(client) in known])
 
 

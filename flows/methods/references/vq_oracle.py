@@ -54,7 +54,7 @@ class VQOracle(Method):
 
     def init(self, setup: TrainingSetup) -> ServerState:
         """FedAvg's start, and the same words for every domain, or none yet."""
-        domains = setup.silos.laws()
+        domains = setup.silos.training_domains()
         network = self._network(setup, 0 if self.start == "centres" else self.words)
         fitting(self._network(setup, self.words), "method.vq_oracle.words", len(domains))
         sections, book = apart(network.init(server_stream(setup.seed, 0, "init")), (SHARED,))
@@ -87,7 +87,7 @@ class VQOracle(Method):
 
     def silos_with_a_model(self, silos: Silos) -> Silos:
         """A client of a domain that nobody trained on has no words."""
-        known = silos.laws()
+        known = silos.training_domains()
         return silos.select([client for client in silos.clients if silos.domain(client) in known])
 
     def _with_words(self, state: ServerState, round: RoundContext) -> ServerState:

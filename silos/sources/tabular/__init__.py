@@ -1,1 +1,1 @@
-"""The source `table`: CSV and Parquet files of the user's own."""
+"""The source `table`: a user's CSV and Parquet files."""

@@ -1,4 +1,4 @@
-"""Which columns of a table can be features: a sentence with the way out for every other."""
+"""The columns of a table that can be features, and an error with advice for every other column."""
 
 import re
 
@@ -9,73 +9,73 @@ from silos.sources.source_checks import stays_distinct
 from silos.sources.tabular.column_kinds import Column
 from silos.sources.tabular.table_reader import TableSample
 
-_EXACT = 2.0**53  # up to which a float64 tells whole numbers apart
-MOST = 200  # values of a text that become columns of their own
+_EXACT = 2.0**53  # up to which float64 represents all integers
+MAX_CATEGORIES = 200  # distinct values of a text column that become one-hot features
 _UNNAMED = re.compile(r"Unnamed: \d+|__index_level_\d+__")
 _DROP = "list it under data.source.drop"
 _CODES = "list it under data.source.categorical if its values are codes, or under drop"
 
 
 def is_row_number(column: Column, rows: int) -> bool:
-    """Whether it is what pandas writes of an index: no name, and another whole number in each row; or nothing at all."""
+    """Return whether pandas wrote the column as an index: no name, and distinct integers in all rows, or empty."""
     if _UNNAMED.fullmatch(column.name) is None:
         return False
     numbers = column.numbers
     return column.kind == "empty" or (len(numbers) == rows and bool((numbers == np.floor(numbers)).all()))
 
 
-def must_be_usable(look: TableSample, column: Column, listed: bool) -> None:
-    """UserError where no feature can be made of a column; `listed` says that params call it categorical."""
-    where = f"{look.name}: the column {shown(repr(column.name))}"
+def check_usable(sample: TableSample, column: Column, listed: bool) -> None:
+    """Raise UserError if no feature can be made of a column; `listed`: params call it categorical."""
+    where = f"{sample.name}: the column {shown(repr(column.name))}"
     if _UNNAMED.fullmatch(column.name):
         raise UserError(f"{where} has no name in the file; give it one there, or {_DROP}.")
     if column.kind == "empty":
         raise UserError(f"{where} has no value in any row; {_DROP}.")
     if column.kind == "other":
-        raise UserError(f"{where} holds {shown(column.described)}; make a column of each number in it, or {_DROP}.")
+        raise UserError(f"{where} holds {shown(column.detail)}; make a column of each number in it, or {_DROP}.")
     if listed or column.kind == "text":
-        if len(column.values) > MOST:
+        if len(column.values) > MAX_CATEGORIES:
             raise UserError(
-                f"{where} has {len(column.values):,} different values, such as {column.example}, and at most {MOST} become "
-                f"columns of their own; group them into fewer, or {_DROP}."
+                f"{where} has {len(column.values):,} different values, such as {column.example}, and at most "
+                f"{MAX_CATEGORIES} become columns of their own; group them into fewer, or {_DROP}."
             )
     elif column.kind in ("number", "boolean"):
-        must_be_single(look, "column", column)
+        check_fits_float32(sample, "column", column)
     elif column.kind == "date":
         raise UserError(
             f"{where} holds dates or times, such as {column.example}; give numbers, such as days since one day, or {_DROP}."
         )
     else:
-        raise UserError(f"{where} {fault_of_numbers(look, column)}, or {_CODES}.")
+        raise UserError(f"{where} {describe_odd_numbers(sample, column)}, or {_CODES}.")
 
 
-def must_be_single(look: TableSample, what: str, column: Column) -> None:
-    """UserError where float32 cannot hold a column's numbers or tell them apart."""
-    where = f"{look.name}: the {what} {shown(repr(column.name))}"
+def check_fits_float32(sample: TableSample, what: str, column: Column) -> None:
+    """Raise UserError if float32 cannot represent or distinguish a column's numbers."""
+    where = f"{sample.name}: the {what} {shown(repr(column.name))}"
     numbers = column.per_row()
-    held = numbers[~column.missing]
+    present = numbers[~column.missing]
     with np.errstate(over="ignore"):
-        single = held.astype(np.float32)
+        single = present.astype(np.float32)
     if not np.isfinite(single).all():
-        at = int(np.flatnonzero(~column.missing)[(~np.isfinite(single)).argmax()])
+        index = int(np.flatnonzero(~column.missing)[(~np.isfinite(single)).argmax()])
         raise UserError(
-            f"{where} is {numbers[at]:g} in {look.row(at)}, no finite float32; correct or empty it, or drop the row."
+            f"{where} is {numbers[index]:g} in {sample.row(index)}, no finite float32; correct or empty it, or drop the row."
         )
-    as_one = len(column.used) > 1 and np.ptp(held) == 0 and abs(held[0]) > _EXACT
-    if as_one or (len(held) and not stays_distinct(held, single)):
+    indistinct = len(column.used) > 1 and np.ptp(present) == 0 and abs(present[0]) > _EXACT
+    if indistinct or (len(present) and not stays_distinct(present, single)):
         raise UserError(
             f"{where} differs by less than float32 can tell at its size, such as {column.example}; subtract its mean"
             + (f", or {_CODES}." if what == "column" else ".")
         )
 
 
-def fault_of_numbers(look: TableSample, column: Column) -> str:
-    """Say which values keep a column from being numbers, how many, where the first is, and what to do about it."""
+def describe_odd_numbers(sample: TableSample, column: Column) -> str:
+    """Describe the values that keep a column from being numbers: how many, the first, and how to fix them."""
     odd = np.isnan(column.per_row()) & ~column.missing
-    at = int(odd.argmax())
-    text = column.texts[column.codes[at]]
-    first = f"{shown(repr(text), 40)} in {look.row(at)}"
-    count = f"{int(odd.sum()):,} of {look.rows:,} rows"
+    index = int(odd.argmax())
+    text = column.texts[column.codes[index]]
+    first = f"{shown(repr(text), 40)} in {sample.row(index)}"
+    count = f"{int(odd.sum()):,} of {sample.rows:,} rows"
     if column.kind == "ambiguous":
         return (
             f'holds numbers that may be fractions or thousands, such as {first}, in {count}; say `decimal: "."` or '
@@ -87,7 +87,7 @@ def fault_of_numbers(look: TableSample, column: Column) -> str:
             "<0.5 as 0.5 and >90 as 90, or `censored: half` to read <0.5 as 0.25; or correct or empty these"
         )
     if column.kind == "unplain":
-        key = f'say `decimal: "{column.described}"` under data.source, ' if column.described else ""
+        key = f'say `decimal: "{column.detail}"` under data.source, ' if column.detail else ""
         return f"holds numbers that are not written plainly, such as {first}, in {count}; {key}write them as 1234.5"
     return (
         f"mixes numbers with text: {count} hold no number, the first is {first}; correct or empty these, or list under "

@@ -1,4 +1,4 @@
-"""A CSV file as columns of text: UTF-8, a header, a separator that is found."""
+"""Read a CSV file as columns of text: UTF-8, with a header, and a separator that is detected."""
 
 import csv
 import gzip
@@ -15,107 +15,105 @@ from silos.errors import UserError, shown
 from silos.io.free_memory import must_fit
 
 _SEPARATORS = (",", ";", "\t", "|")
-_HEAD = 1 << 20  # characters in which the separator is looked for
+_HEAD = 1 << 20  # characters in which the separator is detected
 _RECORDS = 50
 _CHUNK = 1 << 26  # bytes
-_COPIES = 10  # of the file's bytes that are held at once, measured: text, texts, distinct ones, codes, numbers, rows
+_COPIES = 10  # of the file's size in memory, measured: text, texts, distinct texts, codes, numbers, rows
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def read_csv(name: str, path: Path) -> tuple[list[str], list[pa.ChunkedArray], str]:
-    """The names in the header, a column of text each, and the separator; UserError for what is no such file."""
-    data = _bytes(name, path)
+    """Return the header's names, a text column for each, and the separator; UserError for an invalid file."""
+    data = _read_bytes(name, path)
     if not data.strip():
         raise UserError(f"{name} is empty; it needs a header with the names of its columns, and rows below it.")
-    head = _checked(name, data)
+    head = _check_encoding(name, data)
     if re.match(r'"?sep=', head, re.IGNORECASE):
         raise UserError(
             f"{name}: got {shown(repr(head.splitlines()[0]), 40)} in row 1, expected the header. Delete row 1."
         )
-    separator = _separator(head)
-    table = _parsed(name, data if data.endswith((b"\n", b"\r")) else data + b"\n", separator, head)
+    separator = _detect_separator(head)
+    table = _parse(name, data if data.endswith((b"\n", b"\r")) else data + b"\n", separator, head)
     names = [column[0].as_py().strip() for column in table.columns]
     if table.num_rows < 2:
         raise UserError(f"{name} has a header and no rows below it; give it at least one.")
     return names, [column.slice(1) for column in table.columns], separator
 
 
-def _bytes(name: str, path: Path) -> bytes:
-    zipped = path.name.lower().endswith(".gz")
-    held: list[bytes] = []
+def _read_bytes(name: str, path: Path) -> bytes:
+    is_gzip = path.name.lower().endswith(".gz")
+    chunks: list[bytes] = []
     try:
-        with gzip.open(path) if zipped else path.open("rb") as file:
+        with gzip.open(path) if is_gzip else path.open("rb") as file:
             while chunk := file.read(_CHUNK):
-                held.append(chunk)
-                must_fit(_COPIES * sum(map(len, held)), f"{name} with its copies", "save fewer rows or columns")
+                chunks.append(chunk)
+                must_fit(_COPIES * sum(map(len, chunks)), f"{name} with its copies", "save fewer rows or columns")
     except (OSError, EOFError, zlib.error) as error:
-        kind = "as gzip " if zipped else ""
+        kind = "as gzip " if is_gzip else ""
         raise UserError(f"{name} cannot be read {kind}({error}); write it again.") from error
-    data = b"".join(held)
+    data = b"".join(chunks)
     return data.removeprefix(b"\xef\xbb\xbf")
 
 
-def _checked(name: str, data: bytes) -> str:
-    """The first characters of a file that is UTF-8 text throughout."""
+def _check_encoding(name: str, data: bytes) -> str:
+    """Check that the file is UTF-8 text, and return its first characters."""
     if data.startswith(_UTF16):
         raise UserError(f"{name} is UTF-16 text; save it as UTF-8 (in a spreadsheet: `CSV UTF-8`).")
-    at = data.find(b"\0")
-    if at >= 0:
-        raise UserError(f"{name} is no text: line {_line(data, at)} has a zero byte; export it as CSV.")
+    position = data.find(b"\0")
+    if position >= 0:
+        raise UserError(f"{name} is no text: line {_line_number(data, position)} has a zero byte; export it as CSV.")
     try:
         return data.decode()[:_HEAD]
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{name} is no UTF-8 text: line {_line(data, error.start)} has the byte {data[error.start]:#04x}; save it as "
-            "UTF-8 (in a spreadsheet: `CSV UTF-8`; or iconv -f latin1 -t utf-8, if that is what it is)."
+            f"{name} is no UTF-8 text: line {_line_number(data, error.start)} has the byte {data[error.start]:#04x}; "
+            "save it as UTF-8 (in a spreadsheet: `CSV UTF-8`; or iconv -f latin1 -t utf-8, if that is what it is)."
         ) from None
 
 
-def _line(data: bytes, at: int) -> int:
-    return data.count(b"\n", 0, at) + 1
+def _line_number(data: bytes, position: int) -> int:
+    return data.count(b"\n", 0, position) + 1
 
 
-def _separator(head: str) -> str:
-    """Of comma, semicolon, tab and bar the one that cuts the first lines into most fields, equally many in each line."""
+def _detect_separator(head: str) -> str:
+    """Choose the separator that cuts the first lines into most fields, the same number in each line."""
     if len(head) == _HEAD:
         head = head[: head.rfind("\n") + 1] or head
-    widths = {each: _width(head, each) for each in _SEPARATORS}
-    best = max(_SEPARATORS, key=lambda each: widths[each])
+    widths = {separator: _width(head, separator) for separator in _SEPARATORS}
+    best = max(_SEPARATORS, key=lambda separator: widths[separator])
     if widths[best] > 1:
         return best
     header = head.lstrip().split("\n", 1)[0]
-    return max(_SEPARATORS, key=header.count)  # its lines are not alike, and the parser says which
+    return max(_SEPARATORS, key=header.count)  # field counts differ, and the parser reports the line
 
 
 def _width(head: str, separator: str) -> int:
-    """The fields of a line; 0 where lines have different numbers of them."""
+    """Return the number of fields of a line; 0 if lines differ."""
     try:
-        records = [r for r in islice(csv.reader(io.StringIO(head, newline=""), delimiter=separator), _RECORDS) if r]
+        reader = csv.reader(io.StringIO(head, newline=""), delimiter=separator)
+        widths = {len(record) for record in islice(reader, _RECORDS) if record}
     except csv.Error:
         return 0
-    widths = {len(record) for record in records}
     return widths.pop() if len(widths) == 1 else 0
 
 
-def _parsed(name: str, data: bytes, separator: str, head: str) -> pa.Table:
-    """Every field as text, the header as the first row."""
-    width = _fields(head, separator)
+def _parse(name: str, data: bytes, separator: str, head: str) -> pa.Table:
+    """Parse every field as text, with the header as the first row."""
+    width = _header_width(head, separator)
     faults: list[arrow.InvalidRow] = []
 
-    def remembered(row: arrow.InvalidRow) -> str:
+    def collect(row: arrow.InvalidRow) -> str:
         faults.append(row)
         return "error"
 
     try:
         return arrow.read_csv(
             pa.BufferReader(data),
-            # in one thread, so that a fault's row is known
+            # in one thread, so that errors have row numbers
             read_options=arrow.ReadOptions(autogenerate_column_names=True, block_size=1 << 24, use_threads=False),
-            parse_options=arrow.ParseOptions(
-                delimiter=separator, newlines_in_values=True, invalid_row_handler=remembered
-            ),
+            parse_options=arrow.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=collect),
             convert_options=arrow.ConvertOptions(
-                column_types={f"f{at}": pa.string() for at in range(width)}, strings_can_be_null=False
+                column_types={f"f{index}": pa.string() for index in range(width)}, strings_can_be_null=False
             ),
         )
     except pa.ArrowException as error:
@@ -131,9 +129,9 @@ def _parsed(name: str, data: bytes, separator: str, head: str) -> pa.Table:
         ) from error
 
 
-def _fields(head: str, separator: str) -> int:
-    """How many the header has."""
+def _header_width(head: str, separator: str) -> int:
+    """Return the header's number of fields."""
     try:
         return next(len(record) for record in csv.reader(io.StringIO(head, newline=""), delimiter=separator) if record)
     except (csv.Error, StopIteration):
-        return head.count(separator) + 1  # at most
+        return head.count(separator) + 1  # an upper bound

@@ -1,4 +1,4 @@
-"""What was read of a table, in a few lines for a person."""
+"""The notes for the user about what was read of a table."""
 
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
@@ -12,124 +12,129 @@ from silos.sources.tabular.column_kinds import Column
 from silos.sources.tabular.missing_values import Rule
 from silos.sources.tabular.table_reader import TableSample
 
-_NAMES = 4  # that a line shows
+_NAMES = 4  # that a note lists at most
 
 
-def notes_of(
-    look: TableSample,
+def ingest_notes(
+    sample: TableSample,
     source: Table,
     columns: Sequence[Column],
     label: Column,
     rules: Sequence[Rule],
-    numbering: Sequence[Column],
+    row_numbers: Sequence[Column],
     dropped: np.ndarray,
-    made: Rows,
+    rows: Rows,
 ) -> tuple[str, ...]:
-    """Rows, features, what is left out, missing or alike, the label, the clients. dropped: (rows in the file,) bool."""
-    separated = {"": "", "\t": ", separated by tabs"}.get(look.separator, f", separated by {look.separator!r}")
+    """Summarise rows, features, the label and clients, and what is left out, missing or almost equal.
+
+    dropped: (rows in the file,) bool.
+    """
+    separated = {"": "", "\t": ", separated by tabs"}.get(sample.separator, f", separated by {sample.separator!r}")
     return (
-        f"{look.name}: {_count(look.rows, 'row')} of {_count(len(look.columns), 'column')}{separated}",
-        f"features: {made.x.shape[1]:,} = {' + '.join(_kinds(columns))}",
-        *_odd_numbers([*columns, label] if made.task == "regression" else columns),
-        *_odd_texts(source, columns),
-        *_left_out(source, numbering),
-        *_missing(columns, rules, dropped),
-        _label(source, made),
+        f"{sample.name}: {_count(sample.rows, 'row')} of {_count(len(sample.columns), 'column')}{separated}",
+        f"features: {rows.x.shape[1]:,} = {' + '.join(_feature_counts(columns))}",
+        *_odd_number_notes([*columns, label] if rows.task == "regression" else columns),
+        *_doubtful_text_notes(source, columns),
+        *_left_out_notes(source, row_numbers),
+        *_missing_notes(columns, rules, dropped),
+        _label_note(source, rows),
         *(
             []
-            if made.client is None
-            else [f"client: {_shown(source.client)}, {_count(len(np.unique(made.client)), 'value')}"]
+            if rows.client is None
+            else [f"client: {_quoted_name(source.client)}, {_count(len(np.unique(rows.client)), 'value')}"]
         ),
-        *_alike(source, columns, made),
+        *_near_duplicate_notes(source, columns, rows),
     )
 
 
-def _kinds(columns: Sequence[Column]) -> Iterator[str]:
+def _feature_counts(columns: Sequence[Column]) -> Iterator[str]:
     for kind, word in (("number", "number"), ("boolean", "true or false")):
-        held = [column for column in columns if column.kind == kind]
-        if held:
-            counted = _count(len(held), word) if kind == "number" else f"{len(held):,} {word}"
-            yield f"{counted} ({_some(held)})"
+        of_kind = [column for column in columns if column.kind == kind]
+        if of_kind:
+            counted = _count(len(of_kind), word) if kind == "number" else f"{len(of_kind):,} {word}"
+            yield f"{counted} ({_list_columns(of_kind)})"
     texts = [column for column in columns if column.kind == "text"]
     if texts:
-        made = sum(len(column.used) + bool(column.missing.any()) for column in texts)
-        yield f"{made:,} one-hot ({_some(texts)})"
+        count = sum(len(column.used) + bool(column.missing.any()) for column in texts)
+        yield f"{count:,} one-hot ({_list_columns(texts)})"
 
 
-def _odd_numbers(columns: Sequence[Column]) -> list[str]:
-    """The columns of numbers that are not written plainly, each with one as it was read."""
-    odd = [column for column in columns if column.kind == "number" and column.described]
-    return [f"read as numbers: {_some(odd, lambda column: f' ({column.described})')}"] if odd else []
+def _odd_number_notes(columns: Sequence[Column]) -> list[str]:
+    """List the columns of numbers that are not written plainly, each with an example."""
+    odd = [column for column in columns if column.kind == "number" and column.detail]
+    return [f"read as numbers: {_list_columns(odd, lambda column: f' ({column.detail})')}"] if odd else []
 
 
-def _odd_texts(source: Table, columns: Sequence[Column]) -> list[str]:
-    """The categories that may be missing values, and those of a Parquet file that may be numbers."""
+def _doubtful_text_notes(source: Table, columns: Sequence[Column]) -> list[str]:
+    """List the categories that may be missing values, and those of a Parquet file that may be numbers."""
     texts = [column for column in columns if column.kind == "text" and column.name not in source.categorical]
     absent = [column for column in texts if source.na_values is None and column.na_texts]
-    numbers = [column for column in texts if column.described in ("number", "mixed")]
+    numbers = [column for column in texts if column.detail in ("number", "mixed")]
     quoted: Callable[[Column], str] = lambda column: f" ({', '.join(column.na_texts)})"  # noqa: E731
     return [
         *(
-            [f"categories that may be missing values (data.source.na_values): {_some(absent, quoted)}"]
+            [f"categories that may be missing values (data.source.na_values): {_list_columns(absent, quoted)}"]
             if absent
             else []
         ),
-        *([f"categories that may be numbers, being text in the file: {_some(numbers)}"] if numbers else []),
+        *([f"categories that may be numbers, being text in the file: {_list_columns(numbers)}"] if numbers else []),
     ]
 
 
-def _left_out(source: Table, numbering: Sequence[Column]) -> list[str]:
-    parts = [f"{_shown(name)} (drop)" for name in source.drop]
-    parts += [f"{_shown(column.name)} (no name)" for column in numbering]
+def _left_out_notes(source: Table, row_numbers: Sequence[Column]) -> list[str]:
+    parts = [f"{_quoted_name(name)} (drop)" for name in source.drop]
+    parts += [f"{_quoted_name(column.name)} (no name)" for column in row_numbers]
     return [f"left out: {some(parts, _NAMES)}"] if parts else []
 
 
-def _missing(columns: Sequence[Column], rules: Sequence[Rule], dropped: np.ndarray) -> list[str]:
+def _missing_notes(columns: Sequence[Column], rules: Sequence[Rule], dropped: np.ndarray) -> list[str]:
     parts = []
     if dropped.any():
         parts.append(f"{int(dropped.sum()):,} of {_count(len(dropped), 'row')} dropped")
     filled = [c for c, rule in zip(columns, rules, strict=True) if isinstance(rule, Fill) and c.missing.any()]
     numbers = [column for column in filled if column.kind != "text"]
-    own = [column for column in filled if column.kind == "text"]
+    texts = [column for column in filled if column.kind == "text"]
     if numbers:
-        parts.append(f"{_some(numbers, _gaps)} filled in")
-    if own:
-        parts.append(f"{_some(own, _gaps)} as a category of its own")
+        parts.append(f"{_list_columns(numbers, _missing_count)} filled in")
+    if texts:
+        parts.append(f"{_list_columns(texts, _missing_count)} as a category of its own")
     return [f"missing: {'; '.join(parts)}"] if parts else []
 
 
-def _gaps(column: Column) -> str:
+def _missing_count(column: Column) -> str:
     return f" ({int(column.missing.sum()):,})"
 
 
-def _label(source: Table, made: Rows) -> str:
-    label = f"label: {_shown(source.label)}"
-    if made.task == "regression":
+def _label_note(source: Table, rows: Rows) -> str:
+    label = f"label: {_quoted_name(source.label)}"
+    if rows.task == "regression":
         return f"{label}, a number to predict"
-    counts = np.bincount(made.y, minlength=len(made.classes))
-    each = [f"{_shown(name)} ({count:,})" for name, count in zip(made.classes, counts.tolist(), strict=True)]
-    return f"{label}, {_count(len(each), 'class')}: {some(each, 2 * _NAMES)}"
+    counts = np.bincount(rows.y, minlength=len(rows.classes))
+    classes = [f"{_quoted_name(name)} ({count:,})" for name, count in zip(rows.classes, counts.tolist(), strict=True)]
+    return f"{label}, {_count(len(classes), 'class')}: {some(classes, 2 * _NAMES)}"
 
 
-def _alike(source: Table, columns: Sequence[Column], made: Rows) -> list[str]:
-    """Name values that are kept apart though they are one number or differ in case or in the form of Unicode only."""
-    held = {column.name: [column.texts[code] for code in column.used] for column in columns if column.kind == "text"}
-    held |= {"the header": [column.name for column in columns], source.label: made.classes}
-    for name, values in ((source.client, made.client), (source.domain, made.domain)):
+def _near_duplicate_notes(source: Table, columns: Sequence[Column], rows: Rows) -> list[str]:
+    """List values that are kept apart although they are one number, or differ only in case or Unicode form."""
+    texts_of = {
+        column.name: [column.texts[code] for code in column.used] for column in columns if column.kind == "text"
+    }
+    texts_of |= {"the header": [column.name for column in columns], source.label: rows.classes}
+    for name, values in ((source.client, rows.client), (source.domain, rows.domain)):
         if name is not None and values is not None:
-            held[name] = np.unique(values).tolist()
-    found = []
-    for name, texts in held.items():
+            texts_of[name] = np.unique(values).tolist()
+    pairs = []
+    for name, texts in texts_of.items():
         first: dict[str | float, str] = {}
         for text in sorted(texts):
-            if (other := first.setdefault(_folded(text), text)) != text:
+            if (other := first.setdefault(_normalised(text), text)) != text:
                 composed = unicodedata.normalize("NFC", other) == unicodedata.normalize("NFC", text)
-                first_one, second = (shown(ascii(each) if composed else repr(each), 40) for each in (other, text))
-                found.append(f"{first_one} and {second} in {_shown(name)}")
-    return [f"kept apart, write alike what is the same: {some(found, _NAMES)}"] if found else []
+                quoted, second = (shown(ascii(value) if composed else repr(value), 40) for value in (other, text))
+                pairs.append(f"{quoted} and {second} in {_quoted_name(name)}")
+    return [f"kept apart, write alike what is the same: {some(pairs, _NAMES)}"] if pairs else []
 
 
-def _folded(text: str) -> str | float:
+def _normalised(text: str) -> str | float:
     folded = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
     try:
         return float(folded.replace("\u2212", "-").replace(",", "."))
@@ -137,12 +142,12 @@ def _folded(text: str) -> str | float:
         return folded
 
 
-def _some(columns: Sequence[Column], more: Callable[[Column], str] | None = None) -> str:
-    return some([f"{_shown(column.name)}{more(column) if more else ''}" for column in columns], _NAMES)
+def _list_columns(columns: Sequence[Column], more: Callable[[Column], str] | None = None) -> str:
+    return some([f"{_quoted_name(column.name)}{more(column) if more else ''}" for column in columns], _NAMES)
 
 
-def _shown(name: object) -> str:
-    """A name as it is, or quoted where it could be mistaken for a part of the line."""
+def _quoted_name(name: object) -> str:
+    """Return a name, quoted if it could be mistaken for a part of the note."""
     text = str(name)
     return shown(
         text if text.isprintable() and not set(text) & set(",;:()'\"") and text.strip() == text else repr(text), 30

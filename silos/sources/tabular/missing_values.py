@@ -1,7 +1,7 @@
-"""What is done where a table has no value: each column's rule, and the rows that are kept by it.
+"""How missing values of a table are handled: each column's rule, and the rows that the rules keep.
 
-No rule looks at other rows for what to fill in: a mean of the file would be one of all silos' rows, so that a client's own
-is made where clients are.
+No rule computes fill values here: a mean of the file would mix the rows of all silos. Each client's mean is computed
+when clients are made.
 """
 
 import json
@@ -19,25 +19,25 @@ from silos.sources.tabular.table_reader import TableSample
 Rule = Literal["refuse", "drop_rows"] | Fill
 
 
-def rule_of(source: Table, column: Column, declared: Sequence[Feature]) -> Rule:
-    """What is declared of the feature if anything is, else what the source says for all columns."""
+def missing_rule(source: Table, column: Column, declared: Sequence[Feature]) -> Rule:
+    """Return the rule that is declared of the feature, else the rule of the source."""
     for feature in declared:
         if feature.name == column.name and "missing" in feature.model_fields_set:
             return feature.missing
     return source.missing
 
 
-def kept_rows(
-    look: TableSample, source: Table, columns: Sequence[Column], rules: Sequence[Rule], roles: Mapping[str, Column]
+def rows_to_keep(
+    sample: TableSample, source: Table, columns: Sequence[Column], rules: Sequence[Rule], roles: Mapping[str, Column]
 ) -> np.ndarray:
-    """The rows that no rule drops: (rows,) bool; UserError for a value that must not be missing, or if none is left."""
-    dropped = np.zeros(look.rows, bool)
+    """Return the rows to keep, (rows,) bool; UserError for a missing value that is refused, or if no row is left."""
+    dropped = np.zeros(sample.rows, bool)
     if source.missing == "drop_rows":
         for column in roles.values():
             dropped |= column.missing
     if source.na_values is None:
         for role, column in roles.items():
-            _must_not_be_na(look, role, column)
+            _check_no_na_texts(sample, role, column)
     refused = []
     for column, rule in zip(columns, rules, strict=True):
         if rule == "drop_rows":
@@ -47,35 +47,35 @@ def kept_rows(
     for role, column in roles.items():
         if (column.missing & ~dropped).any():
             raise UserError(
-                f"{look.name}: the {role} {_gaps(look, column)}; fill in or delete such rows, or say `missing: drop_rows` "
-                "under data.source."
+                f"{sample.name}: the {role} {_describe_gaps(sample, column)}; fill in or delete such rows, or say "
+                "`missing: drop_rows` under data.source."
             )
     if refused:
         more = len(refused) - 1
         also = f"; {more} more column{'s' * (more > 1)} miss{'es' * (more == 1)} values, too" if more else ""
         raise UserError(
-            f"{look.name}: the column {_gaps(look, refused[0])}{also}; fill in, or say `missing: drop_rows` or `missing: "
-            "{fill: mean}` under data.source, or list the column under its drop."
+            f"{sample.name}: the column {_describe_gaps(sample, refused[0])}{also}; fill in, or say `missing: drop_rows` or "
+            "`missing: {fill: mean}` under data.source, or list the column under its drop."
         )
     if dropped.all():
-        raise UserError(f"{look.name}: every row misses a value, and drop_rows leaves none; list columns under drop.")
+        raise UserError(f"{sample.name}: every row misses a value, and drop_rows leaves none; list columns under drop.")
     return ~dropped
 
 
-def _must_not_be_na(look: TableSample, role: str, column: Column) -> None:
-    """UserError if a text of the column may be a missing value, such as R's NA, and the user does not say what it is."""
+def _check_no_na_texts(sample: TableSample, role: str, column: Column) -> None:
+    """Raise UserError if a text may be a missing value, such as R's NA, and params do not say what it is."""
     texts = column.na_texts
     if not texts:
         return
     rows = column.codes == column.texts.index(texts[0])
     raise UserError(
-        f"{look.name}: the {role} {shown(repr(column.name))} is {texts[0]!r} in {int(rows.sum()):,} of {look.rows:,} rows, "
-        f"the first {look.row(int(rows.argmax()))}, which may be a missing value; say `na_values: {json.dumps(texts)}` "
-        "under data.source if it is one, or `na_values: []` if it is a name."
+        f"{sample.name}: the {role} {shown(repr(column.name))} is {texts[0]!r} in {int(rows.sum()):,} of {sample.rows:,} "
+        f"rows, the first {sample.row(int(rows.argmax()))}, which may be a missing value; say `na_values: "
+        f"{json.dumps(texts)}` under data.source if it is one, or `na_values: []` if it is a name."
     )
 
 
-def _gaps(look: TableSample, column: Column) -> str:
+def _describe_gaps(sample: TableSample, column: Column) -> str:
     count = int(column.missing.sum())
     where = "in" if count == 1 else f"in {count:,} rows, the first"
-    return f"{shown(repr(column.name))} has no value {where} {look.row(int(column.missing.argmax()))}"
+    return f"{shown(repr(column.name))} has no value {where} {sample.row(int(column.missing.argmax()))}"

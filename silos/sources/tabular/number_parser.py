@@ -1,4 +1,4 @@
-"""Numbers that are written as text: decimal marks, thousands separators, minus signs, limits of detection."""
+"""Parse numbers from text: decimal marks, thousands separators, minus signs, limits of detection."""
 
 from contextlib import suppress
 from functools import cached_property
@@ -16,11 +16,11 @@ _MINUS = "\u2212"
 _SPACES = " \u00a0\u2007\u2009\u202f"
 _APOSTROPHES = "'\u2019\u02bc"
 _INDIAN = r"[1-9]\d?(?:,\d{2})+,\d{3}"
-_EITHER = r"^[+-]?[1-9]\d{0,2}[.,]\d{3}$"  # 1.250: a fraction or a thousand
+_EITHER = r"^[+-]?[1-9]\d{0,2}[.,]\d{3}$"  # 1.250 may be a fraction or thousands
 _LIMIT = r"^(?:[<>]=?|[\x{2264}\x{2265}])\s?"
 _BELOW = r"^[<\x{2264}]"
 
-# texts that a person reads as a number and this module does not; after NFKC, which makes 12 of full-width digits
+# texts that people read as numbers and this module does not; after NFKC, which normalises full-width digits
 _DIGITS = r"(?:\p{Nd}[\p{Nd}.,'\x{2019}\x{2bc}\s\x{66b}\x{66c}]*|\p{Nd}{1,3}(?:_\p{Nd}{3})+(?:[.,]\p{Nd}*)?|\x{221e})"
 _MONEY = r"(?:\p{Sc}|usd|eur|gbp|chf|inr|jpy|sek|nok|dkk|pln|czk|huf|kr\.?|zł|kč|fr\.|rs\.?)"
 _SIGN = r"[+\p{Pd}\x{2212}]"
@@ -48,10 +48,12 @@ _ANY = {mark: f"^[+-]?(?:{_plain(mark)}|{_grouped(mark)})$" for mark in MARKS}
 
 
 class WrittenNumbers:
-    """The numbers that distinct texts may be; one that may be two numbers is undecided until its decimal mark is known.
+    """The numbers that distinct texts may stand for.
+
+    A text that may be two numbers is undecided until its decimal mark is known.
 
     Args:
-        texts: (texts,) in lower case, without spaces around them.
+        texts: (texts,) in lower case, without surrounding spaces.
     """
 
     def __init__(self, texts: pa.Array):
@@ -63,33 +65,33 @@ class WrittenNumbers:
             self._bodies = pc.replace_substring_regex(self._bodies, _LIMIT, "")
         self._cast: np.ndarray | None = None
         with suppress(pa.ArrowInvalid):
-            self._cast = pc.cast(self._bodies, pa.float64()).to_numpy()  # much faster than to match first
+            self._cast = pc.cast(self._bodies, pa.float64()).to_numpy()  # much faster than matching first
 
     @cached_property
     def undecided(self) -> np.ndarray:
-        """The texts whose only mark is followed by three digits, as in 1.250 and 12,500: (texts,) bool."""
+        """Return which texts have one mark, before three digits, as in 1.250 and 12,500: (texts,) bool."""
         return match(self._bodies, _EITHER)
 
     @cached_property
     def are_numbers(self) -> np.ndarray:
-        """The texts that are a number under one decimal mark at least: (texts,) bool."""
+        """Return which texts are a number under at least one decimal mark: (texts,) bool."""
         if self._cast is not None and not np.isnan(self._cast).any():
             return np.ones(len(self._cast), bool)
         return ~(np.isnan(self.read(".")) & np.isnan(self.read(",")))
 
     @cached_property
     def marks(self) -> frozenset[Decimal]:
-        """The decimal marks that a text cannot be read without; none unless all texts are numbers."""
+        """Return the decimal marks without which some text cannot be read; empty unless all texts are numbers."""
         if not self.are_numbers.all():
             return frozenset()
         if self._cast is not None:
-            pointed = mask(pc.match_substring(self._bodies, "."))
-            return frozenset({"."} if (pointed & ~self.undecided).any() else ())
-        missing = {mark: np.isnan(self.read(mark)).any() for mark in MARKS}
-        return frozenset(mark for mark, other in zip(MARKS, reversed(MARKS), strict=True) if missing[other])
+            with_point = mask(pc.match_substring(self._bodies, "."))
+            return frozenset({"."} if (with_point & ~self.undecided).any() else ())
+        unreadable = {mark: np.isnan(self.read(mark)).any() for mark in MARKS}
+        return frozenset(mark for mark, other in zip(MARKS, reversed(MARKS), strict=True) if unreadable[other])
 
     def read(self, decimal: Decimal) -> np.ndarray:
-        """Return the numbers under a decimal mark, limits as their own value; NaN if a text is none: (texts,) float64."""
+        """Return the numbers under a decimal mark, limits as their value; NaN if a text is none: (texts,) float64."""
         if decimal == "." and self._cast is not None:
             return self._cast
         bare = pc.replace_substring_regex(
@@ -99,7 +101,7 @@ class WrittenNumbers:
         return pc.cast(pc.if_else(pa.array(match(self._bodies, _ANY[decimal])), bare, "nan"), pa.float64()).to_numpy()
 
     def with_limits(self, numbers: np.ndarray, censored: Censored) -> np.ndarray:
-        """Return the numbers with limits read as `censored` says; NaN if it refuses, or for half of a negative limit."""
+        """Return the numbers with limits read as `censored` says; NaN if refused, or for half of a negative limit."""
         if censored == "refuse":
             return np.where(self.censored, np.nan, numbers)
         if censored == "limit":
@@ -107,16 +109,16 @@ class WrittenNumbers:
         return np.where(self._below, np.where(numbers < 0, np.nan, numbers / 2), numbers)
 
     def plain(self, decimal: Decimal) -> np.ndarray:
-        """The texts that have no thousands separator, limit or odd minus sign: (texts,) bool."""
+        """Return which texts have no thousands separator, limit or Unicode minus sign: (texts,) bool."""
         if decimal == "." and self._cast is not None:
             return ~self.censored & ~mask(pc.match_substring(self._texts, _MINUS))
         return match(self._texts, _PLAIN[decimal])
 
 
 def look_like_numbers(texts: pa.Array) -> np.ndarray:
-    """Find the texts that a person reads as numbers: with currency, percent sign, brackets, other digits: (texts,) bool.
+    """Return which texts people read as numbers: with currency, percent sign, brackets, other digits: (texts,) bool.
 
-    Texts are also found if they are many quantities of one unit, such as 12.5 kg.
+    Many quantities with one unit, such as 12.5 kg, count too.
     """
     texts = pc.utf8_normalize(texts, "NFKC")
     if len(texts) > _QUANTITIES and match(texts, _WITH_UNIT).all():
@@ -127,10 +129,10 @@ def look_like_numbers(texts: pa.Array) -> np.ndarray:
 
 
 def match(texts: pa.Array, pattern: str) -> np.ndarray:
-    """Find the texts that match a regular expression: (texts,) bool."""
+    """Return which texts match a regular expression: (texts,) bool."""
     return mask(pc.match_substring_regex(texts, pattern))
 
 
 def mask(flags: pa.Array) -> np.ndarray:
-    """Return Arrow's truth values as NumPy's: (texts,) bool."""
+    """Convert Arrow's booleans to NumPy: (texts,) bool."""
     return flags.to_numpy(zero_copy_only=False).astype(bool)

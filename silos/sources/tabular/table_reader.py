@@ -1,7 +1,4 @@
-"""Read a CSV or Parquet file into columns, and inspect their kinds and values.
-
-The columns of a table as its file has them, found from the features that they became.
-"""
+"""Read a CSV or Parquet file into columns of inferred kinds, and trace features back to their columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,23 +11,23 @@ from pyarrow import parquet
 from silos.data_params import DataParams
 from silos.errors import UserError, shown
 from silos.io.free_memory import must_fit
-from silos.schema import Feature, twice
+from silos.schema import Feature, describe_duplicate
 from silos.sources.source_checks import must_be_there
 from silos.sources.source_params import Table
-from silos.sources.tabular.column_kinds import AS_WRITTEN, Column, Conventions, typed, written
+from silos.sources.tabular.column_kinds import AS_WRITTEN, Column, Conventions, read_texts, read_typed
 from silos.sources.tabular.csv_file import read_csv
 from silos.storage.manifest import Manifest
 
-_CELL = 16  # bytes of a value with its copies, at least
+_VALUE_BYTES = 16  # the least bytes of a value with its copies
 
 
 def read_parquet(name: str, path: Path) -> tuple[list[str], list[pa.ChunkedArray]]:
-    """The names and values of its columns; UserError for a file that is none, or has no rows."""
+    """Return the names and values of the file's columns; UserError for an invalid or empty file."""
     try:
         with parquet.ParquetFile(path) as file:
-            held = file.metadata
-            groups = [held.row_group(at).total_byte_size for at in range(held.num_row_groups)]
-            needed = 2 * sum(groups) + _CELL * held.num_rows * held.num_columns
+            metadata = file.metadata
+            groups = [metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups)]
+            needed = 2 * sum(groups) + _VALUE_BYTES * metadata.num_rows * metadata.num_columns
             must_fit(needed, f"{name} with its copies", "save fewer rows or columns")
             table = file.read()
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -47,7 +44,7 @@ ENDINGS = (*_CSV, ".parquet")
 
 @dataclass(frozen=True)
 class TableSample:
-    """A table as it lies in its file. `separator` is "" of a Parquet file, and `first` the number of its first row."""
+    """A table as read from its file; `separator` is "" for Parquet, and `first` is the number of its first row."""
 
     name: str
     columns: tuple[Column, ...]
@@ -56,20 +53,20 @@ class TableSample:
 
     @property
     def rows(self) -> int:
-        """How many there are, without the header."""
+        """Return the number of rows, without the header."""
         return len(self.columns[0].codes)
 
-    def row(self, at: int) -> str:
-        """What a person calls a row, who counts the header of a CSV in and that of a Parquet file not."""
-        return f"row {at + self.first}{' (the header is row 1)' if self.separator else ''}"
+    def row(self, index: int) -> str:
+        """Name a row for the user: the header counts as row 1 of a CSV, and not in a Parquet file."""
+        return f"row {index + self.first}{' (the header is row 1)' if self.separator else ''}"
 
     def column(self, name: str) -> Column | None:
-        """The column of this name; None if there is none."""
+        """Return the column of this name; None if there is none."""
         return next((column for column in self.columns if column.name == name), None)
 
 
 def sample_table(path: Path, name: str = "", conventions: Conventions = AS_WRITTEN) -> TableSample:
-    """What is in a .csv, .csv.gz or .parquet file; UserError, which calls it `name`, where it cannot be read as a table."""
+    """Read a .csv, .csv.gz or .parquet file; UserError, which calls it `name`, if it is no valid table."""
     path = Path(path)
     name = name or path.name
     must_be_there(name, path)
@@ -83,44 +80,44 @@ def sample_table(path: Path, name: str = "", conventions: Conventions = AS_WRITT
         names, columns, separator = read_csv(name, path)
     else:
         names, columns = read_parquet(name, path)
-    names = [each or f"Unnamed: {at}" for at, each in enumerate(names)]  # as pandas calls them
-    fault = twice(names)
+    names = [each or f"Unnamed: {index}" for index, each in enumerate(names)]  # pandas' names for unnamed columns
+    fault = describe_duplicate(names)
     if fault:
         raise UserError(f"{name}: in its header {shown(fault, 300)}.")
     named = list(zip(names, columns, strict=True))
     if separator:
-        made = list(written(named, conventions, commas=separator == ";"))
+        read = list(read_texts(named, conventions, commas=separator == ";"))
     else:
-        made = [typed(each, column, conventions) for each, column in named]
-    return TableSample(name, tuple(made), separator, 2 if separator else 0)
+        read = [read_typed(column_name, column, conventions) for column_name, column in named]
+    return TableSample(name, tuple(read), separator, 2 if separator else 0)
 
 
 _ONE_HOT = (0.0, 1.0)
 
 
-def columns_of(manifest: Manifest, params: DataParams) -> list[dict[str, Any]] | None:
-    """Return what a model must know of the columns of a table, as JSON, in the order of their features.
+def input_columns(manifest: Manifest, params: DataParams) -> list[dict[str, Any]] | None:
+    """Return the columns that a model's inputs must have, as JSON, in the order of their features.
 
-    Of a `table` source these are the columns of its file, of another one its features. None if columns have no names.
+    For a `table` source these are the columns of its file, for others its features. None if columns have no names.
     """
     if not manifest.features:
         return None
     if isinstance(params.source, Table):
         return raw_columns(params.source, manifest.features, params.features)
-    return [{"name": one.name, "kind": "number", "missing": _rule(one)} for one in manifest.features]
+    return [{"name": feature.name, "kind": "number", "missing": _rule(feature)} for feature in manifest.features]
 
 
 def raw_columns(source: Table, features: Sequence[Feature], declared: Sequence[Feature]) -> list[dict[str, Any]]:
-    """Return the columns of a file as JSON, in the order of their features: the inverse of `one_hot.features_of`.
+    """Return the columns of a file as JSON, in the order of their features: the inverse of `one_hot.build_features`.
 
-    A text column has its `values`, and whether there is a feature for `missing` ones; any other column has `missing`, the
-    rule of its feature. Names decide, unless a feature has a `column`: a feature `ward=eye` belongs to the text column
-    `ward`, up to the first `=`.
+    A text column has its `values`, and whether there is a feature for `missing` values. Any other column has `missing`,
+    the rule of its feature. Names decide, unless a feature has a `column`: a feature `ward=eye` belongs to the text
+    column `ward`, up to the first `=`.
 
     Args:
         source: The source of the table, whose `categorical` columns are text columns in any case.
         features: All features of the table, as its manifest lists them.
-        declared: The features that params describe. None of them comes from a text column.
+        declared: The features that params declare. None of them comes from a text column.
     """
     single = {feature.name for feature in declared}
     columns: list[dict[str, Any]] = []
@@ -145,12 +142,12 @@ def raw_columns(source: Table, features: Sequence[Feature], declared: Sequence[F
 
 
 def _rule(feature: Feature) -> float | str:
-    """Return what stands for a missing value: a number, `mean` or `refuse`."""
+    """Return the value that replaces a missing value, `mean` or `refuse`."""
     return "refuse" if feature.fill is None else feature.fill
 
 
 def _text_column(feature: Feature, source: Table) -> str | None:
-    """Return the column that a one-hot feature comes from; None if its name is no `column=value`."""
+    """Return the column of a one-hot feature; None if its name is not `column=value`."""
     name = feature.name
     if feature.column is not None:
         return None if name == feature.column else feature.column

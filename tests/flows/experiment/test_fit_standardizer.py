@@ -86,8 +86,8 @@ def test_every_weight_is_that_of_rows_scaled_beforehand_to_the_bit(task, method,
     run = play_run(method, "threads", 1, *settings(f"raw_{task}", task), *asked, *STATS)
     held = agreed_of(folder, run)
     scaled = (
-        Standardizer(**held["inputs"]).of(x),
-        Standardizer(**held["targets"]).of(y.astype(np.float32)) if held["targets"] else y,
+        Standardizer(**held["inputs"]).transform(x),
+        Standardizer(**held["targets"]).transform(y.astype(np.float32)) if held["targets"] else y,
     )
     save(folder / f"scaled_{task}.npz", *scaled)
     beforehand = play_run(method, "threads", 1, *settings(f"scaled_{task}", task), *STATS)

@@ -8,7 +8,7 @@ from scipy import stats
 
 from silos.errors import UserError
 from silos.partitioners.data_rng import data_stream
-from silos.partitioners.iid_partitioners import by_share, dirichlet_shares
+from silos.partitioners.iid_partitioners import dirichlet_shares, owners_by_share
 
 
 @given(n=st.integers(1, 80), clients=st.integers(1, 20), test=st.integers(0, 30), seed=st.integers(0, 2**32))
@@ -65,7 +65,7 @@ def test_dirichlet_shares_are_numbers_for_the_smallest_alpha():
 def test_rows_by_share_are_off_by_one_at_most(count, weights):
     assume(sum(weights) > 1e-3)
     shares = np.array(weights) / sum(weights)
-    owner = by_share(count, shares)
+    owner = owners_by_share(count, shares)
     assert len(owner) == count
     assert (np.abs(np.bincount(owner, minlength=len(shares)) - shares * count) <= 1 + 1e-9).all()
 

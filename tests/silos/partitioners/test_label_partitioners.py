@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from silos.dataset import Rows, blocks
+from silos.dataset import Rows, contiguous_blocks
 from silos.errors import UserError
 from silos.partitioners.data_rng import data_stream
 from silos.partitioners.iid_partitioners import dirichlet_shares
@@ -249,7 +249,7 @@ def test_the_authors_own_test_rows_go_by_digits_of_each_client(make, clients, di
     step |= {"authors_deal": authors_deal, "authors_own_test": True}
     made = make(of_digits(MNIST * 3, MNIST * 3), step)
     assert ["".join(map(str, np.flatnonzero(labels(client, "test")))) for client in made.clients] == digits
-    for client, index in zip(made.clients, blocks(clients, 3), strict=True):
+    for client, index in zip(made.clients, contiguous_blocks(clients, 3), strict=True):
         assert {*np.flatnonzero(labels(client))} <= {*GROUPS["paper"][index]}
 
 

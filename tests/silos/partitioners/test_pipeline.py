@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from silos.data_params import DataParams
-from silos.dataset import Rows, natural
+from silos.dataset import Rows, natural_sort_key
 from silos.errors import UserError
 
 CLIENTS = st.integers(1, 12)
@@ -121,7 +121,7 @@ def test_a_recipe_reads_back_as_the_same_params(params, first, then, split):
 
 @given(st.lists(st.text(max_size=4)))
 def test_any_names_can_be_sorted(names):
-    sorted(names, key=natural)
+    sorted(names, key=natural_sort_key)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def client(n: int, split: np.ndarray | None = None) -> ClientRows:
 
 def split_rows(client: ClientRows, params: SplitParams, seed: int) -> dict[str, np.ndarray]:
     """The numbers of one client's rows, by split."""
-    codes = splits.split_rows(Clients.of([client]), params, seed)
+    codes = splits.split_rows(Clients.concatenate([client]), params, seed)
     return {name: np.flatnonzero(codes == code) for code, name in enumerate(SPLITS)}
 
 
@@ -75,9 +75,9 @@ def test_a_client_is_split_alike_alone_and_among_others():
     params, marks = SplitParams(validation=0.3, test=0.3), np.array(["train"] * 50 + ["test"] * 10)
     for split in (None, marks):
         alone = [replace(client(60, split), name=name) for name in ("lyon", "oslo")]
-        together = splits.split_rows(Clients.of(alone), params, 0)
+        together = splits.split_rows(Clients.concatenate(alone), params, 0)
         for part, one in zip(np.split(together, 2), alone, strict=True):
-            np.testing.assert_array_equal(part, splits.split_rows(Clients.of([one]), params, 0))
+            np.testing.assert_array_equal(part, splits.split_rows(Clients.concatenate([one]), params, 0))
 
 
 # --- rows that no client owns ---

@@ -57,7 +57,7 @@ def files(ledger: Ledger) -> dict[str, Path]:
 
 
 def test_an_answer_without_noise_is_the_truth_and_is_remembered(ledger):
-    answer = ledger.answer("v1", "means", plain, told=told(ledger, *range(30)))
+    answer = ledger.answer("v1", "means", plain, groups=told(ledger, *range(30)))
     assert same(answer, plain(np.random.default_rng))
     (entry,) = ledger.entries()
     assert (entry.version, entry.question, entry.rho, entry.bytes) == ("v1", "means", 0.0, 12 * 8 + 5 * 8)
@@ -69,7 +69,7 @@ def test_the_same_question_gets_the_same_bytes_and_costs_nothing(ledger, tmp_pat
     for again in (ledger, Ledger(str(tmp_path), "oslo"), pickle.loads(pickle.dumps(ledger))):
         assert same(again.answer("v1", "counts", never, rho=0.3, budget=0.5), first)
     assert len(ledger.entries()) == 1
-    quiet = ledger.answer("v1", "means", plain, told=told(ledger, *range(30)))
+    quiet = ledger.answer("v1", "means", plain, groups=told(ledger, *range(30)))
     assert same(ledger.answer("v1", "means", never), quiet)
 
 
@@ -82,7 +82,7 @@ def test_another_question_is_refused_once_the_budget_is_spent_in_whatever_versio
         "has answered, ask at rho 0.2 or less, or let whoever answers for the client raise its budget."
     )
     ledger.answer("v2", "counts", noisy, rho=0.2, budget=0.5)
-    ledger.answer("v3", "means", plain, budget=0.5, told=told(ledger, *range(30)))
+    ledger.answer("v3", "means", plain, budget=0.5, groups=told(ledger, *range(30)))
     assert math.fsum(entry.rho for entry in ledger.entries()) == 0.5
 
 
@@ -144,12 +144,12 @@ def test_clients_of_whatever_name_have_a_ledger_of_their_own_inside_the_folder(c
 @pytest.mark.parametrize("change", ["added", "removed", "replaced"])
 @pytest.mark.parametrize("count", [0, 1, 4, 5, 9, 10, 11])
 def test_a_version_that_differs_by_one_to_nine_rows_of_a_class_is_refused_without_noise(change, count, ledger):
-    ledger.answer("1111aaaa2222bbbb.dir", "means", plain, told=told(ledger, *range(40)))
+    ledger.answer("1111aaaa2222bbbb.dir", "means", plain, groups=told(ledger, *range(40)))
     chosen = {"added": range(40 + count), "removed": range(40 - count), "replaced": range(count, 40 + count)}[change]
     rows, differ = told(ledger, *chosen), count * (2 if change == "replaced" else 1)
     if 0 < differ < 10:
         with pytest.raises(UserError) as refused:
-            ledger.answer("3333cccc4444dddd.dir", "means", never, told=rows)
+            ledger.answer("3333cccc4444dddd.dir", "means", never, groups=rows)
         assert str(refused.value) == (
             "what client oslo told of version 1111aaaa2222 without noise and what it would tell of version 3333cccc4444 "
             "differ by fewer than 10 different rows of a class, and subtracting them would show those; ask with noise, or "
@@ -157,56 +157,56 @@ def test_a_version_that_differs_by_one_to_nine_rows_of_a_class_is_refused_withou
         )
         ledger.answer("3333cccc4444dddd.dir", "means", noisy, rho=0.1)
     else:
-        ledger.answer("3333cccc4444dddd.dir", "means", plain, told=rows)
+        ledger.answer("3333cccc4444dddd.dir", "means", plain, groups=rows)
     assert len(ledger.entries()) == 2
 
 
 def test_of_a_kind_that_is_answered_once_a_version_answers_one_question_and_another_kind_is_in_nobodys_way(ledger):
     rows, once = told(ledger, *range(40)), Kind("models", once="ask nothing")
-    first = ledger.answer("v1", "by weight", plain, told=rows, kind=once)
+    first = ledger.answer("v1", "by weight", plain, groups=rows, kind=once)
     for kind in (Kind(), Kind("means"), Kind("medians", once="ask no more")):
-        ledger.answer("v1", "by height", plain, told=rows, kind=kind)
+        ledger.answer("v1", "by height", plain, groups=rows, kind=kind)
     with pytest.raises(UserError) as refused:
-        ledger.answer("v1", "by height", never, told=rows, kind=once)
+        ledger.answer("v1", "by height", never, groups=rows, kind=once)
     assert str(refused.value) == (
         "client oslo has answered another question for models about version v1 of its rows, and answers one, as each more "
         "would tell more of single rows; ask nothing."
     )
     assert len(ledger.entries()) == 4
-    assert same(ledger.answer("v1", "by weight", never, told=rows, kind=once), first)
-    ledger.answer("v2", "by height", plain, told=told(ledger, *range(60)), kind=once)
+    assert same(ledger.answer("v1", "by weight", never, groups=rows, kind=once), first)
+    ledger.answer("v2", "by height", plain, groups=told(ledger, *range(60)), kind=once)
 
 
 def test_where_rows_differ_by_few_a_kind_s_own_group_and_way_out_are_named(ledger):
     kind = Kind("models", "half of a class", "ask about fewer models")
-    ledger.answer("v1", "by weight", plain, told=told(ledger, *range(40)), kind=kind)
+    ledger.answer("v1", "by weight", plain, groups=told(ledger, *range(40)), kind=kind)
     with pytest.raises(
         UserError, match=r"fewer than 10 different rows of half of a class, .*; ask about fewer models\.$"
     ):
-        ledger.answer("v2", "by weight", never, told=told(ledger, *range(41)), kind=kind)
+        ledger.answer("v2", "by weight", never, groups=told(ledger, *range(41)), kind=kind)
 
 
 def test_every_version_told_before_counts_not_the_last_alone(ledger):
-    ledger.answer("v1", "means", plain, told=told(ledger, *range(40)))
-    ledger.answer("v2", "means", plain, told=told(ledger, *range(60)))
+    ledger.answer("v1", "means", plain, groups=told(ledger, *range(40)))
+    ledger.answer("v2", "means", plain, groups=told(ledger, *range(60)))
     with pytest.raises(UserError, match=r"version v1 without noise .* of version v3 differ"):
-        ledger.answer("v3", "means", never, told=told(ledger, *range(41)))
+        ledger.answer("v3", "means", never, groups=told(ledger, *range(41)))
 
 
 def test_what_was_told_under_noise_or_refused_is_in_nobodys_way(ledger):
     ledger.answer("v1", "means", noisy, rho=0.1)
-    ledger.answer("v2", "means", plain, told=told(ledger, *range(40)))
+    ledger.answer("v2", "means", plain, groups=told(ledger, *range(40)))
     with pytest.raises(UserError):
-        ledger.answer("v3", "means", never, told=told(ledger, *range(45)))
-    ledger.answer("v4", "means", plain, told=told(ledger, *range(50)))
+        ledger.answer("v3", "means", never, groups=told(ledger, *range(45)))
+    ledger.answer("v4", "means", plain, groups=told(ledger, *range(50)))
 
 
 def test_a_class_that_sinks_under_the_minimum_is_no_way_around_it(ledger):
     few, rest = ledger.row_hashes(rows_at[100:112], "elm"), ledger.row_hashes(rows_at[:40], "oak")
     pooled = ledger.row_hashes(rows_at[150:165], "yew")
-    ledger.answer("v1", "means", plain, told={EVERY: {"oak": rest, "elm": few, OTHER: pooled}})
+    ledger.answer("v1", "means", plain, groups={EVERY: {"oak": rest, "elm": few, OTHER: pooled}})
     with pytest.raises(UserError, match="fewer than 10 different rows"):
-        ledger.answer("v2", "means", never, told={EVERY: {"oak": rest, OTHER: np.concatenate([few[:9], pooled])}})
+        ledger.answer("v2", "means", never, groups={EVERY: {"oak": rest, OTHER: np.concatenate([few[:9], pooled])}})
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ PARTS = ["secret", "ledger.json", "answer", "rows"]
 )
 def test_nothing_is_told_over_a_damaged_file_which_is_named(part, fault, ledger):
     rows = told(ledger, *range(40))
-    ledger.answer("v1", "means", plain, told=rows)
+    ledger.answer("v1", "means", plain, groups=rows)
     (entry,) = ledger.entries()
     name = {"answer": f"{entry.answer}.safetensors", "rows": f"{entry.rows}.safetensors"}.get(part, part)
     path = files(ledger)[name]
@@ -254,7 +254,7 @@ def test_nothing_is_told_over_a_damaged_file_which_is_named(part, fault, ledger)
     with pytest.raises(
         UserError, match=rf"/{re.escape(named)}, .* client.* bring back .* copy[.;] [nN]othing is told until"
     ):
-        ledger.answer(version, "means", never, told=rows)
+        ledger.answer(version, "means", never, groups=rows)
 
 
 def test_a_ledger_that_is_missing_starts_anew_with_the_same_noise(ledger):
@@ -269,7 +269,7 @@ def test_what_a_ledger_names_is_on_disk_under_its_name_before_it_and_the_ledger_
     did, sync, rename = [], os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda file: (did.append(Path(f"/proc/self/fd/{file}").resolve()), sync(file)))
     monkeypatch.setattr(os, "replace", lambda old, new: (did.append(Path(new).name), rename(old, new)))
-    ledger.answer("v1", "means", plain, told=told(ledger, *range(40)))
+    ledger.answer("v1", "means", plain, groups=told(ledger, *range(40)))
     place = files(ledger)["ledger.json"].parent
     names = [at for at, what in enumerate(did) if isinstance(what, str)]
     assert [did[at - 1].suffix for at in names] == [".tmp"] * 4, "each is synced, then named"
@@ -296,7 +296,7 @@ def test_the_folder_is_for_the_owners_eyes(ledger):
 
 def test_no_row_and_no_secret_is_in_what_is_told_said_or_kept(ledger):
     rows, said = told(ledger, *range(40)), []
-    answers = [ledger.answer("v1", "means", plain, told=rows), ledger.answer("v1", "counts", noisy, 0.1, 0.1)]
+    answers = [ledger.answer("v1", "means", plain, groups=rows), ledger.answer("v1", "counts", noisy, 0.1, 0.1)]
     for version, cost in (("v2", 0.0), ("v2", 0.1)):
         with pytest.raises(UserError) as refused:
             ledger.answer(version, "means", never, cost, 0.1, told(ledger, *range(41)))

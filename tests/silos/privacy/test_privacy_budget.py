@@ -23,7 +23,7 @@ def test_what_a_refusal_says_may_be_asked_is_within_the_budget_in_rho_and_in_eps
             check_budget("oslo", back(budget), back(spent), back(asked), unit)
         except RefusalError as refused:
             named = re.search(rf"ask at {unit.name} (\S+) or less", str(refused))
-            left = unit.of(max(back(budget) - back(spent), 0.0))
+            left = unit.from_rho(max(back(budget) - back(spent), 0.0))
             assert named is not None or left <= 1.001 * unit.least
             if named:
                 check_budget("oslo", back(budget), back(spent), back(float(named[1])), unit)

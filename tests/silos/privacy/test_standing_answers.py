@@ -6,7 +6,7 @@ import pytest
 from silos.errors import RefusalError
 from silos.io.locks import in_turn
 from silos.privacy.differencing import EVERY
-from silos.privacy.ledger import Ledger, Standing
+from silos.privacy.ledger import Ledger, StandInAnswer
 from silos.privacy.privacy_budget import Kind
 
 MEANS, SPREADS = Kind("means"), Kind("spreads")
@@ -22,11 +22,11 @@ def stands_for(ledger, count):
     return {EVERY: {"oak": ledger.row_hashes(rows_at[:count], "oak")}}
 
 
-def ask(ledger, count, kind=MEANS) -> Standing:
+def ask(ledger, count, kind=MEANS) -> StandInAnswer:
     def compute():
         return {"sums": rows_at[:count].sum(0)}
 
-    return ledger.standing(f"v{count}", "all", compute, stands_for(ledger, count), kind)
+    return ledger.answer_or_stand_in(f"v{count}", "all", compute, stands_for(ledger, count), kind)
 
 
 def sums(count):
@@ -50,9 +50,9 @@ def test_each_version_keeps_its_answer_whatever_is_told_after_it(ledger):
 
 def test_where_another_question_is_in_the_way_it_tells_nothing_then_and_later(ledger):
     ask(ledger, 40, SPREADS)
-    assert ask(ledger, 45) == Standing(None, "v40")
+    assert ask(ledger, 45) == StandInAnswer(None, "v40")
     ask(ledger, 54)  # nine rows from 45, fourteen from what is in the way
-    assert ask(ledger, 45) == Standing(None, "v40")
+    assert ask(ledger, 45) == StandInAnswer(None, "v40")
     assert ask(ledger, 40).answer["sums"].tobytes() == sums(40)  # all that both told are the same rows
 
 
@@ -62,19 +62,22 @@ def test_what_stands_in_for_an_answer_is_in_the_way_of_others_as_what_it_was_tol
     with pytest.raises(
         RefusalError, match=r"told of version v40 .* and what it would tell of version v49 differ by fewer"
     ):
-        ledger.answer("v49", "counts", lambda _: {}, told=stands_for(ledger, 49))
-    ledger.answer("v50", "counts", lambda _: {}, told=stands_for(ledger, 50))  # 45 rows were never told of
+        ledger.answer("v49", "counts", lambda _: {}, groups=stands_for(ledger, 49))
+    ledger.answer("v50", "counts", lambda _: {}, groups=stands_for(ledger, 50))  # 45 rows were never told of
 
 
 def test_what_was_answered_is_known_without_a_turn_and_nobody_gets_a_ledger_by_being_looked_up(ledger, tmp_path):
-    assert ledger.known("v40", "all", MEANS) is None
+    assert ledger.recorded_stand_in("v40", "all", MEANS) is None
     assert not [*tmp_path.iterdir()]
     ask(ledger, 40)
     (lock,) = tmp_path.rglob("lock")
     with in_turn(lock):  # which somebody else has
-        assert ledger.known("v40", "all", MEANS).answer["sums"].tobytes() == sums(40)
-        assert [ledger.known(*other) for other in (("v40", "all", SPREADS), ("v41", "all", MEANS))] == [None, None]
+        assert ledger.recorded_stand_in("v40", "all", MEANS).answer["sums"].tobytes() == sums(40)
+        assert [ledger.recorded_stand_in(*other) for other in (("v40", "all", SPREADS), ("v41", "all", MEANS))] == [
+            None,
+            None,
+        ]
     ask(ledger, 45)
-    assert ledger.known("v45", "all", MEANS).earlier == "v40"
+    assert ledger.recorded_stand_in("v45", "all", MEANS).earlier == "v40"
     ask(ledger, 46, SPREADS)
-    assert ledger.known("v46", "all", SPREADS) == Standing(None, "v40")
+    assert ledger.recorded_stand_in("v46", "all", SPREADS) == StandInAnswer(None, "v40")

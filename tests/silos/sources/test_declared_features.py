@@ -9,7 +9,7 @@ from silos.dataset import ClientRows, Clients, Partition, Rows
 from silos.errors import UserError
 from silos.schema import Feature
 from silos.sources.source_params import Digits, Npz, Synthetic
-from silos.sources.source_registry import described, load_source, outside
+from silos.sources.source_registry import attach_features, load_source, range_notes
 
 NAN = np.nan
 GAP = {"fill": -1.5}
@@ -41,7 +41,7 @@ def test_a_missing_value_becomes_the_fill_of_its_feature_and_is_marked(data):
         Feature.model_validate({"name": f"n{at}", "missing": {"fill": -at - 0.5} if may else "refuse"})
         for at, may in enumerate(may_miss)
     )
-    read = described("own.npz", Rows(given_x, np.zeros(rows, np.int64), ["0"]), declared)
+    read = attach_features("own.npz", Rows(given_x, np.zeros(rows, np.int64), ["0"]), declared)
     assert (read.x.dtype, read.x.tolist(), read.features) == (np.float32, x.tolist(), declared)
     assert (read.missing is None) == (not any(may_miss))
     assert read.missing is None or read.missing.tolist() == marked.tolist()
@@ -159,7 +159,7 @@ def partition(x: np.ndarray, missing: np.ndarray | None, *features: Feature) -> 
     y = np.zeros(len(x), np.int64)
     clients = [ClientRows("c", "", x[c], y[c], missing=None if missing is None else missing[c]) for c in cuts]
     common = Rows(x[3:], y[3:], ["0"], missing=None if missing is None else missing[3:])
-    return Partition(Clients.of(clients), ["0"], common, features=features)
+    return Partition(Clients.concatenate(clients), ["0"], common, features=features)
 
 
 @given(
@@ -177,7 +177,7 @@ def test_rows_outside_are_counted_once_a_feature_wherever_they_are_and_not_where
         for n, what in ((of_a, f"'a' ({low} to 4)"), (of_b, "'b' (its categories)"))
         if n
     ]
-    said = outside(partition(x, missing, *features))
+    said = range_notes(partition(x, missing, *features))
     assert said == [
         f"Values outside of what data.features declares are kept as they are: {', '.join(expected)}."
     ] * bool(expected)
@@ -185,6 +185,6 @@ def test_rows_outside_are_counted_once_a_feature_wherever_they_are_and_not_where
 
 def test_a_note_names_three_features_and_counts_the_others():
     x = np.zeros((4, 5), np.float32)
-    (said,) = outside(partition(x, None, *(Feature(name=name, low=1, high=2) for name in "abcde")))
+    (said,) = range_notes(partition(x, None, *(Feature(name=name, low=1, high=2) for name in "abcde")))
     assert said.endswith("4 rows of 'c' (1 to 2), and rows of 2 more features.")
-    assert outside(partition(x, None, *(Feature(name=name) for name in "abcde"))) == []
+    assert range_notes(partition(x, None, *(Feature(name=name) for name in "abcde"))) == []

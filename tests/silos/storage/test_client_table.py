@@ -11,7 +11,7 @@ from safetensors.numpy import load, save
 from silos.dataset import SPLITS
 from silos.errors import UserError
 from silos.storage.client_table import ROLES, ClientTable, empty_table, from_bytes, to_bytes
-from silos.storage.partition_store import read_manifest
+from silos.storage.manifest import read_manifest
 
 
 @st.composite
@@ -45,7 +45,7 @@ def test_what_is_written_reads_back(table):
 def test_an_entry_says_what_the_columns_do_and_where_its_rows_lie(table):
     seen: dict[tuple[str, str], int] = {}
     for at, entry in enumerate(table):
-        assert (entry.name, table.places[entry.name]) == (table.names[at], at)
+        assert (entry.name, table.indices[entry.name]) == (table.names[at], at)
         assert entry.domain == table.domains[table.domain[at]]
         assert entry.role == ROLES[table.role[at]]
         assert list(entry.rows.values()) == table.rows[at].tolist()
@@ -54,7 +54,7 @@ def test_an_entry_says_what_the_columns_do_and_where_its_rows_lie(table):
             assert entry.start[split] == seen.get(place, 0)
             seen[place] = entry.start[split] + entry.rows[split]
     for entry in table:
-        assert entry.held == {split: seen[entry.file, split] for split in SPLITS}
+        assert entry.file_rows == {split: seen[entry.file, split] for split in SPLITS}
     assert table[-1:] == list(table)[-1:]
 
 

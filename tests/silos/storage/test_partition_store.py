@@ -18,7 +18,8 @@ from silos.dataset import SPLITS
 from silos.errors import UserError
 from silos.io.atomic_io import restore_moved
 from silos.storage import partition_store
-from silos.storage.partition_store import open_client, open_common_rows, read_manifest, write
+from silos.storage.manifest import read_manifest
+from silos.storage.partition_store import open_client, open_common_rows, write
 from silos.versioning.dvc_files import recorded_version
 from silos.versioning.hashing import folder_digest
 
@@ -157,7 +158,8 @@ def test_a_kill_at_any_step_of_write_leaves_the_old_or_the_new_data_whole(tmp_pa
     (project / "own.npz").write_bytes(new_rows)
     preparation = (
         "from pathlib import Path\n"
-        "from silos.data_params import DataParams; from silos.storage.partition_store import read_manifest, write\n"
+        "from silos.data_params import DataParams; from silos.storage.manifest import read_manifest\n"
+        "from silos.storage.partition_store import write\n"
         "import safetensors.numpy, silos.sources.npz"
     )
     program = (

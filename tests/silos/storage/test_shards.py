@@ -11,7 +11,8 @@ from silos.data_params import DataParams
 from silos.dataset import SPLITS
 from silos.errors import UserError
 from silos.storage import partition_store, shards
-from silos.storage.partition_store import open_client, read_manifest, write
+from silos.storage.manifest import read_manifest
+from silos.storage.partition_store import open_client, write
 from silos.versioning.hashing import folder_digest
 
 
@@ -31,7 +32,7 @@ def test_some_clients_share_a_file_one_after_another(sharded):
     manifest = read_manifest(sharded)
     assert [entry.rows["train"] for entry in manifest.clients][:4] == [7, 8, 9, 9]
     assert [entry.start["train"] for entry in manifest.clients][:4] == [0, 7, 15, 0]
-    assert {entry.held["train"] for entry in manifest.clients[:3]} == {24}
+    assert {entry.file_rows["train"] for entry in manifest.clients[:3]} == {24}
     assert [entry.file for entry in manifest.clients][2:4] == ["clients-0.safetensors", "clients-3.safetensors"]
     assert len(files(sharded)) == 4 + 2
 

@@ -11,7 +11,7 @@ from flows.console import progress
 from flows.experiment.run.mlflow_run_metadata import git_commit
 from silos.errors import UserError
 from silos.versioning import history
-from silos.versioning.dvc_files import record, recorded_version, versioned
+from silos.versioning.dvc_files import init_repositories, record, recorded_version
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +85,7 @@ def test_a_new_project_inside_a_hook_gets_repositories_of_its_own(other, tmp_pat
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(other / ".git" / "index"))
     (tmp_path / "new").mkdir()
-    assert versioned(tmp_path / "new") == ["git", "DVC"]
+    assert init_repositories(tmp_path / "new") == ["git", "DVC"]
     assert (tmp_path / "new" / ".git" / "HEAD").is_file()
     assert state_of(other) == before
 
@@ -113,12 +113,12 @@ def test_a_repository_of_another_user_is_a_sentence_with_the_fix_and_no_silent_n
     git(own, "commit", "-qm", "data")
     os.chown(own.parent, 1234, 1234)
     fix = f"`git config --global --add safe.directory {own.parent}`"
-    for asked in (history.version_log, lambda root: history.find(root, "HEAD")):
+    for asked in (history.version_log, lambda root: history.find_digest(root, "HEAD")):
         with pytest.raises(UserError, match="another user owns it") as refused:
             asked(own)
         assert fix in str(refused.value)
         assert "\t" not in str(refused.value)
-    assert history.find(own, digest[:8]) == digest
+    assert history.find_digest(own, digest[:8]) == digest
     said: list[str] = []
     monkeypatch.setattr(progress.current(), "say_once", said.append)
     assert git_commit(own) == "none"

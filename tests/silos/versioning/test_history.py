@@ -183,7 +183,7 @@ def test_a_remote_whose_package_is_missing_is_a_sentence(versions, data, tmp_pat
 def test_damaged_settings_of_dvc_are_a_sentence(versions, data, tmp_path):
     (tmp_path / ".dvc" / "config").write_text("[core]\n[core]\n")
     with pytest.raises(UserError, match="DVC's settings cannot be read: config file error: Duplicate section name"):
-        history.find(tmp_path, versions[0][:10])
+        history.find_digest(tmp_path, versions[0][:10])
     with pytest.raises(UserError, match="DVC"):
         use_version(tmp_path, "HEAD~1")
     assert folder_digest(data) == recorded_version(tmp_path) == versions[1]
@@ -255,14 +255,14 @@ def test_a_machine_without_git_is_told_so(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="it is not installed"):
         version_log(tmp_path)
-    assert history.find(tmp_path, str(recorded_version(tmp_path))) == recorded_version(tmp_path)
+    assert history.find_digest(tmp_path, str(recorded_version(tmp_path))) == recorded_version(tmp_path)
 
 
 @pytest.mark.usefixtures("versions")
 @pytest.mark.parametrize("nothing", ["", " "])
 def test_no_name_is_no_version_though_git_takes_it_for_what_is_staged(tmp_path, nothing):
     with pytest.raises(UserError, match="no version is named; give a git revision"):
-        history.find(tmp_path, nothing)
+        history.find_digest(tmp_path, nothing)
 
 
 def test_before_the_first_commit_git_knows_no_version(data, tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from silos.errors import UserError
-from silos.sources.tabular.column_selection import MOST
+from silos.sources.tabular.column_selection import MAX_CATEGORIES
 
 DATE = datetime.datetime(2020, 1, 1)
 CSV = {
@@ -42,7 +42,9 @@ CSV = {
     "a,y\n1," + "x" * 2000 + "\n2,b\n": "the label 'y' 'x.*x' has 2000 characters",
     "a,y\n" + "".join(f"{at},{at / 7}\n" for at in range(50)): "looks like a regression .*add `task: regression`",
     "a,y\n" + "".join(f"{at},p{at}\n" for at in range(50)): "50 different values in 50 rows, which are no classes",
-    "a,y\n" + "".join(f"p{at},0\n" for at in range(MOST + 1)): f"{MOST + 1} different values.* at most {MOST} become",
+    "a,y\n" + "".join(f"p{at},0\n" for at in range(MAX_CATEGORIES + 1)): (
+        f"{MAX_CATEGORIES + 1} different values.* at most {MAX_CATEGORIES} become"
+    ),
 }
 PARQUET = {
     "lists": (pa.array([[1], [2]]), "'a' holds list<element: int64>; make a column of each number in it"),

@@ -15,10 +15,10 @@ from pydantic import ValidationError
 from sklearn.preprocessing import OneHotEncoder
 
 from silos.errors import UserError
-from silos.schema import LONGEST
+from silos.schema import MAX_TEXT_LENGTH
 from silos.sources.source_params import Table
-from silos.sources.source_registry import contents, load_source
-from silos.sources.tabular.column_selection import MOST
+from silos.sources.source_registry import content_hashes, load_source
+from silos.sources.tabular.column_selection import MAX_CATEGORIES
 
 PATIENTS = "site,age,smokes,ward,ill\n007,34,True,b,no\nnorth,51.5,False,a,yes\n007,70,true,b,yes\n"
 
@@ -172,9 +172,9 @@ def test_the_same_file_gives_the_same_rows_and_its_hash_is_that_of_its_bytes(rea
     first, again = (read(PATIENTS, label="ill", client="site") for _ in range(2))
     assert first.x.tobytes() == again.x.tobytes()
     source = Table(kind="table", path="own.csv", label="ill", client="site")
-    before = contents(source, tmp_path)
+    before = content_hashes(source, tmp_path)
     (tmp_path / "own.csv").write_text(PATIENTS + "7,1,true,a,no\n")
-    assert contents(source, tmp_path) != before
+    assert content_hashes(source, tmp_path) != before
     assert len(load_source(source, tmp_path, 0).y) == 4
 
 
@@ -225,15 +225,15 @@ def test_params_that_contradict_themselves_are_refused(options, said):
 
 
 def test_as_many_texts_as_are_allowed_become_columns(read):
-    rows = read("a,y\n" + "".join(f"p{at},{at % 2}\n" for at in range(MOST)))
-    assert rows.x.shape == (MOST, MOST)
+    rows = read("a,y\n" + "".join(f"p{at},{at % 2}\n" for at in range(MAX_CATEGORIES)))
+    assert rows.x.shape == (MAX_CATEGORIES, MAX_CATEGORIES)
 
 
 def test_a_name_may_be_as_long_as_is_allowed(read):
-    text = "x" * LONGEST
+    text = "x" * MAX_TEXT_LENGTH
     rows = read(f"{text},w,y\n1,u,{text}\n2,{text[2:]},b\n")
-    assert [len(name) for name in names(rows)] == [LONGEST, len("w=u"), LONGEST]
-    assert max(map(len, rows.classes)) == LONGEST
+    assert [len(name) for name in names(rows)] == [MAX_TEXT_LENGTH, len("w=u"), MAX_TEXT_LENGTH]
+    assert max(map(len, rows.classes)) == MAX_TEXT_LENGTH
 
 
 def test_the_separator_is_found_where_a_long_line_cuts_the_first_characters(read):
