@@ -5,6 +5,9 @@ INSTALLED := .venv/.installed
 # as many workers as there are cores, and at most four
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
+# each of some hundred processes would compile what it imports
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help run test test-all check docs look clean
 

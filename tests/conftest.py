@@ -1,14 +1,18 @@
 """Small silos, problems and rounds that the tests of every room may use."""
 
 import fcntl
+import gc
 import os
 import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -51,35 +55,53 @@ settings.load_profile("siloflow")
 CLASSES = 3
 FEATURES = 5
 SPLITS = ("train", "validation", "test")
-MAKE_DATABASES = """
-import sqlite3
-from pathlib import Path
-from flows.servers.prefect_server import PrefectServer
-from tasks.tracking.mlflow_logging.connection import connect
-server = PrefectServer(Path())
-connect("sqlite:///mlflow.db")
-server.wait()
-server.stop()
-for file in ("mlflow.db", ".prefect/prefect.db"):
-    sqlite3.connect(file).execute("pragma wal_checkpoint(truncate)")
+MAKE_PREFECTS_TABLES = """
+import os
+from flows.servers.prefect_settings import quiet_prefect
+quiet_prefect()
+os.environ["PREFECT_HOME"] = os.getcwd()
+from flows.servers.server_process import make_tables
+make_tables("tables.lock")
 """
 
 
+FIRST = "test_every_method.py"
 LONG = {"end_to_end", "test_docs.py", "test_published_tables.py"}
+FAST_EXAMPLES = 12  # of a property, where `make test` runs
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Draws fewer examples of each property where slow tests are left out."""
+    if config.option.markexpr == "not slow":
+        settings.register_profile("fast", settings.get_profile("siloflow"), max_examples=FAST_EXAMPLES)
+        settings.load_profile("fast")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts files that take long first, so that no worker of xdist is left alone with one at the end.
+    """Marks cases that `sample` leaves to `make test-all`, and puts files that take long first.
 
-    `flows/test_workers.py` starts, since it waits for nothing that end-to-end tests make once for all workers.
+    So no worker of xdist is left alone with a long file at the end. `FIRST` waits for nothing that end-to-end tests make
+    once for all workers, while another worker makes it.
     """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
+    seen: Counter[str] = Counter()
+    for item in items:
+        if sample := item.get_closest_marker("sample"):
+            test = item.nodeid.partition("[")[0]
+            if seen[test] % sample.args[0]:
+                item.add_marker(pytest.mark.slow)
+            seen[test] += 1
 
     def order(item: pytest.Item) -> tuple[bool, bool]:
-        first = item.path.name == "test_workers.py" and "end_to_end" not in item.path.parts
-        return not first, LONG.isdisjoint(item.path.parts) and item.path not in slow
+        return item.path.name != FIRST, LONG.isdisjoint(item.path.parts) and item.path not in slow
 
     items.sort(key=order)
+
+
+def pytest_collection_finish() -> None:
+    """Keeps modules and collected tests out of every garbage collection that follows: they stay to the end."""
+    gc.freeze()
 
 
 @dataclass
@@ -286,8 +308,12 @@ def databases(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "made").exists():
             environment = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_"))}
-            subprocess.run([sys.executable, "-c", MAKE_DATABASES], cwd=folder, env=environment, check=True)
-            shutil.copy(folder / ".prefect" / "prefect.db", folder)
+            with subprocess.Popen([sys.executable, "-c", MAKE_PREFECTS_TABLES], cwd=folder, env=environment) as making:
+                connect(f"sqlite:///{folder}/mlflow.db")
+            assert making.returncode == 0
+            for file in ("mlflow.db", "prefect.db"):
+                with closing(sqlite3.connect(folder / file)) as database:
+                    database.execute("pragma wal_checkpoint(truncate)")
             (folder / "made").touch()
     return folder
 

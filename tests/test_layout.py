@@ -40,7 +40,7 @@ def test_every_folder_with_code_is_a_package():
 
 def test_files_that_run_first_because_they_take_long_are_there():
     conftest = (CHECKOUT / "tests" / "conftest.py").read_text(encoding="utf-8")
-    (named,) = re.findall(r"^LONG = {(.*?)}$", conftest, re.MULTILINE | re.DOTALL)
+    (named,) = re.findall(r"^FIRST = (.*?)}$", conftest, re.MULTILINE | re.DOTALL)
     there = {part for path in (CHECKOUT / "tests").rglob("test_*.py") for part in path.relative_to(CHECKOUT).parts}
     assert set(re.findall(r'"(.*?)"', named)) <= there
 

@@ -184,6 +184,7 @@ def test_the_workloads_are_those_of_the_docs():
         assert f"{workload.clients:,}" in line
 
 
+@pytest.mark.slow
 def test_what_a_diagnosis_costs_is_measured_on_laws_that_are_found(monkeypatch):
     for name, value in {"CLIENTS": 110, "FEATURES": 10, "ROWS": 600, "CLASSES": 4, "TIMED_PAIRS": 2}.items():
         monkeypatch.setattr(bench_diagnose, name, value)

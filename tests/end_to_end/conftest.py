@@ -48,6 +48,7 @@ class Waits(fedavg.FedAvg):
                 time.sleep(0.01)
         return super().run_round(state, round)
 """
+PROGRESS = re.compile(r"\S+: round \d+ of \d+(; .*)?")
 NOISE = re.compile(r"warning|traceback|exception|\bINFO\b|\berror\b", re.IGNORECASE)
 
 
@@ -64,6 +65,11 @@ class Answer:
     def json(self) -> Any:
         """The one JSON object on stdout."""
         return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[str]:
+        """Lines on stderr, but for those of a round that took long: a busy machine has some."""
+        return [line for line in self.err.splitlines() if not PROGRESS.fullmatch(line)]
 
 
 class Forking:
@@ -133,11 +139,14 @@ class Folder:
         `alone`: as the console script also where commands may share what they have imported.
         """
         start = time.perf_counter()
-        run = self._typed if alone or self.server is None else self._forked
-        ended, out, err = run(arguments)
+        ended, out, err = self.run(arguments, alone)
         assert ended == code, f"siloflow {' '.join(arguments)} ended with {ended}:\n{err}"
         assert processes(self.path) == []
         return Answer(ended, out, err, time.perf_counter() - start)
+
+    def run(self, arguments: Sequence[str], alone: bool = False) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr of `siloflow WORDS`, however it ends and whatever else is at work there."""
+        return self._typed(arguments) if alone or self.server is None else self._forked(arguments)
 
     def _typed(self, arguments: Sequence[str]) -> tuple[int, str, str]:
         done = subprocess.run(
@@ -189,17 +198,6 @@ class Folder:
     def copy(self, to: Path, server: str | None = None) -> "Folder":
         """This folder as it is, at another place."""
         return Folder(Path(shutil.copytree(self.path, to, symlinks=True)), server)
-
-    def take_databases(self, other: "Folder") -> None:
-        """MLflow's and Prefect's, as they are in the other folder: making them new costs seconds."""
-        for database in (Path("runs") / "mlflow.db", Path(".prefect") / "prefect.db"):
-            (self.path / database).parent.mkdir(parents=True, exist_ok=True)
-            for part in (self.path / database.parent).glob(
-                f"{database.name}*"
-            ):  # another's log would spoil the database
-                part.unlink()
-            for part in (other.path / database.parent).glob(f"{database.name}*"):  # what SQLite's log holds, too
-                shutil.copy(part, self.path / database.parent)
 
     def in_prefect(self, query: str) -> list[tuple[Any, ...]]:
         """Return what a query gives of Prefect's database."""
@@ -319,15 +317,15 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callab
 
 @pytest.fixture(scope="session")
 def partitioned(made_once: Callable[..., Any], databases: Path) -> tuple[Folder, Answer]:
-    """The embedded default, partitioned, with MLflow's tables made; to be copied, not to be worked in."""
+    """The embedded default, partitioned, with the tables of MLflow and Prefect; to be copied, not to be worked in."""
 
     def make(folder: Folder) -> Answer:
         folder.path.mkdir()
         shutil.copy(ROOT / "params.yaml", folder.path)
-        answer = folder.type("partition", "--json")
-        (folder.path / "runs").mkdir(exist_ok=True)
-        shutil.copy(databases / "mlflow.db", folder.path / "runs")
-        return answer
+        for database, place in (("mlflow.db", "runs"), ("prefect.db", ".prefect")):
+            (folder.path / place).mkdir()
+            shutil.copy(databases / database, folder.path / place)
+        return folder.type("partition", "--json")
 
     return made_once("partitioned", make)
 
@@ -347,8 +345,7 @@ def finished(
     typed = ("fedavg", "local_only", "--seeds", "0,1", "--set", "training.rounds=4")
 
     def make(folder: Folder) -> Answer:
-        (template.copy(folder.path).path / "runs" / "mlflow.db").unlink()  # the first command makes it
-        return folder.type("compare", *typed, "--json")
+        return template.copy(folder.path).type("compare", *typed, "--json")
 
     folder, compare = made_once("compared", make)
     return Finished(folder.copy(tmp_path_factory.mktemp("end_to_end") / "finished"), answer, compare)

@@ -25,14 +25,14 @@ def killed(finished: Any, server: str, tmp_path_factory: pytest.TempPathFactory)
     folder = finished.folder.copy(tmp_path_factory.mktemp("clean") / "project", server)
     folder.type("diagnose", "--json")
     before = contents(folder.path, "runs", "private")
-    process = folder.start(*LONG)
+    process = folder.start(*LONG, PREFECT_API_URL=server)
     try:
         end = time.monotonic() + 120
         while not list(folder.path.glob("runs/run-*/local_only-seed7/checkpoint.safetensors")):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < end
             time.sleep(0.01)
-        at_work = finished.folder.__class__(folder.path, server)._forked(["clean", "--yes", "--json"])
+        at_work = folder.run(["clean", "--yes", "--json"])
     finally:
         process.kill()
         process.communicate()
@@ -42,6 +42,7 @@ def killed(finished: Any, server: str, tmp_path_factory: pytest.TempPathFactory)
     return {"folder": folder, "before": before, "at_work": at_work}
 
 
+@pytest.mark.slow
 def test_what_is_at_work_is_left_alone(killed: dict[str, Any]) -> None:
     code, out, err = killed["at_work"]
     assert (code, err) == (0, "")
@@ -49,6 +50,7 @@ def test_what_is_at_work_is_left_alone(killed: dict[str, Any]) -> None:
     assert list(killed["folder"].path.glob("runs/run-*/local_only-seed7/checkpoint.safetensors"))
 
 
+@pytest.mark.slow
 def test_without_a_terminal_nothing_is_deleted_unless_it_is_said(killed: dict[str, Any]) -> None:
     there = contents(killed["folder"].path, "runs", "private", ".prefect")
     out = killed["folder"].type("clean").out
@@ -57,6 +59,7 @@ def test_without_a_terminal_nothing_is_deleted_unless_it_is_said(killed: dict[st
     assert contents(killed["folder"].path, "runs", "private", ".prefect") == there
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_and_finished_runs_and_ledgers_are_the_same_bytes(
     killed: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -79,7 +82,6 @@ def test_a_killed_run_goes_and_finished_runs_and_ledgers_are_the_same_bytes(
     assert "unfinished runs" not in kinds(folder.type("clean", "--json"))
 
 
-@pytest.mark.slow
 def test_artifacts_go_once_their_run_is_deleted_in_mlflow(finished: Any, server: str, tmp_path: Path) -> None:
     folder = finished.folder.copy(tmp_path / "project", server)
     deleted, stays = (finished.run("fedavg", seed)["mlflow_run_id"] for seed in (0, 1))

@@ -124,6 +124,7 @@ def test_a_project_is_made_of_a_table_and_a_client_of_it_tells_its_statistics(
     assert len(told["statistics"]) == sum(kind["length"] for kind in told["kinds"]) > 0
 
 
+@pytest.mark.slow
 def test_an_ascii_terminal_shows_hostile_names_as_text(tmp_path: Path, environment: dict[str, str]) -> None:
     names = np.array(["[/b]é", "_日\n", "$\\frac$\x1b[2J"]).repeat(8)
     np.savez(tmp_path / "own.npz", x=np.arange(24.0), y=names, client=names, domain=names)

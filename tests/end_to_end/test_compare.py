@@ -44,7 +44,7 @@ def test_stdout_is_one_json_object_and_nothing_else(finished: Any) -> None:
 
 def test_stderr_holds_one_line_a_run_and_no_noise(finished: Any, assert_quiet: Callable[[str], None]) -> None:
     assert_quiet(finished.compare.err)
-    lines = finished.compare.err.splitlines()
+    lines = finished.compare.lines
     assert len(lines) == len(RUNS)
     for number, (line, (method, seed)) in enumerate(zip(lines, RUNS, strict=True), 1):
         assert re.fullmatch(rf" *{number} of 4  {method}-seed{seed} +accuracy 0\.\d+ +[\d.]+ s", line)

@@ -13,11 +13,17 @@ def folder(finished, server):
     return replace(finished.folder, server=server)
 
 
-def test_cost_says_what_the_networks_of_params_take(folder, assert_quiet):
-    asked = ("cost", "--set", "model.hidden=[30]")
-    found = folder.type(*asked, "--without-memory", "--json").json
+COST = ("cost", "--set", "model.hidden=[30]")
+
+
+def test_cost_says_what_the_networks_of_params_take(folder):
+    found = folder.type(*COST, "--without-memory", "--json").json
     assert (found["parameters"], found["macs"]["forward"]) == (2260, 2220)
-    answer = folder.type(*asked)
+
+
+@pytest.mark.slow
+def test_cost_says_what_memory_the_largest_client_takes(folder, assert_quiet):
+    answer = folder.type(*COST)
     assert "parameters         2,260 learned, 0 in buffers" in answer.out
     assert "MACs of a row      2,220 forward, 4,740 forward and backward" in answer.out
     assert "largest client" in answer.out
@@ -25,6 +31,7 @@ def test_cost_says_what_the_networks_of_params_take(folder, assert_quiet):
     assert_quiet(answer.out + answer.err)
 
 
+@pytest.mark.slow
 def test_an_exported_model_needs_torch_alone_and_is_right_as_often_as_reported(
     folder, finished, tmp_path, assert_quiet
 ):

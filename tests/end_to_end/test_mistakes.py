@@ -3,7 +3,6 @@
 import re
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -234,7 +233,11 @@ MISTAKES = {
 
 
 EARLY = [name for name, mistake in MISTAKES.items() if not mistake.needs_server]
-LATE = [name for name, mistake in MISTAKES.items() if mistake.needs_server]
+LATE = [
+    pytest.param(name, marks=pytest.mark.slow if mistake.own_server else ())
+    for name, mistake in MISTAKES.items()
+    if mistake.needs_server
+]
 
 
 @pytest.fixture(scope="module")
@@ -254,19 +257,6 @@ def early(spoiled: dict[str, Any]) -> dict[str, tuple[int, str, str]]:
     return {name: (answer.code, answer.out, answer.err) for name, answer in answers.items()}
 
 
-@pytest.fixture(scope="module")
-def late(spoiled: dict[str, Any], server: str) -> dict[str, tuple[int, str, str]]:
-    """The same of commands whose flow finds the mistake, typed, two at a time."""
-
-    def answer(name: str) -> Any:
-        mistake = MISTAKES[name]
-        return replace(spoiled[name], server=None if mistake.own_server else server).type(*mistake.typed, code=2)
-
-    with ThreadPoolExecutor(2) as pool:
-        answers = list(pool.map(answer, LATE))
-    return {name: (answer.code, answer.out, answer.err) for name, answer in zip(LATE, answers, strict=True)}
-
-
 @pytest.mark.parametrize("name", EARLY)
 def test_a_mistake_is_told_in_one_sentence_before_anything_starts(
     early: dict[str, tuple[int, str, str]], name: str
@@ -278,8 +268,9 @@ def test_a_mistake_is_told_in_one_sentence_before_anything_starts(
 
 @pytest.mark.parametrize("name", LATE)
 def test_a_mistake_that_only_the_work_can_find_is_told_in_one_sentence(
-    late: dict[str, tuple[int, str, str]], name: str
+    spoiled: dict[str, Any], server: str, name: str
 ) -> None:
-    code, out, err = late[name]
-    assert (code, out) == (2, "")
-    assert re.fullmatch(f"error: {MISTAKES[name].said}\n", err), err
+    mistake = MISTAKES[name]
+    answer = replace(spoiled[name], server=None if mistake.own_server else server).type(*mistake.typed, code=2)
+    assert answer.out == ""
+    assert re.fullmatch(f"error: {mistake.said}\n", answer.err), answer.err

@@ -68,9 +68,8 @@ def test_the_answer_has_rmse_by_its_definition_and_nothing_of_accuracy(lines: An
 
 
 def test_the_screen_says_rmse_and_no_noise(lines: Any, assert_quiet: Callable[[str], None]) -> None:
-    err = lines[1].err
-    assert_quiet(err)
-    for line in err.splitlines():
+    assert_quiet(lines[1].err)
+    for line in lines[1].lines:
         assert re.fullmatch(r" *\d of 4  \w+-seed\d +rmse \d+\.\d+ +[\d.]+ s", line), line
 
 

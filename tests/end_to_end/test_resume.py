@@ -32,25 +32,14 @@ def test_a_comparison_killed_twice_ends_as_if_nobody_had(finished: Any, partitio
 @pytest.fixture(scope="module")
 def stopped(
     partitioned: Any,
-    finished: Any,
     server: str,
-    environment: dict[str, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Any]:
     """A run that waits after its first round while a second process resumes it; then the first is killed."""
     folder = partitioned[0].copy(tmp_path_factory.mktemp("resume") / "project")
-    folder.take_databases(finished.folder)
     first = folder.start_waiting(*MORE)
     try:
-        beside = subprocess.run(
-            [*first.args, "--resume"],
-            cwd=folder.path,
-            env={**environment, "PREFECT_API_URL": server},
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
+        beside = replace(folder, server=server).run([*folder.waiting(*MORE), "--resume"])
     finally:
         first.kill()
         first.communicate()
@@ -59,10 +48,10 @@ def stopped(
 
 
 def test_a_second_process_on_the_same_run_is_refused(stopped: dict[str, Any]) -> None:
-    beside = stopped["beside"]
-    assert (beside.returncode, beside.stdout) == (2, "")
-    assert beside.stderr.startswith("error: another process is working on ")
-    assert beside.stderr.count("\n") == 1
+    code, out, err = stopped["beside"]
+    assert (code, out) == (2, "")
+    assert err.startswith("error: another process is working on ")
+    assert err.count("\n") == 1
 
 
 def test_a_killed_command_leaves_no_server(stopped: dict[str, Any], living: Callable[[Path], list[str]]) -> None:

@@ -79,7 +79,7 @@ def test_a_comparison_says_each_warning_once_and_what_to_set(wine: Any) -> None:
 def test_nothing_is_said_of_the_embedded_default_nor_of_rows_that_are_scaled(finished: Any, scaled: Any) -> None:
     assert finished.compare.json["notes"] == []
     assert scaled.json["notes"] == []
-    assert [line for line in scaled.err.splitlines() if "pooled-seed0 " not in line] == []
+    assert [line for line in scaled.lines if "pooled-seed0 " not in line] == []
 
 
 def test_raw_columns_are_as_right_as_those_that_another_library_standardises(wine: Any, scaled: Any) -> None:
@@ -115,11 +115,11 @@ def test_the_logged_model_takes_raw_rows(wine: Any, scaled: Any) -> None:
 
 
 def test_a_run_killed_once_clients_have_told_moments_ends_with_the_same_bits_and_bytes(
-    wine: Any, scaled: Any, tmp_path: Path
+    wine: Any, scaled: Any, server: str, tmp_path: Path
 ) -> None:
-    folder, at = wine.copy(tmp_path / "killed"), "scaling.json"
+    folder, at = wine.copy(tmp_path / "killed", server), "scaling.json"
     before = {*folder.path.glob(f"runs/*/*/{at}")}
-    first = folder.start("run", "pooled", "--json", *typed(**SCALED))
+    first = folder.start("run", "pooled", "--json", *typed(**SCALED), PREFECT_API_URL=server)
     try:
         end = time.monotonic() + 120
         while not {*folder.path.glob(f"runs/*/*/{at}")} - before:
@@ -134,8 +134,11 @@ def test_a_run_killed_once_clients_have_told_moments_ends_with_the_same_bits_and
     assert run["bytes"] == scaled.json["bytes"]
 
 
-def test_a_version_of_a_few_rows_less_is_scaled_as_the_one_before_and_says_so(wine: Any, tmp_path: Path) -> None:
-    folder, ran, asked = wine.copy(tmp_path / "versions"), [], typed(**SCALED, **{"data.split.validation": 0})
+def test_a_version_of_a_few_rows_less_is_scaled_as_the_one_before_and_says_so(
+    wine: Any, server: str, tmp_path: Path
+) -> None:
+    folder, ran = wine.copy(tmp_path / "versions", server), []
+    asked = typed(**SCALED, **{"data.split.validation": 0})
     with np.load(folder.path / "wine.npz") as held:
         arrays = {**held, "split": np.where(np.arange(178) % 4, "train", "test")}
     for rows in (178, 175):  # one training row fewer of two clients

@@ -63,16 +63,28 @@ def ask(url: str, body: dict[str, Any]) -> Any:
         time.sleep(0.5)
 
 
-def test_a_run_from_prefects_page_takes_numbers_and_the_schedules_own_settings_but_no_code(schedule):
-    folder, api = schedule
-    found: list[Any] = []
+def offered(api: str) -> Any:
+    """The one deployment, once it is there."""
     end = time.monotonic() + 60
-    while not found and time.monotonic() < end:
-        found = ask(f"{api}/deployments/filter", {})
+    while not (found := ask(f"{api}/deployments/filter", {})):
+        assert time.monotonic() < end
         time.sleep(0.2)
     (deployment,) = found
+    return deployment
+
+
+def test_a_schedule_offers_its_comparison_on_prefects_page_for_a_later_time(schedule):
+    _, api = schedule
+    deployment = offered(api)
     assert deployment["parameters"] == {"methods": ["fedavg"], "seeds": []}
+    assert [one["schedule"]["cron"] for one in deployment["schedules"]] == [NEVER_SOON]
     assert validate(deployment["parameters"], deployment["parameter_openapi_schema"]) == [], "as the form checks it"
+
+
+@pytest.mark.slow
+def test_a_run_from_prefects_page_takes_numbers_and_the_schedules_own_settings_but_no_code(schedule):
+    folder, api = schedule
+    deployment = offered(api)
     rounds = ["training.rounds=1", "training.epochs=1"]
     asked = {
         "own": {"methods": ["own"], "seeds": [0], "reference": "own", "overrides": rounds},

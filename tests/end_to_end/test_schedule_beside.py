@@ -26,10 +26,9 @@ def port() -> Callable[[], int]:
 
 
 @pytest.fixture
-def served(partitioned: Any, finished: Any, tmp_path: Path, until: Any) -> Any:
+def served(partitioned: Any, tmp_path: Path, until: Any) -> Any:
     """Starts a command that serves, in one folder; the process, and the port of the Prefect that it names."""
     folder = partitioned[0].copy(tmp_path / "project")
-    folder.take_databases(finished.folder)
     processes: list[subprocess.Popen] = []
 
     def start(*typed: str) -> tuple[subprocess.Popen, int]:

@@ -87,6 +87,7 @@ def personal(unusual: Any) -> dict[str, Any]:
     return run
 
 
+@pytest.mark.slow
 def test_the_global_model_answers_raw_rows_as_reported_and_refuses_to_be_a_clients(finished: Any) -> None:
     folder, run = finished.folder.path, finished.run("fedavg", 0)
     found = answers(folder, run, ["", CLIENT])

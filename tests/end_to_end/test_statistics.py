@@ -12,6 +12,8 @@ from models.statistics.feature_vector import compute, make
 from silos.storage.manifest import read_manifest
 from silos.storage.partition_store import open_client
 
+pytestmark = pytest.mark.slow
+
 KINDS = ("mean", "loadings", "fingerprint", "covariance_xy")
 ASKED = tuple(make({"kind": kind}) for kind in KINDS)
 

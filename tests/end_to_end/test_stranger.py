@@ -1,6 +1,7 @@
 """Arrays that siloflow has never seen, from a .npz to a comparison."""
 
 import re
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -36,7 +37,7 @@ def measurements(rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def answered(
-    tmp_path_factory: pytest.TempPathFactory, finished: Any, server: str, folder_at: Callable[..., Any]
+    tmp_path_factory: pytest.TempPathFactory, databases: Path, server: str, folder_at: Callable[..., Any]
 ) -> dict[str, dict[str, Any]]:
     """What partition, show and compare say of each."""
     home = tmp_path_factory.mktemp("stranger")
@@ -52,7 +53,8 @@ def answered(
     def commands(arrays: Callable[..., dict[str, np.ndarray]]) -> dict[str, Any]:
         folder = folder_at(home / arrays.__name__, server)
         (folder.path / "arrays").mkdir(parents=True)
-        folder.take_databases(finished.folder)
+        (folder.path / "runs").mkdir()
+        shutil.copy(databases / "mlflow.db", folder.path / "runs")
         np.savez(folder.path / "arrays" / "my.npz", **arrays(np.random.default_rng(0)))
         (folder.path / "params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
         return {

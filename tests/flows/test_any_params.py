@@ -335,21 +335,21 @@ def is_an_answer_or_a_sentence(code: int, out: str, err: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, print_blob=True)
+@settings(max_examples=20, print_blob=True)
 @given(files(), st.sampled_from(["run fedavg", "run uefl", "run conditional", "compare", "partition", "methods"]))
 def test_any_params_are_answered(type_, content, command):
     is_an_answer_or_a_sentence(*type_(command.split(), content))
 
 
 @pytest.mark.slow
-@settings(max_examples=40, print_blob=True)
+@settings(max_examples=20, print_blob=True)
 @given(COMMANDS, overrides())
 def test_any_command_is_answered(type_, arguments, more):
     is_an_answer_or_a_sentence(*type_([*arguments, *more]))
 
 
 @pytest.mark.slow
-@settings(max_examples=40, print_blob=True)
+@settings(max_examples=20, print_blob=True)
 @given(PARTITIONS)
 def test_any_source_and_scheme_are_answered(type_, arguments):
     is_an_answer_or_a_sentence(*type_(arguments))

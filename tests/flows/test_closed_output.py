@@ -9,6 +9,7 @@ import pytest
 COMMAND = [sys.executable, "-c", "from flows.cli import main; main()"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("typed", [["methods"], ["methods", "--json"], ["--help"]])
 def test_a_command_whose_streams_are_closed_works_quietly(typed, tmp_path):
     done = subprocess.run(
@@ -17,6 +18,7 @@ def test_a_command_whose_streams_are_closed_works_quietly(typed, tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("typed", [["methods"], ["methods", "--json"], ["--help"]])
 def test_a_command_that_nobody_reads_ends_quietly(typed, tmp_path):
     read, write = os.pipe()

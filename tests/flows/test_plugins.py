@@ -46,6 +46,7 @@ def test_a_method_goes_half_of_the_way(play_run):
     assert half["weights_sha256"] != full["weights_sha256"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("engine", ["vmap", "sequential"])
 def test_a_transformer_learns_tokens_of_a_source_and_is_served_and_exported(
     engine, play_run, folder, tmp_path, monkeypatch
@@ -61,6 +62,7 @@ def test_a_transformer_learns_tokens_of_a_source_and_is_served_and_exported(
     assert exported["compared"]["largest_difference"] < 1e-5
 
 
+@pytest.mark.slow
 def test_a_network_of_torchvision_trains_with_running_statistics_in_worker_processes(play_run, pools):
     pools("processes")
     settings = [plugins("torchvision_resnet"), "model={kind: torchvision_resnet, blocks: 1}", "training.rounds=1"]

@@ -158,6 +158,7 @@ def test_every_kind_that_has_registered_is_tested_here():
     assert {network.kind for network in NETWORKS.values()} == set(registered()) - served_only
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
 @each_network
 def test_the_forms_learn_the_same(network, optimiser):

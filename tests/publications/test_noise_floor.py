@@ -43,6 +43,7 @@ def test_for_equal_clusters_the_floor_has_the_closed_form():
     assert covariance_floor(thetas, ROWS, NOISE) == pytest.approx(np.sqrt(NOISE**2 + s * r / (1 + r)), rel=1e-3)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("clusters", [3, 8])
 @pytest.mark.parametrize("constant", [False, True])
 def test_simulated_clients_fitted_together_stand_on_the_floor(clusters, constant):

@@ -83,6 +83,7 @@ def test_a_table_of_other_tables_runs_has_their_cells(paper, table, scale):
             assert owner.settings(cell, scale, (), 0) == found.settings(cell, scale, (), 0)
 
 
+@pytest.mark.slow
 def test_paired_cells_have_the_same_data():
     for paper, table, scale in EVERY:
         found = read_once(paper, table, scale)

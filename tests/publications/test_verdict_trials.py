@@ -170,6 +170,7 @@ def test_of_counts_with_noise_a_verdict_that_knows_of_it_and_one_that_does_not_a
     assert judges["unaware"]["right"] >= 6 > judges["guarded"]["right"]
 
 
+@pytest.mark.slow
 def test_of_a_table_with_a_second_look_what_was_said_before_and_after_it_stand_side_by_side(sweep):
     fill_sweep(sweep("looked"))
     said = {name: records[0]["said"] for name, records in kept()["looked"]["cpu"].items()}

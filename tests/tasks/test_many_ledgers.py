@@ -81,6 +81,7 @@ def test_asked_again_of_the_same_rows_a_client_takes_no_turn_and_hashes_no_row(c
     assert sums(report_moments.fn(cohort, None, private, **WANTED)) == sums(first)
 
 
+@pytest.mark.slow
 def test_after_a_kill_at_any_sync_what_was_told_stays_told_and_nobody_tells_twice(cohort, tmp_path):
     whole = sums(report_moments.fn(cohort, None, ClientStore(str(tmp_path / "other")), **WANTED))
     (tmp_path / "cohort.pickle").write_bytes(pickle.dumps(cohort))

@@ -25,6 +25,7 @@ def measure():
     return peaks
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("does", "most"), [("evaluation", 2.5), ("training", 5.0)])
 def test_a_thousand_rows_at_once_take_their_largest_layer_and_not_many_of_it(measure, does, most):
     one, hundred, thousand = measure(does)
@@ -32,6 +33,7 @@ def test_a_thousand_rows_at_once_take_their_largest_layer_and_not_many_of_it(mea
     assert 1000 * LAYER < thousand - one < most * 1000 * LAYER
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_not_measured_and_what_went_before_is(measure):
     fits, thousand, never = measure("evaluation", (1, 1000, ENDLESS))
     assert None not in (fits, thousand)

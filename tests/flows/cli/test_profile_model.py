@@ -64,6 +64,7 @@ def test_bytes_of_a_round_are_those_that_a_run_of_fedavg_counts(ask, make_proble
     assert ask("model.hidden=[30]")["bytes"]["down"] == 4 * 2260
 
 
+@pytest.mark.slow
 def test_memory_is_measured_above_the_layer_for_batches_and_for_test_rows(ask):
     said = []
     memory = ask(memory=True, say=said.append)["memory"]

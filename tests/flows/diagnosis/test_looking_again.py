@@ -52,11 +52,7 @@ def types(found):
     return {(pair["first"], pair["second"]): pair["types"] for pair in found["pairs"]}
 
 
-@pytest.mark.usefixtures("prefect")
-def test_a_wider_input_is_feature_shift_alone_then_another_rule_stays_one_and_where_it_runs_does_not_matter(
-    six, monkeypatch
-):
-    monkeypatch.chdir(six.folder)
+def test_a_wider_input_is_feature_shift_alone_then_and_another_rule_stays_one(six):
     _, before = examined(six.open(), PlainRunner())
     assert types(before)[("plain", "wide")] == ["feature", "concept"]
     assert before["second_look"] is None
@@ -81,6 +77,13 @@ def test_a_wider_input_is_feature_shift_alone_then_another_rule_stays_one_and_wh
         "bytes": {"up": 3 * of_a_client, "up_of_a_client": of_a_client},
     }
     assert any("in 1 of 3 pairs what seemed another rule follows from the inputs" in note for note in after["notes"])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("prefect")
+def test_where_a_second_look_runs_does_not_matter(six, monkeypatch):
+    monkeypatch.chdir(six.folder)
+    _, after = examined(six.open(LOOK), PlainRunner())
     forget(six.folder / "private")
     there = diagnose(overrides=[LOOK, "runner.kind=processes", "runner.workers=2"])
     assert text({name: there[name] for name in after}) == text(after)

@@ -153,6 +153,7 @@ def test_a_sentence_that_a_page_of_the_users_own_raised_in_a_step_is_what_is_sai
     assert str(error) == "client c03 has one row; give it two."
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("does", "said"),
     [
@@ -196,6 +197,7 @@ class Half(fedavg.FedAvg):
 """
 
 
+@pytest.mark.slow
 def test_a_comparison_with_a_failed_run_is_not_called_complete(prefect, folder, told, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(Project, "silos", Project.open(derived=True).silos)

@@ -198,6 +198,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_run_of_another_version_is_named_and_left_aside(change, folder, ran, raw):
     name = "aside_" + change.replace(" ", "_")
@@ -220,6 +221,7 @@ def test_a_run_of_another_version_is_named_and_left_aside(change, folder, ran, r
     assert note.startswith(f"{run['folder']} has params of another version of siloflow, so that nobody can tell")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("task", ["classification", "regression"])
 @pytest.mark.parametrize("format", ["pt2", "onnx"])
 def test_an_exported_model_answers_raw_rows_as_was_scored(format, task, folder, ran, raw):

@@ -85,6 +85,7 @@ def test_a_comparison_opens_its_project_once(counts):
     assert counts == {"read": 1, "verify": 1, "training.rounds=1": 1}
 
 
+@pytest.mark.slow
 def test_a_tuned_comparison_derives_its_trials_from_one_project(counts):
     asked = {"training.rounds": 1, "comparison.tune": 2}
     found = compare(["fedavg", "local_only"], [0, 1], overrides=asked)
@@ -107,6 +108,7 @@ def test_a_run_opens_its_project_once_and_runs_of_other_overrides_are_others(cou
     assert counts["read"] == 1
 
 
+@pytest.mark.slow
 def test_the_command_and_its_flows_open_the_project_once(opened):
     words = ["compare", "fedavg", "local_only", "--seeds", "0,1", "--set", "training.rounds=1", "--json"]
     asked = [sys.executable, "-c", COMMAND, *words]

@@ -34,6 +34,7 @@ def states() -> dict[str, dict[str, torch.Tensor]]:
     return {"resnet18": models.resnet18(weights=None).state_dict(), "vgg16_bn": vgg}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "as published"])
 def test_the_files_numbers_are_the_encoders_start_and_its_hash_is_the_networks(project, states, zipped):
     file = project / "given.pth"
@@ -60,6 +61,7 @@ def test_every_member_of_an_ensemble_starts_from_the_file_with_a_head_of_its_own
     assert asked["params"]["model"]["pretrained"].startswith("sha256:")
 
 
+@pytest.mark.slow
 def test_the_file_may_lie_at_home_and_hold_vgg(project, states, tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 255, (12, 32, 32, 3), np.uint8), np.arange(12) % 2
@@ -108,6 +110,7 @@ def refused(project: Path, **options: str) -> str:
     return message
 
 
+@pytest.mark.slow
 def test_a_file_that_is_not_there_or_no_state_dict_of_this_encoder_is_refused(project, states):
     file = project / "given.pth"
     assert "is no file" in refused(project)

@@ -16,6 +16,7 @@ SETTINGS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", [{}, {"c05": 3, "c00": 3, "c01": 4}], ids=["all stay", "three leave"])
 def test_a_run_that_was_killed_twice_has_the_same_bits_with_sites_columns_and_the_samplers_memory(
     gone, play_run, folder, told

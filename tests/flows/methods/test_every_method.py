@@ -118,7 +118,7 @@ def test_optimisers_that_are_kept_go_on_in_a_resumed_run(page, setup, play, tmp_
     assert resumed.reports == expected.reports[2:]
 
 
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_dealing_does_not_matter(workers, page, setup, play):
     one, more = (play(page, setup, [1, 2], workers=n, stack=2) for n in (1, workers))
     assert one.state.sha256() == more.state.sha256()
@@ -195,8 +195,7 @@ def test_a_round_changes_neither_the_state_nor_the_silos_it_was_given(page, setu
 
 
 WORDS = {"arm": "paper", "words": 3, "first_rounds": 1, "more_rounds": 1, "tolerance": -1.0}
-DRAWING = [
-    *((name, SOON.get(name, {})) for name in method_names()),
+VARIANTS = [
     ("selective", {"local_rounds": 1, "regroup_every": 1, "start": "mean"}),
     ("uefl", {**WORDS, "passes": 2}),
     ("uefl", {**WORDS, "fill": "random"}),
@@ -223,6 +222,10 @@ DRAWING = [
         {"site": "free", "noise": "naive", "upload": 0.3, "answers": ["own_refreshed", "own_called", "server"]},
     ),
     *(("virtual", {"columns": lateral, "answers": ["own"]}) for lateral in ("beside", "within")),
+]
+DRAWING = [
+    *((name, SOON.get(name, {})) for name in method_names()),
+    *(pytest.param(*variant, marks=pytest.mark.slow) for variant in VARIANTS),
 ]
 
 

@@ -72,6 +72,7 @@ def images(make_rows) -> Rows:
     return rows._replace(x=x.view(*rows.x.shape[:2], 10, 10))
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("proximal", [0.0, 0.5])
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 @pytest.mark.parametrize("optimiser", OPTIMISERS)

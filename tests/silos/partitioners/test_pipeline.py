@@ -51,7 +51,7 @@ SPLITS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=10 * settings.default.max_examples)
 @given(
     before=st.lists(SUBSAMPLE, max_size=1),
     first=ASSIGNMENTS,

@@ -40,6 +40,7 @@ def play_rounds() -> list[int]:
     return alive
 
 
+@pytest.mark.slow
 def test_sixty_submitted_rounds_with_large_messages_hold_a_few_rounds_at_most(prefect):
     before = resident_bytes()
     gc.disable()  # or the collector might come by chance
@@ -58,6 +59,7 @@ def test_a_process_holds_more_after_it_took_more():
         assert resident_bytes() - before > 60 * SIZE
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
 def test_what_a_step_frees_is_not_handed_out_again_page_by_page():
     """Page faults of tensors of 40 MB that are made and dropped, in a process of its own."""

@@ -37,6 +37,8 @@ ASKS = {
     name: ["data.split.validation_rows=common", f"method.{name}.local_rounds=1"]
     for name in ("selective", "selective_authors")
 }
+SEVERAL = ("conditional", "local_only", "uefl")
+OTHERS = tuple(name for name in method_names() if name not in SEVERAL)
 DECIMAL = re.compile(rb"\d*\.\d+(?:[eE][-+]?\d+)?")
 JOURNALS = ("-wal", "-shm", "-journal")  # of databases, which are read through SQLite
 TIME = re.compile(rb"\d\d:\d\d:\d\d\.\d+")  # databases are full of them, and their digits are some row's by chance
@@ -72,12 +74,13 @@ def project(tmp_path_factory, write_params, rows) -> Path:
     return folder
 
 
-def test_no_row_is_in_anything_that_a_run_of_any_method_leaves(prefect, project, rows, monkeypatch):
+@pytest.mark.parametrize("methods", [SEVERAL, pytest.param(OTHERS, marks=pytest.mark.slow)], ids=["several", "others"])
+def test_no_row_is_in_anything_that_a_run_of_any_method_leaves(methods, prefect, project, rows, monkeypatch):
     """As float32 or float64 bytes, or as decimal text, in files, archives and databases."""
     monkeypatch.chdir(project)
     # a store that other tests used would put the models into the first one's folder
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    for method in method_names():
+    for method in methods:
         run(method, 0, [*SETTINGS, *ASKS.get(method, ())], derived=True)
     run("uefl", 0, [*SETTINGS, *PRIVATE_WORDS], derived=True)
     services = prefect.log.parents[1]  # where this test's MLflow and Prefect have their databases

@@ -217,6 +217,7 @@ def memory_of(folder, result):
     return load_state(RunFolder(folder / result["folder"]).checkpoint).memory
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_samplers_memory_and_ends_with_the_same_bits(play_run, folder, told):
     def stop():
         raise KeyboardInterrupt
@@ -237,6 +238,7 @@ def test_a_resumed_run_has_the_samplers_memory_and_ends_with_the_same_bits(play_
     assert whole["bytes"]["up"] - plain["bytes"]["up"] == 4 * 2 * 3 * 6
 
 
+@pytest.mark.slow
 def test_a_run_with_focus_0_is_a_uniform_run_to_the_bit(play_run, folder):
     ours = play_run("fedavg", "threads", 1, *SETTINGS, "clients.sampling={kind: improving, focus: 0}")
     plain = play_run("fedavg", "threads", 1, *SETTINGS, "clients.sampling={kind: uniform}")

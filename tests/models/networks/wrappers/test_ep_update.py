@@ -95,6 +95,7 @@ def equals(known, expected):
     torch.testing.assert_close(found.mean[:, 0], expected.mean, rtol=0, atol=1e-4)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("site", "order"),
     [("nonneg", (0, 1, 2)), ("nonneg", (1, 2, 0)), ("nonneg", (2, 1, 0)), ("free", (2, 0, 1)), ("clipped", (1, 0, 2))],

@@ -87,6 +87,7 @@ def test_a_regression_answers_the_mean_over_its_draws(images):
     torch.testing.assert_close(scored["loss"][0], (expected[:, 0] - rows.y[0]) ** 2, rtol=0, atol=1e-10)
 
 
+@pytest.mark.sample(2)
 def test_evaluation_uncertainty_and_the_exported_model_say_what_it_answers(network, images):
     network = replace(network, draws=2)
     weights, rows, _ = images(network, dtype=torch.float32)
@@ -105,6 +106,7 @@ def test_evaluation_uncertainty_and_the_exported_model_say_what_it_answers(netwo
     torch.testing.assert_close(program(rows.x[0]), expected[0], rtol=0, atol=1e-5)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("noise", ["local", "flipout", "naive"])
 def test_passes_with_noise_and_fixed_draws_are_means_over_one_law(noise, images):
     """Of a network of one layer, where all kinds of noise have one law for a row: within 5 standard errors."""
