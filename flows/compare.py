@@ -32,7 +32,7 @@ from flows.methods.base import start_method
 from models.metrics.paired_difference import difference_record
 from silos.errors import UserError
 from tasks.execution.task_runner import PrefectRunner
-from tasks.paired_outcomes import Kept
+from tasks.paired_outcomes import Outcomes
 from tasks.tracking.json_io import write_json
 from tasks.tracking.plots.curve_figures import draw_comparison
 from tasks.tracking.result_tables import table_rows
@@ -217,7 +217,7 @@ def _conclusions(project: Project, wanted: Plan, projects: Mapping[str, Project]
 
 def _baseline(project: Project, results: Results, tuned: bool) -> dict[str, Any] | None:
     """The answer that takes no inputs, and each method against it on the seeds that it finished; None without test rows."""
-    runs: dict[str, list[Kept]] = {}
+    runs: dict[str, list[Outcomes]] = {}
     for (method, _), result in results.items():
         runs.setdefault(method, []).append(paired_records(project, project.root / result["folder"]))
     with scored_baseline(project) as found:

@@ -55,7 +55,7 @@ def refine(
     )
     foreseen = [m for m in told if isinstance(m, PredictedCounts)]
     owners = {client: tuple(models) for client, models in of_partners.items()}
-    again: Compared = runner.once(refine_pairs, found, answers.messages, asked, owners, foreseen)
+    again: Compared = runner.run_on_server(refine_pairs, found, answers.messages, asked, owners, foreseen)
     return again, _report(found, again, {**silent, **more}, models, foreseen)
 
 
@@ -119,7 +119,7 @@ def examined(project: Project, runner: Runner) -> tuple[Compared, dict[str, Any]
     asked = build_query(silos, params, summaries(to_first[0].messages) if first else None)
     answers = query_clients(runner, silos, private, asked, params)
     readings = Readings(**params.paper.model_dump(), grid="federation")
-    found: Compared = runner.once(
+    found: Compared = runner.run_on_server(
         compare_silos, answers.messages, asked, params.verdict, readings, progress.current().say
     )
     found, look = refine(runner, silos, private, asked, answers, found) if params.second_look else (found, None)

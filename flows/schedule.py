@@ -66,7 +66,7 @@ def serve(root: Path, schedule: Any, api: str, parameters: dict[str, Any], overr
     """
     from flows.compare import compare
     from flows.history.abandoned_runs import SCHEDULE, close_in_prefect, delete_deployment, deployment_name
-    from flows.servers.prefect_failure import tolerated
+    from flows.servers.prefect_failure import ignore_prefect_failure
 
     mark = root / SCHEDULE
     if is_locked(mark):
@@ -85,7 +85,7 @@ def serve(root: Path, schedule: Any, api: str, parameters: dict[str, Any], overr
         try:
             number = asyncio.run(_until_signal(flow, deployment_name(root), schedule, parameters))
         finally:
-            with tolerated():  # if it fails, the mark stays, and the next command deletes the deployment
+            with ignore_prefect_failure():  # if it fails, the mark stays, and the next command deletes the deployment
                 delete_deployment(root)
                 close_in_prefect(root)
                 mark.unlink()

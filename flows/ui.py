@@ -5,7 +5,7 @@ import time
 
 from flows.console.safe_text import say
 from flows.experiment.project import Project, newest_experiment
-from flows.servers.mlflow_server import MlflowServer, ServerElsewhere
+from flows.servers.mlflow_server import ExternalServer, MlflowServer
 from flows.servers.prefect_server import PrefectServer
 from flows.servers.server_process import PORT, must_be_free, ui_address
 from silos.errors import UserError
@@ -28,7 +28,7 @@ def serve(mlflow_port: int, prefect_port: int | None) -> None:
     where = ui_address(prefect_port, "--prefect-port")
     for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal must not leave a server behind
         signal.signal(number, signal.default_int_handler)
-    mlflow = MlflowServer(root, uri, mlflow_port) if ours else ServerElsewhere(uri)
+    mlflow = MlflowServer(root, uri, mlflow_port) if ours else ExternalServer(uri)
     prefect = PrefectServer(root, ui=True, **where)
     try:
         prefect.wait()

@@ -26,7 +26,7 @@ from publications.sweep import Sweep, runs
 from publications.verdict_trials import run_trials, seconds_of_cell
 from silos.errors import UserError
 from tasks.execution.task_runner import PrefectRunner
-from tasks.paired_outcomes import Kept
+from tasks.paired_outcomes import Outcomes
 from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.connection import connect, own_store
 
@@ -179,7 +179,7 @@ def _compare_rows(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
     return None if difference is None else difference_of_cells(first, second, difference, quantity, classes)
 
 
-def _outcomes(sweep: Sweep, cell: str) -> list[Kept]:
+def _outcomes(sweep: Sweep, cell: str) -> list[Outcomes]:
     """Return where the clients of each run keep their outcomes."""
     runs = zip(sweep.wanted(cell), sweep.folders(cell), strict=True)
     return [paired_records(sweep.project(cell, *one), folder.path) for one, folder in runs]

@@ -1,1 +1,1 @@
-"""One step of the work as a Prefect task; a task works on a cohort and answers with typed messages."""
+"""Hold the steps of the work as Prefect tasks; a task works on a cohort and returns typed messages."""

@@ -1,4 +1,4 @@
-"""Each client of a cohort describes its own training rows, and keeps the description to itself."""
+"""Compute statistics of each client's training rows, which the client stores privately or reports to the server."""
 
 import math
 from collections.abc import Sequence
@@ -11,15 +11,7 @@ from torch import Tensor
 
 from models.client_model import Model
 from models.networks.wrappers.per_row_context import STATISTICS
-from models.statistics.feature_vector import (
-    Statistic,
-    StatisticError,
-    Statistics,
-    compute,
-    length,
-    make,
-    too_few_rows,
-)
+from models.statistics.feature_vector import Statistic, StatisticError, Statistics, compute, length, make, too_few_rows
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
 from silos.errors import UserError
@@ -27,7 +19,7 @@ from tasks.execution.load_client_data import has_enough_rows, load_rows
 from tasks.execution.task_types import step
 from tasks.messages.statistics_messages import StatsKept, StatsMessage
 
-TELLABLE = {
+REPORTABLE = {
     "class_counts": make({"kind": "class_frequencies"}),
     "mean": make({"kind": "mean"}),
     "variance": make({"kind": "variance"}),
@@ -37,12 +29,15 @@ TELLABLE = {
 
 @dataclass(frozen=True, repr=False)
 class PrivateStatistics:
-    """What stays: vectors (clients, length) float32, which no pickle takes away and no log line shows."""
+    """Statistics that stay with their clients: vectors (clients, length) float32.
+
+    They cannot be pickled, and their repr shows no values.
+    """
 
     vectors: np.ndarray
 
     def keep(self, private: ClientStore, section: str, clients: Sequence[str]) -> dict[str, str]:
-        """Stores each client's as the tensor `statistics`; the references."""
+        """Store each client's vector as the tensor `statistics`; return the references."""
         return private.save(section, clients, {STATISTICS: self.vectors})
 
     def __repr__(self) -> str:
@@ -62,39 +57,40 @@ def client_stats(
     few_rows: Literal["zeros", "refuse"] = "zeros",
     device: str = "cpu",
 ) -> list[StatsKept]:
-    """One record a stack; each client stores the statistics of its training rows in the private `section`.
+    """Store the statistics of each client's training rows in the private `section`; one record per stack.
 
-    Where a client has too few rows for a statistic, zeros stand in and `ok` says so; or, with `refuse`, a UserError
-    names the client, the statistic and the number needed. Computed in float64 on the CPU, stored as float32.
+    If a client has too few rows for a statistic, its values are zeros and `ok` is False. With `few_rows="refuse"`, a
+    UserError names the client, the statistic and the rows needed. Values are computed in float64 on the CPU, and stored
+    as float32.
     """
-    kept = []
+    messages = []
     for stack in cohort.stacks:
-        numbers = [s for _, s in describe(cohort.silos, stack, statistics, few_rows == "refuse")]
-        vectors = torch.stack([s.vector for s in numbers])
+        per_client = [s for _, s in describe(cohort.silos, stack, statistics, few_rows == "refuse")]
+        vectors = torch.stack([s.vector for s in per_client])
         refs = PrivateStatistics(vectors.float().numpy()).keep(private, section, stack.clients)
-        kept.append(_kept(stack.clients, refs, vectors, numbers))
-    return kept
+        messages.append(_stored_message(stack.clients, refs, vectors, per_client))
+    return messages
 
 
 @step
 def report_stats(
     cohort: Cohort, model: Model, private: ClientStore, names: tuple[str, ...], device: str = "cpu"
 ) -> list[StatsMessage]:
-    """One record a stack: what clients tell of their training rows, by the names in TELLABLE, and nothing else."""
-    unknown = [name for name in names if name not in TELLABLE]
+    """Report the statistics of REPORTABLE that `names` lists, and nothing else; one record per stack."""
+    unknown = [name for name in names if name not in REPORTABLE]
     if unknown or not names:
         raise ValueError(
-            f"clients tell {', '.join(TELLABLE)} if asked by name, and were asked for {unknown or 'nothing'}"
+            f"clients tell {', '.join(REPORTABLE)} if asked by name, and were asked for {unknown or 'nothing'}"
         )
-    return [_told(cohort.silos, stack, names) for stack in cohort.stacks]
+    return [_reported_message(cohort.silos, stack, names) for stack in cohort.stacks]
 
 
 def describe(
     silos: Silos, stack: Stack, statistics: Sequence[Statistic], refuse: bool = False
 ) -> list[tuple[int, Statistics]]:
-    """On the client's side: the number of training rows and the statistics of each client of a stack.
+    """Compute at the client the number of training rows and the statistics of each client of a stack.
 
-    UserError names the client whose rows have no statistics, or, with `refuse`, are too few for them.
+    UserError names a client whose rows have no such statistics, or, with `refuse`, too few rows for them.
     """
     classes, features = len(silos.manifest.classes), int(np.prod(silos.manifest.shape))
     rows = load_rows(silos, stack, "train", "cpu")
@@ -110,30 +106,29 @@ def describe(
     return pairs
 
 
-def _kept(
+def _stored_message(
     clients: tuple[str, ...], refs: dict[str, str], vectors: Tensor, statistics: Sequence[Statistics]
 ) -> StatsKept:
     norm = vectors.norm(dim=1) if vectors.shape[1] > 1 else torch.full((len(clients),), torch.nan)
     ok = torch.tensor([s.ok for s in statistics])
-    gap, agreement = (_numbers([getattr(s, name) for s in statistics]) for name in ("gap", "agreement"))
+    quality = {
+        name: [[math.nan if value is None else value for value in getattr(s, name)] for s in statistics]
+        for name in ("gap", "agreement")
+    }
+    gap, agreement = (torch.tensor(rows, dtype=torch.float64) for rows in quality.values())
     return StatsKept(clients, refs, norm.double(), ok, gap, agreement)
 
 
-def _numbers(rows: Sequence[Sequence[float | None]]) -> Tensor:
-    """(clients, statistics) float64, NaN for None."""
-    return torch.tensor([[math.nan if n is None else n for n in row] for row in rows], dtype=torch.float64)
-
-
-def _told(silos: Silos, stack: Stack, names: tuple[str, ...]) -> StatsMessage:
-    asked = [TELLABLE[name] for name in names]
+def _reported_message(silos: Silos, stack: Stack, names: tuple[str, ...]) -> StatsMessage:
+    requested = [REPORTABLE[name] for name in names]
     classes, features = len(silos.manifest.classes), int(np.prod(silos.manifest.shape))
-    pairs = describe(silos, stack, asked)
+    pairs = describe(silos, stack, requested)
     rows = torch.tensor([count for count, _ in pairs])
-    speaks = has_enough_rows(load_rows(silos, stack, "train", "cpu"))[: len(stack.clients)]
+    reports = has_enough_rows(load_rows(silos, stack, "train", "cpu"))[: len(stack.clients)]
     vectors = torch.stack([s.vector for _, s in pairs])
-    vectors = torch.where(speaks[:, None], vectors, torch.zeros_like(vectors))  # times 0 a zero would keep its sign
-    parts = dict(zip(names, vectors.split([length([s], features, classes) for s in asked], 1), strict=True))
+    vectors = torch.where(reports[:, None], vectors, torch.zeros_like(vectors))  # times 0 a zero would keep its sign
+    parts = dict(zip(names, vectors.split([length([s], features, classes) for s in requested], 1), strict=True))
     if "class_counts" in parts:
         parts["class_counts"] = (parts["class_counts"] * rows[:, None]).round()
-    silent = tuple(client for client, spoke in zip(stack.clients, speaks.tolist(), strict=True) if not spoke)
-    return StatsMessage(stack.clients, rows, {name: part.float() for name, part in parts.items()}, silent)
+    withheld = tuple(client for client, reported in zip(stack.clients, reports.tolist(), strict=True) if not reported)
+    return StatsMessage(stack.clients, rows, {name: part.float() for name, part in parts.items()}, withheld)

@@ -1,8 +1,6 @@
-"""The server groups clients that are right on the same rows.
+"""Cluster clients on the server: by the rows on which their models are correct, or by the cosines of their updates.
 
-The server looks at the clients' updates: how long they are, and which of them go the same way.
-
-`current` names the weights that count, as they were before; updates may hold more.
+`current` holds the server's weights before the round, and names the weights that are compared. Updates may hold more.
 """
 
 from collections.abc import Sequence
@@ -19,15 +17,15 @@ from tasks.execution.task_types import server_step
 from tasks.messages.clustering_messages import CorrectnessBits
 from tasks.messages.update_messages import Update
 
-_MOST_CUTS = 200  # thresholds that groups are made at: of 1,000 clients each takes about a second
+_MOST_CUTS = 200  # thresholds that are tried: with 1,000 clients each takes about a second
 
 
 @dataclass(frozen=True)
-class Overlapping:
-    """Groups of names, the threshold that made them, and who was kept alone since its model is right on no row.
+class OverlapClusters:
+    """Clusters of client names, the threshold that formed them, and the clients whose models are correct on no row.
 
-    `within` is the least overlap of a pair in a group, `across` the largest of a pair that was parted; None without one.
-    Who was kept alone is in no pair.
+    These flagged clients are clusters of their own and count in no pair. `within` is the smallest overlap of a pair in
+    one cluster. `across` is the largest of a pair in two clusters. Both are None if there is no such pair.
     """
 
     groups: tuple[tuple[str, ...], ...]
@@ -37,76 +35,77 @@ class Overlapping:
     across: float | None
 
 
-def halves(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Places of the rows that a threshold is chosen on, and of those that it is used on; of one row both are that row."""
+def split_rows(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Split the row indices in two: the rows that choose a threshold, and the rows that it is applied to.
+
+    If there is one row, both halves are that row.
+    """
     order = np.random.default_rng(seed).permutation(rows)
     return order[: max(rows // 2, 1)], order[rows // 2 :]
 
 
 @server_step
 def overlap(
-    answers: Sequence[CorrectnessBits],
+    messages: Sequence[CorrectnessBits],
     rows: int,
     kind: Overlap,
     threshold: float | None,
     assign: Assign,
     seed: int | None = None,
-) -> Overlapping:
-    """All clients that answered, in groups; without a threshold it is that of the largest gap.
+) -> OverlapClusters:
+    """Cluster all clients that reported, by `threshold` or else by the threshold of the largest gap between overlaps.
 
-    With a seed groups are made on one half of the rows, since the threshold was found on the other (see `halves`): what was
-    chosen is not judged by itself. ValueError with neither.
+    With a seed, one half of the rows chooses the threshold and the other forms the clusters (see `split_rows`). So the
+    choice is not judged on its own rows. ValueError without both a threshold and a seed.
     """
-    names, bits = known(answers)
+    names, bits = correctness_by_client(messages)
     if seed is not None:
-        first, second = halves(rows, seed)
-        chosen, bits, rows = _of_rows(bits, first), _of_rows(bits, second), len(second)
+        choosing, clustering_rows = split_rows(rows, seed)
+        choosing_bits, bits, rows = _of_rows(bits, choosing), _of_rows(bits, clustering_rows), len(clustering_rows)
         if threshold is None:
-            threshold = largest_gap(overlaps(chosen[right_counts(chosen) > 0], len(first), kind))
+            threshold = largest_gap(overlaps(choosing_bits[right_counts(choosing_bits) > 0], len(choosing), kind))
     if threshold is None:
         raise ValueError("a threshold that is not given is found on one half of the rows: give a seed")
-    likeness = overlaps(bits, rows, kind)
-    dead = right_counts(bits) == 0  # like each other, where equal bits count, and good for nothing
-    places = np.flatnonzero(~dead)
-    living = likeness[np.ix_(places, places)]
-    made = cluster_by_threshold(living, threshold, assign)
-    groups = sorted([*(places[group].tolist() for group in made), *([at] for at in np.flatnonzero(dead).tolist())])
-    return Overlapping(
-        tuple(tuple(names[at] for at in group) for group in groups),
+    never_correct = right_counts(bits) == 0  # equal to each other if equal bits count, yet of no use to each other
+    flagged, usable = np.flatnonzero(never_correct).tolist(), np.flatnonzero(~never_correct)
+    affinity = overlaps(bits, rows, kind)[np.ix_(usable, usable)]
+    clusters = cluster_by_threshold(affinity, threshold, assign)
+    groups = sorted([*(usable[cluster].tolist() for cluster in clusters), *([client] for client in flagged)])
+    return OverlapClusters(
+        tuple(tuple(names[client] for client in group) for group in groups),
         threshold,
-        tuple(names[at] for at in np.flatnonzero(dead)),
-        *_margins(living, made),
+        tuple(names[client] for client in flagged),
+        *_margins(affinity, clusters),
     )
 
 
 @server_step
 def candidates(
-    answers: Sequence[CorrectnessBits], rows: int, kind: Overlap, assign: Assign, seed: int, most: int = 20
+    messages: Sequence[CorrectnessBits], rows: int, kind: Overlap, assign: Assign, seed: int, most: int = 20
 ) -> list[tuple[float, tuple[tuple[str, ...], ...]]]:
-    """Thresholds from the least on with the groups that each makes on the half that thresholds are chosen on.
+    """Return candidate thresholds in ascending order, each with the clusters that it forms on the first half of the rows.
 
-    One of all thresholds that make the same groups, half-way between two overlaps of pairs; of more than `most` so many,
-    evenly by rank. Clients that are right on no row are in none. Of many pairs not every threshold is looked at, but
-    _MOST_CUTS, evenly by value: no gap that is wider is missed.
+    A threshold lies half-way between two overlaps of pairs, and stands for all that form the same clusters. If there
+    are more than `most`, they are thinned evenly by rank. If pairs have more than _MOST_CUTS overlaps, thresholds are
+    tried evenly by value, so no wider gap is missed. Clients whose models are correct on no row are in no cluster.
     """
-    names, bits = known(answers)
-    first, _ = halves(rows, seed)
-    chosen = _of_rows(bits, first)
-    alive = np.flatnonzero(right_counts(chosen) > 0)
-    likeness = overlaps(chosen[alive], len(first), kind)
-    values = np.unique(likeness[np.triu_indices(len(alive), 1)])
+    names, bits = correctness_by_client(messages)
+    choosing, _ = split_rows(rows, seed)
+    choosing_bits = _of_rows(bits, choosing)
+    usable = np.flatnonzero(right_counts(choosing_bits) > 0)
+    affinity = overlaps(choosing_bits[usable], len(choosing), kind)
+    values = np.unique(affinity[np.triu_indices(len(usable), 1)])
     between = [0.0, *((values[:-1] + values[1:]) / 2).tolist(), 1.0]
-    made: dict[tuple[tuple[str, ...], ...], float] = {}
+    threshold_of: dict[tuple[tuple[str, ...], ...], float] = {}
     if len(between) > _MOST_CUTS:
-        between = [between[at] for at in np.unique(np.searchsorted(between, np.linspace(0, 1, _MOST_CUTS)))]
+        between = [between[index] for index in np.unique(np.searchsorted(between, np.linspace(0, 1, _MOST_CUTS)))]
     for threshold in between:
-        groups = tuple(
-            tuple(names[alive[at]] for at in group) for group in cluster_by_threshold(likeness, threshold, assign)
-        )
-        made.setdefault(groups, threshold)
-    ranked = sorted((threshold, groups) for groups, threshold in made.items())
-    places = np.unique(np.linspace(0, len(ranked) - 1, min(most, len(ranked))).round().astype(int))
-    return [ranked[at] for at in places.tolist()]
+        clusters = cluster_by_threshold(affinity, threshold, assign)
+        groups = tuple(tuple(names[usable[index]] for index in cluster) for cluster in clusters)
+        threshold_of.setdefault(groups, threshold)
+    ranked = sorted((threshold, groups) for groups, threshold in threshold_of.items())
+    ranks = np.unique(np.linspace(0, len(ranked) - 1, min(most, len(ranked))).round().astype(int))
+    return [ranked[index] for index in ranks.tolist()]
 
 
 @server_step
@@ -118,48 +117,52 @@ def admit(
     kind: Overlap,
     threshold: float,
 ) -> list[list[str]]:
-    """The groups with each newcomer in the one that it fits, or in one of its own; nobody else moves.
+    """Add each newcomer to the cluster that it fits, or as a new cluster; earlier members keep theirs.
 
-    `members` is what those in the groups told.
+    `members` holds the correctness bits of the clients in `groups`.
     """
-    made = [list(group) for group in groups]
+    clusters = [list(group) for group in groups]
     names, bits = list(members.clients), members.bits.numpy()
-    for name, mine in zip(*known(newcomers), strict=True):
-        likeness = np.where(bits.any(1), overlaps(mine[None], rows, kind, bits)[0], -np.inf)
-        at = joined(likeness, [[names.index(member) for member in group] for group in made], threshold)
-        if at is None or not mine.any():
-            made.append([name])
+    for name, newcomer in zip(*correctness_by_client(newcomers), strict=True):
+        affinity = np.where(bits.any(1), overlaps(newcomer[None], rows, kind, bits)[0], -np.inf)
+        joined_cluster = joined(affinity, [[names.index(member) for member in group] for group in clusters], threshold)
+        if joined_cluster is None or not newcomer.any():
+            clusters.append([name])
         else:
-            made[at].append(name)
-        names, bits = [*names, name], np.concatenate([bits, mine[None]])
-    return made
+            clusters[joined_cluster].append(name)
+        names, bits = [*names, name], np.concatenate([bits, newcomer[None]])
+    return clusters
 
 
-def known(answers: Sequence[CorrectnessBits]) -> tuple[list[str], np.ndarray]:
-    """Names, sorted, and their bits (names, bytes): the order of listing and of stacks is nothing."""
-    bits = {client: answer.bits[at].numpy() for answer in answers for at, client in enumerate(answer.clients)}
+def correctness_by_client(messages: Sequence[CorrectnessBits]) -> tuple[list[str], np.ndarray]:
+    """Return the client names, sorted, and their bits (names, bytes), whatever the order of messages and stacks."""
+    bits = {client: message.bits[index].numpy() for message in messages for index, client in enumerate(message.clients)}
     names = sorted(bits)
     return names, np.stack([bits[name] for name in names])
 
 
-def _of_rows(bits: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """The bits of these rows."""
-    return np.packbits(np.unpackbits(bits, axis=1)[:, np.sort(places)], axis=1)
+def _of_rows(bits: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """Select the bits of these rows."""
+    return np.packbits(np.unpackbits(bits, axis=1)[:, np.sort(indices)], axis=1)
 
 
-def _margins(likeness: np.ndarray, groups: Sequence[Sequence[int]]) -> tuple[float | None, float | None]:
-    label = np.zeros(len(likeness), np.int64)
-    for number, group in enumerate(groups):
-        label[list(group)] = number
-    first, second = np.triu_indices(len(likeness), 1)
-    same, values = label[first] == label[second], likeness[first, second]
+def _margins(affinity: np.ndarray, groups: Sequence[Sequence[int]]) -> tuple[float | None, float | None]:
+    """Return the smallest affinity of a pair within a cluster and the largest of a pair across; None if absent."""
+    label = np.zeros(len(affinity), np.int64)
+    for index, group in enumerate(groups):
+        label[list(group)] = index
+    first, second = np.triu_indices(len(affinity), 1)
+    same, values = label[first] == label[second], affinity[first, second]
     within, across = values[same], values[~same]
     return (float(within.min()) if len(within) else None), (float(across.max()) if len(across) else None)
 
 
 @dataclass(frozen=True)
-class Halves:
-    """Two parts of a cluster: `toward` has the mean direction of each one's clients, `across` the largest cosine between."""
+class Bipartition:
+    """Two parts of a cluster.
+
+    `toward` has the mean direction of each part's clients, `across` the largest cosine between clients of the two parts.
+    """
 
     clients: tuple[tuple[str, ...], tuple[str, ...]]
     toward: tuple[Weights, Weights]
@@ -168,37 +171,37 @@ class Halves:
 
 @server_step
 def lengths(updates: Sequence[Update], current: Weights) -> dict[str, float]:
-    """client to ||w_k - w||, for updates with `each`."""
+    """Return each client's ||w_k - w||, for updates with `each`."""
     clients, deltas = _deltas(updates, current)
     return dict(zip(clients, np.linalg.norm(deltas, axis=1).tolist(), strict=True))
 
 
 @server_step
-def bipartition(updates: Sequence[Update], current: Weights, linkage: clustering.Linkage) -> Halves:
-    """The cluster in two, by the cosines of its clients' updates; the part with the first name comes first."""
+def bipartition(updates: Sequence[Update], current: Weights, linkage: clustering.Linkage) -> Bipartition:
+    """Split a cluster in two by the cosines of its clients' updates; the part with the first name comes first."""
     clients, deltas = _deltas(updates, current)
-    alpha, unit = clustering.cosines(deltas), clustering.normalize_rows(deltas)
-    first, second = clustering.bipartition(alpha, linkage)
+    cosines, unit = clustering.cosines(deltas), clustering.normalize_rows(deltas)
+    first, second = clustering.bipartition(cosines, linkage)
     toward = (_shaped(unit[first].mean(0), current), _shaped(unit[second].mean(0), current))
     names = (tuple(clients[i] for i in first), tuple(clients[i] for i in second))
-    return Halves(names, toward, clustering.across_clusters(alpha, first, second))
+    return Bipartition(names, toward, clustering.across_clusters(cosines, first, second))
 
 
 @server_step
 def nearer(updates: Sequence[Update], current: Weights, toward: Sequence[Weights]) -> dict[str, int]:
-    """client to the place in `toward` that its update is most like, the first of equals."""
+    """Return for each client the index in `toward` that its update is most similar to, the first of equals."""
     clients, deltas = _deltas(updates, current)
     targets = np.stack([_flat(t) for t in toward])
     return dict(zip(clients, (clustering.normalize_rows(deltas) @ targets.T).argmax(1).tolist(), strict=True))
 
 
 def _deltas(updates: Sequence[Update], current: Weights) -> tuple[list[str], np.ndarray]:
-    """Names, sorted, and (clients, numbers) float64: sorted, the order of listing and of stacks is nothing."""
+    """Return the client names, sorted, and their updates (clients, numbers) float64, whatever the order of stacks."""
     start = _flat(current)
     deltas = {}
     for update in updates:
-        for at, client in enumerate(update.clients):
-            deltas[client] = _flat({name: update.each[name][at] for name in current}) - start
+        for index, client in enumerate(update.clients):
+            deltas[client] = _flat({name: update.each[name][index] for name in current}) - start
     clients = sorted(deltas)
     return clients, np.stack([deltas[client] for client in clients])
 
@@ -207,7 +210,7 @@ def _flat(weights: Weights) -> np.ndarray:
     return torch.cat([weights[name].double().ravel() for name in sorted(weights)]).numpy()
 
 
-def _shaped(numbers: np.ndarray, like: Weights) -> dict[str, Tensor]:
+def _shaped(values: np.ndarray, like: Weights) -> dict[str, Tensor]:
     names = sorted(like)
-    parts = torch.from_numpy(numbers).split([like[name].numel() for name in names])
+    parts = torch.from_numpy(values).split([like[name].numel() for name in names])
     return {n: part.reshape(like[n].shape).to(like[n].dtype) for n, part in zip(names, parts, strict=True)}

@@ -1,4 +1,4 @@
-"""Words of a client's own: found in its training rows, or those of others. They stay with it."""
+"""Add private codes to clients' codebooks: from their own training rows, at random, or borrowed from other clients."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -15,7 +15,7 @@ from models.server_state import ClientStateRefs
 from models.training.engine import Training
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
-from tasks.codebooks import Codebooks, named, tokens_of
+from tasks.codebooks import Codebooks, compute_tokens, name_diverged_client
 from tasks.execution.task_types import step
 from tasks.messages.codebook_messages import CodebookExtension
 
@@ -36,20 +36,20 @@ def codebook_extend(
     fill: Fill = "kmeans",
     device: str = "cpu",
 ) -> list[CodebookExtension]:
-    """One record a stack and member: every client's own words are stored anew with `room` rows, those of `extend` with more.
+    """Add `words` codes for each client of `extend`, and store every client's private codes with `room` rows.
 
-    New words are k-means centres of the client's training tokens under the frozen encoder, or N(0, 1). What was there stays
-    bit for bit.
+    Codes are k-means centres of the client's training tokens under the frozen encoder, or N(0, 1). Earlier codes stay
+    bit for bit. Returns one record per stack and ensemble member.
     """
-    find, done, extended = {"kmeans": _clustered, "random": _drawn}[fill], [], frozenset(extend)
+    new_codes, messages, extended = {"kmeans": _clustered, "random": _random}[fill], [], frozenset(extend)
     for stack in cohort.stacks:
-        books = Codebooks.opened(cohort, stack, model, private, room, training.engine, device)
-        for one in model.network.single_networks:
-            mine = [client for client in stack.clients if client in extended]
-            for client, fresh in find(books, one, mine, words, (seed, round)).items():
-                books.append(one, client, fresh)
-        done += books.stored(private)
-    return done
+        books = Codebooks.load(cohort, stack, model, private, room, training.engine, device)
+        for member in model.network.single_networks:
+            extended_here = [client for client in stack.clients if client in extended]
+            for client, fresh in new_codes(books, member, extended_here, words, (seed, round)).items():
+                books.append(member, client, fresh)
+        messages += books.store(private)
+    return messages
 
 
 @step
@@ -65,21 +65,22 @@ def codebook_replace(
     round: int,
     device: str = "cpu",
 ) -> list[CodebookExtension]:
-    """The same in the authors' way: every client gets k-means centres, and they take the place of words that were there.
+    """Replace codes by k-means centres for every client, as the authors' code does.
 
-    Of its last own words, if it has any or is one of `extend`; else of its copy of the shared ones.
+    Centres replace the client's last private codes if it has any or is in `extend`; else its copy of the shared codes.
+    Returns one record per stack and ensemble member.
     """
-    done, extended = [], frozenset(extend)
+    messages, extended = [], frozenset(extend)
     for stack in cohort.stacks:
-        books = Codebooks.opened(cohort, stack, model, private, room, training.engine, device)
-        for one in model.network.single_networks:
-            for client, fresh in _clustered(books, one, stack.clients, words, (seed, round)).items():
-                if client in extended or books.held(one, client):
-                    books.replace_own(one, client, fresh)
+        books = Codebooks.load(cohort, stack, model, private, room, training.engine, device)
+        for member in model.network.single_networks:
+            for client, fresh in _clustered(books, member, stack.clients, words, (seed, round)).items():
+                if client in extended or books.num_codes(member, client):
+                    books.replace_own(member, client, fresh)
                 else:
-                    books.replace_shared(one, client, fresh)
-        done += books.stored(private)
-    return done
+                    books.replace_shared(member, client, fresh)
+        messages += books.store(private)
+    return messages
 
 
 @step
@@ -92,56 +93,59 @@ def borrow_words(
     room: int,
     device: str = "cpu",
 ) -> list[CodebookExtension]:
-    """One record a stack and member: every client stores the words of all that lend their own, one after another.
+    """Store at every client the private codes of all lenders, one after another; one record per stack and member.
 
-    `words` says how many of their own they have, by name behind the member's prefix.
+    Args:
+        lent: The private state of the lenders.
+        words: The number of private codes of each lender, by the client's name behind the member's prefix.
+        room: Rows of the private codebook.
     """
-    books = private.load_stack(lent.section, lent.refs, list(lent.refs))
-    union = {}
-    for one in model.network.single_networks:
-        lenders = zip(lent.refs, books[one.prefix + OWN], strict=True)
-        union[one.prefix] = np.concatenate([book[: words[one.prefix + client]] for client, book in lenders])
-    done = []
+    codebooks = private.load_stack(lent.section, lent.refs, list(lent.refs))
+    borrowed = {}
+    for member in model.network.single_networks:
+        lenders = zip(lent.refs, codebooks[member.prefix + OWN], strict=True)
+        borrowed[member.prefix] = np.concatenate([codes[: words[member.prefix + client]] for client, codes in lenders])
+    messages = []
     for stack in cohort.stacks:
         size = len(stack.clients)
-        kept = {name: w.expand(size, *w.shape).numpy() for name, w in lent.start.items()}
-        for prefix, vectors in union.items():
-            kept[prefix + OWN] = np.zeros((size, room, vectors.shape[1]), np.float32)
-            kept[prefix + OWN][:, : len(vectors)] = vectors
-        refs = private.save(lent.section, stack.clients, kept)
-        done += [
+        stored = {name: w.expand(size, *w.shape).numpy() for name, w in lent.start.items()}
+        for prefix, vectors in borrowed.items():
+            stored[prefix + OWN] = np.zeros((size, room, vectors.shape[1]), np.float32)
+            stored[prefix + OWN][:, : len(vectors)] = vectors
+        refs = private.save(lent.section, stack.clients, stored)
+        messages += [
             CodebookExtension(stack.clients, torch.full((size,), len(vectors)), refs, prefix=p)
-            for p, vectors in union.items()
+            for p, vectors in borrowed.items()
         ]
-    return done
+    return messages
 
 
 def _clustered(
-    books: Codebooks, one: Member, clients: Sequence[str], words: int, when: tuple[int, int]
+    books: Codebooks, member: Member, clients: Sequence[str], words: int, when: tuple[int, int]
 ) -> dict[str, np.ndarray]:
-    """New words (words, d) of each client in one member: k-means centres of its own tokens, as many as there are."""
+    """Return new codes (words, d) for each client in one member: k-means centres of its tokens, fewer if it has fewer."""
     if not clients:
         return {}
-    weights, context = one.of(books.weights), one.of(books.context)
-    tokens = tokens_of(books.cohort, books.stack, one, weights, context, books.engine, books.device)
+    weights, context = member.of(books.weights), member.of(books.context)
+    tokens = compute_tokens(books.cohort, books.stack, member, weights, context, books.engine, books.device)
     by_client = {}
-    for client, stream in zip(clients, _streams(one, clients, when).tolist(), strict=True):
+    for client, stream in zip(clients, _streams(member, clients, when).tolist(), strict=True):
         features = tokens[client]
-        with named(books.cohort, client):
+        with name_diverged_client(books.cohort, client):
             by_client[client] = centres(features, words, stream & 0x7FFFFFFF)[0] if len(features) else features
     return by_client
 
 
-def _drawn(
-    books: Codebooks, one: Member, clients: Sequence[str], words: int, when: tuple[int, int]
+def _random(
+    books: Codebooks, member: Member, clients: Sequence[str], words: int, when: tuple[int, int]
 ) -> dict[str, np.ndarray]:
-    """The same from N(0, 1)."""
+    """Draw new codes (words, d) for each client in one member from N(0, 1)."""
     if not clients:
         return {}
-    drawn = normal(_streams(one, clients, when), (words, one.network.length))
-    return dict(zip(clients, drawn.numpy(), strict=True))
+    codes = normal(_streams(member, clients, when), (words, member.network.length))
+    return dict(zip(clients, codes.numpy(), strict=True))
 
 
-def _streams(one: Member, clients: Sequence[str], when: tuple[int, int]) -> Tensor:
+def _streams(member: Member, clients: Sequence[str], when: tuple[int, int]) -> Tensor:
     seed, round = when
-    return one.stream(client_streams(seed, clients, round, "codebook_extend"))
+    return member.stream(client_streams(seed, clients, round, "codebook_extend"))

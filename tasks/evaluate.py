@@ -1,7 +1,4 @@
-"""Score a model, or a deep ensemble's uncertainty, on each client's own rows.
-
-How far training brought clients on their own validation rows, which they tell with what they trained.
-"""
+"""Score a model on each client's rows, an ensemble's uncertainty, and validation losses before and after training."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -39,30 +36,33 @@ def evaluate(
     keep_outcomes: bool = False,
     metrics: Mapping[str, Metric] | None = None,
 ) -> list[Scores]:
-    """One record a stack and split; `keep_outcomes` lets each client keep each row's outcome, for paired comparisons.
+    """Score the model on each client's rows; one record per stack and split.
 
-    `metrics` are measures of a row besides those of the objective, by name.
+    Args:
+        splits: The splits to score.
+        keep_outcomes: Whether each client stores the outcome of each row, for paired comparisons.
+        metrics: Further measures of a row, by name, in addition to those of the objective.
     """
     scores = []
     for stack in cohort.stacks:
         weights, context = load_weights(model, stack, private, device)
-        same = not model.is_personal
+        is_shared = not model.is_personal
         for split in splits:
             rows = load_rows(cohort.silos, stack, split, device)
-            found = per_example_metrics(
-                model.network, weights, context, rows, training.objective, training.engine, same, metrics
+            per_row = per_example_metrics(
+                model.network, weights, context, rows, training.objective, training.engine, is_shared, metrics
             )
-            measures = _in_units_of_y(found, cohort.silos)
-            kept = _keep(stack, measures, training.objective.task, private) if keep_outcomes else {}
-            scores.append(_scores(stack, split, rows.counts, measures, kept))
+            measures = _in_units_of_y(per_row, cohort.silos)
+            outcomes = _store_outcomes(stack, measures, training.objective.task, private) if keep_outcomes else {}
+            scores.append(_scores(stack, split, rows.counts, measures, outcomes))
     return scores
 
 
 @step
 def evaluate_constant(cohort: Cohort, answer: float, private: ClientStore) -> list[Scores]:
-    """Score one answer, the code of a class or a number in units of y, on each client's test rows; one record a stack.
+    """Score one constant answer on each client's test rows; one record per stack.
 
-    Each client keeps the outcomes of its rows, for paired comparisons.
+    `answer` is the code of a class, or a number in units of y. Clients store the outcomes of rows, for paired comparisons.
     """
     scores, task = [], cohort.silos.manifest.task
     for stack in cohort.stacks:
@@ -72,28 +72,29 @@ def evaluate_constant(cohort: Cohort, answer: float, private: ClientStore) -> li
             measures = {"correct": (rows.y == int(answer)) & real}
         else:
             measures = {"squared_error": (rows.y.double() - answer) ** 2 * real}
-        scores.append(_scores(stack, "test", rows.counts, measures, _keep(stack, measures, task, private)))
+        scores.append(_scores(stack, "test", rows.counts, measures, _store_outcomes(stack, measures, task, private)))
     return scores
 
 
 def _in_units_of_y(measures: Measures, silos: Silos) -> Measures:
-    """Squared errors of scaled targets as those of the targets themselves; the loss stays as it is trained on."""
+    """Convert squared errors of scaled targets to units of the targets; the loss stays in scaled units."""
     if silos.scaling.targets is None:
         return measures
     return {**measures, "squared_error": measures["squared_error"] * silos.scaling.target_scale**2}
 
 
-def _keep(stack: Stack, measures: Measures, task: Task, private: ClientStore) -> dict[str, str]:
-    """Right or wrong as a byte a row, a squared error as it was computed."""
+def _store_outcomes(stack: Stack, measures: Measures, task: Task, private: ClientStore) -> dict[str, str]:
+    """Store the outcome of each row at the client: correct as a byte, a squared error as computed. Returns the hashes."""
     name = TASK_METRICS[task].outcome
-    kept = measures[name][: len(stack.clients)].cpu()
-    return private.save(OUTCOMES, stack.clients, {name: (kept.byte() if kept.dtype == torch.bool else kept).numpy()})
+    outcomes = measures[name][: len(stack.clients)].cpu()
+    outcomes = outcomes.byte() if outcomes.dtype == torch.bool else outcomes
+    return private.save(OUTCOMES, stack.clients, {name: outcomes.numpy()})
 
 
-def _scores(stack: Stack, split: str, count: Tensor, measures: Measures, kept: dict[str, str]) -> Scores:
-    places = slice(len(stack.clients))
-    sums = {name: (t if t.dtype == torch.bool else t.double()).sum(1)[places].cpu() for name, t in measures.items()}
-    return Scores(stack.clients, split, count[places].cpu(), sums, kept)
+def _scores(stack: Stack, split: str, counts: Tensor, measures: Measures, outcomes: dict[str, str]) -> Scores:
+    clients = slice(len(stack.clients))
+    sums = {name: (t if t.dtype == torch.bool else t.double()).sum(1)[clients].cpu() for name, t in measures.items()}
+    return Scores(stack.clients, split, counts[clients].cpu(), sums, outcomes)
 
 
 @step
@@ -106,23 +107,23 @@ def ensemble_check(
     split: str = "test",
     device: str = "cpu",
 ) -> list[UncertaintyScores]:
-    """One record a stack: numbers of each client, of the mean prediction of the members (Lakshminarayanan et al. 2017).
+    """Report uncertainty scores of the members' mean prediction (Lakshminarayanan et al. 2017); one record per stack.
 
-    Every member brings the store in which its clients keep what is private to it; dropout is off.
+    Each member comes with the store of its clients' private state. Dropout is off.
     """
     messages = []
     for stack in cohort.stacks:
         rows = load_rows(cohort.silos, stack, split, device)
-        said = []
+        predictions = []
         for member, store in members:
             weights, context = load_weights(member, stack, store, device)
-            said.append(predictive(member.network, weights, context, rows.x, None, 0, training.engine))
-        mean = Predictive(*(torch.stack(parts).mean(0) for parts in zip(*said, strict=True)))
-        numbers = doubts(mean, rows.y, rows.counts)
-        places = slice(len(stack.clients))
+            predictions.append(predictive(member.network, weights, context, rows.x, None, 0, training.engine))
+        mean = Predictive(*(torch.stack(parts).mean(0) for parts in zip(*predictions, strict=True)))
+        scores = doubts(mean, rows.y, rows.counts)
+        clients = slice(len(stack.clients))
         messages.append(
             UncertaintyScores(
-                stack.clients, split, rows.counts[places].cpu(), {n: v[places].cpu() for n, v in numbers.items()}
+                stack.clients, split, rows.counts[clients].cpu(), {n: v[clients].cpu() for n, v in scores.items()}
             )
         )
     return messages
@@ -138,10 +139,14 @@ def validation_losses(
     training: Training,
     device: str,
 ) -> dict[str, tuple[float, float]]:
-    """client to its mean loss with the weights before and after, (stack size, ...); NaN of fewer than ten different rows.
+    """Return each client's mean validation loss before and after training; NaN if it has fewer than ten different rows.
 
-    Cross-entropy in nats whatever the objective, so that runs can be compared, or the squared error of a regression. The
-    members of a pooled client answer each for itself, with the weights that they share and the context of each.
+    The loss is cross-entropy in nats whatever the objective, so that runs are comparable, or a regression's squared error.
+    Members of a pooled client are scored one by one, with the shared weights and their own contexts.
+
+    Args:
+        before: Weights before training, (stack size, ...).
+        after: Weights after training, (stack size, ...).
     """
     if silos.pooled:
         size = len(silos.members)
@@ -152,10 +157,10 @@ def validation_losses(
     for weights in (before, after):
         losses = per_example_metrics(network, weights, context, rows, objective, training.engine)["loss"]
         sums.append(losses.double().sum(1).tolist())
-    told = has_enough_rows(rows).tolist()
+    reports = has_enough_rows(rows).tolist()
     return {
-        client: (sums[0][at] / counts[at], sums[1][at] / counts[at]) if told[at] else (math.nan, math.nan)
-        for at, client in enumerate(stack.clients)
+        client: (sums[0][i] / counts[i], sums[1][i] / counts[i]) if reports[i] else (math.nan, math.nan)
+        for i, client in enumerate(stack.clients)
     }
 
 

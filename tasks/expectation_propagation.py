@@ -1,7 +1,4 @@
-"""Each client of a cohort is visited: it divides its site out of what the server knows, trains, and tells what changed.
-
-Update the server's posterior by the sites that clients send, and remove the sites of clients that leave for good.
-"""
+"""Run the steps of expectation propagation: clients update their sites, and the server adds or removes sites."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +22,7 @@ from tasks.local_train import shares_of, store_client_state, weighted_sum
 from tasks.messages.update_messages import SiteRemovals, SiteUpdates
 
 POSTERIOR = "posterior"
-"""The section in which a client keeps what it last believed itself."""
+"""The private section in which a client stores its latest posterior."""
 
 
 @step
@@ -43,55 +40,63 @@ def update_site(
     device: str = "cpu",
     validate: bool = False,
 ) -> list[SiteUpdates]:
-    """One message a stack; the client stores its posterior, and its site unless the server holds it.
+    """Divide each client's site out of the server's posterior, train, and send the site's change; one message per stack.
 
-    The model's shared weights are what the server knows, its context the sites, and what is personal a client's own column.
-    `shares`: what of its step counts for each client. `start`: the means to learn from while the server knows nothing, which
-    everybody draws alike. `again`: how many visits of this round the clients have had.
-    `validate` as of local_train, of what the server knows and of the posterior.
+    The client stores its posterior, and its site unless the server holds the sites. The model's shared weights are the
+    server's posterior, its context the sites, and its personal weights a client's own column.
+
+    Args:
+        shares: The weight of each client's step.
+        start: Means to train from before the server has a posterior, the same for all clients.
+        again: How many earlier visits of this round the clients have had.
+        validate: As in `local_train`, with the server's posterior and the client's.
     """
     messages = []
     purpose = f"visit {again}" if again else "local_train"  # the batches of FedAvg
     for stack, rows, weights, sites in load_stacks(cohort, model, private, "train", device):
         streams = load_streams(stack, seed, round, purpose, device)
         server = {name: weights[name] for name in model.shared}
-        own = {name: w for name, w in weights.items() if name not in server}
+        personal = {name: w for name, w in weights.items() if name not in server}
         begin = None if start is None else broadcast_weights({n: t.to(device) for n, t in start.items()}, stack.size)
         share = shares_of(stack.clients, shares, stack.size).to(device)
-        found = train_site(cast(Tilted, model.network), server, sites, own, begin, rows, training, streams, share, how)
-        message = _told(stack, model, found, rows.counts.cpu(), sites, private)
+        network = cast(Tilted, model.network)
+        site_update = train_site(network, server, sites, personal, begin, rows, training, streams, share, how)
+        message = _store_and_report(stack, model, site_update, rows.counts.cpu(), sites, private)
         if validate:
-            answers = (found.before, found.after, found.context)
-            told = validation_losses(cohort.silos, stack, model.network, *answers, training, device)
-            message = replace(message, validation=told)
+            compared = (site_update.before, site_update.after, site_update.context)
+            losses = validation_losses(cohort.silos, stack, model.network, *compared, training, device)
+            message = replace(message, validation=losses)
         messages.append(message)
     return messages
 
 
-def _told(
-    stack: Stack, model: Model, found: SiteUpdate, counts: Tensor, sites: Weights, private: ClientStore
+def _store_and_report(
+    stack: Stack, model: Model, site_update: SiteUpdate, counts: Tensor, sites: Weights, private: ClientStore
 ) -> SiteUpdates:
-    """The stack's message, after its clients have stored what stays; counts: (stack size,), their rows."""
-    places = slice(len(stack.clients))
-    steps = {name: t.cpu() for name, t in found.step.items()}
-    every = torch.ones(len(counts), dtype=torch.float64)
-    every[len(stack.clients) :] = 0  # dummies
+    """Let the clients of a stack store their private results, and return the stack's message.
+
+    `counts` (stack size,) holds the clients' training rows.
+    """
+    clients = slice(len(stack.clients))
+    steps = {name: t.cpu() for name, t in site_update.step.items()}
+    is_client = torch.ones(len(counts), dtype=torch.float64)
+    is_client[len(stack.clients) :] = 0  # padding
     held_by_server = not isinstance(model.context, ClientStateRefs)
-    summed = {**found.points, **({} if held_by_server else steps)}
+    summed = {**site_update.points, **({} if held_by_server else steps)}
     message = SiteUpdates(
         stack.clients,
-        counts[places],
-        {name: weighted_sum(t.cpu(), every) for name, t in summed.items()},
-        found.loss.cpu()[places],
-        nats=found.nats.double().cpu()[places],
-        unsent=found.unsent.cpu()[places],
-        steps={name: t[places] for name, t in steps.items()} if held_by_server else {},
+        counts[clients],
+        {name: weighted_sum(t.cpu(), is_client) for name, t in summed.items()},
+        site_update.loss.cpu()[clients],
+        nats=site_update.nats.double().cpu()[clients],
+        unsent=site_update.unsent.cpu()[clients],
+        steps={name: t[clients] for name, t in steps.items()} if held_by_server else {},
     )
-    message = store_client_state(message, POSTERIOR, found.posterior, private)
+    message = store_client_state(message, POSTERIOR, site_update.posterior, private)
     if isinstance(model.context, ClientStateRefs):
-        message = store_client_state(message, model.context.section, plus(sites, found.step), private)
+        message = store_client_state(message, model.context.section, plus(sites, site_update.step), private)
     if isinstance(model.personal, ClientStateRefs):
-        message = store_client_state(message, model.personal.section, found.own, private)
+        message = store_client_state(message, model.personal.section, site_update.own, private)
     return message
 
 
@@ -99,16 +104,16 @@ _HALVINGS = 10
 
 
 @server_step
-def absorb_sites(messages: Sequence[SiteUpdates] | Sequence[SiteRemovals], known: Weights) -> dict[str, Tensor]:
-    """What the server knows, with every step added: natural parameters, and plain weights with theirs in float64."""
-    after = {name: now.double() for name, now in known.items()}
+def absorb_sites(messages: Sequence[SiteUpdates] | Sequence[SiteRemovals], server: Weights) -> dict[str, Tensor]:
+    """Add every step to the server's natural parameters, and every change of plain weights to its weights, in float64."""
+    after = {name: tensor.double() for name, tensor in server.items()}
     for message in messages:
         after |= {name: after[name] + step for name, step in message.sums.items()}
-    return {name: after[name].to(now.dtype) for name, now in known.items()}
+    return {name: after[name].to(tensor.dtype) for name, tensor in server.items()}
 
 
-class Absorbed(NamedTuple):
-    """What the server knows and the sites that it holds, (clients, ...), after steps of which `damping` was taken."""
+class AbsorbedSites(NamedTuple):
+    """The server's posterior and the sites, (clients, ...), after the share `damping` of the steps was taken."""
 
     known: dict[str, Tensor]
     sites: dict[str, Tensor]
@@ -118,80 +123,89 @@ class Absorbed(NamedTuple):
 @server_step
 def absorb_apart(
     messages: Sequence[SiteUpdates],
-    known: Weights,
+    server: Weights,
     sites: Weights,
-    place: Mapping[str, int],
-    least: float | None,
-    kept: float = 1.0,
-) -> Absorbed:
-    """`absorb` where the server holds the sites, which may have negative precisions.
+    index_of: Mapping[str, int],
+    min_precision: float | None,
+    site_share: float = 1.0,
+) -> AbsorbedSites:
+    """Add the steps if the server holds the sites, (clients, ...), which may have negative precisions.
 
-    place: client to its place in `sites`. `least`: of the steps the largest share of 1, 1/2 ... 1/1024 is taken that leaves
-    the server, and the server without any one site, that precision everywhere; none of them if there is no such share. None
-    takes them whole. `kept`: the share of its step by which a site changes; other than 1 it breaks s = prior * sites.
+    Of the shares 1, 1/2 ... 1/1024, the largest is taken that leaves at least `min_precision` everywhere: in the
+    posterior, and in the posterior without any one site. If there is none, no step is taken. If
+    `min_precision` is None, the steps are taken whole.
+
+    `index_of` is each client's index in `sites`. A site changes by `site_share` of its step; other than 1 it breaks s =
+    prior * sites.
     """
     steps = {name: torch.zeros_like(site) for name, site in sites.items()}
-    points = {name: now.double() for name, now in known.items() if name not in sites}
+    points = {name: value.double() for name, value in server.items() if name not in sites}
     for message in messages:
-        at = [place[client] for client in message.clients]
+        indices = [index_of[client] for client in message.clients]
         for name, change in message.steps.items():
-            steps[name][at] += change
-        points = {name: now + message.sums[name] for name, now in points.items()}
-    damping = 1.0 if least is None else _admissible(known, sites, steps, least)
+            steps[name][indices] += change
+        points = {name: value + message.sums[name] for name, value in points.items()}
+    damping = 1.0 if min_precision is None else _admissible(server, sites, steps, min_precision)
     if not damping:
-        return Absorbed(dict(known), dict(sites), 0.0)
-    after = {name: known[name] + damping * step.sum(0) for name, step in steps.items()}
+        return AbsorbedSites(dict(server), dict(sites), 0.0)
+    after = {name: server[name] + damping * step.sum(0) for name, step in steps.items()}
     after |= {
-        name: (known[name] + damping * (now - known[name].double())).to(known[name].dtype)
-        for name, now in points.items()
+        name: (server[name] + damping * (value - server[name].double())).to(server[name].dtype)
+        for name, value in points.items()
     }
-    return Absorbed(after, {name: site + kept * damping * steps[name] for name, site in sites.items()}, damping)
+    moved = {name: site + site_share * damping * steps[name] for name, site in sites.items()}
+    return AbsorbedSites(after, moved, damping)
 
 
 @server_step
 def divide_out(
-    clients: Sequence[str], known: Weights, sites: Weights, place: Mapping[str, int], least: float | None
-) -> Absorbed:
-    """What the server knows without the sites of these clients, where it holds them; `place` and `least` as above.
+    clients: Sequence[str], server: Weights, sites: Weights, index_of: Mapping[str, int], min_precision: float | None
+) -> AbsorbedSites:
+    """Remove the sites of these clients from the posterior, if the server holds the sites.
 
-    What cannot be taken out stays with the site.
+    `index_of` and `min_precision` are as in `absorb_apart`. A share that cannot be removed stays with the site.
     """
     steps = {name: torch.zeros_like(site) for name, site in sites.items()}
-    at = [place[client] for client in clients]
+    indices = [index_of[client] for client in clients]
     for name, change in steps.items():
-        change[at] = -sites[name][at]
-    damping = 1.0 if least is None else _admissible(known, sites, steps, least)
-    after = {name: known[name] + damping * step.sum(0) for name, step in steps.items()}
-    left = {name: site + damping * steps[name] for name, site in sites.items()}
-    return Absorbed({**known, **after}, left, damping)
+        change[indices] = -sites[name][indices]
+    damping = 1.0 if min_precision is None else _admissible(server, sites, steps, min_precision)
+    after = {name: server[name] + damping * step.sum(0) for name, step in steps.items()}
+    remaining = {name: site + damping * steps[name] for name, site in sites.items()}
+    return AbsorbedSites({**server, **after}, remaining, damping)
 
 
-def _admissible(known: Weights, sites: Weights, steps: Weights, least: float) -> float:
-    """The largest share of the steps after which every precision is at least so much; 0 if none is."""
+def _admissible(server: Weights, sites: Weights, steps: Weights, min_precision: float) -> float:
+    """Return the largest share of the steps after which every precision is at least `min_precision`; 0 if there is none."""
     for halving in range(_HALVINGS + 1):
         share = 2.0**-halving
         if all(
-            _lowest(known[name], sites[name], steps[name], share) >= least for name in sites if name.endswith(PRECISION)
+            _min_precision(server[name], sites[name], steps[name], share) >= min_precision
+            for name in sites
+            if name.endswith(PRECISION)
         ):
             return share
     return 0.0
 
 
-def _lowest(known: Tensor, sites: Tensor, steps: Tensor, share: float) -> float:
-    """Of the server's precision and of all cavities'."""
-    after = known + share * steps.sum(0)
+def _min_precision(server: Tensor, sites: Tensor, steps: Tensor, share: float) -> float:
+    """Return the lowest precision of the server's posterior and of all cavities."""
+    after = server + share * steps.sum(0)
     cavities = after - sites - share * steps
     return min(float(after.min()), float(cavities.min()))
 
 
 @step
 def remove_sites(cohort: Cohort, model: Model, private: ClientStore, device: str = "cpu") -> list[SiteRemovals]:
-    """One message a stack; the model's context is where its clients keep their sites. No rows are opened."""
+    """Send the negative sum of the clients' sites, one message per stack; no rows are opened.
+
+    The model's context refers to the sites that the clients store.
+    """
     messages = []
     for stack in cohort.stacks:
         sites = load_client_state(cast(ClientStateRefs, model.context), stack, private, device)
         count = len(stack.clients)
-        back = -torch.ones(count, dtype=torch.float64)
-        sums = {name: weighted_sum(site[:count].cpu(), back) for name, site in sites.items()}
+        minus_one = -torch.ones(count, dtype=torch.float64)
+        sums = {name: weighted_sum(site[:count].cpu(), minus_one) for name, site in sites.items()}
         messages.append(SiteRemovals(stack.clients, sums))
     return messages

@@ -1,6 +1,6 @@
-"""Each client tells of how many values each column of its training rows is made, their sum, and how far they spread.
+"""Report each client's feature moments, combine them into one mean and scale, and check rows for unit scale.
 
-Combine the moments of clients into one mean and scale, and check whether rows are far from unit scale.
+Moments of a column of training rows are the count, the sum, and the squared distances from the mean.
 """
 
 import hashlib
@@ -32,57 +32,56 @@ from tasks.messages.statistics_messages import ScaleCheck, ScaleMoments
 
 INPUTS, TARGETS = Kind("mean and scale of inputs"), Kind("mean and scale of targets")
 
-_Told = list[tuple[np.ndarray, str]]
-"""Of inputs and targets, as far as they are wanted: moments (columns, 3), and the version in the way, if one is."""
+_ClientMoments = list[tuple[np.ndarray, str]]
+"""For inputs and targets, if requested: moments (columns, 3), and the earlier version that prevents a report, or ""."""
 
-_AT_ONCE = 16  # clients, whose files a disk syncs in about the time that one's take
-_BESIDE = 1 << 26  # bytes of other clients' rows that are worked on beside the largest's; there are some copies of them
+_MOST_CONCURRENT = 16  # clients; a disk syncs their files in about the time of one client's files
+_MOST_CONCURRENT_BYTES = 1 << 26  # of rows in addition to those of the largest client; several copies of them exist
 
 
 @step
 def report_moments(
     cohort: Cohort, model: Model, private: ClientStore, inputs: bool, targets: bool, device: str = "cpu"
 ) -> list[ScaleMoments]:
-    """One record a stack, of the numbers of a row where `inputs`, and of the target behind them where `targets`.
+    """Report moments of the columns of a row if `inputs`, and of the target after them if `targets`; one record per stack.
 
-    `private` is where clients remember what they told in all runs: one whose rows are nearly those that it told of before
-    tells what it told then, or nothing.
+    `private` has the ledgers in which clients record their reports of all runs. A client with nearly the rows of an
+    earlier report repeats that report, or reports nothing.
     """
-    question, messages, at_once = _question(cohort.silos.manifest), list[ScaleMoments](), _at_once(cohort)
-    asked: deque[tuple[tuple[str, ...], Iterator[_Told]]] = deque()
+    query, messages, concurrent = _moments_query(cohort.silos.manifest), list[ScaleMoments](), _num_concurrent(cohort)
+    pending: deque[tuple[tuple[str, ...], Iterator[_ClientMoments]]] = deque()
 
-    def told_by(client: str, x: Tensor, y: Tensor) -> _Told:
-        return _told(
-            Ledger(private.folder, client), LocalSummary(cohort.silos, client, x, y), question, inputs, targets
-        )
+    def report(client: str, x: Tensor, y: Tensor) -> _ClientMoments:
+        ledger, summary = Ledger(private.folder, client), LocalSummary(cohort.silos, client, x, y)
+        return _client_moments(ledger, summary, query, inputs, targets)
 
-    with ThreadPoolExecutor(at_once) as threads:
+    with ThreadPoolExecutor(concurrent) as threads:
         for stack in cohort.stacks:
             rows = load_rows(cohort.silos, stack, "train", "cpu")
-            mine = [(x[:n], y[:n]) for x, y, n in zip(rows.x, rows.y, rows.counts.tolist(), strict=True)]
-            asked.append((stack.clients, threads.map(told_by, stack.clients, *zip(*mine, strict=True))))
-            while sum(len(clients) for clients, _ in asked) > at_once:  # no more rows in memory than are asked about
-                messages.append(_message(*asked.popleft()))
-        messages += [_message(*each) for each in asked]
+            by_client = [(x[:n], y[:n]) for x, y, n in zip(rows.x, rows.y, rows.counts.tolist(), strict=True)]
+            pending.append((stack.clients, threads.map(report, stack.clients, *zip(*by_client, strict=True))))
+            while sum(len(clients) for clients, _ in pending) > concurrent:  # bounds the rows in memory
+                messages.append(_message(*pending.popleft()))
+        messages += [_message(*each) for each in pending]
     return messages
 
 
-def _at_once(cohort: Cohort) -> int:
-    """How many clients are asked at once: fewer where they have many rows, which take memory and no wait for a disk."""
+def _num_concurrent(cohort: Cohort) -> int:
+    """Return how many clients report at a time, fewer if they have many rows, because rows take memory."""
     silos, width = cohort.silos, math.prod(cohort.silos.manifest.shape) * 8
-    largest = np.sort(silos.select(cohort.clients).rows_array("train"))[::-1][:_AT_ONCE].astype(np.int64)
-    return 1 + int((np.cumsum(largest[1:] * width) <= _BESIDE).sum())
+    largest = np.sort(silos.select(cohort.clients).rows_array("train"))[::-1][:_MOST_CONCURRENT].astype(np.int64)
+    return 1 + int((np.cumsum(largest[1:] * width) <= _MOST_CONCURRENT_BYTES).sum())
 
 
-def _message(clients: tuple[str, ...], answers: Iterator[_Told]) -> ScaleMoments:
-    told = [*answers]
-    numbers = torch.from_numpy(np.stack([np.concatenate([part for part, _ in parts]) for parts in told]))
-    earlier = {client: way for client, parts in zip(clients, told, strict=True) for _, way in parts if way}
-    return ScaleMoments(clients, numbers[..., 0].long(), numbers[..., 1], numbers[..., 2], earlier)
+def _message(clients: tuple[str, ...], results: Iterator[_ClientMoments]) -> ScaleMoments:
+    reports = [*results]
+    moments = torch.from_numpy(np.stack([np.concatenate([part for part, _ in parts]) for parts in reports]))
+    earlier = {client: old for client, parts in zip(clients, reports, strict=True) for _, old in parts if old}
+    return ScaleMoments(clients, moments[..., 0].long(), moments[..., 1], moments[..., 2], earlier)
 
 
-def _question(manifest: Manifest) -> Query:
-    """As a diagnosis asks: what is told of here adds up from what is told there, and a difference is none."""
+def _moments_query(manifest: Manifest) -> Query:
+    """Build the query as a diagnosis does, so that these moments add up from its reports and reveal no difference."""
     schema, width = schema_of(manifest), math.prod(manifest.shape)
     targets = manifest.task == "regression"
     names = tuple(feature.name for feature in schema.features) or tuple(map(str, range(width)))
@@ -91,70 +90,75 @@ def _question(manifest: Manifest) -> Query:
     return Query(schema.id, layout, counts=False, targets=targets)
 
 
-def _told(ledger: Ledger, mine: LocalSummary, question: Query, inputs: bool, targets: bool) -> _Told:
-    width = len(question.layout.names)
-    wanted = [(INPUTS, question.layout.names, slice(width))] * inputs + [(TARGETS, ("",), slice(width, None))] * targets
-    known = [ledger.recorded_stand_in(mine.version, _asked(names), kind) for kind, names, _ in wanted]
-    standing = [one for one in known if one]
-    if len(standing) < len(wanted):
-        x = np.c_[mine.features(question)[:, :width], mine.y.astype(np.float64)]
-        there = _there(mine, question, x)
-        if not there.any():
-            return [(np.zeros((len(names), 3)), "") for _, names, _ in wanted]
-        hashes = mine.hashes(ledger, question)
-        standing = [_standing(ledger, mine, kind, names, x[:, of], there[:, of], hashes) for kind, names, of in wanted]
-    none = [np.zeros((len(names), 3)) for _, names, _ in wanted]
+def _client_moments(ledger: Ledger, summary: LocalSummary, query: Query, inputs: bool, targets: bool) -> _ClientMoments:
+    width = len(query.layout.names)
+    requests = [(INPUTS, query.layout.names, slice(width))] * inputs + [(TARGETS, ("",), slice(width, None))] * targets
+    saved = [ledger.recorded_stand_in(summary.version, _hash_names(names), kind) for kind, names, _ in requests]
+    entries = [entry for entry in saved if entry]
+    zeros = [np.zeros((len(names), 3)) for _, names, _ in requests]
+    if len(entries) < len(requests):
+        x = np.c_[summary.features(query)[:, :width], summary.y.astype(np.float64)]
+        reportable = _reportable_rows(summary, query, x)
+        if not reportable.any():
+            return [(empty, "") for empty in zeros]
+        hashes = summary.hashes(ledger, query)
+        entries = [
+            _ledger_entry(ledger, summary, kind, names, x[:, columns], reportable[:, columns], hashes)
+            for kind, names, columns in requests
+        ]
     return [
-        (zeros if one.answer is None else one.answer["moments"], one.earlier)
-        for one, zeros in zip(standing, none, strict=True)
+        (empty if entry.answer is None else entry.answer["moments"], entry.earlier)
+        for entry, empty in zip(entries, zeros, strict=True)
     ]
 
 
-def _asked(names: tuple[str, ...]) -> str:
+def _hash_names(names: tuple[str, ...]) -> str:
     return hashlib.sha256(json.dumps(names).encode()).hexdigest()[:16]
 
 
-def _there(mine: LocalSummary, question: Query, x: np.ndarray) -> np.ndarray:
-    """Which rows each column is told of: (rows, columns) bool.
+def _reportable_rows(summary: LocalSummary, query: Query, x: np.ndarray) -> np.ndarray:
+    """Return which rows the report of each column may include: (rows, columns) bool.
 
-    Those of classes that have LEAST_ROWS different rows there, and of the other classes if these have them together.
+    A class is included if it has LEAST_ROWS different rows there; the other classes, if they have as many together.
     """
-    column = mine.columns(question)
-    there = column.kept[:, None] & ~np.isnan(x)
-    for feature, few in too_few(x[column.kept], column.of[column.kept], mine.same[column.kept], question.layout):
-        rest = there[:, feature] & few[column.of]
-        if len(np.unique(mine.same[rest])) < LEAST_ROWS:
-            there[rest, feature] = False
-    return there
+    column = summary.columns(query)
+    reportable = column.kept[:, None] & ~np.isnan(x)
+    for feature, few in too_few(x[column.kept], column.of[column.kept], summary.same[column.kept], query.layout):
+        rest = reportable[:, feature] & few[column.of]
+        if len(np.unique(summary.same[rest])) < LEAST_ROWS:
+            reportable[rest, feature] = False
+    return reportable
 
 
-def _standing(
+def _ledger_entry(
     ledger: Ledger,
-    mine: LocalSummary,
+    summary: LocalSummary,
     kind: Kind,
     names: tuple[str, ...],
     x: np.ndarray,
-    there: np.ndarray,
+    reportable: np.ndarray,
     hashes: np.ndarray,
 ) -> StandInAnswer:
-    """x: (rows, columns) of one kind, with their names. Those that miss values stand for rows of their own."""
-    whole = there.any(1)
-    told = {EVERY: {OTHER: hashes[whole]}}
-    for at in np.flatnonzero(np.isnan(x).any(0)).tolist():
-        told[names[at]] = {OTHER: hashes[there[:, at]]} if there[:, at].any() else {}
+    """Record the moments of the columns of one kind, x (rows, columns), in the client's ledger.
+
+    A column with missing values is recorded with the rows that it covers.
+    """
+    covered = {EVERY: {OTHER: hashes[reportable.any(1)]}}
+    for i in np.flatnonzero(np.isnan(x).any(0)).tolist():
+        covered[names[i]] = {OTHER: hashes[reportable[:, i]]} if reportable[:, i].any() else {}
     return ledger.answer_or_stand_in(
-        mine.version,
-        _asked(names),
-        lambda: {"moments": np.array([_moments(x[there[:, at], at]) for at in range(x.shape[1])])},
-        told,
+        summary.version,
+        _hash_names(names),
+        lambda: {"moments": np.array([_moments(x[reportable[:, i], i]) for i in range(x.shape[1])])},
+        covered,
         kind,
     )
 
 
 def _moments(values: np.ndarray) -> tuple[float, float, float]:
-    """Count, sum, and squared distances from the mean, of (rows,); zeros of none.
+    """Return count, sum, and squared distances from the mean of values (rows,); zeros if there are none.
 
-    About the mean, since of a sum of squares a large mean would leave few digits.
+    The distances are from the mean, because a plain sum of squares loses digits if the mean is large.
     """
     if not len(values):
         return 0, 0.0, 0.0
@@ -163,21 +167,21 @@ def _moments(values: np.ndarray) -> tuple[float, float, float]:
 
 
 @server_step
-def combine_moments(told: list[ScaleMoments]) -> Standardizer:
-    """Of each column; NaN of one that nobody tells of, and scale 1 of one that is constant.
+def combine_moments(messages: list[ScaleMoments]) -> Standardizer:
+    """Combine the clients' moments into the mean and scale of each column.
 
-    Clients are added in the order of their names, so that stacks do not matter (Chan, Golub and LeVeque 1979, equation 1.5,
-    of any number of parts).
+    A column that no client reports has NaN, a constant one has scale 1. Clients are added in the order of their names,
+    whatever the stacks (Chan, Golub and LeVeque 1979, equation 1.5, of any number of parts).
     """
-    order = np.argsort([client for message in told for client in message.clients])
+    order = np.argsort([client for message in messages for client in message.clients])
     counts, sums, squares = (
-        np.concatenate([getattr(message, name).numpy() for message in told])[order].astype(np.float64)
+        np.concatenate([getattr(message, name).numpy() for message in messages])[order].astype(np.float64)
         for name in ("counts", "sums", "squares")
     )
     with np.errstate(invalid="ignore"):
         mean = sums.sum(0) / counts.sum(0)
-        apart = np.where(counts > 0, sums / counts - mean, 0.0)
-        scale = np.sqrt((squares + counts * apart**2).sum(0) / counts.sum(0))
+        deviation = np.where(counts > 0, sums / counts - mean, 0.0)
+        scale = np.sqrt((squares + counts * deviation**2).sum(0) / counts.sum(0))
     return Standardizer(tuple(mean.tolist()), tuple(np.where(scale == 0, 1.0, scale).tolist()))
 
 
@@ -185,29 +189,32 @@ LARGE = {"inputs": 10.0, "targets": 30.0}
 SMALL = 0.01
 """Rows are far from unit scale if a column has a mean or deviation above LARGE, or none has one above SMALL.
 
-Of a target a linear network makes steps in proportion, so that more of it does no harm.
+Targets may be larger, because the steps of a linear network are proportional to them.
 """
 
 
 @step
 def check_scale(cohort: Cohort, model: Model, private: ClientStore, device: str = "cpu") -> list[ScaleCheck]:
-    """One record a stack; `targets` is no of a classification."""
+    """Check whether each client's training rows are far from unit scale; one record per stack.
+
+    In a classification, `targets` is False.
+    """
     messages = []
     for stack in cohort.stacks:
         rows = load_rows(cohort.silos, stack, "train", "cpu")
-        counts, speaks = rows.counts.tolist()[: len(stack.clients)], has_enough_rows(rows).tolist()
+        counts, reports = rows.counts.tolist()[: len(stack.clients)], has_enough_rows(rows).tolist()
         x, y = rows.x.flatten(2).numpy(), rows.y[..., None].numpy()
-        inputs = [speaks[at] and _is_far(x[at, :count], LARGE["inputs"]) for at, count in enumerate(counts)]
+        inputs = [reports[i] and _is_far(x[i, :count], LARGE["inputs"]) for i, count in enumerate(counts)]
         targets = [
-            rows.y.is_floating_point() and speaks[at] and _is_far(y[at, :n], LARGE["targets"])
-            for at, n in enumerate(counts)
+            rows.y.is_floating_point() and reports[i] and _is_far(y[i, :count], LARGE["targets"])
+            for i, count in enumerate(counts)
         ]
         messages.append(ScaleCheck(stack.clients, torch.tensor(inputs), torch.tensor(targets)))
     return messages
 
 
 def _is_far(values: np.ndarray, large: float) -> bool:
-    """values: (rows, columns)."""
+    """Return whether values (rows, columns) are far from unit scale."""
     mean, deviation = np.abs(values.mean(0, dtype=np.float64)), values.std(0, dtype=np.float64)
     small = (mean < SMALL).all() and (deviation < SMALL).all() and deviation.any()
     return bool((mean > large).any() or (deviation > large).any() or small)

@@ -2,8 +2,6 @@
 
 from typing import cast
 
-from torch import Tensor
-
 from models.client_model import Model
 from models.networks.wrappers.fediir_network import GradientMatching, gradients
 from models.training.engine import Training
@@ -18,44 +16,39 @@ from tasks.messages.update_messages import Gradients, HeadGradients
 
 @step
 def full_gradient(
-    cohort: Cohort,
-    model: Model,
-    training: Training,
-    private: ClientStore,
-    seed: int,
-    round: int,
-    device: str = "cpu",
+    cohort: Cohort, model: Model, training: Training, private: ClientStore, seed: int, round: int, device: str = "cpu"
 ) -> list[Gradients]:
-    """One record a stack; epochs and optimiser do not count. Its draws are those of the round's local training."""
-    sent = []
+    """Report gradients of the shared weights; one record per stack.
+
+    Epochs and the optimiser have no effect. Random draws are those of the round's local training.
+    """
+    messages = []
     for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
         streams = load_streams(stack, seed, round, "local_train", device)
         gradients, loss = gradient_of(model.network, weights, context, rows, training, streams)
         counts, clients = rows.counts.cpu(), len(stack.clients)
         sums = {name: weighted_sum(gradients[name].cpu(), counts) for name in model.shared}
-        sent.append(Gradients(stack.clients, counts[:clients], sums, loss[:clients].cpu()))
-    return sent
+        messages.append(Gradients(stack.clients, counts[:clients], sums, loss[:clients].cpu()))
+    return messages
 
 
 @step
 def head_gradient(
     cohort: Cohort, model: Model, training: Training, private: ClientStore, device: str = "cpu"
 ) -> list[HeadGradients]:
-    """One record a stack, over the training rows of its clients; `model.network` is a `GradientMatching`, and nothing
-    is trained.
+    """Report gradients of the last layer's weights over the clients' training rows; one record per stack.
 
-    A client of fewer different rows than LEAST_ROWS is not in the sums.
+    `model.network` is a `GradientMatching`, and nothing is trained. A client with fewer different rows than LEAST_ROWS
+    is not in the sums.
     """
-    sent, network = [], cast(GradientMatching, model.network)
+    messages, network = [], cast(GradientMatching, model.network)
     for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
-        places = slice(len(stack.clients))
-        each = gradients(network, weights, context, rows, training.objective, training.engine)
-        silent = ~has_enough_rows(rows)[places]
-        sums = {name: _without(total[places].cpu().double(), silent).sum(0) for name, total in each.items()}
-        sent.append(HeadGradients(stack.clients, rows.counts[places].cpu().masked_fill(silent, 0), sums))
-    return sent
-
-
-def _without(each: Tensor, clients: Tensor) -> Tensor:
-    """each: (clients, ...), zeros where `clients` (clients,) bool says so."""
-    return each.masked_fill(clients.view(-1, *[1] * (each.ndim - 1)), 0)
+        clients = slice(len(stack.clients))
+        by_client = gradients(network, weights, context, rows, training.objective, training.engine)
+        excluded = ~has_enough_rows(rows)[clients]
+        sums = {}
+        for name, gradient in by_client.items():
+            mask = excluded.view(-1, *[1] * (gradient.ndim - 1))
+            sums[name] = gradient[clients].cpu().double().masked_fill(mask, 0).sum(0)
+        messages.append(HeadGradients(stack.clients, rows.counts[clients].cpu().masked_fill(excluded, 0), sums))
+    return messages

@@ -1,7 +1,4 @@
-"""Each client of a cohort trains its copy of the model on its own rows.
-
-The rows of all clients train one model together, each row beside its own client's context.
-"""
+"""Train each client's copy of the model on its own rows, or one model on the pooled rows of all clients."""
 
 import math
 from collections.abc import Mapping
@@ -25,7 +22,7 @@ from tasks.messages.update_messages import Update
 
 Updated = TypeVar("Updated", bound=Update)
 
-_SMALL = 4096  # numbers of a client that are cheaper to convert for one product than to add client by client
+_SMALL = 4096  # up to so many values per client, one product is cheaper than adding client by client
 
 
 @step
@@ -45,22 +42,26 @@ def local_train(
     keep: str | None = None,
     validate: bool = False,
 ) -> list[Update]:
-    """One update a stack. Shared weights leave as sums; personal weights that are private are stored with the client.
+    """Train the model at each client; one update per stack.
 
-    `keep` names a section in which the client stores shared weights, too, in place of sending them: until the server has
-    decided with whose they are averaged (see tasks.aggregate).
+    Shared weights are sent as sums over the stack. Personal weights that are private are stored by the client.
 
-    The proximal term pulls towards `anchor`, the same for all clients, or else towards the weights at the start. With
-    `each` the shared weights also leave client by client. `shares`: client to what its weights count in the sum, in place
-    of its rows. `optimiser`: where clients keep the optimiser's state from one round to the next; else it starts fresh.
-    `validate`: clients also tell their losses on validation rows (see tasks.evaluate).
+    Args:
+        proximal: Factor of the proximal term, which pulls towards `anchor`, or else towards the weights at the start.
+        anchor: Weights of the proximal term, the same for all clients.
+        each: Whether shared weights are also sent client by client.
+        shares: The weight of each client in the sum; by default its number of rows.
+        optimiser: Where clients store the optimiser's state between rounds; by default it is reset in every round.
+        keep: A private section in which clients store the shared weights and do not send them, until the server has
+            formed clusters (see tasks.aggregate).
+        validate: Whether clients also report their losses on validation rows (see tasks.evaluate).
     """
     updates = []
     for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
         streams = load_streams(stack, seed, round, "local_train", device)
-        held = None if anchor is None else broadcast_weights({n: t.to(device) for n, t in anchor.items()}, stack.size)
-        before = None if optimiser is None else load_client_state(optimiser, stack, private, device)
-        trained = train(model.network, weights, context, rows, training, streams, proximal, held, before)
+        centre = None if anchor is None else broadcast_weights({n: t.to(device) for n, t in anchor.items()}, stack.size)
+        state = None if optimiser is None else load_client_state(optimiser, stack, private, device)
+        trained = train(model.network, weights, context, rows, training, streams, proximal, centre, state)
         update = build_update(stack, model, trained, rows, private, shares, each)
         if keep is not None:
             update = replace(update, sums={}, each={})
@@ -68,9 +69,9 @@ def local_train(
         if optimiser is not None:
             update = store_client_state(update, optimiser.section, trained.optimiser, private)
         if validate:
-            both = (weights, trained.weights)
-            told = validation_losses(cohort.silos, stack, model.network, *both, context, training, device)
-            update = replace(update, validation=told)
+            before_after = (weights, trained.weights)
+            losses = validation_losses(cohort.silos, stack, model.network, *before_after, context, training, device)
+            update = replace(update, validation=losses)
         updates.append(update)
     return updates
 
@@ -84,22 +85,22 @@ def build_update(
     shares: Mapping[str, float] | None = None,
     each: bool = False,
 ) -> Update:
-    """What is shared is summed over the stack and sent, what is personal and private stays with its client.
+    """Build the stack's update: sum the shared weights to be sent, and store the private personal weights at the clients.
 
-    For a page with a training step of its own; `each` and `shares` as in `local_train`.
+    Used by methods with a training step of their own; `each` and `shares` are as in `local_train`.
     """
     clients, counts = stack.clients, rows.counts.cpu()
-    places = slice(len(clients))
+    slots = slice(len(clients))
     weights = {name: t.cpu() for name, t in trained.weights.items()}
     share = None if shares is None else shares_of(clients, shares, len(counts))
-    by = counts if share is None else share
+    factors = counts if share is None else share
     update = Update(
         clients,
-        counts[places],
-        {name: weighted_sum(weights[name], by) for name in model.shared},
-        trained.loss.cpu()[places],
-        each={name: weights[name][places] for name in model.shared} if each else {},
-        shares=None if share is None else share[places],
+        counts[slots],
+        {name: weighted_sum(weights[name], factors) for name in model.shared},
+        trained.loss.cpu()[slots],
+        each={name: weights[name][slots] for name in model.shared} if each else {},
+        shares=None if share is None else share[slots],
     )
     if not isinstance(model.personal, ClientStateRefs):
         return update
@@ -109,9 +110,9 @@ def build_update(
 
 
 def store_client_state(update: Updated, section: str, tensors: Weights, private: ClientStore) -> Updated:
-    """The update of clients that also keep these tensors, (clients, ...), in a section of what is private to them.
+    """Store tensors (clients, ...) in a private section of the update's clients, and add the references to the update.
 
-    ValueError for a section that they keep something else in.
+    ValueError if the update already refers to this section.
     """
     if section in update.private:
         raise ValueError(f"clients keep two things in the private section {section!r}; give one of them another name")
@@ -120,7 +121,7 @@ def store_client_state(update: Updated, section: str, tensors: Weights, private:
 
 
 def weighted_sum(stack: Tensor, weights: Tensor) -> Tensor:
-    """Sum over clients of tensors (clients, ...) times weights (clients,), in float64 and in the stack's order."""
+    """Sum tensors (clients, ...) times weights (clients,) over clients, in float64 and in the stack's order."""
     if stack[0].numel() <= _SMALL:
         return torch.tensordot(weights.double(), stack.double(), 1)
     total = torch.zeros(stack.shape[1:], dtype=torch.float64)
@@ -131,16 +132,16 @@ def weighted_sum(stack: Tensor, weights: Tensor) -> Tensor:
 
 
 def shares_of(clients: tuple[str, ...], shares: Mapping[str, float], size: int) -> Tensor:
-    """(size,) float64, zeros behind the clients'.
+    """Return the clients' shares as (size,) float64, padded with zeros.
 
-    ValueError for a client that has none, or one that is no number from 0 on.
+    ValueError if a client has no share, or one that is negative or not finite.
     """
     for client in clients:
         share = shares.get(client, math.nan)
         if not 0 <= share < math.inf:
             raise ValueError(f"the share of client {client} is {share}; give every client a number from 0 on")
-    given = [float(shares[client]) for client in clients]
-    return torch.tensor([*given, *[0.0] * (size - len(given))], dtype=torch.float64)
+    values = [float(shares[client]) for client in clients]
+    return torch.tensor([*values, *[0.0] * (size - len(values))], dtype=torch.float64)
 
 
 @step
@@ -156,31 +157,32 @@ def pooled_train(
     optimiser: ClientStateRefs | None = None,
     validate: bool = False,
 ) -> list[Update]:
-    """One update, of the pooled client; `context` is its members', with an axis over them or private, or there is none.
+    """Train one model on the pooled client's rows, and return its update.
 
-    `optimiser` and `validate` as of local_train.
+    `context` is the context of the pooled members, with an axis over them or private; it may be empty. `optimiser` and
+    `validate` are as in `local_train`.
     """
     silos, (stack,) = cohort.silos, cohort.stacks
     members = silos.members or silos.clients
     rows = load_rows(silos, stack, "train", device)
-    own = replace(model, shared={}, context=context, clients=members)
-    _, opened = load_weights(own, Stack(members, len(members)), private, device)
-    network, together = model.network, rows
-    if opened:
+    members_model = replace(model, shared={}, context=context, clients=members)
+    _, contexts = load_weights(members_model, Stack(members, len(members)), private, device)
+    network, training_rows = model.network, rows
+    if contexts:
         counts = torch.tensor([silos.manifest.client(name).rows["train"] for name in members], device=device)
-        beside = opened[STATISTICS].repeat_interleave(counts, 0).to(rows.x.dtype)
-        together = rows._replace(x=torch.cat([rows.x.flatten(2), beside[None]], -1))
-        network = PerRowContext(network, silos.manifest.shape, beside.shape[1])
+        row_context = contexts[STATISTICS].repeat_interleave(counts, 0).to(rows.x.dtype)
+        training_rows = rows._replace(x=torch.cat([rows.x.flatten(2), row_context[None]], -1))
+        network = PerRowContext(network, silos.manifest.shape, row_context.shape[1])
     weights = {name: w[None].to(device) for name, w in model.shared.items()}
     streams = client_streams(seed, stack.clients, round, "local_train").to(device)
-    before = None if optimiser is None else load_client_state(optimiser, stack, private, device)
-    trained = train(network, weights, {}, together, training, streams, optimiser=before)
+    optimiser_state = None if optimiser is None else load_client_state(optimiser, stack, private, device)
+    trained = train(network, weights, {}, training_rows, training, streams, optimiser=optimiser_state)
     sums = {name: w[0].cpu().double() * int(rows.counts[0]) for name, w in trained.weights.items()}
     update = Update(stack.clients, rows.counts.cpu(), sums, trained.loss.cpu())
     if optimiser is not None:
         update = store_client_state(update, optimiser.section, trained.optimiser, private)
     if validate:
-        both = (weights, trained.weights)
-        told = validation_losses(silos, stack, model.network, *both, opened, training, device)
-        update = replace(update, validation=told)
+        before_after = (weights, trained.weights)
+        losses = validation_losses(silos, stack, model.network, *before_after, contexts, training, device)
+        update = replace(update, validation=losses)
     return [update]

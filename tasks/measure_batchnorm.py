@@ -1,4 +1,4 @@
-"""Running statistics of normalising layers are measured anew: of each client's rows, or of rows that are nobody's."""
+"""Measure the running statistics of normalising layers, on each client's rows or on common rows."""
 
 from models.client_model import Model
 from models.prng import server_stream
@@ -14,53 +14,41 @@ from tasks.messages.statistics_messages import CommonNorms, OwnNorms
 
 @step
 def local_batchnorm_statistics(
-    cohort: Cohort,
-    model: Model,
-    training: Training,
-    private: ClientStore,
-    seed: int,
-    round: int,
-    device: str = "cpu",
+    cohort: Cohort, model: Model, training: Training, private: ClientStore, seed: int, round: int, device: str = "cpu"
 ) -> list[OwnNorms]:
-    """One record a stack; each client keeps the private part of the model with the statistics of its training rows.
+    """Measure statistics on each client's training rows, and store them with the model's private part; one record per stack.
 
-    ValueError for a model of which clients keep nothing.
+    ValueError if clients store nothing of the model.
     """
     if not isinstance(model.personal, ClientStateRefs):
         raise ValueError("local_batchnorm_statistics: clients keep nothing of this model to themselves")
-    kept = []
+    messages = []
     for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
         streams = load_streams(stack, seed, round, "own_norms", device)
-        found = {**weights, **measure_batchnorm(model.network, weights, context, rows, training, streams)}
-        arrays = {name: found[name][: len(stack.clients)].cpu().numpy() for name in model.personal.start}
-        kept.append(OwnNorms(stack.clients, private.save(model.personal.section, stack.clients, arrays)))
-    return kept
+        measured = {**weights, **measure_batchnorm(model.network, weights, context, rows, training, streams)}
+        arrays = {name: measured[name][: len(stack.clients)].cpu().numpy() for name in model.personal.start}
+        messages.append(OwnNorms(stack.clients, private.save(model.personal.section, stack.clients, arrays)))
+    return messages
 
 
 @step
 def common_batchnorm_statistics(
-    cohort: Cohort,
-    model: Model,
-    training: Training,
-    private: ClientStore,
-    seed: int,
-    round: int,
-    device: str = "cpu",
+    cohort: Cohort, model: Model, training: Training, private: ClientStore, seed: int, round: int, device: str = "cpu"
 ) -> list[CommonNorms]:
-    """The statistics of the common validation rows, which are the same whoever of the clients reads them.
+    """Measure statistics on the common validation rows, which are the same for all clients; one record per stack.
 
-    ValueError where validation rows are clients' own: they would leave as statistics.
+    ValueError if validation rows belong to clients, because their statistics would leave.
     """
     if not cohort.silos.common("validation"):
         raise ValueError(
             "common_batchnorm_statistics: validation rows are clients' own, and statistics of them would leave"
         )
-    told = []
+    messages = []
     for stack in cohort.stacks:
         weights, context = load_weights(model, stack, private, device)
         rows = load_rows(cohort.silos, stack, "validation", device)
         streams = server_stream(seed, round, "common_norms").to(device).expand(stack.size)
-        found = measure_batchnorm(model.network, weights, context, rows, training, streams)
-        places = slice(len(stack.clients))
-        told.append(CommonNorms(stack.clients, {name: t[places].cpu() for name, t in found.items()}))
-    return told
+        statistics = measure_batchnorm(model.network, weights, context, rows, training, streams)
+        slots = slice(len(stack.clients))
+        messages.append(CommonNorms(stack.clients, {name: t[slots].cpu() for name, t in statistics.items()}))
+    return messages

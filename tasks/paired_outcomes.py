@@ -1,44 +1,48 @@
-"""Compare two runs row by row at the clients; only sums leave them. Count correct rows by class, also at training priors."""
+"""Compare two runs row by row at the clients, and count correct rows by class or at training priors; only sums leave."""
 
 import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from models.metrics.paired_difference import Stratum
 from models.metrics.task_metrics import TASK_METRICS, prior_shift_accuracy
 from silos.client_store import ClientStore
-from silos.cohort import Cohort, Silos, open_common, open_stack
+from silos.cohort import Cohort, Silos, Stack, open_common, open_stack
 from tasks.evaluate import OUTCOMES
 from tasks.execution.load_client_data import has_enough_rows, load_rows
 from tasks.execution.task_types import step
 from tasks.messages.score_messages import ClassCounts, CommonSums, PairedSums, PriorShiftScores
 
-Kept = tuple[ClientStore, dict[str, str]]
-"""Where a run's clients keep their outcomes, and each client's hash."""
+Outcomes = tuple[ClientStore, dict[str, str]]
+"""The store in which a run's clients keep their outcomes, and each client's hash."""
 
 
 @step
 def pair_outcomes(
-    cohort: Cohort, first: Sequence[Kept], second: Sequence[Kept], classes: Sequence[str] | None = None
+    cohort: Cohort, first: Sequence[Outcomes], second: Sequence[Outcomes], classes: Sequence[str] | None = None
 ) -> list[PairedSums]:
-    """One record a stack: first minus second, both lists by seed and over the same rows, or over those of some classes."""
+    """Sum the differences of two runs' outcomes, first minus second; one record per stack.
+
+    Both lists are by seed and have the same rows. `classes` restricts the rows to some classes.
+    """
     silos, messages = cohort.silos, []
-    codes = [silos.manifest.classes.index(each) for each in classes or ()]
+    codes = [silos.manifest.classes.index(name) for name in classes or ()]
     for stack in cohort.stacks:
-        strata, opened = {}, None if classes is None else open_stack(silos, stack, "test")
-        for at, (client, rows) in enumerate(silos.select(stack.clients).rows("test").items()):
-            counted = np.ones(rows, bool) if opened is None else np.isin(opened.y[at, :rows], codes)
-            if counted.any():
-                strata[client] = Stratum.of(_difference(silos, first, second, client, rows)[:, counted])
+        strata, rows_of_stack = {}, None if classes is None else open_stack(silos, stack, "test")
+        for i, (client, rows) in enumerate(silos.select(stack.clients).rows("test").items()):
+            included = np.ones(rows, bool) if rows_of_stack is None else np.isin(rows_of_stack.y[i, :rows], codes)
+            if included.any():
+                strata[client] = Stratum.of(_difference(silos, first, second, client, rows)[:, included])
         messages.append(_message(strata, len(first)))
     return messages
 
 
 @step
-def pair_common_rows(cohort: Cohort, first: Sequence[Kept], second: Sequence[Kept]) -> list[CommonSums]:
-    """One record a stack: first minus second on the test rows that nobody owns, added over the stack's clients."""
+def pair_common_rows(cohort: Cohort, first: Sequence[Outcomes], second: Sequence[Outcomes]) -> list[CommonSums]:
+    """Sum the differences, first minus second, on the common test rows over the stack's clients; one record per stack."""
     silos, messages = cohort.silos, []
     rows = silos.common("test")
     for stack in cohort.stacks:
@@ -60,58 +64,73 @@ def _message(strata: dict[str, Stratum], seeds: int) -> PairedSums:
     )
 
 
-def _difference(silos: Silos, first: Sequence[Kept], second: Sequence[Kept], client: str, rows: int) -> np.ndarray:
-    """(seeds, rows); NaN where both methods' squared errors are infinite."""
+def _difference(
+    silos: Silos, first: Sequence[Outcomes], second: Sequence[Outcomes], client: str, rows: int
+) -> np.ndarray:
+    """Return the differences (seeds, rows); NaN if both squared errors are infinite."""
     name = TASK_METRICS[silos.manifest.task].outcome
     with np.errstate(invalid="ignore"):
         return _outcomes(first, name, client, rows) - _outcomes(second, name, client, rows)
 
 
-def _outcomes(runs: Sequence[Kept], name: str, client: str, rows: int) -> np.ndarray:
-    """(seeds, rows): 1 where that seed's model was right, or its squared error."""
+def _outcomes(runs: Sequence[Outcomes], name: str, client: str, rows: int) -> np.ndarray:
+    """Return the outcomes (seeds, rows): 1 if that seed's model is correct, or its squared error."""
     outcomes = [store.load(OUTCOMES, refs, client)[name][:rows] for store, refs in runs]
     return np.stack(outcomes).astype(float)
 
 
 @step
-def score_by_class(cohort: Cohort, kept: Kept) -> list[ClassCounts]:
-    """One record a stack: of its clients' test rows, from the outcomes of a run that they keep; classification.
+def score_by_class(cohort: Cohort, kept: Outcomes) -> list[ClassCounts]:
+    """Count test rows and correct ones of each class, from stored outcomes of a classification; one record per stack.
 
-    A client of fewer different test rows than LEAST_ROWS is not counted. Common rows count once for every client.
+    A client with fewer different test rows than LEAST_ROWS is left out. Common rows count once for every client.
     """
     name, classes = TASK_METRICS["classification"].outcome, len(cohort.silos.manifest.classes)
     store, refs = kept
     messages = []
     for stack in cohort.stacks:
-        opened = load_rows(cohort.silos, stack, "test", "cpu")
-        speaks = has_enough_rows(opened).tolist()
-        rows, right = np.zeros(classes, np.int64), np.zeros(classes, np.int64)
-        for at, client in enumerate(stack.clients):
-            if speaks[at]:
-                labels = opened.y[at, : opened.counts[at]].numpy()
+        stack_rows = load_rows(cohort.silos, stack, "test", "cpu")
+        reports = has_enough_rows(stack_rows).tolist()
+        rows, correct = np.zeros(classes, np.int64), np.zeros(classes, np.int64)
+        for i, client in enumerate(stack.clients):
+            if reports[i]:
+                labels = stack_rows.y[i, : stack_rows.counts[i]].numpy()
                 outcome = store.load(OUTCOMES, refs, client)[name][: len(labels)].astype(bool)
                 rows += np.bincount(labels, minlength=classes)
-                right += np.bincount(labels[outcome], minlength=classes)
-        messages.append(ClassCounts(stack.clients, torch.from_numpy(rows), torch.from_numpy(right)))
+                correct += np.bincount(labels[outcome], minlength=classes)
+        messages.append(ClassCounts(stack.clients, torch.from_numpy(rows), torch.from_numpy(correct)))
     return messages
 
 
 @step
-def score_prior_shift(cohort: Cohort, kept: Kept) -> list[PriorShiftScores]:
-    """One record a stack, from the outcomes of a run that clients keep; classification.
+def score_prior_shift(cohort: Cohort, kept: Outcomes) -> list[PriorShiftScores]:
+    """Compute each client's accuracy at its training priors on the common test rows; one record per stack.
 
-    With what each client is right on, one run tells of both tests: on all rows, and on rows of the client's law.
-    A client of fewer different training rows than LEAST_ROWS answers NaN.
+    It reads the outcomes that a classification's clients store, so one run gives both this score and that on all rows.
+    A client with fewer different training rows than LEAST_ROWS reports NaN.
     """
-    name, classes = TASK_METRICS["classification"].outcome, len(cohort.silos.manifest.classes)
+    name = TASK_METRICS["classification"].outcome
     store, refs = kept
     labels, messages = open_common(cohort.silos, "test")[1], []
     for stack in cohort.stacks:
-        train, accuracy = load_rows(cohort.silos, stack, "train", "cpu"), []
-        speaks = has_enough_rows(train).tolist()
-        for at, client in enumerate(stack.clients):
-            right = store.load(OUTCOMES, refs, client)[name][: len(labels)].astype(bool)
-            own = train.y[at, : train.counts[at]].numpy()
-            accuracy.append(prior_shift_accuracy(right, labels, own, classes) if speaks[at] else math.nan)
-        messages.append(PriorShiftScores(stack.clients, torch.tensor(accuracy, dtype=torch.float64)))
+        outcomes = [store.load(OUTCOMES, refs, client)[name][: len(labels)].astype(bool) for client in stack.clients]
+        messages.append(PriorShiftScores(stack.clients, prior_shift_accuracies(cohort.silos, stack, outcomes, labels)))
     return messages
+
+
+def prior_shift_accuracies(silos: Silos, stack: Stack, correct: Sequence[np.ndarray], labels: np.ndarray) -> Tensor:
+    """Compute each client's accuracy at its training priors from its correct rows; NaN if it has too few training rows.
+
+    Args:
+        silos: The data of the stack's clients.
+        stack: The clients, (clients,).
+        correct: For each client, whether its model is correct on each row (rows,).
+        labels: The labels of these rows, (rows,).
+    """
+    train, classes = load_rows(silos, stack, "train", "cpu"), len(silos.manifest.classes)
+    reports = has_enough_rows(train).tolist()
+    accuracy = [
+        prior_shift_accuracy(rows, labels, train.y[i, : train.counts[i]].numpy(), classes) if reports[i] else math.nan
+        for i, rows in enumerate(correct)
+    ]
+    return torch.tensor(accuracy, dtype=torch.float64)

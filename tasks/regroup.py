@@ -1,6 +1,5 @@
-"""Each client of a cohort answers the evidence by which clients are grouped."""
+"""Report the evidence by which clients are clustered."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,19 +9,19 @@ from torch import Tensor
 
 from models.client_model import Model
 from models.clustering import best_fit
-from models.metrics.task_metrics import prior_shift_accuracy
 from models.training.engine import Training, broadcast_weights, per_example_metrics
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack, open_common
-from tasks.execution.load_client_data import has_enough_rows, load_rows, load_weights
+from tasks.execution.load_client_data import load_rows, load_weights
 from tasks.execution.task_types import step
 from tasks.messages.clustering_messages import ClusterChoice, CorrectnessBits, PriorShiftAccuracy
 from tasks.messages.message_policy import Message
+from tasks.paired_outcomes import prior_shift_accuracies
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A stack of the cohort's clients, and what they are asked about."""
+class EvidenceQuery:
+    """A stack of the cohort's clients, and the model that evidence is computed for."""
 
     cohort: Cohort
     stack: Stack
@@ -32,74 +31,64 @@ class Asked:
     device: str
 
 
-Evidence = Callable[[Asked], Message]
-"""What the clients of a stack answer; a page may bring one of its own."""
+Evidence = Callable[[EvidenceQuery], Message]
+"""Computes the message of a stack's clients; methods may bring their own."""
 
 
-def report_cluster_fit(asked: Asked) -> ClusterChoice:
-    """A row of a table of fit, of which only the best leaves: the model with the smallest mean loss over training rows.
+def report_cluster_fit(query: EvidenceQuery) -> ClusterChoice:
+    """Report, of every set of models offered, the one with the smallest mean loss over the client's training rows.
 
-    model.shared: (sets, models, ...), the offered weights; in every set the first of equals is taken. A model whose loss is
-    no number is the last choice; a client without rows takes the first.
+    model.shared holds the offered weights (sets, models, ...). Of equal losses the first model is chosen. A model whose
+    loss is not finite is chosen last; a client without rows chooses the first. Only the best loss is sent.
     """
-    model, stack, device = asked.model, asked.stack, asked.device
+    model, stack, device = query.model, query.stack, query.device
     offered = next(iter(model.shared.values())).shape[:2]
-    rows = load_rows(asked.cohort.silos, stack, "train", device)
-    _, context = load_weights(replace(model, shared={}), stack, asked.private, device)
+    rows = load_rows(query.cohort.silos, stack, "train", device)
+    _, context = load_weights(replace(model, shared={}), stack, query.private, device)
     loss = np.zeros((len(stack.clients), *offered))
-    for place in np.ndindex(*offered):
-        weights = broadcast_weights({n: w[place].to(device) for n, w in model.shared.items()}, stack.size)
+    for index in np.ndindex(*offered):
+        weights = broadcast_weights({n: w[index].to(device) for n, w in model.shared.items()}, stack.size)
         per_row = per_example_metrics(
-            model.network, weights, context, rows, asked.training.objective, asked.training.engine, shared=not context
+            model.network, weights, context, rows, query.training.objective, query.training.engine, shared=not context
         )["loss"]
         mean = (per_row.double().sum(1) / rows.counts.clamp_min(1)).cpu().numpy()
-        loss[(slice(None), *place)] = mean[: len(stack.clients)]
-    choice, least = best_fit(loss)
+        loss[(slice(None), *index)] = mean[: len(stack.clients)]
+    choice, smallest = best_fit(loss)
     counts = rows.counts[: len(stack.clients)].cpu()
-    return ClusterChoice(stack.clients, counts, torch.from_numpy(choice), torch.from_numpy(least))
+    return ClusterChoice(stack.clients, counts, torch.from_numpy(choice), torch.from_numpy(smallest))
 
 
-def report_correctness(asked: Asked) -> CorrectnessBits:
-    """On which common validation rows each client's own model is right (selection vectors of Liu, Lee and Julien).
+def report_correctness(query: EvidenceQuery) -> CorrectnessBits:
+    """Report on which common validation rows each client's own model is correct (selection vectors of Liu, Lee and Julien).
 
-    ValueError where validation rows are clients' own: bits of those would tell of them.
+    ValueError if validation rows belong to clients, because the bits would reveal information about them.
     """
-    measured = _on_common_rows(asked)
-    right = measured["correct"] & torch.isfinite(measured["loss"]).all(1)[:, None]
-    return CorrectnessBits(asked.stack.clients, torch.from_numpy(np.packbits(right.numpy(), axis=1)))
+    metrics = _on_common_rows(query)
+    correct = metrics["correct"] & torch.isfinite(metrics["loss"]).all(1)[:, None]
+    return CorrectnessBits(query.stack.clients, torch.from_numpy(np.packbits(correct.numpy(), axis=1)))
 
 
-def prior_shift_fit(asked: Asked, places: Sequence[int]) -> PriorShiftAccuracy:
-    """How right the model is on those common validation rows, classes counted as each client trains on them.
+def prior_shift_fit(query: EvidenceQuery, places: Sequence[int]) -> PriorShiftAccuracy:
+    """Report the model's accuracy on some common validation rows, with classes weighted as in each client's training rows.
 
-    Of many models that tells a client's label shares; one of fewer different training rows than LEAST_ROWS answers NaN.
-    ValueError where validation rows are clients' own.
+    With many models, these accuracies reveal a client's label shares. A client with fewer different training rows than
+    LEAST_ROWS reports NaN. ValueError if validation rows belong to clients.
     """
-    measured = _on_common_rows(asked)
-    labels = open_common(asked.cohort.silos, "validation")[1][places]
-    classes, train = (
-        len(asked.cohort.silos.manifest.classes),
-        load_rows(asked.cohort.silos, asked.stack, "train", "cpu"),
-    )
-    speaks = has_enough_rows(train).tolist()
-    accuracy = [
-        prior_shift_accuracy(right[places].numpy(), labels, train.y[at, : train.counts[at]].numpy(), classes)
-        if speaks[at]
-        else math.nan
-        for at, right in enumerate(measured["correct"])
-    ]
-    return PriorShiftAccuracy(asked.stack.clients, torch.tensor(accuracy, dtype=torch.float64))
+    metrics, silos = _on_common_rows(query), query.cohort.silos
+    labels = open_common(silos, "validation")[1][places]
+    correct = [client[places].numpy() for client in metrics["correct"]]
+    return PriorShiftAccuracy(query.stack.clients, prior_shift_accuracies(silos, query.stack, correct, labels))
 
 
-def _on_common_rows(asked: Asked) -> dict[str, Tensor]:
-    """Measures of each client's model on the common validation rows, (clients, rows); ValueError if there are none."""
-    if not asked.cohort.silos.common("validation"):
+def _on_common_rows(query: EvidenceQuery) -> dict[str, Tensor]:
+    """Return metrics (clients, rows) of each client's model on the common validation rows; ValueError if there are none."""
+    if not query.cohort.silos.common("validation"):
         raise ValueError("validation rows are clients' own, and what is right on them would leave")
-    model, training = asked.model, asked.training
-    weights, context = load_weights(model, asked.stack, asked.private, asked.device)
-    rows = load_rows(asked.cohort.silos, asked.stack, "validation", asked.device)
-    measured = per_example_metrics(model.network, weights, context, rows, training.objective, training.engine)
-    return {name: values[: len(asked.stack.clients)].cpu() for name, values in measured.items()}
+    model, training = query.model, query.training
+    weights, context = load_weights(model, query.stack, query.private, query.device)
+    rows = load_rows(query.cohort.silos, query.stack, "validation", query.device)
+    metrics = per_example_metrics(model.network, weights, context, rows, training.objective, training.engine)
+    return {name: values[: len(query.stack.clients)].cpu() for name, values in metrics.items()}
 
 
 @step
@@ -111,5 +100,5 @@ def regroup(
     evidence: Evidence = report_cluster_fit,
     device: str = "cpu",
 ) -> list[Message]:
-    """The evidence, one record a stack."""
-    return [evidence(Asked(cohort, stack, model, training, private, device)) for stack in cohort.stacks]
+    """Report the evidence, one record per stack."""
+    return [evidence(EvidenceQuery(cohort, stack, model, training, private, device)) for stack in cohort.stacks]

@@ -1,4 +1,4 @@
-"""Each client of a cohort says how unsure the model is of its rows."""
+"""Report how uncertain the model is about each client's rows."""
 
 import torch
 from torch import Tensor
@@ -28,25 +28,29 @@ def uncertainty_check(
     refuse: bool = True,
     device: str = "cpu",
 ) -> list[UncertaintyScores]:
-    """One record a stack: numbers of each client, of `passes` with dropout on (0: one without); none of a row leaves.
+    """Report uncertainty scores of each client, and none of a single row; one record per stack.
 
-    Of a deep ensemble they are of all members' passes together, and of words the mean over members. Nothing is trained,
-    running statistics included. With `refuse` DivergedError names a client to whom the model gives no finite numbers; else
-    they are NaN.
+    Nothing is trained, and running statistics are unchanged. A deep ensemble is scored over all members' passes
+    together; code usage is the mean over members.
+
+    Args:
+        passes: Forward passes with dropout on; 0 makes one pass without dropout.
+        refuse: Whether predictions that are not finite raise a DivergedError that names the client; else scores are
+            NaN.
     """
     messages = []
     for stack, rows, weights, context in load_stacks(cohort, model, private, split, device):
         streams = load_streams(stack, seed, round, "uncertainty_check", device)
-        values = _doubts(model, weights, context, rows, streams if passes else None, passes, training)
-        numbers = {name: value[: len(stack.clients)].cpu() for name, value in values.items()}
+        values = _scores(model, weights, context, rows, streams if passes else None, passes, training)
+        scores = {name: value[: len(stack.clients)].cpu() for name, value in values.items()}
         counts = rows.counts[: len(stack.clients)].cpu()
         if refuse:
-            _refuse_nonsense(stack.clients, counts, numbers["entropy"], cohort.silos.folder)
-        messages.append(UncertaintyScores(stack.clients, split, counts, numbers))
+            _check_finite(stack.clients, counts, scores["entropy"], cohort.silos.folder)
+        messages.append(UncertaintyScores(stack.clients, split, counts, scores))
     return messages
 
 
-def _doubts(
+def _scores(
     model: Model,
     weights: dict[str, Tensor],
     context: dict[str, Tensor],
@@ -56,18 +60,19 @@ def _doubts(
     training: Training,
 ) -> dict[str, Tensor]:
     prediction = predictive(model.network, weights, context, rows.x, streams, passes, training.engine)
-    numbers = doubts(prediction, rows.y, rows.counts)
-    each = [one for one in model.network.single_networks if one.network.coded]
-    words = [
-        code_usage(one.network, one.of(weights), one.of(context), rows.x, rows.counts, training.engine) for one in each
+    scores = doubts(prediction, rows.y, rows.counts)
+    coded = [member for member in model.network.single_networks if member.network.coded]
+    usage = [
+        code_usage(member.network, member.of(weights), member.of(context), rows.x, rows.counts, training.engine)
+        for member in coded
     ]
-    return numbers | {
-        name: torch.stack([answer[name] for answer in words]).mean(0) for name in (words[0] if words else ())
+    return scores | {
+        name: torch.stack([codes[name] for codes in usage]).mean(0) for name in (usage[0] if usage else ())
     }
 
 
-def _refuse_nonsense(clients: tuple[str, ...], counts: Tensor, entropy: Tensor, folder: str) -> None:
-    """A diverged client would count as certain, since no number is above a limit of NaN."""
+def _check_finite(clients: tuple[str, ...], counts: Tensor, entropy: Tensor, folder: str) -> None:
+    """Raise DivergedError for a diverged client, which would count as certain because no score exceeds a limit of NaN."""
     for client, rows, value in zip(clients, counts.tolist(), entropy.tolist(), strict=True):
         if rows and value != value:
             raise DivergedError(

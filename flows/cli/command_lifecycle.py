@@ -16,7 +16,7 @@ from flows.servers.prefect_server import PrefectServer
 from flows.servers.prefect_settings import quiet_prefect
 from silos.errors import UserError, shown
 from silos.io.proxies import keep_loopback_direct
-from tasks.tracking.error_messages import masked
+from tasks.tracking.error_messages import mask_passwords
 from tasks.tracking.json_io import unwritable
 
 if TYPE_CHECKING:  # a command that prints JSON imports no rich
@@ -183,7 +183,7 @@ class CommandLifecycle(progress.ProgressSink):
             return
         from rich.text import Text
 
-        for line in masked(message).split("\n"):
+        for line in mask_passwords(message).split("\n"):
             self._errors.print(Text("error:", "bold red"), _without_middle(line), soft_wrap=True)
         raise SystemExit(USER_MISTAKE)
 

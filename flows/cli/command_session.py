@@ -121,9 +121,9 @@ class Session:
             failed: End the command with exit code 1.
         """
         if self._json:
-            from tasks.tracking.json_io import finite
+            from tasks.tracking.json_io import replace_nonfinite
 
-            sys.stdout.write(json_format.dumps(finite(result)) + "\n")
+            sys.stdout.write(json_format.dumps(replace_nonfinite(result)) + "\n")
         else:
             render(result, self._lifecycle.output)
         if failed:

@@ -135,7 +135,7 @@ def query_clients(
 def answered(runner: Runner, task: ClientStep, silos: Silos, **options: Any) -> tuple[list[Message], Mapping[str, str]]:
     """What every client answers to a step, and why those that may not did not."""
     calls = cohort_calls(silos, _STACK, runner.workers, **options)
-    heard: list[Message] = [message for cohort in runner.each(task, calls) for message in cohort]
+    heard: list[Message] = [message for cohort in runner.map_cohorts(task, calls) for message in cohort]
     silent = {client: why for m in heard if isinstance(m, Refusal) for client, why in m.why.items()}
     return [m for m in heard if not isinstance(m, Refusal)], silent
 

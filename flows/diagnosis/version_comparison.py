@@ -131,7 +131,7 @@ def compare_with_version(project: Project, runner: Runner, revision: str) -> tup
     if len(silent) == len(both):
         raise UserError(no_reports(silent))
     readings = Readings(**params.paper.model_dump(), grid="federation")
-    found: ComparedVersions = runner.once(
+    found: ComparedVersions = runner.run_on_server(
         compare_versions, old.messages, new.messages, asked, params.verdict, readings, progress.current().say
     )
     return found, version_report_text(

@@ -35,7 +35,7 @@ from tasks.evaluate import evaluate, evaluate_constant
 from tasks.execution.round_cost import RoundCost
 from tasks.execution.task_runner import PlainRunner, cohort_calls
 from tasks.messages.score_messages import Scores
-from tasks.paired_outcomes import Kept
+from tasks.paired_outcomes import Outcomes
 from tasks.tracking.json_io import write_json
 from tasks.tracking.result_tables import by_client
 from tasks.uncertainty_check import uncertainty_check
@@ -140,7 +140,7 @@ class Baseline:
     """What always gives the same answer, with its metrics; `outcomes` of a row are there while `scored_baseline` is open."""
 
     silos: Silos
-    outcomes: Kept
+    outcomes: Outcomes
     about: dict[str, Any]
 
 
@@ -176,7 +176,7 @@ def _scored(silos: Silos) -> Iterator[Baseline | None]:
     with TemporaryDirectory(prefix="siloflow-") as folder:
         store, answer = ClientStore(folder), constant_answer(silos)
         calls = cohort_calls(silos, _STACK, 1, answer, private=store)
-        answers = PlainRunner().each(evaluate_constant, calls)
+        answers = PlainRunner().map_cohorts(evaluate_constant, calls)
         scores: list[Scores] = [message for cohort in answers for message in cohort]
         rows = [row for row in by_client(scores, quantity).values() if row["test/rows"]]
         if not rows:
@@ -189,7 +189,7 @@ def _scored(silos: Silos) -> Iterator[Baseline | None]:
 
 
 def against_baseline(
-    project: Project, found: Baseline, runs: Mapping[str, Sequence[Kept]], tuned: bool
+    project: Project, found: Baseline, runs: Mapping[str, Sequence[Outcomes]], tuned: bool
 ) -> dict[str, Any]:
     """Compare each method with the baseline, on all of its seeds; `sentence` says so if no method is better."""
     name, quantity = found.about["name"], project.quantity

@@ -22,7 +22,7 @@ from tasks.execution.task_runner import PlainRunner, Runner
 from tasks.feature_moments import combine_moments, report_moments
 from tasks.messages.message_policy import LEAST_ROWS
 from tasks.messages.statistics_messages import ScaleMoments
-from tasks.tracking.json_io import ANEW, read_json, write_json
+from tasks.tracking.json_io import RESTORE_ADVICE, read_json, write_json
 
 _NUMBER_BYTES = 8
 
@@ -65,7 +65,7 @@ def load_standardizer(project: Project) -> FittedStandardization:
     held = sorted(project.runs.glob("*/*/scaling.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
     for folder in (RunFolder(path.parent) for path in held):
         with suppress(UserError):  # of a damaged file; another run's may be whole
-            of_run = read_json(folder.path / "run.json", ANEW, ("data_version", "params"))
+            of_run = read_json(folder.path / "run.json", RESTORE_ADVICE, ("data_version", "params"))
             swept = experiment(project, folder.path.parent.name)["kind"] not in ("run", "compare")
             known = _kept(folder)
             if not (known and of_run and swept == project.derived):
@@ -115,12 +115,12 @@ def scaled_as(project: Project, folder: RunFolder) -> Project:
     """The project whose rows are opened as the run's were; UserError where its agreement is missing."""
     known = _kept(folder)
     if known is None and {project.params.model.inputs, project.params.model.targets} != {"none"}:
-        raise UserError(f"{folder.scaling} is missing; {ANEW}.")
+        raise UserError(f"{folder.scaling} is missing; {RESTORE_ADVICE}.")
     return project if known is None else replace(project, scaling=known.scaling)
 
 
 def _kept(folder: RunFolder) -> FittedStandardization | None:
-    held = read_json(folder.scaling, ANEW, ("inputs", "targets", "bytes"))
+    held = read_json(folder.scaling, RESTORE_ADVICE, ("inputs", "targets", "bytes"))
     if held is None:
         return None
     try:
@@ -129,7 +129,7 @@ def _kept(folder: RunFolder) -> FittedStandardization | None:
             Standardization.from_json(held), up, down, tuple(held.get("notes", ()))
         )  # runs of earlier versions have none
     except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{folder.scaling} is damaged ({error!r}); {ANEW}.") from None
+        raise UserError(f"{folder.scaling} is damaged ({error!r}); {RESTORE_ADVICE}.") from None
 
 
 def _notes(told: Sequence[ScaleMoments]) -> tuple[Note, ...]:

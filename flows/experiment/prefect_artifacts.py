@@ -10,7 +10,7 @@ from prefect.logging.handlers import APILogHandler
 from prefect.runtime import flow_run
 from prefect.utilities.urls import url_for
 
-from flows.servers.prefect_failure import tolerated
+from flows.servers.prefect_failure import ignore_prefect_failure
 from tasks.tracking.metric_names import as_markdown
 
 _log = logging.getLogger("siloflow")  # none of Prefect's, which is told of every task
@@ -33,7 +33,7 @@ so_far = Logged()
 def name_flow_run(name: str) -> str:
     """Gives the flow run this name, which says what it does, and answers it."""
     if flow_run.id:
-        with tolerated(), get_client(sync_client=True) as client:
+        with ignore_prefect_failure(), get_client(sync_client=True) as client:
             client.update_flow_run(flow_run.id, name=name)
     return name
 
@@ -64,5 +64,5 @@ def sentence(name: str | None = None) -> str:
 def shown(key: str, markdown: str) -> None:
     """Text on the flow run's page; key: lower-case letters and dashes, the same for all such texts."""
     if flow_run.id:
-        with tolerated():
+        with ignore_prefect_failure():
             create_markdown_artifact(markdown, key=key)

@@ -34,7 +34,7 @@ from silos.storage.partition_store import write
 from silos.versioning import dvc_files, history
 from silos.versioning.data_swap import recover
 from silos.versioning.hashing import code_digest, file_hashes, listing_digest
-from tasks.tracking.json_io import ANEW, read_json, write_json
+from tasks.tracking.json_io import RESTORE_ADVICE, read_json, write_json
 
 if TYPE_CHECKING:
     from flows.methods.context import TrainingSetup
@@ -372,9 +372,9 @@ def newest_experiment(project: Project, kind: str, inside: str = "") -> str | No
 def experiment(project: Project, name: str) -> dict[str, Any]:
     """What `new_experiment` wrote."""
     path = project.runs / name / "experiment.json"
-    about: dict[str, Any] | None = read_json(path, ANEW, ("kind", "name"))
+    about: dict[str, Any] | None = read_json(path, RESTORE_ADVICE, ("kind", "name"))
     if about is None:
-        raise UserError(f"{path} is missing; {ANEW}.")
+        raise UserError(f"{path} is missing; {RESTORE_ADVICE}.")
     return about
 
 

@@ -13,7 +13,7 @@ from flows.methods.context import TrainingSetup
 from models.training.execution_plan import even_stack_size
 from silos.errors import UserError
 from silos.param_types import plain
-from tasks.tracking.error_messages import masked
+from tasks.tracking.error_messages import mask_passwords
 
 
 def fingerprint_of(project: Project, setup: TrainingSetup, method: Method, method_name: str) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def unused_name(project: Project, name: str) -> str:
 
     if experiment_id(project.tracking, name):
         raise UserError(
-            f"MLflow at {masked(project.tracking)} has an experiment {name} already, perhaps a deleted one; "
+            f"MLflow at {mask_passwords(project.tracking)} has an experiment {name} already, perhaps a deleted one; "
             "choose another --name."
         )
     return name

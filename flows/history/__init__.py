@@ -1,1 +1,1 @@
-"""What earlier commands left in a project's folder: found by name, listed, held beside each other, thrown away."""
+"""Find, list, compare and clean what earlier commands left in a project's folder."""

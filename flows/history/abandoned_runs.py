@@ -1,7 +1,8 @@
-"""Closes what a process that is gone left open in Prefect and MLflow.
+"""Close in Prefect and MLflow the runs of processes that are gone.
 
-A process that works on a flow run holds a file of the run's id in `runs/open/`. The kernel takes the lock from a process,
-however it ends: an unlocked file belongs to a process that was killed, or was stopped before Prefect recorded the end.
+A process that works on a flow run locks a file named by the run's id in `runs/open/`. The kernel releases the lock
+however the process ends. An unlocked file belongs to a process that was killed, or was stopped before Prefect recorded
+the end.
 """
 
 import os
@@ -15,18 +16,7 @@ from uuid import UUID
 
 from httpx import HTTPError
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import (
-    DeploymentFilter,
-    DeploymentFilterId,
-    FlowRunFilter,
-    FlowRunFilterId,
-    FlowRunFilterParentFlowRunId,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-    TaskRunFilter,
-    TaskRunFilterState,
-    TaskRunFilterStateType,
-)
+from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter, TaskRunFilter
 from prefect.client.schemas.objects import TERMINAL_STATES, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
@@ -38,40 +28,39 @@ from tasks.tracking.json_io import read_json
 
 OPEN = Path("runs") / "open"
 SCHEDULE = OPEN / "schedule"
-"""Held by `siloflow schedule` while its deployment exists."""
+"""The file that `siloflow schedule` locks while its deployment exists."""
 
 _NOT_OVER: list[Any] = [kind for kind in StateType if kind not in TERMINAL_STATES]
 _BEGUN: list[Any] = [kind for kind in _NOT_OVER if kind != StateType.SCHEDULED]
 _MESSAGE = "The process that worked on this run is gone."
-_PAGE = 200  # runs, the most that Prefect answers at once
+_PAGE = 200  # runs, the most that Prefect returns at once
 
 
 def close_abandoned(root: Path) -> None:
-    """Close the runs of processes that are gone, and tell the user which: Crashed in Prefect, KILLED in MLflow.
+    """Close the runs of processes that are gone, and report them: Crashed in Prefect, KILLED in MLflow.
 
-    What Prefect or MLflow does not answer to is left for the next command.
+    If Prefect or MLflow does not answer, the rest is left for the next command.
     """
-    left = _left(root)
-    if not left:
+    abandoned = _abandoned_files(root)
+    if not abandoned:
         return
     try:
         closed = close_in_prefect(root)
     except (HTTPError, ObjectNotFound):
         return
-    killed, whole = _killed(root)
-    for path in left if whole else []:
+    killed, is_complete = _mark_killed(root)
+    for path in abandoned if is_complete else []:
         path.unlink(missing_ok=True)
     if closed or killed:
-        named = [
-            f"{', '.join(map(repr, names))} in {of}" for names, of in ((closed, "Prefect"), (killed, "MLflow")) if names
-        ]
-        progress.current().say(f"closed what a stopped command had left running: {'; '.join(named)}")
+        lists = ((closed, "Prefect"), (killed, "MLflow"))
+        parts = [f"{', '.join(map(repr, names))} in {where}" for names, where in lists if names]
+        progress.current().say(f"closed what a stopped command had left running: {'; '.join(parts)}")
 
 
 def close_in_prefect(root: Path) -> list[str]:
     """Close the flow runs and task runs of processes that are gone; return the names of the flow runs."""
     closed = []
-    for path in _left(root):
+    for path in _abandoned_files(root):
         if path == root / SCHEDULE:
             closed += delete_deployment(root)
         else:
@@ -80,17 +69,17 @@ def close_in_prefect(root: Path) -> list[str]:
     return closed
 
 
-def _left(root: Path) -> list[Path]:
-    """Return the unlocked files. A copied file is removed: its run may still work in the original folder."""
-    ours = [path for path in sorted((root / OPEN).glob("[!.]*")) if path == root / SCHEDULE or _is_id(path.name)]
-    left = [path for path in ours if not is_locked(path)]
-    for path in filter(is_copy, left):
+def _abandoned_files(root: Path) -> list[Path]:
+    """Return the unlocked files; remove a copied file, because its run may still work in the original folder."""
+    files = [path for path in sorted((root / OPEN).glob("[!.]*")) if path == root / SCHEDULE or _is_id(path.name)]
+    unlocked = [path for path in files if not is_locked(path)]
+    for path in filter(is_copy, unlocked):
         path.unlink(missing_ok=True)
-    return [path for path in left if path.exists()]
+    return [path for path in unlocked if path.exists()]
 
 
 def _is_id(name: str) -> bool:
-    """Return whether the name is the id of a flow run; another file in the folder is a user's."""
+    """Return whether the name is the id of a flow run; other files in the folder belong to the user."""
     try:
         UUID(name)
     except ValueError:
@@ -99,37 +88,37 @@ def _is_id(name: str) -> bool:
 
 
 def deployment_name(root: Path) -> str:
-    """Return the name of the schedule's deployment: another one for each project, since several may share a server."""
-    place = f"{gethostname()}:{root.resolve()}"
-    return f"siloflow-compare-{sha256(os.fsencode(place)).hexdigest()[:8]}"
+    """Return the name of the schedule's deployment, different for each project because projects may share a server."""
+    project = f"{gethostname()}:{root.resolve()}"
+    return f"siloflow-compare-{sha256(os.fsencode(project)).hexdigest()[:8]}"
 
 
 def delete_deployment(root: Path) -> list[str]:
-    """Delete the deployment of `siloflow schedule` and the runs that it planned; return the names of runs that it closed."""
+    """Delete the deployment of `siloflow schedule` and its planned runs; return the names of the closed runs."""
     with get_client(sync_client=True) as client:
         try:
             deployment = client.read_deployment_by_name(f"compare/{deployment_name(root)}")
         except ObjectNotFound:
             return []
         begun = client.read_flow_runs(
-            deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment.id])),
-            flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_BEGUN))),
+            deployment_filter=DeploymentFilter.model_validate({"id": {"any_": [deployment.id]}}),
+            flow_run_filter=FlowRunFilter.model_validate({"state": {"type": {"any_": _BEGUN}}}),
             limit=_PAGE,
         )
         client.delete_deployment(deployment.id)
-        left = [run.id for run in begun if not is_locked(root / OPEN / str(run.id))]
-        return [name for run in left for name in _closed(client, run)]
+        abandoned = [run.id for run in begun if not is_locked(root / OPEN / str(run.id))]
+        return [name for run in abandoned for name in _closed(client, run)]
 
 
 def _closed(client: Any, flow_run_id: UUID) -> list[str]:
-    """Names of the flow runs that were not over, of this one and its subflows; their task runs are closed, too."""
+    """Close this flow run, its subflows and their task runs; return the names of the flow runs that had not ended."""
     names = []
-    not_over = TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=_NOT_OVER)))
-    for run in _family(client, flow_run_id):
+    not_over = TaskRunFilter.model_validate({"state": {"type": {"any_": _NOT_OVER}}})
+    for run in _with_subflows(client, flow_run_id):
         seen: set[UUID] = set()
         while tasks := [
             task
-            for task in client.read_task_runs(flow_run_filter=_of(run.id), task_run_filter=not_over, limit=_PAGE)
+            for task in client.read_task_runs(flow_run_filter=_by_id(run.id), task_run_filter=not_over, limit=_PAGE)
             if task.id not in seen
         ]:
             for task in tasks:
@@ -141,49 +130,49 @@ def _closed(client: Any, flow_run_id: UUID) -> list[str]:
     return names
 
 
-def _family(client: Any, flow_run_id: UUID) -> Iterator[Any]:
-    """The flow run, if Prefect knows it, and all its subflows; the innermost first."""
-    within = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[flow_run_id]))
+def _with_subflows(client: Any, flow_run_id: UUID) -> Iterator[Any]:
+    """Yield all subflows of the flow run, innermost first, and the flow run itself if Prefect knows it."""
+    within = FlowRunFilter.model_validate({"parent_flow_run_id": {"any_": [flow_run_id]}})
     offset = 0
     while subflows := client.read_flow_runs(flow_run_filter=within, limit=_PAGE, offset=offset):
         offset += len(subflows)
         for run in subflows:
-            yield from _family(client, run.id)
-    yield from client.read_flow_runs(flow_run_filter=_of(flow_run_id))
+            yield from _with_subflows(client, run.id)
+    yield from client.read_flow_runs(flow_run_filter=_by_id(flow_run_id))
 
 
-def _of(flow_run_id: UUID) -> FlowRunFilter:
-    return FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
+def _by_id(flow_run_id: UUID) -> FlowRunFilter:
+    return FlowRunFilter.model_validate({"id": {"any_": [flow_run_id]}})
 
 
-def _killed(root: Path) -> tuple[list[str], bool]:
-    """Return the names of the runs that MLflow had as running without a process, and whether MLflow answered."""
-    from flows.experiment.project import Project  # here: seldom needed, and it imports scipy and MLflow
+def _mark_killed(root: Path) -> tuple[list[str], bool]:
+    """Set the status KILLED for MLflow's runs without a process; return their names, and whether MLflow answered."""
+    from flows.experiment.project import Project  # seldom needed, and it imports scipy and MLflow
     from tasks.tracking.mlflow_logging.connection import mark_killed
 
     try:
         tracking = Project.open_shared(root=root).tracking
-        ours = _ours(root)
-    except UserError:  # the command itself tells the user
+        runs = _runs_by_experiment(root)
+    except UserError:  # reported by the command itself
         return [], False
-    return mark_killed(tracking, ours)
+    return mark_killed(tracking, runs)
 
 
-def _ours(root: Path) -> Mapping[str, Mapping[str, Callable[[], bool]]]:
-    """MLflow's experiments of this project: for each the tags of its runs, and whether a process works on one."""
-    ours: dict[str, dict[str, Callable[[], bool]]] = {}
+def _runs_by_experiment(root: Path) -> Mapping[str, Mapping[str, Callable[[], bool]]]:
+    """Return for each of the project's MLflow experiments the tags of its runs, and whether a process works on one."""
+    by_experiment: dict[str, dict[str, Callable[[], bool]]] = {}
     for path in (root / "runs").glob("*/experiment.json"):
         kind, name = (read_json(path) or {}).get("kind"), path.parent.name
         if kind == "diagnose":
-            ours.setdefault("diagnoses", {})[name] = partial(_works, root, kind)
+            by_experiment.setdefault("diagnoses", {})[name] = partial(_is_active, root, kind)
             continue
-        runs = ours.setdefault("single-runs" if kind == "run" else name, {})
+        runs = by_experiment.setdefault("single-runs" if kind == "run" else name, {})
         if kind == "compare":
-            runs["comparison"] = partial(_works, root, name)
+            runs["comparison"] = partial(_is_active, root, name)
         for file in path.parent.glob("*/run.json"):
             runs[str((read_json(file) or {}).get("tag"))] = partial(is_held, file.parent)
-    return ours
+    return by_experiment
 
 
-def _works(root: Path, name: str) -> bool:
+def _is_active(root: Path, name: str) -> bool:
     return name in workers(root / "runs" / "locks")

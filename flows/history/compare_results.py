@@ -1,4 +1,4 @@
-"""Two finished comparisons beside each other: what the methods of both reached, whether that differs, and why."""
+"""Compare two finished comparisons: the results of the methods in both, whether they differ, and changed params."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -14,14 +14,14 @@ from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from silos.client_store import ClientStore
 from silos.errors import UserError
 from tasks.execution.task_runner import PlainRunner
-from tasks.tracking.json_io import ANEW, read_json
+from tasks.tracking.json_io import RESTORE_ADVICE, read_json
 
 Runs = dict[int, Path]
-"""seed to the folder of a run."""
+"""The folder of a run by its seed."""
 
 
 def compare_results(project: Project, first: str, second: str) -> dict[str, Any]:
-    """As plain JSON; UserError for what is no finished comparison, and for comparisons of two tasks."""
+    """Compare two finished comparisons as plain JSON; UserError if one is not finished, or if their tasks differ."""
     sides = [_comparison(project, name) for name in (first, second)]
     names = [side["experiment"] for side in sides]
     if names[0] == names[1]:
@@ -30,93 +30,94 @@ def compare_results(project: Project, first: str, second: str) -> dict[str, Any]
         raise UserError(
             f"{names[0]} is a {sides[0]['task']} and {names[1]} a {sides[1]['task']}; they share no number."
         )
-    quantity = TASK_METRICS[sides[0]["task"]]
-    of = [{row["method"]: row for row in side["table"]} for side in sides]
-    both = [method for method in of[0] if method in of[1]]
-    runs = {method: [_runs(project, side, method) for side in sides] for method in both}
-    reason = _other_rows(project, sides)
+    metric = TASK_METRICS[sides[0]["task"]]
+    rows = [{row["method"]: row for row in side["table"]} for side in sides]
+    methods = [method for method in rows[0] if method in rows[1]]
+    runs = {method: [_runs_by_seed(project, side, method) for side in sides] for method in methods}
+    reason = _why_not_paired(project, sides)
     return {
         "first": names[0],
         "second": names[1],
         "task": sides[0]["task"],
         "data_versions": [side["data_version"] for side in sides],
-        "table": [{"method": method, "first": of[0][method], "second": of[1][method]} for method in both],
-        "paired": [_paired(project, method, runs[method], reason, quantity) for method in both],
-        "only": [[method for method in one if method not in both] for one in of],
-        "params": _params(runs),
+        "table": [{"method": method, "first": rows[0][method], "second": rows[1][method]} for method in methods],
+        "paired": [_paired_record(project, method, runs[method], reason, metric) for method in methods],
+        "only": [[method for method in side if method not in methods] for side in rows],
+        "params": _changed_params(runs),
     }
 
 
 def _comparison(project: Project, name: str) -> dict[str, Any]:
-    answer, printer = load_result(project, name)
+    result, printer = load_result(project, name)
     if printer != "compare":
         raise UserError(f"{name} is a run; name two comparisons.")
-    return answer
+    return result
 
 
-def _runs(project: Project, side: dict[str, Any], method: str) -> Runs:
+def _runs_by_seed(project: Project, side: dict[str, Any], method: str) -> Runs:
     return {run["seed"]: project.root / run["folder"] for run in side["runs"] if run["method"] == method}
 
 
-def _other_rows(project: Project, sides: list[dict[str, Any]]) -> str | None:
-    """Why rows cannot be paired; None where they can: both are on the version of data/ that is there."""
+def _why_not_paired(project: Project, sides: list[dict[str, Any]]) -> str | None:
+    """Return why rows cannot be paired; None if both comparisons have the current version of data/."""
     versions = [side["data_version"] for side in sides]
-    names = {_known(project.root / run["folder"])["params"]["data"]["name"] for side in sides for run in side["runs"]}
+    folders = [project.root / run["folder"] for side in sides for run in side["runs"]]
+    names = {_run_record(folder)["params"]["data"]["name"] for folder in folders}
     if names - {project.params.data.name}:
         return f"they are of {' and '.join(sorted(names))}, and params.yaml: data.name is {project.params.data.name}"
     if not project.same_rows(*versions):
         return "their data versions differ"
     try:
-        now = project.silos.version
+        current = project.silos.version
     except UserError as error:
         return f"data/ cannot be read: {error}"
-    if not project.same_rows(now, versions[0]):
+    if not project.same_rows(current, versions[0]):
         return f"data/ is another version now; `siloflow data use {versions[0][:10]}` brings theirs back"
     return None
 
 
-def _paired(
-    project: Project, method: str, both: list[Runs], reason: str | None, quantity: TaskMetrics
+def _paired_record(
+    project: Project, method: str, runs: list[Runs], reason: str | None, metric: TaskMetrics
 ) -> dict[str, Any]:
-    """Second less first on the same seeds and rows, or why there is no such number."""
-    first, second = both
+    """Return the paired difference, second minus first, on the same seeds and rows, or why there is none."""
+    first, second = runs
     seeds = sorted(first.keys() & second.keys())
     record: dict[str, Any] = {"method": method, "seeds": seeds}
     if reason is None and not seeds:
         reason = "they have no seed in common"
     if reason is not None:
         return {**record, "why_not": reason}
-    kept = [[(_private(project, runs[s]), RunFolder(runs[s]).kept()) for s in seeds] for runs in (second, first)]
+    outcomes = [[(_private(project, side[s]), RunFolder(side[s]).kept()) for s in seeds] for side in (second, first)]
     silos = project.silos.federated()
-    scored = [set.intersection(*(set(hashes) for _, hashes in side)).intersection(silos.clients) for side in kept]
-    there = silos.select(sorted(scored[0] & scored[1], key=silos.index))
-    difference = compare_pairs(PlainRunner(), there, kept[0], kept[1], quantity) if there.clients else None
+    scored = [set.intersection(*(set(hashes) for _, hashes in side)).intersection(silos.clients) for side in outcomes]
+    clients = silos.select(sorted(scored[0] & scored[1], key=silos.index))
+    difference = compare_pairs(PlainRunner(), clients, outcomes[0], outcomes[1], metric) if clients.clients else None
     if difference is None:
         return {**record, "why_not": "the data have no test rows"}
-    record |= difference_record("second", "first", difference, quantity)
+    record |= difference_record("second", "first", difference, metric)
     if scored[0] != scored[1]:  # the means above are then of other clients
-        record["sentence"] += f"; of the {len(there.clients):,} clients that both scored"
+        record["sentence"] += f"; of the {len(clients.clients):,} clients that both scored"
     return record
 
 
 def _private(project: Project, run: Path) -> ClientStore:
-    """Where the clients of a run keep what is theirs, whatever the data are called in params.yaml today."""
-    place = project.root / "private" / str(_known(run)["params"]["data"]["name"])
-    return ClientStore(str(place / run.relative_to(project.runs)))
+    """Return the private store of a run's clients, whatever the data are called in params.yaml now."""
+    folder = project.root / "private" / str(_run_record(run)["params"]["data"]["name"])
+    return ClientStore(str(folder / run.relative_to(project.runs)))
 
 
-def _params(runs: dict[str, list[Runs]]) -> list[dict[str, Any]]:
-    """`key: old → new`, with the methods whose runs differ in it."""
+def _changed_params(runs: dict[str, list[Runs]]) -> list[dict[str, Any]]:
+    """Return each changed param as `key: old → new`, with the methods whose runs differ in it."""
     methods: dict[str, list[str]] = defaultdict(list)
     for method, (first, second) in runs.items():
-        old, new = (_known(of[min(of)])["params"] for of in (first, second))
+        old, new = (_run_record(side[min(side)])["params"] for side in (first, second))
         for line in param_differences(old, new):
             methods[line].append(method)
-    return [{"difference": line, "methods": of} for line, of in methods.items()]
+    return [{"difference": line, "methods": affected} for line, affected in methods.items()]
 
 
-def _known(run: Path) -> dict[str, Any]:
-    known: dict[str, Any] | None = read_json(run / "run.json", ANEW, ("params", "data_version"))
-    if known is None:
+def _run_record(run: Path) -> dict[str, Any]:
+    record: dict[str, Any] | None = read_json(run / "run.json", RESTORE_ADVICE, ("params", "data_version"))
+    if record is None:
         raise UserError(f"{run / 'run.json'} is missing; bring it back from a copy.")
-    return known
+    return record

@@ -105,7 +105,9 @@ class RoundContext:
             return []
         options |= {"private": self.private, "device": self.device}
         calls = cohort_calls(silos, self.setup.stack, self.runner.workers, model, **options)
-        return self.tally.count(task.name, 0 if received else model.bytes_down, self.runner.each(task, calls), silos)
+        return self.tally.count(
+            task.name, 0 if received else model.bytes_down, self.runner.map_cohorts(task, calls), silos
+        )
 
     def train(
         self,
@@ -156,7 +158,7 @@ class RoundContext:
 
     def run_on_server(self, task: ServerStep, *args: Any) -> Any:
         """Run a task once, on the server."""
-        return self.runner.once(task, *args)
+        return self.runner.run_on_server(task, *args)
 
     def _keeps(self, task: ClientStep, options: Mapping[str, Any]) -> bool:
         """Return whether clients keep optimizer states, and the method does not pass them; UserError if the task cannot."""

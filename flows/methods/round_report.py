@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tasks.tracking.metric_names import fault
+from tasks.tracking.metric_names import metric_name_fault
 
 if TYPE_CHECKING:  # they import torch, and the names of methods are needed before
     from tasks.messages.update_messages import Gradients, Update
@@ -26,7 +26,7 @@ class RoundReport:
 
     def __post_init__(self) -> None:
         for name, value in self.metrics.items():
-            wrong = fault(name)
+            wrong = metric_name_fault(name)
             if wrong:
                 raise ValueError(f"Report: the metric {name!r} {wrong}")
             if isinstance(value, bool) or not isinstance(value, int | float):

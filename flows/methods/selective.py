@@ -24,7 +24,7 @@ from models.prng import server_stream
 from models.server_state import ClientStateRefs, ServerState, Weights
 from silos import param_types
 from tasks.aggregate import aggregate, send_weights
-from tasks.cluster_clients import Overlapping, admit, overlap
+from tasks.cluster_clients import OverlapClusters, admit, overlap
 from tasks.local_train import local_train
 from tasks.messages.clustering_messages import CorrectnessBits
 from tasks.messages.update_messages import Update
@@ -67,7 +67,7 @@ class Selective(Method):
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Alone in phase 1, at whose end groups are made; with one's group in phase 2. Who comes later catches up."""
-        made: Overlapping | None = None
+        made: OverlapClusters | None = None
         if not state.numbers["group"]:
             state, updates = _alone(state, round, round.clients)
             if round.number >= self.local_rounds:
@@ -106,7 +106,7 @@ class Selective(Method):
         """Who was with whom, and when."""
         return (group_history,)
 
-    def _grouped(self, state: ServerState, round: RoundContext) -> tuple[ServerState, Overlapping]:
+    def _grouped(self, state: ServerState, round: RoundContext) -> tuple[ServerState, OverlapClusters]:
         """The end of phase 1, for those that take part in its last round."""
         state, made = self._groups(state, round, _local(state, round.setup, round.clients))
         drawn = _drawn(round.setup)
@@ -118,7 +118,7 @@ class Selective(Method):
             starts = [_mean(_local(state, round.setup, names), round, drawn) for names in groups]
         return state.with_tensors(weights=train_together(starts)), made
 
-    def _regrouped(self, state: ServerState, round: RoundContext) -> tuple[ServerState, list[Update], Overlapping]:
+    def _regrouped(self, state: ServerState, round: RoundContext) -> tuple[ServerState, list[Update], OverlapClusters]:
         """A round of phase 2 after which groups are made anew, before what was trained is averaged."""
         setup, before, group = round.setup, state.tensors["weights"], state.numbers["group"]
         updates: list[Update] = []
@@ -138,7 +138,7 @@ class Selective(Method):
         means = [_mean(trained(names), round, of_group(before, group[names[0]])) for names in after]
         return state.with_tensors(weights=train_together(means)), updates, made
 
-    def _groups(self, state: ServerState, round: RoundContext, model: Model) -> tuple[ServerState, Overlapping]:
+    def _groups(self, state: ServerState, round: RoundContext, model: Model) -> tuple[ServerState, OverlapClusters]:
         """Everybody who told their bits once in groups, after the model's clients have told theirs."""
         answers = correctness_overlap.latest(state, correctness_overlap.asked(model, round))
         seed = (
@@ -231,7 +231,7 @@ def _report(
     updates: Sequence[Update],
     state: ServerState,
     round: RoundContext,
-    made: Overlapping | None,
+    made: OverlapClusters | None,
     unasked: Sequence[str] = (),
 ) -> RoundReport:
     """Which group everybody is in; if groups were just made, how far apart they are; and what was not asked for them."""

@@ -1,1 +1,1 @@
-"""What `siloflow init` makes: a project folder with a params.yaml that fits the data."""
+"""Create a project folder with a params.yaml that fits the data, for `siloflow init`."""

@@ -1,11 +1,4 @@
-"""`siloflow init`: a project folder, with a params.yaml that fits the data.
-
-A params.yaml with other values in it, and the comments that it had.
-
-What params.yaml says for rows of one's own: source, silos, network, objective, rate.
-
-The params.yaml that siloflow comes with: what a new project starts from, and what published tables are repeated over.
-"""
+"""Create a project folder for `siloflow init`, with a params.yaml that fits the data and keeps the template's comments."""
 
 import json
 import re
@@ -27,23 +20,23 @@ from silos.io.atomic_io import write_bytes
 from silos.param_types import MAX_NAME_LENGTH
 from silos.versioning.dvc_files import first_commit, init_repositories
 
-TEMPLATES = Path(__file__).parent  # that file is called params.yaml, and is the one of siloflow's checkout
+TEMPLATES = Path(__file__).parent  # its params.yaml equals that of siloflow's repository
 
-_OF_AN_EXPERIMENT = ("data", "model", "training", "clients", "evaluation", "method")
+_EXPERIMENT_SECTIONS = ("data", "model", "training", "clients", "evaluation", "method")
 
 
 def template_text() -> str:
-    """The file as it is written, with its comments."""
+    """Return the params.yaml of a new project, with its comments."""
     return (TEMPLATES / "params.yaml").read_text(encoding="utf-8")
 
 
 def deployments_text() -> str:
-    """The prefect.yaml that deploys the verbs, with its comments."""
+    """Return the prefect.yaml that deploys the commands, with its comments."""
     return point_comments_at_commands((TEMPLATES / "prefect.yaml").read_text(encoding="utf-8"))
 
 
 def point_comments_at_commands(text: str) -> str:
-    """The text for a folder without docs/: its comments name commands, and say once where other pages are."""
+    """Replace pages by commands in comments, for a folder without docs/, and add a line that says where other pages are."""
     text = re.sub(r"docs/methods/(\w+)\.md", r"siloflow methods \1", text)
     for page, command in _COMMANDS.items():
         text = text.replace(f"docs/{page}.md", f"siloflow {command} --help")
@@ -55,64 +48,64 @@ _PAGES = "# docs/ is a folder of siloflow's source; `siloflow methods NAME` and 
 
 
 def experiment_overrides() -> list[str]:
-    """What decides a result, each section as one override: over another params.yaml only the machine is that one's."""
-    held = strict_yaml.load(template_text())
-    return [f"{section}={json.dumps(held[section])}" for section in _OF_AN_EXPERIMENT]
+    """Return each section that decides a result as one override, so that another params.yaml only decides the machine."""
+    params = strict_yaml.load(template_text())
+    return [f"{section}={json.dumps(params[section])}" for section in _EXPERIMENT_SECTIONS]
 
 
-def filled(text: str, values: Mapping[str, str]) -> str:
-    """The text of a params.yaml with these values, each at its `section.key`, as YAML.
+def replace_values(text: str, values: Mapping[str, str]) -> str:
+    """Replace values in the text of a params.yaml, each at its `section.key` and given as YAML.
 
-    A value of one line keeps the comment of its line; one of several lines takes the place of the key's whole block, with
-    what is written there. KeyError for a key that the text has not.
+    A value of one line keeps the comment of its line; one of several lines replaces the key's whole block. KeyError for
+    a key that the text lacks.
     """
     lines = text.splitlines()
     for key, value in values.items():
-        at = _line_of(lines, key.split("."))
-        end = _end_of(lines, at)
+        start = _find_line(lines, key.split("."))
+        end = _find_end(lines, start)
         if "\n" in value:
-            lines[at:end] = value.strip("\n").split("\n")
+            lines[start:end] = value.strip("\n").split("\n")
             continue
-        inside = [line for line in lines[at + 1 : end] if line.lstrip().startswith("#")]  # more of the key's comment
-        lines[at:end] = [_with(lines[at], value), *inside]
+        comments = [line for line in lines[start + 1 : end] if line.lstrip().startswith("#")]  # of the same key
+        lines[start:end] = [_replace_value(lines[start], value), *comments]
     return "\n".join(lines) + "\n"
 
 
-def _line_of(lines: list[str], keys: list[str]) -> int:
-    """Of the last of these keys, each of which is inside the one before."""
-    at, depth = -1, 0
+def _find_line(lines: list[str], keys: list[str]) -> int:
+    """Return the index of the last key's line; each key is nested in the one before."""
+    index, depth = -1, 0
     for key in keys:
-        inside = range(at + 1, len(lines))
-        at = next((i for i in inside if _depth(lines[i]) == depth and lines[i].strip().startswith(f"{key}:")), -1)
-        if at < 0:
+        following = range(index + 1, len(lines))
+        index = next((i for i in following if _depth(lines[i]) == depth and lines[i].strip().startswith(f"{key}:")), -1)
+        if index < 0:
             raise KeyError(".".join(keys))
         depth += 2
-    return at
+    return index
 
 
-def _end_of(lines: list[str], at: int) -> int:
-    """Of the block that begins in this line: the next line that is not deeper."""
-    depth = _depth(lines[at])
-    return next((i for i in range(at + 1, len(lines)) if _depth(lines[i]) <= depth), len(lines))
+def _find_end(lines: list[str], start: int) -> int:
+    """Return the end of the block that begins in this line: the next line that is not deeper."""
+    depth = _depth(lines[start])
+    return next((i for i in range(start + 1, len(lines)) if _depth(lines[i]) <= depth), len(lines))
 
 
 def _depth(line: str) -> int:
     return len(line) - len(line.lstrip()) if line.strip() else 0
 
 
-def _with(line: str, value: str) -> str:
-    """The line with another value; its comment stays where it was, if there is room."""
+def _replace_value(line: str, value: str) -> str:
+    """Replace the line's value; its comment keeps its column if there is room."""
     key, _, rest = line.partition(":")
     comment = rest.find(" #")
-    said = f"{key}: {value}"
-    return said if comment < 0 else f"{said:<{len(key) + 1 + comment}} {rest[comment + 1 :]}"
+    replaced = f"{key}: {value}"
+    return replaced if comment < 0 else f"{replaced:<{len(key) + 1 + comment}} {rest[comment + 1 :]}"
 
 
-_LEAST_PICTURE = 4  # pixels of a side, which two poolings halve
-_SMALL_PICTURE = 20  # pixels, up to which two convolutions of 5 x 5 without padding leave too little
-_FEW_ROWS = {"classification": 1000, "regression": 2000}  # below which a hidden layer learns them by heart
+_LEAST_PICTURE = 4  # pixels of a side, which two pooling layers halve
+_SMALL_PICTURE = 20  # pixels; for smaller images, two 5 x 5 convolutions without padding leave too little
+_FEW_ROWS = {"classification": 1000, "regression": 2000}  # with fewer rows a hidden layer overfits
 _RATES = {"classification": 0.15, "regression": 0.01}  # for rows of mean 0 and deviation 1
-_STABLE = 0.4  # of a squared error: rate times features, which may all say the same
+_STABLE = 0.4  # learning rate times features that is stable for a squared error, even if all features are equal
 _ABOUT = {
     "kind": "docs/bring-your-data.md",
     "path": "beside this file",
@@ -126,20 +119,21 @@ _ABOUT = {
 }
 
 
-def fitting(data: OwnData, name: str, clients: int | None) -> dict[str, str]:
-    """Return section.key to YAML, for `filled`; `clients` replaces the silos of the file by this many that are alike."""
+def suggest_params(data: OwnData, name: str, clients: int | None) -> dict[str, str]:
+    """Return params that fit the data, section.key to YAML; `clients` replaces the file's silos by that many equal ones."""
     rows = data.rows
-    said = {"data.name": name, "data.source": _source(data), "data.scheme": _scheme(rows, clients), **_network(rows)}
+    values = {"data.name": name, "data.source": _source(data), "data.scheme": _scheme(rows, clients)}
+    values |= _network_params(rows)
     if rows.task == "regression":
-        said["training.objective"] = "{kind: squared_error}"
-    return said
+        values["training.objective"] = "{kind: squared_error}"
+    return values
 
 
 def _source(data: OwnData) -> str:
-    """One key a line: what was guessed is found at once."""
-    held = {key: _yaml(value) for key, value in data.source.model_dump(mode="json", exclude_defaults=True).items()}
-    lines = [(f"    {key}: {value}", _ABOUT.get(key)) for key, value in held.items()]
-    return "\n".join(["  source:", *(f"{line:<31} # {about}" if about else line for line, about in lines)])
+    """Write one key per line, so that the user finds each guess."""
+    params = {key: _yaml(value) for key, value in data.source.model_dump(mode="json", exclude_defaults=True).items()}
+    lines = [(f"    {key}: {value}", _ABOUT.get(key)) for key, value in params.items()]
+    return "\n".join(["  source:", *(f"{line:<31} # {comment}" if comment else line for line, comment in lines)])
 
 
 def _scheme(rows: Rows, clients: int | None) -> str:
@@ -148,30 +142,30 @@ def _scheme(rows: Rows, clients: int | None) -> str:
     return f"  scheme:                       # how rows become clients: docs/sources-and-schemes.md\n    - {step}"
 
 
-def _network(rows: Rows) -> dict[str, str]:
+def _network_params(rows: Rows) -> dict[str, str]:
     shape = rows.x.shape[1:]
     if len(shape) in (2, 3) and min(shape[:2]) >= _LEAST_PICTURE:
         scaled = {} if rows.x.dtype == np.uint8 else {"model.inputs": "standardise"}
-        return {**_convolutional(min(shape[:2])), **scaled}
-    return {} if rows.x.dtype == np.uint8 else _of_table(rows)
+        return {**_image_params(min(shape[:2])), **scaled}
+    return {} if rows.x.dtype == np.uint8 else _table_params(rows)
 
 
-def _of_table(rows: Rows) -> dict[str, str]:
-    """Standardise; report the best round; take a linear network and half of the steps where rows are few.
+def _table_params(rows: Rows) -> dict[str, str]:
+    """Standardise and report the best round; for few rows, use a linear network and half of the steps.
 
-    Rows of the commonest class do not count as rows here: of 1,000 rows with 95 % in one class a network learns little.
+    Rows of the commonest class do not count: from 1,000 rows with 95 % in one class, a network learns little.
     """
-    said = {"model.inputs": "standardise", "evaluation.report": "best"}
-    common = np.unique(rows.y, return_counts=True)[1].max() if rows.task == "classification" else 0
-    if len(rows.y) - common < _FEW_ROWS[rows.task]:
-        said |= {"model.hidden": "[]", "training.epochs": "1"}
+    params = {"model.inputs": "standardise", "evaluation.report": "best"}
+    commonest = np.unique(rows.y, return_counts=True)[1].max() if rows.task == "classification" else 0
+    if len(rows.y) - commonest < _FEW_ROWS[rows.task]:
+        params |= {"model.hidden": "[]", "training.epochs": "1"}
     if rows.task == "regression":
-        said["model.targets"] = "standardise"
+        params["model.targets"] = "standardise"
     rate = _RATES[rows.task] if rows.task == "classification" else min(_RATES[rows.task], _STABLE / rows.x[0].size)
-    return {**said, "training.optimiser": f"{{kind: sgd, learning_rate: {rate:.1g}}}"}
+    return {**params, "training.optimiser": f"{{kind: sgd, learning_rate: {rate:.1g}}}"}
 
 
-def _convolutional(side: int) -> dict[str, str]:
+def _image_params(side: int) -> dict[str, str]:
     kernel = "  kernel: 3\n  padding: true" if side < _SMALL_PICTURE else "  kernel: 5\n  padding: false"
     return {
         "model.kind": "cnn",
@@ -181,7 +175,7 @@ def _convolutional(side: int) -> dict[str, str]:
 
 
 def _yaml(value: Any) -> str:
-    """On one line."""
+    """Return the value as YAML on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=2**31)
     return str(text).removesuffix("...\n").strip()
 
@@ -198,29 +192,36 @@ _IGNORED = """# rows, what clients keep, results and caches; data.dvc says which
 """
 
 
-def create_project(folder: Path, file: Path | None, asked: DataOptions) -> dict[str, Any]:
-    """A project in this folder, new or empty but for the data's file, which is copied there if it lies elsewhere.
+def create_project(folder: Path, file: Path | None, options: DataOptions) -> dict[str, Any]:
+    """Create a project in a new folder, or in one that is empty apart from the data's file.
 
-    A folder of pictures may take the place of the file. Without a file the data are the digits that come with
-    scikit-learn. Answers with what was made, what was guessed and what to type next. UserError, and nothing made, for a
-    folder that holds anything, and where the file is no source.
+    Args:
+        folder: The project's folder.
+        file: The data's file or folder of images, copied if it is elsewhere; None for scikit-learn's digits.
+        options: The options for the file.
+
+    Returns:
+        What was created, what was guessed, and the data's size, as plain JSON.
+
+    Raises:
+        UserError: If the folder is not empty, or the file is no source; then nothing is created.
     """
     if file is not None and file.is_dir():
-        file = file.resolve()  # `.` has no name
+        file = file.resolve()  # gives `.` a name
         if folder.resolve().is_relative_to(file):
             raise UserError(
                 f"DIR: got {folder}, expected a folder outside of the pictures in {file}. Name another folder."
             )
-    _must_be_free(folder, file)
-    data = None if file is None else infer_schema(file, asked)
+    _check_empty(folder, file)
+    data = None if file is None else infer_schema(file, options)
     text = template_text()
     if data is not None:
-        text = filled(text, fitting(data, _plain(data), asked.clients))
-    with _whole(folder):
-        copied = file is not None and not _is_in(folder, file)
+        text = replace_values(text, suggest_params(data, _data_name(data), options.clients))
+    with _undo_on_error(folder):
+        copied = file is not None and not _contains(folder, file)
         if file is not None and copied:
             _copy(file, folder / file.name)
-        ignored = "" if file is None else f"/{_as_pattern(file.name)}\n"
+        ignored = "" if file is None else f"/{_git_pattern(file.name)}\n"
         write_bytes(folder / ".gitignore", (_IGNORED + ignored).encode())
         write_bytes(folder / "prefect.yaml", deployments_text().encode())
         write_bytes(folder / "params.yaml", point_comments_at_commands(text).encode())
@@ -234,42 +235,43 @@ def create_project(folder: Path, file: Path | None, asked: DataOptions) -> dict[
         "copied": file.name if file is not None and copied else None,
         "guessed": [] if data is None else list(data.guessed),
         "left_out": [] if data is None else list(data.left_out),
-        "read": None if data is None else _read(data),
+        "read": None if data is None else _describe(data),
         "network": {"kind": model.kind, **({"hidden": model.hidden} if model.kind == "mlp" else {})},
     }
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file, or a folder without what is hidden."""
+    """Copy a file, or a folder without hidden files."""
     if source.is_dir():
         shutil.copytree(source, target, ignore=shutil.ignore_patterns(".*"))
     else:
         shutil.copyfile(source, target)
 
 
-def _must_be_free(folder: Path, file: Path | None) -> None:
+def _check_empty(folder: Path, file: Path | None) -> None:
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; name a folder that is new or empty.")
     if (folder / "params.yaml").exists():
         raise UserError(
             f"{folder} is a project already: it has a params.yaml; name another folder, or change that file."
         )
-    own = {file.name} if file is not None and _is_in(folder, file) else {}
-    held = sorted(path.name for path in folder.iterdir() if path.name not in {".git", *own}) if folder.is_dir() else []
-    if held:
+    data_file = {file.name} if file is not None and _contains(folder, file) else {}
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    found = sorted(names - {".git", *data_file})
+    if found:
         raise UserError(
-            f"{folder} is not empty: it holds {some([shown(name, 40) for name in held], 3)}; name a new folder."
+            f"{folder} is not empty: it holds {some([shown(name, 40) for name in found], 3)}; name a new folder."
         )
 
 
-def _is_in(folder: Path, file: Path) -> bool:
-    """Whether the file, or a link to it, lies in the folder."""
+def _contains(folder: Path, file: Path) -> bool:
+    """Return whether the file, or a link to it, is in the folder."""
     return file.parent.resolve() == folder.resolve()
 
 
 @contextmanager
-def _whole(folder: Path) -> Iterator[None]:
-    """The folder, in which nothing stays of what could not be ended."""
+def _undo_on_error(folder: Path) -> Iterator[None]:
+    """Create the folder; if the code inside fails, remove what it has created."""
     new = not folder.exists()
     before = set() if new else set(folder.iterdir())
     try:
@@ -283,19 +285,19 @@ def _whole(folder: Path) -> Iterator[None]:
         raise
 
 
-def _as_pattern(name: str) -> str:
-    """A file's name as git leaves it out: with brackets in it, it would be a pattern of other names."""
+def _git_pattern(name: str) -> str:
+    """Escape a file's name for .gitignore, where brackets would make it a pattern."""
     return re.sub(r"([\\*?\[ ])", r"\\\1", name)
 
 
-def _plain(data: OwnData) -> str:
-    """The file's name as a folder under data/."""
+def _data_name(data: OwnData) -> str:
+    """Return the name of the data's folder in data/, from the file's name."""
     stem = data.source.path.partition(".")[0]
     return re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-_")[:MAX_NAME_LENGTH] or "mine"
 
 
-def _read(data: OwnData) -> dict[str, Any]:
-    """What the file holds."""
+def _describe(data: OwnData) -> dict[str, Any]:
+    """Describe the rows that were read."""
     rows = data.rows
     silos = rows.domain if rows.client is None else rows.client
     clients = None if silos is None else len(set(silos.tolist()))

@@ -1,4 +1,4 @@
-"""A first look at a person's own file: which column is what, and why it is thought so."""
+"""Infer the schema of a user's own file: the role of each column, and the reason for it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,18 +22,18 @@ from silos.sources.tabular.table_reader import ENDINGS, TableSample, sample_tabl
 LABELS = ("label", "target", "outcome", "class", "y")
 CLIENTS = ("client", "hospital", "site", "silo", "clinic", "centre", "center")
 
-_SHOWN = 20  # columns of a sentence
-_FEW = 20  # classes that are not counted by rows
-_ROWS_OF_A_CLASS = 10  # on average, or numbers that are more than a few are no classes
-_LEAST_PIXELS, _MOST_PIXELS = 8, 64  # of a side of a picture
-_LOOKED_AT = 100  # pictures whose size is looked at
-_MOST_DROPPED = 0.1  # of the rows, for a value that is missing
+_SHOWN = 20  # columns in a message
+_FEW = 20  # so many values are classes whatever the number of rows
+_ROWS_PER_CLASS = 10  # on average; with fewer, more than _FEW values are numbers
+_LEAST_PIXELS, _MOST_PIXELS = 8, 64  # of a side of an image
+_SAMPLED = 100  # images whose size is read
+_MOST_DROPPED = 0.1  # share of the rows that may be dropped for a missing value
 _WHY = {"date": "dates", "empty": "no values"}
 
 
 @dataclass(frozen=True)
 class DataOptions:
-    """What the command line says of a file; None of what it leaves to be guessed."""
+    """The options of the command line for a file; None if the value is to be inferred."""
 
     label: str | None = None
     client: str | None = None
@@ -45,9 +45,9 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class OwnData:
-    """The source that reads a file, what it reads there, what was guessed of it, in words, and columns that it cannot read.
+    """The source that reads a file, its rows, and the guesses in words.
 
-    `left_out` has a sentence for each column of numbers that are not written as such.
+    `left_out` has a sentence for each column whose numbers are written in another form.
     """
 
     source: Npz | Table | Folder
@@ -56,106 +56,107 @@ class OwnData:
     left_out: tuple[str, ...] = ()
 
 
-def infer_schema(file: Path, asked: DataOptions) -> OwnData:
-    """What is in the file or folder; UserError where that is not to be guessed, or cannot be read as a source."""
+def infer_schema(file: Path, options: DataOptions) -> OwnData:
+    """Infer the source of a file or folder; UserError if it is ambiguous, or cannot be read as a source."""
     name = file.name.lower()
     is_folder = file.is_dir() and not name.endswith((".npz", *ENDINGS))
     if not is_folder and not name.endswith((".npz", *ENDINGS)):
         raise UserError(
             f"{file}: data come as .npz, {', '.join(ENDINGS)} or a folder of pictures; save them as one of these."
         )
-    if asked.client is not None and asked.clients is not None:
+    if options.client is not None and options.clients is not None:
         raise UserError(
             "--client names the silo of each row, and --clients deals the rows to others; give one of them."
         )
     if is_folder:
-        return _pictures(file, asked)
+        return _infer_images(file, options)
     if not file.is_file():
         raise UserError(f"--data {file}: {'this is a folder' if file.is_dir() else 'there is no such file'}.")
-    return _archive(file, asked) if name.endswith(".npz") else _table(file, asked)
+    return _infer_archive(file, options) if name.endswith(".npz") else _infer_table(file, options)
 
 
-def _archive(file: Path, asked: DataOptions) -> OwnData:
-    """Its arrays have the names that they need, so that only the task is guessed."""
-    for option, value, array in (("--label", asked.label, "y"), ("--client", asked.client, "client")):
+def _infer_archive(file: Path, options: DataOptions) -> OwnData:
+    """Infer the task only, because the arrays have fixed names."""
+    for option, value, array in (("--label", options.label, "y"), ("--client", options.client, "client")):
         if value not in (None, array):
             raise UserError(f"{option} {value} names a column of a table; in {file.name} that is the array {array}.")
-    held = read_arrays(file.name, file, ("x", "y"), ("client",))
-    if "client" not in held and asked.clients is None:
+    arrays = read_arrays(file.name, file, ("x", "y"), ("client",))
+    if "client" not in arrays and options.clients is None:
         raise UserError(f"{file.name} has no array client, the silo of each row; {_DEAL}.")
-    task, why = _task(asked, held["y"].ravel())
+    task, reason = _infer_task(options, arrays["y"].ravel())
     source = Npz(kind="npz", path=file.name, task=task)
-    return OwnData(source, load_source(source, file.parent, 0), (*why, *_dealt(asked)))
+    return OwnData(source, load_source(source, file.parent, 0), (*reason, *_dealt_note(options)))
 
 
-def _pictures(folder: Path, asked: DataOptions) -> OwnData:
-    """Take the classes, and the silos if there are domains, from the names of folders; guess the size of a row."""
-    for option, value in (("--label", asked.label), ("--client", asked.client)):
+def _infer_images(folder: Path, options: DataOptions) -> OwnData:
+    """Take the classes, and the silos if there are domains, from the folders' names; infer the size of a row."""
+    for option, value in (("--label", options.label), ("--client", options.client)):
         if value is not None:
             raise UserError(
                 f"{option}: got {value}, expected no column, since {folder.name} is a folder of pictures. Drop {option}: "
                 "the label is the folder of a picture, and the silo is the folder above it."
             )
-    if asked.task == "regression":
+    if options.task == "regression":
         raise UserError(
             f"--task: got regression, expected classification, since the label in {folder.name} is the name of a folder. "
             "Save x and y as .npz for numbers."
         )
-    found = list_pictures(folder.name, folder)
-    domains = {domain for domain, _, _ in found}
+    images = list_pictures(folder.name, folder)
+    domains = {domain for domain, _, _ in images}
     has_domains = domains != {""} and not are_splits(domains)
-    if asked.clients is None and not has_domains:
+    if options.clients is None and not has_domains:
         raise UserError(f"{folder.name} has no folders of silos above those of the classes; {_DEAL}.")
-    size = _size([path for _, _, path in found])
+    size = _infer_size([path for _, _, path in images])
     source = Folder(kind="folder", path=folder.name, size=size)
-    silos = ("silos by the folders above those of the classes",) if asked.clients is None else _dealt(asked)
+    silos = ("silos by the folders above those of the classes",) if options.clients is None else _dealt_note(options)
     guessed = ("labels by the folders' names", *silos, f"each picture is squeezed to {size} x {size} pixels")
     return OwnData(source, load_source(source, folder.parent, 0), guessed)
 
 
-def _size(paths: Sequence[Path]) -> int:
-    """Choose the pixels of a side: as most of the pictures have, within what a small network learns from quickly."""
+def _infer_size(paths: Sequence[Path]) -> int:
+    """Return the median side of the images in pixels, within what a small network learns quickly."""
     from PIL import Image
 
     sides = []
-    for path in paths[:: max(1, len(paths) // _LOOKED_AT)]:
+    for path in paths[:: max(1, len(paths) // _SAMPLED)]:
         try:
             with Image.open(path) as picture:
                 sides.append(min(picture.size))
-        except Exception:  # reading all pictures names it
+        except Exception:  # reported when all images are read
             continue
     return min(max(int(np.median(sides or [_MOST_PIXELS])), _LEAST_PIXELS), _MOST_PIXELS)
 
 
-def _table(file: Path, asked: DataOptions) -> OwnData:
-    conventions = Conventions(asked.decimal, asked.censored or "refuse")
-    seen = sample_table(file, conventions=conventions)
-    label, why_label = _role(seen, "label", asked.label, LABELS, "")
-    client, why_client = None, _dealt(asked)
-    if asked.clients is None:
-        client, why_client = _role(seen, "client", asked.client, CLIENTS, f"; or {_DEAL}")
-    absent = {text: name for name in (label, client) if name for text in _column(seen, name).na_texts}
+def _infer_table(file: Path, options: DataOptions) -> OwnData:
+    conventions = Conventions(options.decimal, options.censored or "refuse")
+    sample = sample_table(file, conventions=conventions)
+    label, label_note = _find_role(sample, "label", options.label, LABELS, "")
+    client, client_note = None, _dealt_note(options)
+    if options.clients is None:
+        client, client_note = _find_role(sample, "client", options.client, CLIENTS, f"; or {_DEAL}")
+    absent = {text: name for name in (label, client) if name for text in _column(sample, name).na_texts}
     if absent:
         conventions = replace(conventions, na_values=tuple(absent))
-        seen = sample_table(file, conventions=conventions)
-    column = _column(seen, label)
+        sample = sample_table(file, conventions=conventions)
+    column = _column(sample, label)
     if (
-        asked.task is None
+        options.task is None
         and column.kind in ODD_NUMBERS
-        and len(column.used) > max(_FEW, seen.rows // _ROWS_OF_A_CLASS)
+        and len(column.used) > max(_FEW, sample.rows // _ROWS_PER_CLASS)
     ):
+        fault = describe_odd_numbers(sample, column)
         raise UserError(
-            f"{seen.name}: the label {shown(repr(label))} {describe_odd_numbers(seen, column)}, or give --task "
-            "classification. Here `decimal` and `censored` are the options --decimal and --censored."
+            f"{sample.name}: the label {shown(repr(label))} {fault}, or give --task classification. "
+            "Here `decimal` and `censored` are the options --decimal and --censored."
         )
     numbers = column.per_row()[~column.missing] if column.kind == "number" else np.array(["a text"])
-    task, why_task = _task(asked, numbers)
-    roles = [column for column in seen.columns if column.name in (label, client)]
-    features = [column for column in seen.columns if column not in roles and not is_row_number(column, seen.rows)]
-    odd = {column.name: describe_odd_numbers(seen, column) for column in features if column.kind in ODD_NUMBERS}
-    useless = {c.name: why for c in features if c.name not in odd and (why := _useless(seen, c))}
+    task, task_note = _infer_task(options, numbers)
+    roles = [column for column in sample.columns if column.name in (label, client)]
+    features = [column for column in sample.columns if column not in roles and not is_row_number(column, sample.rows)]
+    odd = {column.name: describe_odd_numbers(sample, column) for column in features if column.kind in ODD_NUMBERS}
+    useless = {c.name: why for c in features if c.name not in odd and (why := _why_useless(sample, c))}
     left_out = [column.name for column in features if column.name in odd or column.name in useless]
-    missing, why_missing = _missing(seen.rows, roles, [c for c in features if c.name not in left_out])
+    missing, missing_note = _missing_policy(sample.rows, roles, [c for c in features if c.name not in left_out])
     source = Table.model_validate(
         {
             **{"kind": "table", "path": file.name, "label": label, "client": client, "task": task},
@@ -163,17 +164,17 @@ def _table(file: Path, asked: DataOptions) -> OwnData:
             **{"decimal": conventions.decimal, "censored": conventions.censored, "na_values": conventions.na_values},
         }
     )
-    why_absent = [f"{text!r} of {shown(name, 40)} is a missing value" for text, name in absent.items()]
-    why_left_out = (
+    absent_notes = [f"{text!r} of {shown(name, 40)} is a missing value" for text, name in absent.items()]
+    left_out_note = (
         [f"left out: {some([f'{shown(name, 40)} ({why})' for name, why in useless.items()])}"] if useless else []
     )
     rows = load_source(source, file.parent, 0)
-    guessed = (*why_label, *why_client, *why_task, *why_absent, *why_missing, *why_left_out)
+    guessed = (*label_note, *client_note, *task_note, *absent_notes, *missing_note, *left_out_note)
     return OwnData(source, rows, guessed, tuple(f"{shown(name, 40)} {why}" for name, why in odd.items()))
 
 
-def _column(seen: TableSample, name: str) -> Column:
-    column = seen.column(name)
+def _column(sample: TableSample, name: str) -> Column:
+    column = sample.column(name)
     assert column is not None
     return column
 
@@ -181,55 +182,60 @@ def _column(seen: TableSample, name: str) -> Column:
 _DEAL = "give --clients 5 to deal the rows to so many silos that are alike"
 
 
-def _dealt(asked: DataOptions) -> tuple[str, ...]:
-    return () if asked.clients is None else (f"{asked.clients} silos that are alike, as asked",)
+def _dealt_note(options: DataOptions) -> tuple[str, ...]:
+    """Return the note on silos that rows are dealt to."""
+    return () if options.clients is None else (f"{options.clients} silos that are alike, as asked",)
 
 
-def _role(
-    seen: TableSample, role: Literal["label", "client"], named: str | None, usual: Sequence[str], otherwise: str
+def _find_role(
+    sample: TableSample,
+    role: Literal["label", "client"],
+    requested: str | None,
+    usual_names: Sequence[str],
+    otherwise: str,
 ) -> tuple[str, tuple[str, ...]]:
-    """The column of this role, and why it is taken for that; UserError with all columns where it is not to be told."""
-    there = _columns(seen)
-    if named is not None:
-        if seen.column(named) is None:
-            raise UserError(f"--{role} {shown(named)}: {seen.name} has no such column; it has {there}.")
-        return named, ()
-    fits: Callable[[str], bool] = lambda name: name.casefold().removesuffix("_id") in usual  # noqa: E731
-    found = [column.name for column in seen.columns if fits(column.name)]
-    if len(found) != 1:
-        what = f"{' and '.join(found)} may each be" if found else "no column is obviously"
-        raise UserError(f"{seen.name}: {what} the {role}; name it with --{role}{otherwise}. It has {there}.")
-    return found[0], (f"{role} {shown(found[0], 40)} (by its name)",)
+    """Return the column of this role, and the reason; UserError with all columns if it is ambiguous."""
+    columns = _list_columns(sample)
+    if requested is not None:
+        if sample.column(requested) is None:
+            raise UserError(f"--{role} {shown(requested)}: {sample.name} has no such column; it has {columns}.")
+        return requested, ()
+    matches: Callable[[str], bool] = lambda name: name.casefold().removesuffix("_id") in usual_names  # noqa: E731
+    names = [column.name for column in sample.columns if matches(column.name)]
+    if len(names) != 1:
+        problem = f"{' and '.join(names)} may each be" if names else "no column is obviously"
+        raise UserError(f"{sample.name}: {problem} the {role}; name it with --{role}{otherwise}. It has {columns}.")
+    return names[0], (f"{role} {shown(names[0], 40)} (by its name)",)
 
 
-def _columns(seen: TableSample) -> str:
-    """The names of all columns; of many the first and the last, one of which the label often is."""
-    names = [shown(repr(column.name), 40) for column in seen.columns]
-    few = names if len(names) <= _SHOWN else [*names[: _SHOWN // 2], "…", *names[-_SHOWN // 2 :]]
-    return ", ".join(few)
+def _list_columns(sample: TableSample) -> str:
+    """List all columns; of many the first and the last, because the label is often one of them."""
+    names = [shown(repr(column.name), 40) for column in sample.columns]
+    listed = names if len(names) <= _SHOWN else [*names[: _SHOWN // 2], "…", *names[-_SHOWN // 2 :]]
+    return ", ".join(listed)
 
 
-def _task(asked: DataOptions, y: np.ndarray) -> tuple[Task, tuple[str, ...]]:
-    """Whether y are classes or numbers to be predicted, and why."""
-    if asked.task is not None:
-        return asked.task, ()
+def _infer_task(options: DataOptions, y: np.ndarray) -> tuple[Task, tuple[str, ...]]:
+    """Return whether y holds classes or numbers to be predicted, and the reason."""
+    if options.task is not None:
+        return options.task, ()
     if y.dtype.kind not in "fiu":
         return "classification", ()
     count = len(np.unique(y))
     if y.dtype.kind == "f" and (y != np.floor(y)).any():
         return "regression", ("a regression (the label is no whole number)",)
-    if count > max(_FEW, len(y) // _ROWS_OF_A_CLASS):
+    if count > max(_FEW, len(y) // _ROWS_PER_CLASS):
         return "regression", (f"a regression (the label has {count:,} values in {len(y):,} rows)",)
     return "classification", (f"a classification (the label has {count:,} values)",)
 
 
-def _useless(seen: TableSample, column: Column) -> str:
-    """Why no feature is made of a column; "" if one is."""
+def _why_useless(sample: TableSample, column: Column) -> str:
+    """Return why a column is no feature; "" if it is one."""
     is_key = column.name.casefold() == "id" or column.name.casefold().endswith("_id")
-    if is_key and len(column.values) == seen.rows:
+    if is_key and len(column.values) == sample.rows:
         return "another in each row"
     try:
-        check_usable(seen, column, listed=False)
+        check_usable(sample, column, listed=False)
     except UserError:
         return _WHY.get(
             column.kind, f"{len(column.values):,} texts" if column.kind == "text" else "no number that fits"
@@ -237,28 +243,28 @@ def _useless(seen: TableSample, column: Column) -> str:
     return ""
 
 
-def _missing(
+def _missing_policy(
     rows: int, roles: Sequence[Column], features: Sequence[Column]
 ) -> tuple[str | dict[str, str], tuple[str, ...]]:
-    """What is done where a value is missing: a text's is a category of its own, where no row has to go for others'."""
+    """Choose what to do about missing values; a missing text is a category, unless other columns require to drop rows."""
     texts = [column for column in features if column.kind == "text" and column.missing.any()]
     gaps = _any_missing(rows, [*roles, *(column for column in features if column.kind != "text")])
-    own = (
+    category_note = (
         (f"a category of its own where {some([shown(column.name, 40) for column in texts])} is missing",)
         if texts
         else ()
     )
     if not gaps.any():
-        return ({"fill": "mean"} if texts else "refuse"), own
+        return ({"fill": "mean"} if texts else "refuse"), category_note
     count = int((gaps | _any_missing(rows, texts)).sum())
     if count <= _MOST_DROPPED * rows or any(column.missing.any() for column in roles):
         return "drop_rows", (f"{count:,} of {rows:,} rows with a missing value are dropped",)
-    filled = f"each silo's mean stands where a value is missing, in {int(gaps.sum()):,} of {rows:,} rows"
-    return {"fill": "mean"}, (filled, *own)
+    fill_note = f"each silo's mean stands where a value is missing, in {int(gaps.sum()):,} of {rows:,} rows"
+    return {"fill": "mean"}, (fill_note, *category_note)
 
 
 def _any_missing(rows: int, columns: Sequence[Column]) -> np.ndarray:
-    """The rows in which one of the columns has no value: (rows,) bool."""
+    """Return the rows in which a column has no value: (rows,) bool."""
     gaps = np.zeros(rows, bool)
     for column in columns:
         gaps |= column.missing

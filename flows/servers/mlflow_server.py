@@ -1,7 +1,7 @@
-"""MLflow's page: a server of our own over the project's store, or the one that the store is.
+"""Start MLflow's page for the project's store, or use the server that is the store.
 
-Our own is behind a guard that watches a pipe from us and ends it when the pipe closes, so that even a kill -9 leaves no
-orphan. Its output goes to a file.
+A started server runs behind a guard process, which watches a pipe from this process and ends the server when the pipe
+closes. So even a kill -9 leaves no orphan. Its output goes to a file.
 """
 
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from silos.errors import UserError
 from tasks.tracking.error_messages import without_login
-from tasks.tracking.mlflow_logging.connection import connect, must_answer
+from tasks.tracking.mlflow_logging.connection import check_server, connect
 
 # ends the server and its children; they are one process group
 _GUARD = """
@@ -32,28 +32,28 @@ os.killpg(0, signal.SIGKILL)
 """
 
 
-class ServerElsewhere:
-    """The server that the store is; it is not ours to end."""
+class ExternalServer:
+    """A running MLflow server that is the project's store; it is not stopped here."""
 
     def __init__(self, uri: str) -> None:
-        """UserError if it does not answer."""
-        must_answer(uri)
-        self.log = Path()  # it is not ours
+        """Connect to the server; UserError if it does not answer."""
+        check_server(uri)
+        self.log = Path()  # not available
         self.page = without_login(uri)
 
     def wait(self) -> None:
-        """It answers."""
+        """Return at once, because the server answered before."""
 
     def alive(self) -> bool:
-        """Return True: whether it goes on is for others to see."""
+        """Return True; the server is not watched."""
         return True
 
     def stop(self) -> None:
-        """It goes on."""
+        """Leave the server running."""
 
 
 class MlflowServer:
-    """A server over a database, at this port of loopback."""
+    """A started server over a database, at this loopback port."""
 
     def __init__(self, root: Path, uri: str, port: int) -> None:
         self.page = f"http://127.0.0.1:{port}"
@@ -63,8 +63,8 @@ class MlflowServer:
         settings = {
             "MLFLOW_DISABLE_TELEMETRY": "true",
             "DO_NOT_TRACK": "1",
-            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # eight processes that judge language models
-            "MLFLOW_BACKEND_STORE_URI": uri,  # everybody on the machine sees a command line, and there may be a password
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # eight processes for language models
+            "MLFLOW_BACKEND_STORE_URI": uri,  # not on the command line, which all users see: it may have a password
         }
         command = [sys.executable, "-c", _GUARD, sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
         with self.log.open("wb") as log:
@@ -79,7 +79,7 @@ class MlflowServer:
             )
 
     def wait(self, patience: float = 120.0) -> None:
-        """Until it answers; UserError if it does not."""
+        """Wait until the server answers; UserError if it does not."""
         start, url = time.monotonic(), f"{self.page}/health"
         while time.monotonic() - start < patience and self._guard.poll() is None:
             try:
@@ -90,11 +90,11 @@ class MlflowServer:
         raise UserError(f"MLflow's page does not answer at {url}; see {self.log}, or choose another --mlflow-port.")
 
     def alive(self) -> bool:
-        """Return whether it has not ended by itself."""
+        """Return whether the server is still running."""
         return self._guard.poll() is None
 
     def stop(self) -> None:
-        """Ends it and its children; a second ctrl-C does not interrupt that."""
+        """End the server and its children; a second ctrl-C does not interrupt this."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         assert self._guard.stdin is not None
         self._guard.stdin.close()

@@ -1,8 +1,8 @@
-"""Prefect's own API server, embedded: started by the command that needs it, gone with it.
+"""Start Prefect's API server for a command, and end it with the command.
 
-It runs as a child that watches a pipe from its parent and ends when the pipe closes, so that even a kill -9 of the parent
-leaves no orphan. Its output goes to a file. A server that the user names (PREFECT_API_URL), or that runs in this project
-already, is used instead.
+The server is a child that watches a pipe from its parent and ends when the pipe closes. So even a kill -9 of the parent
+leaves no orphan. Its output goes to a file. A server of PREFECT_API_URL, or one that runs in this project already, is
+used instead.
 """
 
 import os
@@ -19,7 +19,6 @@ from typing import IO
 
 from flows.console import progress
 from flows.servers import server_process
-from flows.servers import server_process as server_discovery
 from flows.servers.prefect_settings import quiet_prefect
 from flows.servers.server_process import ADDRESS, PORT, USERS
 from silos.errors import UserError
@@ -33,8 +32,11 @@ _RESTARTS = 3  # of a server that ended by itself
 class PrefectServer:
     """A server on a loopback port, with its database in `.prefect/` of the project.
 
-    `port` is the first that it tries, then any; with `own` it is no other, and none that runs already. With `ui` it has
-    Prefect's pages, and is offered to whoever comes while it runs.
+    Args:
+        root: The project's folder.
+        ui: Whether it has Prefect's pages; it is then offered to other commands while it runs.
+        port: The port that is tried first, before any free one.
+        own: Whether no other port and no running server may be used.
     """
 
     def __init__(self, root: Path, ui: bool = False, port: int | None = None, own: bool = False) -> None:
@@ -43,11 +45,11 @@ class PrefectServer:
         os.environ.setdefault("PREFECT_HOME", str(self.home))
         self._child: subprocess.Popen | None = None
         self._since = datetime.now(UTC).isoformat()
-        self._kept: IO[str] | None = None
-        self._offered = False
-        self._joined: server_discovery.Running | None = None
-        self._keeper: threading.Thread | None = None
-        self._changing = threading.Lock()  # of the child
+        self._lock: IO[str] | None = None
+        self._is_published = False
+        self._joined: server_process.RunningServer | None = None
+        self._restarter: threading.Thread | None = None
+        self._child_lock = threading.Lock()
         if os.environ.get("PREFECT_API_URL"):
             self.url = os.environ["PREFECT_API_URL"]
             if has_password(self.url):
@@ -56,13 +58,13 @@ class PrefectServer:
                 )
             must_be_reachable(self.url)
             return
-        self._joined = None if own else server_discovery.join(self.home)
+        self._joined = None if own else server_process.join_server(self.home)
         if self._joined is None:
-            self._start(ui, _bound(port, own))
+            self._start(ui, _bind(port, own))
         else:
             self.url = self._joined.url
         os.environ["PREFECT_API_URL"] = self.url
-        # what links to Prefect's page lead to: a server without one is gone when somebody follows them
+        # target of links to Prefect's page; a server without pages is gone when a user follows them
         page = self.url.removesuffix("/api") if ui or self._joined else f"http://127.0.0.1:{PORT}"
         os.environ.setdefault("PREFECT_UI_URL", page)
 
@@ -86,8 +88,8 @@ class PrefectServer:
             "PREFECT_API_DATABASE_MIGRATE_ON_START": "false",  # that is done before
             **_database(Path(self._variables["PREFECT_HOME"])),
         }
-        self._kept = server_discovery.keep(self.home) if ui else None
-        offered = [self.home / name for name in (ADDRESS, USERS)] if self._kept else []
+        self._lock = server_process.lock_server(self.home) if ui else None
+        offered = [self.home / name for name in (ADDRESS, USERS)] if self._lock else []
         command = [sys.executable, "-P", "-m", server_process.__name__, listener.fileno(), self.home / "tables.lock"]
         with self.log.open("ab") as log:
             self._child = subprocess.Popen(
@@ -97,53 +99,53 @@ class PrefectServer:
                 stderr=log,
                 env=environment,
                 start_new_session=True,
-                pass_fds=[listener.fileno(), *([self._kept.fileno()] if self._kept else [])],
+                pass_fds=[listener.fileno(), *([self._lock.fileno()] if self._lock else [])],
             )
 
     def alive(self) -> bool:
-        """Whether a server that was started here has not ended by itself, or is started again if it has."""
-        if self._keeper is not None:
-            return self._keeper.is_alive()
+        """Return whether a server started here is running or being restarted."""
+        if self._restarter is not None:
+            return self._restarter.is_alive()
         return self._child is None or self._child.poll() is None
 
-    def _keep(self) -> None:
-        """Start the server again if it ends by itself: at its port, where clients wait, and with its database."""
+    def _restart(self) -> None:
+        """Restart the server if it ends by itself, at its port, where clients wait, and with its database."""
         for left in reversed(range(_RESTARTS + 1)):
             child = self._child
             assert child is not None
             child.wait()
-            with self._changing:
+            with self._child_lock:
                 if self._child is not child:
                     return  # stopped
                 if left == 0:
                     break
                 self._spawn()
             progress.current().say("Prefect's server ended by itself, and is started again.")
-            if not self._answers(120.0):
+            if not self._wait_for_answer(120.0):
                 break
-            self._offer()
-        self._listener.close()  # else clients would wait for an answer that never comes
+            self._publish()
+        self._listener.close()  # otherwise clients would wait forever
 
     def wait(self, patience: float = 120.0) -> float:
-        """Seconds waited until the server answers; UserError with the last line of its log if it does not."""
+        """Wait until the server answers, and return the seconds; UserError with the last line of its log if it does not."""
         start = time.perf_counter()
-        if self._answers(patience):
-            self._offer()
-            if self._child is not None and self._keeper is None:
-                self._keeper = threading.Thread(target=self._keep, name="keeper of Prefect's server", daemon=True)
-                self._keeper.start()
+        if self._wait_for_answer(patience):
+            self._publish()
+            if self._child is not None and self._restarter is None:
+                self._restarter = threading.Thread(target=self._restart, name="keeper of Prefect's server", daemon=True)
+                self._restarter.start()
             return time.perf_counter() - start
         if self._child is None:
             raise UserError(f"Prefect's API at {self.url} does not answer; start it, or unset PREFECT_API_URL.")
         full = full_disk(self.log.parent)
-        if full:  # then the log ends anywhere
+        if full:  # then the log may be incomplete
             raise UserError(f"Prefect's server in {self.log.parent} does not answer: {full}.")
         last = self.log.read_text(errors="replace").strip().rpartition("\n")[2].strip()
-        said = f"; the last line of its log is: {last}" if last else ""
-        raise UserError(f"Prefect's server in {self.log.parent} does not answer{said}; see {self.log.name} there.")
+        quoted = f"; the last line of its log is: {last}" if last else ""
+        raise UserError(f"Prefect's server in {self.log.parent} does not answer{quoted}; see {self.log.name} there.")
 
-    def _answers(self, patience: float) -> bool:
-        """Wait until the server answers; False if it ends by itself, or does not answer for `patience` seconds."""
+    def _wait_for_answer(self, patience: float) -> bool:
+        """Wait until the server answers; return False if it ends by itself, or does not answer for `patience` seconds."""
         end = time.monotonic() + patience
         while time.monotonic() < end and (self._child is None or self._child.poll() is None):
             try:
@@ -153,18 +155,18 @@ class PrefectServer:
                 time.sleep(0.03)
         return False
 
-    def _offer(self) -> None:
-        """Others may use a server that stays; from here on it holds what says so by itself."""
-        if self._kept is not None:
-            self._kept.close()
-            self._kept = None
-            self._offered = True
-            server_discovery.offer(self.home, self.url)
+    def _publish(self) -> None:
+        """Let other commands use a server that stays; from now on the child holds the lock."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+            self._is_published = True
+            server_process.publish_address(self.home, self.url)
 
     def settle(self, tasks: int, patience: float = 15.0) -> None:
-        """Waits until the server has written down this many task runs of this process.
+        """Wait until the server has recorded `tasks` task runs of this process.
 
-        They reach it as events behind the work itself; a server that is stopped at once loses the last ones.
+        Records arrive as events after the work itself; a server stopped at once would lose the last ones.
         """
         from prefect.client.orchestration import get_client
         from prefect.events.worker import EventsWorker
@@ -177,7 +179,7 @@ class PrefectServer:
         ended = {
             "state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED"]}},
             "start_time": {"after_": self._since},
-            "subflow_runs": {"exists_": False},  # a subflow has a task run of its own, which the runner does not count
+            "subflow_runs": {"exists_": False},  # the runner does not count the task run of a subflow
         }
         end = time.monotonic() + patience
         with get_client(sync_client=True) as client:
@@ -187,24 +189,24 @@ class PrefectServer:
                 time.sleep(0.05)
 
     def is_gone(self) -> bool:
-        """Return whether the server takes no more from this process: `stop` is about to end it, or it does not answer."""
-        return self._child is not None or not self._answers(2.0)
+        """Return whether the server accepts nothing more from this process: `stop` will end it, or it does not answer."""
+        return self._child is not None or not self._wait_for_answer(2.0)
 
     def stop(self) -> bool:
-        """Ends the server that was started here, but for one that others use still; whether none of it is left.
+        """End the server that was started here, unless other commands use it; return whether none of it is left.
 
-        Another's is left alone.
+        A server that another command started is unchanged.
         """
         if self._joined is not None:
             self._joined.share.close()
         if self._child is None:
             return True
         os.environ.pop("PREFECT_API_URL", None)
-        with self._changing:
+        with self._child_lock:
             child, self._child = self._child, None
         self._listener.close()
         assert child.stdin is not None
-        used = self._in_use()  # asked before its end, when it asks itself
+        used = self._in_use()  # checked before its end, when it checks this itself
         child.stdin.close()
         if used:
             return False
@@ -218,17 +220,17 @@ class PrefectServer:
         return True
 
     def _in_use(self) -> bool:
-        return self._offered and server_discovery.in_use(self.home)
+        return self._is_published and server_process.in_use(self.home)
 
 
 def _database(home: Path) -> dict[str, str]:
-    """Prefect's own setting for its database, where the one that it makes of its folder would name another file."""
+    """Set Prefect's database address if Prefect's default would name another file."""
     file = home / "prefect.db"
-    named = plain_path(file)
-    return {} if named == str(file) else {"PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{named}"}
+    path = plain_path(file)
+    return {} if path == str(file) else {"PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{path}"}
 
 
-def _bound(port: int | None, own: bool) -> socket.socket:
+def _bind(port: int | None, own: bool) -> socket.socket:
     """Return a socket that listens at this loopback port, or at one that the system chooses; OSError if `own` and taken.
 
     It listens from here on: two sockets that are only bound may share a port, and clients of one would reach the other.

@@ -1,4 +1,4 @@
-"""Prefect without notices, tracking and logs on the screen: settings that must stand before it is imported."""
+"""Silence Prefect's notices, tracking and logs by settings that must be made before its import."""
 
 import logging
 import os
@@ -7,23 +7,23 @@ _SETTINGS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
     "PREFECT_LOGGING_LEVEL": "CRITICAL",  # a line for every task would cost as much as the task
-    "PREFECT_INTERNAL_LOGGING_LEVEL": "CRITICAL",  # of events that a server which is gone does not take
-    "PREFECT_LOGGING_TO_API_ENABLED": "true",  # for the few of our own
+    "PREFECT_INTERNAL_LOGGING_LEVEL": "CRITICAL",  # of events that a stopped server does not accept
+    "PREFECT_LOGGING_TO_API_ENABLED": "true",  # for siloflow's few own logs
     "PREFECT_CLI_PROMPT": "false",
-    # task runs are recorded without it; it would store every event as well, 20 kB a task
+    # task runs are recorded without it; it would also store every event, 20 kB per task
     "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
     "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",  # no flow here has a block
-    "PREFECT_CLIENT_MAX_RETRIES": "3",  # 14 s instead of 62 s until a server that is gone ends a call
+    "PREFECT_CLIENT_MAX_RETRIES": "3",  # 14 s instead of 62 s until a call to a stopped server ends
     "PREFECT_RUNNER_HEARTBEAT_FREQUENCY": "30",
 }
 
-# loggers outside Prefect's own: two count what is left at ctrl-C, the third shows a traceback if the server is gone
+# loggers outside Prefect's own: two count open events at ctrl-C, the third shows a traceback if the server is gone
 _QUEUES = ("EventsWorker", "APILogWorker", "websockets")
 
 
 def quiet_prefect() -> None:
-    """Settings that must stand before Prefect is imported: no tracking, no notices, no log on the screen."""
+    """Set the variables that are not set yet, and silence Prefect's loggers; call this before Prefect is imported."""
     os.environ.update({k: v for k, v in _SETTINGS.items() if k not in os.environ})
     for queue in _QUEUES:
         logging.getLogger(queue).setLevel(logging.CRITICAL)

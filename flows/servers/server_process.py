@@ -1,14 +1,14 @@
-"""The process of an embedded Prefect server: prefect_child SOCKET LOCK [ADDRESS USERS], the first a descriptor, then files.
+"""Run the process of an embedded Prefect server, find the server that runs in a project, and choose its port.
 
-The socket was bound by the parent: a port that is only known to be free may be another's by the time Prefect is imported.
-Two that make the tables of one database at the same time would both fail, so that is done under LOCK.
+The process is started as `server_process SOCKET LOCK [ADDRESS USERS]`: a descriptor, then files. The parent binds the
+socket, because a port that is only free may be taken before Prefect is imported. Tables are created under LOCK, because
+two processes that create them at the same time both fail.
 
-A server of Prefect's that runs in this project already: `siloflow ui` and `siloflow schedule` keep one, others use it.
+`siloflow ui` and `siloflow schedule` keep a server that other commands use. Its address is in `.prefect/server.json`,
+and valid while the server holds `server.lock`, which the kernel releases however the server ends. Each user of the
+server holds a share of `users.lock`: a server whose starter is gone stays until the last user ends.
 
-Its address is in `.prefect/server.json`, and good while the server holds `server.lock`, which the kernel takes from it
-however it ends. Whoever uses it holds a share of `users.lock`: a server whose keeper is gone stays until nobody does.
-
-At which loopback port Prefect's page is: the one that is asked for, a schedule's last one, or 4200.
+The port of Prefect's page is the requested one, the schedule's last one, or 4200.
 """
 
 import asyncio
@@ -35,19 +35,19 @@ from tasks.tracking.error_messages import is_port
 
 
 def watch(offered: list[str]) -> None:
-    """Ends the process when the parent is gone; a server that was offered to others stays for those who use it."""
+    """End the process when the parent is gone; a server that was offered to others stays until their last one ends."""
     while os.read(0, 4096):
         pass
     if offered:
         address, users = offered
-        with contextlib.suppress(OSError):  # somebody may have thrown the folder away
+        with contextlib.suppress(OSError):  # the folder may have been deleted
             Path(address).unlink()
             fcntl.flock(os.open(users, os.O_RDONLY), fcntl.LOCK_EX)
     os._exit(0)
 
 
 def make_tables(lock: str) -> None:
-    """Makes or migrates them; the last line of the log is what was wrong."""
+    """Create or migrate the database's tables; an error is the last line of the log."""
     from prefect.server.database import provide_database_interface
 
     with Path(lock).open("w") as file:
@@ -60,7 +60,7 @@ def make_tables(lock: str) -> None:
 
 
 def main(descriptor: str, lock: str, *offered: str) -> None:
-    """Serves until the parent is gone."""
+    """Serve until the parent is gone."""
     threading.Thread(target=watch, args=([*offered],), daemon=True).start()
     gc_tuning.pause_gc()
     make_tables(lock)
@@ -76,59 +76,59 @@ if __name__ == "__main__":
     main(*sys.argv[1:])
 
 
-ADDRESS, KEPT, USERS = "server.json", "server.lock", "users.lock"
-_PATIENCE = 2.0  # seconds for an answer over loopback
+ADDRESS, SERVER_LOCK, USERS = "server.json", "server.lock", "users.lock"
+_PATIENCE = 2.0  # seconds to wait for a response over loopback
 
 
 @dataclass(frozen=True)
-class Running:
-    """A server that somebody else keeps, held until `share` is closed, or the process ends."""
+class RunningServer:
+    """A server that another process keeps, used until `share` is closed or this process ends."""
 
     url: str
     share: IO[str]
 
 
-def join(home: Path) -> Running | None:
-    """The server that runs here, if it answers and is of this Prefect; what a dead one has left is removed."""
+def join_server(home: Path) -> RunningServer | None:
+    """Return the server that runs here, if it answers and has this version of Prefect; remove the address of a dead one."""
     if not (home / ADDRESS).is_file():
         return None
     share = (home / USERS).open("a")
-    url = _address(home) if _taken(share, fcntl.LOCK_SH) else None  # else it is about to end
+    url = _address(home) if _acquire(share, fcntl.LOCK_SH) else None  # otherwise it is about to end
     if url is None:
         share.close()
         return None
-    return Running(url, share)
+    return RunningServer(url, share)
 
 
-def keep(home: Path) -> IO[str] | None:
-    """What the server that is about to start shall hold while it lives; None where another holds it."""
-    lock = (home / KEPT).open("a")
-    if _taken(lock, fcntl.LOCK_EX):
+def lock_server(home: Path) -> IO[str] | None:
+    """Return the lock that the server to be started holds while it lives; None if another server holds it."""
+    lock = (home / SERVER_LOCK).open("a")
+    if _acquire(lock, fcntl.LOCK_EX):
         return lock
     lock.close()
     return None
 
 
-def offer(home: Path, url: str) -> None:
-    """From now on others use the server at this address."""
+def publish_address(home: Path, url: str) -> None:
+    """Write the server's address for other commands."""
     write_bytes(home / ADDRESS, json.dumps({"url": url, "prefect": version("prefect")}).encode())
 
 
 def in_use(home: Path) -> bool:
-    """Whether anybody uses the server that was offered."""
+    """Return whether another command uses the offered server."""
     with (home / USERS).open("a") as users:
-        return not _taken(users, fcntl.LOCK_EX)
+        return not _acquire(users, fcntl.LOCK_EX)
 
 
 def _address(home: Path) -> str | None:
-    with (home / KEPT).open("a") as lock:
-        if _taken(lock, fcntl.LOCK_SH):
+    with (home / SERVER_LOCK).open("a") as lock:
+        if _acquire(lock, fcntl.LOCK_SH):
             (home / ADDRESS).unlink(missing_ok=True)
             return None
     try:
-        said = json.loads((home / ADDRESS).read_bytes())
-        url = str(said["url"])
-        if said["prefect"] != version("prefect"):
+        saved = json.loads((home / ADDRESS).read_bytes())
+        url = str(saved["url"])
+        if saved["prefect"] != version("prefect"):
             return None
         urllib.request.urlopen(f"{url}/health", timeout=_PATIENCE).close()
     except (OSError, urllib.error.URLError, ValueError, KeyError, TypeError):
@@ -136,7 +136,7 @@ def _address(home: Path) -> str | None:
     return url
 
 
-def _taken(lock: IO[str], kind: int) -> bool:
+def _acquire(lock: IO[str], kind: int) -> bool:
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -148,7 +148,7 @@ PORT = 4200
 
 
 def ui_address(port: int | None, option: str) -> dict[str, Any]:
-    """What PrefectServer is told of the port that is asked for, UserError if it is taken; of none, where it tries first."""
+    """Return PrefectServer's options for the requested port, or for the default; UserError if the port is taken."""
     if port is None:
         return {"port": PORT}
     must_be_free(port, option)
@@ -156,21 +156,21 @@ def ui_address(port: int | None, option: str) -> dict[str, Any]:
 
 
 def last_port(root: Path, port: int | None) -> dict[str, Any]:
-    """The same for a schedule, whose page stays where it was."""
+    """Return the options for a schedule, whose page keeps its last port."""
     with contextlib.suppress(OSError, ValueError):
-        before = int(_file(root).read_text())
-        if port is None and is_port(before):
-            return {"port": before}
+        last = int(_port_file(root).read_text())
+        if port is None and is_port(last):
+            return {"port": last}
     return ui_address(port, "--port")
 
 
 def save_port(root: Path, url: str) -> None:
-    """The next schedule's page is there, too."""
-    write_bytes(_file(root), f"{urlsplit(url).port}\n".encode())
+    """Save the port for the next schedule's page."""
+    write_bytes(_port_file(root), f"{urlsplit(url).port}\n".encode())
 
 
 def must_be_free(port: int, option: str) -> None:
-    """Else the page of whoever listens there would be taken for ours."""
+    """Raise UserError if the port is invalid or taken, because another program's page would look like this one."""
     if not is_port(port):
         raise UserError(f"{option} is {port}, and ports are numbers from 1 to 65535.")
     with socket.socket() as probe:
@@ -181,5 +181,5 @@ def must_be_free(port: int, option: str) -> None:
             raise UserError(f"port {port} cannot be used ({error.strerror}); choose another {option}.") from None
 
 
-def _file(root: Path) -> Path:
+def _port_file(root: Path) -> Path:
     return root / ".prefect" / "schedule-port"

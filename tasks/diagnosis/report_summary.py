@@ -24,7 +24,7 @@ from silos.privacy.differencing import EVERY, OTHER, ReportedGroups
 from silos.privacy.ledger import Draw, Ledger
 from silos.privacy.privacy_budget import RHO, Unit
 from silos.storage.partition_store import open_missing
-from tasks.execution.load_client_data import different, load_rows
+from tasks.execution.load_client_data import load_rows, number_different_rows
 from tasks.execution.task_types import step
 from tasks.messages.diagnosis_messages import NoisyCounts, Refusal, ShiftNumbers
 
@@ -44,7 +44,7 @@ class LocalSummary:
     @cached_property
     def same(self) -> np.ndarray:
         """Which of its different rows each is: (rows,) numbers from 0, as `different` has them."""
-        return different(self._as_opened) if len(self.y) else np.zeros(0, np.int64)
+        return number_different_rows(self._as_opened) if len(self.y) else np.zeros(0, np.int64)
 
     @cached_property
     def version(self) -> str:

@@ -1,1 +1,1 @@
-"""How steps are made, and where they run."""
+"""Make functions steps, and run them on workers."""

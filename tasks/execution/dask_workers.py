@@ -1,4 +1,4 @@
-"""Workers of a Dask cluster: one that is there already, or processes of this machine."""
+"""Run tasks on a Dask cluster: a running one, or processes of this machine."""
 
 import logging
 import os
@@ -18,7 +18,7 @@ from prefect.task_runners import TaskRunner
 from silos.errors import UserError
 from tasks.execution.worker_backends import Call, Say, Workers
 
-PATIENCE = 10.0  # seconds for a scheduler to answer, and then for its workers to come
+PATIENCE = 10.0  # seconds for a scheduler to respond, and then for its workers to connect
 
 _QUIET = {
     "DASK_LOGGING__DISTRIBUTED": "critical",
@@ -32,16 +32,16 @@ from prefect_dask import DaskTaskRunner  # noqa: E402
 
 
 class DaskWorkers(Workers):
-    """Dask runs a dead worker's tasks again by itself."""
+    """Workers of a Dask cluster, which runs the tasks of a dead worker again by itself."""
 
-    far = True
+    is_remote = True
 
     def __init__(self, count: int, say: Say, address: str | None) -> None:
         super().__init__(count, say)
         self._address = address
 
     def run(self, task: Task, calls: Sequence[Call]) -> list[Any]:
-        """See Workers; UserError if the cluster is gone, or its workers die again and again."""
+        """Run the task as `Workers.run` does; UserError if the cluster is gone, or its workers die repeatedly."""
         try:
             return super().run(task, calls)
         except KilledWorker:
@@ -51,20 +51,20 @@ class DaskWorkers(Workers):
             ) from None
         except (CancelledError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
-                raise  # a file's, from inside the task
+                raise  # an error of a file, from inside the task
             raise UserError(
-                f"the Dask cluster{self._at()} is gone; start it again, and --resume goes on after the last whole round."
+                f"the Dask cluster{self._where()} is gone; start it again, and --resume goes on after the last whole round."
             ) from None
 
     def close(self) -> None:
-        """See Workers; they tell Prefect of their last tasks first."""
+        """End the workers after they have sent their last task events to Prefect."""
         if self._runner is not None:
             with suppress(Exception):
-                self._runner.client.run(_tell_prefect)  # type: ignore[attr-defined]
+                self._runner.client.run(_drain_events)  # type: ignore[attr-defined]
         self.kill()
 
     def kill(self) -> None:
-        """See Workers; those that were there before stay."""
+        """End the workers now; workers of a running cluster stay."""
         with suppress(TimeoutError):
             super().close()
 
@@ -84,57 +84,59 @@ class DaskWorkers(Workers):
         }
         return DaskTaskRunner(cluster_class="distributed.LocalCluster", cluster_kwargs=cluster, client_kwargs=options)
 
-    def _started(self) -> TaskRunner:
+    def _start(self) -> TaskRunner:
         if self._runner is None:
             api = PREFECT_API_URL.value()
-            client = self._connected(super()._started())
+            client = self._connect(super()._start())
             try:
                 client.wait_for_workers(1, timeout=PATIENCE)
-                client.register_plugin(_Ready(api))
+                client.register_plugin(_PrepareWorker(api))
             except TimeoutError:
-                raise UserError(f"the Dask cluster{self._at()} has no workers; {self._start('dask worker')}") from None
+                raise UserError(
+                    f"the Dask cluster{self._where()} has no workers; {self._advise('dask worker')}"
+                ) from None
             except ConnectionRefusedError:
                 raise UserError(
-                    f"the Dask workers{self._at()} cannot reach Prefect's API at {api}; "
+                    f"the Dask workers{self._where()} cannot reach Prefect's API at {api}; "
                     "start a Prefect server that all machines reach, and set PREFECT_API_URL."
                 ) from None
             except Exception as error:
                 raise UserError(
-                    f"the Dask workers{self._at()} are not fit for siloflow ({error}); start them in its environment."
+                    f"the Dask workers{self._where()} are not fit for siloflow ({error}); start them in its environment."
                 ) from None
         assert self._runner is not None
         return self._runner
 
-    def _connected(self, runner: TaskRunner) -> Any:
-        """The client; with it a cluster of our own starts."""
+    def _connect(self, runner: TaskRunner) -> Any:
+        """Return Dask's client, which starts the local cluster if no address is given."""
         try:
             return runner.client  # type: ignore[attr-defined]
         except OSError:
             self.kill()
-            raise UserError(f"no Dask scheduler answers{self._at()}; {self._start('dask scheduler')}") from None
+            raise UserError(f"no Dask scheduler answers{self._where()}; {self._advise('dask scheduler')}") from None
 
-    def _at(self) -> str:
+    def _where(self) -> str:
         return "" if self._address is None else f" at runner.address {self._address}"
 
-    def _start(self, command: str) -> str:
+    def _advise(self, command: str) -> str:
         return f"`{command}` starts one, and address null starts a cluster on this machine."
 
 
-async def _tell_prefect() -> None:
-    answer = EventsWorker.drain_all(timeout=PATIENCE)
-    if isinstance(answer, Awaitable):
-        await answer
+async def _drain_events() -> None:
+    result = EventsWorker.drain_all(timeout=PATIENCE)
+    if isinstance(result, Awaitable):
+        await result
 
 
-class _Ready(WorkerPlugin):
-    """Makes a worker fit for steps, also one that starts later."""
+class _PrepareWorker(WorkerPlugin):
+    """Prepares a worker for steps, including one that starts later."""
 
     def __init__(self, api: str | None) -> None:
         self.name = "siloflow"
         self._api = api
 
     def setup(self, worker: Any) -> None:
-        """One torch thread; and Prefect is told by way of this command's server, not of one that used the worker before."""
+        """Use one torch thread, and send events to this command's Prefect server instead of an earlier command's."""
         torch.set_num_threads(1)
         try:
             urllib.request.urlopen(f"{self._api}/health", timeout=PATIENCE).close()

@@ -1,4 +1,4 @@
-"""Opening, on the client's side, what a task was sent references to."""
+"""Load, at the client, the rows and the private state that a task refers to."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from silos.cohort import Cohort, Silos, Stack, open_common, open_stack
 from tasks.messages.message_policy import LEAST_ROWS
 
 
-class Opened(NamedTuple):
+class LoadedStack(NamedTuple):
     """A stack with its clients' rows, and their weights and context of a model, all (stack size, ...)."""
 
     stack: Stack
@@ -25,21 +25,21 @@ class Opened(NamedTuple):
     context: dict[str, Tensor]
 
 
-def load_stacks(cohort: Cohort, model: Model, private: ClientStore, split: str, device: str) -> Iterator[Opened]:
-    """The cohort's stacks, one in memory after another."""
+def load_stacks(cohort: Cohort, model: Model, private: ClientStore, split: str, device: str) -> Iterator[LoadedStack]:
+    """Load the cohort's stacks one after another; one is in memory at a time."""
     for stack in cohort.stacks:
         rows = load_rows(cohort.silos, stack, split, device)
-        yield Opened(stack, rows, *load_weights(model, stack, private, device))
+        yield LoadedStack(stack, rows, *load_weights(model, stack, private, device))
 
 
 def load_streams(stack: Stack, seed: int, round: int, purpose: str, device: str) -> Tensor:
-    """A stream for each client of the stack, dummies too: (stack size,) int64."""
-    dummies = [""] * (stack.size - len(stack.clients))
-    return client_streams(seed, [*stack.clients, *dummies], round, purpose).to(device)
+    """Return a random stream for each client of the stack, padding included: (stack size,) int64."""
+    padding = [""] * (stack.size - len(stack.clients))
+    return client_streams(seed, [*stack.clients, *padding], round, purpose).to(device)
 
 
 def load_rows(silos: Silos, stack: Stack, split: str, device: str) -> Rows:
-    """The rows of a stack's clients, padded, on the device; a split that is common is the same rows for every client."""
+    """Load the padded rows of a stack's clients to the device; rows of a common split are the same for every client."""
     if silos.common(split):
         x, y = (torch.from_numpy(a).to(device) for a in open_common(silos, split))
         counts = torch.tensor([len(y)] * len(stack.clients) + [0] * (stack.size - len(stack.clients)), device=device)
@@ -48,40 +48,40 @@ def load_rows(silos: Silos, stack: Stack, split: str, device: str) -> Rows:
     return Rows(*(torch.from_numpy(a).to(device) for a in (opened.x, opened.y, opened.rows)))
 
 
-def different(x: Tensor) -> np.ndarray:
-    """Which of a client's different rows each of its rows (rows, *shape) is: (rows,) numbers from 0, the same for equals."""
-    _, place = np.unique(x.flatten(1).cpu().numpy(), axis=0, return_inverse=True)
-    return np.asarray(place).ravel()
+def number_different_rows(x: Tensor) -> np.ndarray:
+    """Number a client's different rows from 0, and return the number of each row (rows,); x: (rows, *shape)."""
+    _, index = np.unique(x.flatten(1).cpu().numpy(), axis=0, return_inverse=True)
+    return np.asarray(index).ravel()
 
 
 def has_enough_rows(rows: Rows, least: int = LEAST_ROWS) -> Tensor:
-    """Whether each client, dummies too, has so many different rows: (clients,) bool."""
+    """Return whether each client, padding included, has at least `least` different rows: (clients,) bool."""
     return torch.tensor([_at_least(x[:count], least) for x, count in zip(rows.x, rows.counts.tolist(), strict=True)])
 
 
 def has_enough_of_class(rows: Rows, classes: int, least: int = LEAST_ROWS) -> Tensor:
-    """Which rows may be told of by class: (clients, rows, classes) float64, on the CPU, since sums of it leave.
+    """Mark the rows that may be reported by class: (clients, rows, classes) float64, on the CPU because sums of it leave.
 
-    1 at a row's class if its client has so many different rows of that class, else 0.
+    A row has 1 at its class if its client has at least `least` different rows of that class, else 0.
     """
     mask = torch.zeros(*rows.y.shape, classes, dtype=torch.float64)
-    for at, count in enumerate(rows.counts.tolist()):
-        labels = rows.y[at, :count].cpu()
+    for i, count in enumerate(rows.counts.tolist()):
+        labels = rows.y[i, :count].cpu()
         for c in labels.unique().tolist():
-            places = (labels == c).nonzero()[:, 0]
-            mask[at, places, c] = float(_at_least(rows.x[at, places], least))
+            indices = (labels == c).nonzero()[:, 0]
+            mask[i, indices, c] = float(_at_least(rows.x[i, indices], least))
     return mask
 
 
 def _at_least(x: Tensor, least: int) -> bool:
-    """Looks at the first few before at all: they are enough as a rule."""
-    return any(len(some) >= least and different(some).max() + 1 >= least for some in (x[: 2 * least], x))
+    """Return whether x has `least` different rows; the first few are checked first, because they usually suffice."""
+    return any(len(part) >= least and number_different_rows(part).max() + 1 >= least for part in (x[: 2 * least], x))
 
 
 def load_weights(
     model: Model, stack: Stack, private: ClientStore, device: str
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Shared and personal weights together, and the context, both (stack size, ...); dummies repeat the first client."""
+    """Load the shared and personal weights together, and the context, both (stack size, ...); padding repeats client 0."""
     shared = broadcast_weights({n: t.to(device) for n, t in model.shared.items()}, stack.size)
     personal = _open(model, model.personal, stack, private)
     context = _open(model, model.context, stack, private)
@@ -90,32 +90,32 @@ def load_weights(
 
 
 def load_client_state(part: ClientStateRefs, stack: Stack, private: ClientStore, device: str) -> dict[str, Tensor]:
-    """What the stack's clients keep in a section, (stack size, ...); dummies repeat the first client."""
-    opened = _stored(part, stack.clients, private)
-    return {name: _fill(tensor, stack.size).to(device) for name, tensor in opened.items()}
+    """Load what the stack's clients store in a section, (stack size, ...); padding repeats the first client."""
+    stored = _stored(part, stack.clients, private)
+    return {name: _fill(tensor, stack.size).to(device) for name, tensor in stored.items()}
 
 
 def _open(model: Model, part: Weights | ClientStateRefs, stack: Stack, private: ClientStore) -> dict[str, Tensor]:
-    mine = model.select(stack.clients)
-    part = mine.personal if part is model.personal else mine.context
+    selected = model.select(stack.clients)
+    part = selected.personal if part is model.personal else selected.context
     if isinstance(part, ClientStateRefs):
         part = _stored(part, stack.clients, private)
     return {name: _fill(tensor, stack.size) for name, tensor in part.items()}
 
 
 def _stored(part: ClientStateRefs, clients: tuple[str, ...], private: ClientStore) -> dict[str, Tensor]:
-    """What these clients stored; those that stored nothing yet have the start."""
+    """Load what these clients stored; clients that stored nothing have the start."""
     stored = [c for c in clients if c in part.refs]
-    opened = private.load_stack(part.section, part.refs, stored) if stored else {}
-    tensors = {name: torch.from_numpy(array) for name, array in opened.items()}
+    arrays = private.load_stack(part.section, part.refs, stored) if stored else {}
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     if len(stored) == len(clients):
         return tensors
-    place = torch.tensor([clients.index(c) for c in stored], dtype=torch.int64)
+    indices = torch.tensor([clients.index(c) for c in stored], dtype=torch.int64)
     filled = {}
-    for name, begin in part.start.items():
-        filled[name] = begin.expand(len(clients), *begin.shape).clone()
+    for name, start in part.start.items():
+        filled[name] = start.expand(len(clients), *start.shape).clone()
         if stored:
-            filled[name][place] = tensors[name]
+            filled[name][indices] = tensors[name]
     return filled
 
 

@@ -1,9 +1,10 @@
-"""The workers of a command: started once, of the kind that params name, and ended with the command."""
+"""Start the workers of a command once, of the kind that params name, and end them with the command."""
 
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Literal
@@ -16,9 +17,9 @@ Kind = Literal["threads", "processes", "dask"]
 
 @contextmanager
 def open_workers(kind: Kind, count: int, address: str | None = None, say: Say = print) -> Iterator["Workers"]:
-    """Workers for the tasks inside; the same ones if they are open already, so a comparison starts them once.
+    """Open workers for the tasks inside the context, or reuse those that are open, so a comparison starts them once.
 
-    Nothing is started before the first task. `say` is told what a person should know. UserError if Dask is not installed,
+    No worker starts before the first task. `say` receives messages for the user. UserError if Dask is not installed,
     and in a script that every worker would run again.
     """
     key = (kind, count, address)
@@ -44,8 +45,8 @@ def open_workers(kind: Kind, count: int, address: str | None = None, say: Say = 
 
 
 def check(kind: Kind) -> None:
-    """UserError if what this kind needs is not installed."""
-    if kind == "dask" and not _installed("prefect_dask"):
+    """Raise UserError if the packages of this kind are not installed."""
+    if kind == "dask" and not find_spec("prefect_dask"):
         raise UserError(
             "params.yaml: runner.kind is dask, and Dask is not installed; "
             "`pip install -c constraints.txt -e '.[dask]'` installs it, or use processes."
@@ -53,14 +54,14 @@ def check(kind: Kind) -> None:
 
 
 def _check_script(kind: Kind) -> None:
-    """UserError in a script that does not ask whether it is the main one: workers import it first, and would run it."""
+    """Raise UserError for a script without a check of `__main__`: workers import the script, and would run it."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
     if file is None or getattr(main, "__spec__", None) is not None:  # typed, a notebook, or started by `python -m`
         return
     try:
         guarded = "__main__" in Path(file).read_text(errors="replace")
-    except OSError:  # not there for workers either
+    except OSError:  # workers cannot read it either
         return
     if not guarded:
         raise UserError(
@@ -70,9 +71,9 @@ def _check_script(kind: Kind) -> None:
 
 
 def _start_tracker() -> None:
-    """multiprocessing's cleaner of semaphores: before a worker, since its start lets interrupts through that are held back.
+    """Start multiprocessing's resource tracker before any worker, because its start would let blocked interrupts through.
 
-    After a kill -9 it would tell the screen what it cleaned.
+    Its warnings are silenced, which it would print after a kill -9.
     """
     before = os.environ.get("PYTHONWARNINGS")
     os.environ["PYTHONWARNINGS"] = ",".join(filter(None, [before, "ignore:resource_tracker:UserWarning"]))
@@ -91,12 +92,6 @@ def _make(kind: Kind, count: int, address: str | None, say: Say) -> Workers:
 
         return DaskWorkers(count, say, address)
     return {"threads": Workers, "processes": Processes}[kind](count, say)
-
-
-def _installed(package: str) -> bool:
-    from importlib.util import find_spec
-
-    return find_spec(package) is not None
 
 
 _open: dict[tuple, Workers] = {}

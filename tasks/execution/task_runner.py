@@ -1,7 +1,4 @@
-"""Where tasks run: the one place that submits, wraps and gathers.
-
-Which worker handles which stacks of clients, and what it is given of what clients hold.
-"""
+"""Submit tasks and gather their results, assign stacks of clients to workers, and select the arguments of each cohort."""
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -19,61 +16,61 @@ Step = TypeVar("Step", ClientStep, ServerStep)
 
 
 class Runner(Protocol):
-    """Runs a client's step on cohorts at the same time, or a server's once; TypeError for one in the other's place."""
+    """Runs a client's step on cohorts in parallel, or a server's step once; TypeError for a step of the other type."""
 
     @property
     def workers(self) -> int:
-        """How many cohorts at the same time."""
+        """Return how many cohorts run in parallel."""
 
-    def each(self, task: ClientStep, calls: Sequence[Call]) -> list[Any]:
-        """The task on each cohort, which is the first argument of a call; answers in order."""
+    def map_cohorts(self, task: ClientStep, calls: Sequence[Call]) -> list[Any]:
+        """Run the task on each cohort, which is the first argument of a call; return the results in order."""
 
-    def once(self, task: ServerStep, *args: Any) -> Any:
-        """The task once, on the server's side."""
+    def run_on_server(self, task: ServerStep, *args: Any) -> Any:
+        """Run the task once, on the server."""
 
 
 started = 0
-"""How many task runs this process has started: what Prefect's server must have heard of before it is stopped."""
+"""The number of task runs that this process has started; Prefect's server must record all before it is stopped."""
 
 
 @dataclass(frozen=True)
 class PrefectRunner:
-    """Through Prefect's task runners; one cohort in this process is a direct call, which costs half of a submit."""
+    """Runs tasks through Prefect's task runners.
 
-    there: Workers | None = None  # None: one cohort, in this process
+    A single cohort in this process is a direct call, which costs half as much as a submit.
+    """
+
+    pool: Workers | None = None  # None: one cohort, in this process
     when: str = ""
-    """What Prefect's page says before a task's name, such as `round 3`, or `fedprox against fedavg`."""
+    """Prefix of task names on Prefect's page, such as `round 3`, or `fedprox against fedavg`."""
 
     @property
     def workers(self) -> int:
-        """See Runner."""
-        return self.there.count if self.there else 1
+        return self.pool.count if self.pool else 1
 
-    def each(self, task: ClientStep, calls: Sequence[Call]) -> list[Any]:
-        """See Runner."""
-        _must_be(task, ClientStep)
-        _count(len(calls))
-        sealed = [
+    def map_cohorts(self, task: ClientStep, calls: Sequence[Call]) -> list[Any]:
+        _check_type(task, ClientStep)
+        _count_started(len(calls))
+        opaque = [
             (tuple(map(OpaqueArgument, args)), {n: OpaqueArgument(value) for n, value in options.items()})
             for args, options in calls
         ]
         named = self._named(task)
-        if self.there is None or (len(calls) == 1 and not self.there.far):
-            answers: list[Any] = [named(*args, **options) for args, options in sealed]
+        if self.pool is None or (len(calls) == 1 and not self.pool.is_remote):
+            results: list[Any] = [named(*args, **options) for args, options in opaque]
         else:
-            answers = self.there.run(named, sealed)
-        for argument in (a for args, options in sealed for a in (*args, *options.values())):
+            results = self.pool.run(named, opaque)
+        for argument in (argument for args, options in opaque for argument in (*args, *options.values())):
             argument.content = None
-        return [_taken(task.name, answer) for answer in answers]
+        return [_take_messages(task.name, result) for result in results]
 
-    def once(self, task: ServerStep, *args: Any) -> Any:
-        """See Runner."""
-        _must_be(task, ServerStep)
-        _count(1)
-        return self._named(task)(*(OpaqueArgument(a) for a in args))
+    def run_on_server(self, task: ServerStep, *args: Any) -> Any:
+        _check_type(task, ServerStep)
+        _count_started(1)
+        return self._named(task)(*(OpaqueArgument(argument) for argument in args))
 
     def _named(self, task: Step) -> Step:
-        """The task, whose runs say when they are."""
+        """Return a copy of the task whose runs have the prefix `when`."""
         if not self.when:
             return task
         named = copy(task)
@@ -82,56 +79,54 @@ class PrefectRunner:
         return named
 
 
-def _must_be(task: Any, kind: type) -> None:
+def _check_type(task: Any, kind: type) -> None:
     if not isinstance(task, kind):
         raise TypeError(f"{getattr(task, 'name', task)} is no {kind.__name__}")
 
 
-def _taken(name: str, answer: list[Any]) -> list[Any]:
-    """The messages, in a list of our own: Prefect holds on to its list until its server has heard of the task."""
-    if not isinstance(answer, list):
+def _take_messages(name: str, result: list[Any]) -> list[Any]:
+    """Move the messages to a new list, because Prefect keeps its list until its server has recorded the task."""
+    if not isinstance(result, list):
         raise TypeError(
-            f"{name} answers with {type(answer).__name__}, and a step on clients answers with a list of messages"
+            f"{name} answers with {type(result).__name__}, and a step on clients answers with a list of messages"
         )
-    messages = list(answer)
-    answer.clear()
+    messages = list(result)
+    result.clear()
     return messages
 
 
-def _count(tasks: int) -> None:
+def _count_started(tasks: int) -> None:
     global started
     started += tasks
 
 
 @dataclass(frozen=True)
 class PlainRunner:
-    """Tasks as plain functions, one after another, without Prefect: for tests and notebooks."""
+    """Calls tasks as plain functions, one after another and without Prefect, for tests and notebooks."""
 
     workers: int = 1
 
-    def each(self, task: ClientStep, calls: Sequence[Call]) -> list[Any]:
-        """See Runner."""
-        _must_be(task, ClientStep)
+    def map_cohorts(self, task: ClientStep, calls: Sequence[Call]) -> list[Any]:
+        _check_type(task, ClientStep)
         function: Callable = task.fn
         return [function(*args, **options) for args, options in calls]
 
-    def once(self, task: ServerStep, *args: Any) -> Any:
-        """See Runner."""
-        _must_be(task, ServerStep)
+    def run_on_server(self, task: ServerStep, *args: Any) -> Any:
+        _check_type(task, ServerStep)
         return task.fn(*args)
 
 
 @dataclass(frozen=True)
 class Broadcast:
-    """An argument of a step that every cohort is given whole, whoever's it is: what clients show to others."""
+    """An argument of a step that every cohort receives complete: what clients share with other clients."""
 
     content: Any
 
 
 def assign_stacks(silos: Silos, stacks: Sequence[Stack], workers: int) -> list[Cohort]:
-    """Whole stacks in contiguous runs, at most `workers` and none empty.
+    """Assign complete stacks to at most `workers` cohorts in contiguous runs, none empty.
 
-    The largest run has as few training rows as a contiguous dealing can give it.
+    The largest run has as few training rows as contiguous runs allow.
     """
     rows = silos.rows("train")
     weights = [sum(rows[name] for name in stack.clients) for stack in stacks]
@@ -160,45 +155,45 @@ def cohort_calls(silos: Silos, stack: int, workers: int, *args: Any, **options: 
 
 
 def bind_arguments(cohort: Cohort, args: tuple[Any, ...], options: Mapping[str, Any]) -> Call:
-    """A step's call for a cohort: itself, and of each argument what is held by its own clients, or by members of a pooled.
+    """Return the call of a step for a cohort, with the part of each argument that belongs to its clients.
 
-    Held by client are a Model, a Private and a mapping whose keys are all clients of the data; also inside of lists, tuples
-    and other mappings.
+    A Model, ClientStateRefs, or mapping from clients of the data is reduced to the cohort's clients, or to the members
+    of a pooled client. This includes values inside lists, tuples and other mappings.
     """
-    own = {name: _own_part(value, cohort) for name, value in options.items()}
-    return (cohort, *(_own_part(value, cohort) for value in args)), own
+    own_options = {name: _select_clients(value, cohort) for name, value in options.items()}
+    return (cohort, *(_select_clients(value, cohort) for value in args)), own_options
 
 
 def _runs(weights: Sequence[int], limit: int) -> list[tuple[int, int]]:
-    """(first, past the last) of the fewest contiguous runs whose weights add up to `limit` at most."""
+    """Return the bounds (first, last + 1) of the fewest contiguous runs whose weights each add up to at most `limit`."""
     runs: list[tuple[int, int]] = []
     total = 0
-    for at, weight in enumerate(weights):
+    for index, weight in enumerate(weights):
         if runs and total + weight <= limit:
-            runs[-1] = (runs[-1][0], at + 1)
+            runs[-1] = (runs[-1][0], index + 1)
             total += weight
         else:
-            runs.append((at, at + 1))
+            runs.append((index, index + 1))
             total = weight
     return runs
 
 
-def _own_part(value: Any, cohort: Cohort) -> Any:
+def _select_clients(value: Any, cohort: Cohort) -> Any:
     if isinstance(value, Broadcast):
         return value.content
     if isinstance(value, Model):
         return value.select(cohort.clients)
     if isinstance(value, ClientStateRefs):
-        return replace(value, refs=_of_clients(value.refs, cohort))
+        return replace(value, refs=_subset(value.refs, cohort))
     if isinstance(value, Mapping):
-        own, names = cohort.clients, cohort.silos.manifest.names
-        if all(key in names or key in own for key in value):
-            return _of_clients(value, cohort)
-        return {key: _own_part(inner, cohort) for key, inner in value.items()}
+        clients, names = cohort.clients, cohort.silos.manifest.names
+        if all(key in names or key in clients for key in value):
+            return _subset(value, cohort)
+        return {key: _select_clients(inner, cohort) for key, inner in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(_own_part(inner, cohort) for inner in value)
+        return type(value)(_select_clients(inner, cohort) for inner in value)
     return value
 
 
-def _of_clients(held: Mapping[str, Any], cohort: Cohort) -> dict[str, Any]:
-    return {client: held[client] for client in (*cohort.clients, *cohort.silos.members) if client in held}
+def _subset(by_client: Mapping[str, Any], cohort: Cohort) -> dict[str, Any]:
+    return {client: by_client[client] for client in (*cohort.clients, *cohort.silos.members) if client in by_client}

@@ -1,9 +1,8 @@
-"""What makes a function a step: a Prefect task that is retried, keeps no result and is not cached.
+"""Make functions steps: Prefect tasks that are retried, are not cached, and free memory in the process that runs them.
 
-Steps are pure, so running one twice gives the same message; a user's mistake is not retried. A client's step is given a
-cohort, where rows and what clients keep can be opened; a server's is given what clients sent, and cannot be given more.
-
-What a process holds, and what it can let go.
+Steps are pure, so running one twice gives the same message; a user's mistake is not retried. A client's step receives a
+cohort, through which rows and private state can be opened. A server's step receives what clients sent, and nothing
+else.
 """
 
 import ctypes
@@ -33,68 +32,68 @@ from silos.cohort import Cohort, Silos
 from silos.errors import UserError
 from tasks.messages.message_policy import Message, numbers_of
 
-_modules = 0
+_frozen_modules = 0
 _TRIM, _MAP = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
-_KEPT, _LARGEST, _OLDER = 2**28, 2**26, 2**25  # bytes; older versions take no more than the last: mallopt(3)
-_PAUSE, _GROWTH = 0.5, 2**25  # seconds, and bytes, between two looks
-_looked = (-_PAUSE, 0)
+_TRIM_BYTES, _MAP_BYTES, _OLD_MAP_BYTES = 2**28, 2**26, 2**25  # older versions accept at most the last: mallopt(3)
+_PAUSE, _GROWTH = 0.5, 2**25  # seconds, and bytes, between two collections
+_last_collection = (-_PAUSE, 0)
 
 
 @cache
 def tune_malloc() -> None:
-    """Lets this process keep up to 256 MiB that it freed, in pieces of up to 64 MiB (older: 32), for its next tensors.
+    """Let this process keep up to 256 MiB of freed memory, in pieces of up to 64 MiB (older glibc: 32), for later tensors.
 
-    Else glibc gives a step's activations back to the system, which hands them out again page by page and zeroed. Where there
-    is another allocator, nothing is done.
+    Otherwise glibc returns a step's activations to the system, which hands them out again page by page and zeroed. Does
+    nothing with another allocator.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
-        hold(mallopt)
+        set_malloc_thresholds(mallopt)
 
 
-def hold(mallopt: Callable[[int, int], int]) -> None:
-    """Sets both, or neither: one alone ends glibc's own rule, by which pieces that are freed are kept later."""
-    if mallopt(_MAP, _LARGEST) or mallopt(_MAP, _OLDER):
-        mallopt(_TRIM, _KEPT)
+def set_malloc_thresholds(mallopt: Callable[[int, int], int]) -> None:
+    """Set both thresholds or neither: one alone ends glibc's dynamic rule, which keeps freed pieces later."""
+    if mallopt(_MAP, _MAP_BYTES) or mallopt(_MAP, _OLD_MAP_BYTES):
+        mallopt(_TRIM, _TRIM_BYTES)
 
 
 def resident_bytes() -> int:
-    """Bytes of this process in memory."""
+    """Return the bytes of this process in memory."""
     return int(psutil.Process().memory_info().rss)
 
 
 def collect_garbage() -> None:
-    """Frees what Prefect leaves in reference cycles: the arguments and the answer of every task that was submitted.
+    """Free what Prefect leaves in reference cycles: the arguments and the result of every submitted task.
 
-    What imports made stays for good and is set aside, so that looking through the rest costs little. Between short rounds
-    nobody looks before the process has grown, or half a second has passed.
+    Objects made by imports are frozen, so that a collection costs little. Between short rounds, nothing is collected
+    until the process has grown, or half a second has passed.
     """
-    global _modules, _looked
-    if len(sys.modules) == _modules:
-        when, held = _looked
-        if time.monotonic() - when < _PAUSE and resident_bytes() - held < _GROWTH:
+    global _frozen_modules, _last_collection
+    if len(sys.modules) == _frozen_modules:
+        time_then, bytes_then = _last_collection
+        if time.monotonic() - time_then < _PAUSE and resident_bytes() - bytes_then < _GROWTH:
             return
     gc.collect()
-    if len(sys.modules) != _modules:
+    if len(sys.modules) != _frozen_modules:
         gc.freeze()
-        _modules = len(sys.modules)
-    _looked = time.monotonic(), resident_bytes()
+        _frozen_modules = len(sys.modules)
+    _last_collection = time.monotonic(), resident_bytes()
 
 
-DOORS = (Cohort, Silos, ClientStore)
-"""What rows, and what clients keep, are opened with."""
+DATA_TYPES = (Cohort, Silos, ClientStore)
+"""The types through which rows and private state are opened."""
 
 
 class ClientStep(Task):
-    """A step that runs beside clients' rows: `Runner.each` takes no other."""
+    """A step that runs at clients, with access to their rows: `Runner.map_cohorts` accepts no other."""
 
 
 class ServerStep(Task):
-    """A step that sees what clients sent, and nothing else: `Runner.once` takes no other."""
+    """A step that receives what clients sent, and nothing else: `Runner.run_on_server` accepts no other."""
 
 
 def step(function: Callable) -> ClientStep:
-    """A client's step: the function, which takes a Cohort first, as a Prefect task of the same name."""
+    """Make a function, whose first parameter is a Cohort, a client's step: a Prefect task of the same name."""
     hints = typing.get_type_hints(function)
     first = next(iter(inspect.signature(function).parameters), "")
     if hints.get(first) is not Cohort:
@@ -104,31 +103,34 @@ def step(function: Callable) -> ClientStep:
     for kind in _parts(hints.get("return")):
         if isinstance(kind, type) and issubclass(kind, Message):
             numbers_of(kind)
-    return ClientStep(_anywhere(function), **_SETTINGS)
+    return ClientStep(_run_in_worker(function), **_SETTINGS)
 
 
 def server_step(function: Callable) -> ServerStep:
-    """A server's step; TypeError for one that could be given rows, and whenever it is given a way to open them."""
+    """Make a function a server's step.
+
+    TypeError if its parameters could hold rows, and at every call that passes a way to open them.
+    """
     hints = typing.get_type_hints(function)
     for name in inspect.signature(function).parameters:
         if name not in hints:
             raise TypeError(f"{function.__name__} does not say what its {name} is; a server's step does")
-        if _opens(hints[name], set()):
+        if _may_open(hints[name], set()):
             raise TypeError(f"{function.__name__} is a server's step, and its {name} could open clients' rows")
 
     @functools.wraps(function)
     def refusing(*args: Any, **options: Any) -> Any:
-        if _holds([*args, *options.values()]):
+        if _can_open([*args, *options.values()]):
             raise TypeError(f"{function.__name__} is a server's step, and was given a way to open clients' rows")
         return function(*args, **options)
 
-    return ServerStep(_anywhere(refusing), **_SETTINGS)
+    return ServerStep(_run_in_worker(refusing), **_SETTINGS)
 
 
 class OpaqueArgument:
-    """An argument of a step that is nobody's business on its way.
+    """Wraps an argument of a step so that Prefect and Dask pass it on unread.
 
-    Prefect would look for futures in it, at 6 µs for every element of a container; Dask would take it apart and hash it.
+    Prefect would search it for futures, at 6 µs per element of a container; Dask would take it apart and hash it.
     """
 
     __slots__ = ("content",)
@@ -141,34 +143,35 @@ class OpaqueArgument:
 
 
 def _parts(hint: Any) -> list[Any]:
-    """A type, and all that it is made of."""
+    """Return a type and all types that it is composed of."""
     return [hint, *(part for inner in typing.get_args(hint) for part in _parts(inner))]
 
 
-def _opens(kind: Any, seen: set[Any]) -> bool:
-    """Whether a value of this type may hold one of DOORS."""
-    if kind in DOORS or kind is Any:
+def _may_open(kind: Any, seen: set[Any]) -> bool:
+    """Return whether a value of this type may hold one of DATA_TYPES."""
+    if kind in DATA_TYPES or kind is Any:
         return True
     if is_dataclass(kind) and kind not in seen:
         seen.add(kind)
-        return any(_opens(inner, seen) for inner in typing.get_type_hints(kind).values())
-    return any(_opens(inner, seen) for inner in typing.get_args(kind) if not isinstance(inner, str))
+        return any(_may_open(inner, seen) for inner in typing.get_type_hints(kind).values())
+    return any(_may_open(inner, seen) for inner in typing.get_args(kind) if not isinstance(inner, str))
 
 
-def _holds(value: Any) -> bool:
+def _can_open(value: Any) -> bool:
+    """Return whether the value holds one of DATA_TYPES."""
     if isinstance(value, str | bytes | np.ndarray | torch.Tensor):
         return False
-    if isinstance(value, DOORS):
+    if isinstance(value, DATA_TYPES):
         return True
     if isinstance(value, Mapping):
-        return any(map(_holds, value.values()))
+        return any(map(_can_open, value.values()))
     if is_dataclass(value):
-        return any(_holds(getattr(value, field.name)) for field in fields(value))
-    return isinstance(value, Collection) and any(map(_holds, value))
+        return any(_can_open(getattr(value, field.name)) for field in fields(value))
+    return isinstance(value, Collection) and any(map(_can_open, value))
 
 
-def _anywhere(function: Callable) -> Callable:
-    """The function, fit to run in any thread of any process."""
+def _run_in_worker(function: Callable) -> Callable:
+    """Wrap the function to run in any thread of any process."""
 
     @functools.wraps(function)
     def run(*args: Any, **options: Any) -> Any:
@@ -176,8 +179,8 @@ def _anywhere(function: Callable) -> Callable:
         if torch.get_num_threads() != 1:
             torch.set_num_threads(1)  # bits must not depend on how many threads share a sum
         if multiprocessing.parent_process() is not None:
-            collect_garbage()  # a worker process: what its task before this one left
-        args, options = tuple(map(_opened, args)), {name: _opened(value) for name, value in options.items()}
+            collect_garbage()  # left by the previous task of this worker process
+        args, options = tuple(map(_unwrap, args)), {name: _unwrap(value) for name, value in options.items()}
         start = time.perf_counter()
         try:
             return _timed(function(*args, **options), start)
@@ -191,23 +194,23 @@ def _anywhere(function: Callable) -> Callable:
     return run
 
 
-def _timed(answer: Any, start: float) -> Any:
-    """A step's messages, the first of which says how long all of them took; TypeError for what may not leave a client."""
-    if isinstance(answer, list):
-        messages = [one for one in answer if isinstance(one, Message)]
+def _timed(result: Any, start: float) -> Any:
+    """Add the duration of the step to its first message; TypeError for a message that may not leave a client."""
+    if isinstance(result, list):
+        messages = [item for item in result if isinstance(item, Message)]
         for kind in {type(message) for message in messages}:
             numbers_of(kind)  # also of a step that does not say what it returns
-        if messages and messages[0] is answer[0]:
-            answer[0] = replace(messages[0], seconds=time.perf_counter() - start)
-    return answer
+        if messages and messages[0] is result[0]:
+            result[0] = replace(messages[0], seconds=time.perf_counter() - start)
+    return result
 
 
-def _opened(argument: Any) -> Any:
+def _unwrap(argument: Any) -> Any:
     return argument.content if isinstance(argument, OpaqueArgument) else argument
 
 
 def _where(name: str, args: tuple, error: Exception) -> str:
-    """Which step, whose, and the line: a traceback does not travel between processes."""
+    """Return the step, the clients and the line of an error, because a traceback is not sent between processes."""
     clients = getattr(args[0], "clients", ()) if args else ()
     some = ", ".join(clients[:3]) + (f" and {len(clients) - 3} more" if len(clients) > 3 else "")
     of = f" of {'client' if len(clients) == 1 else 'clients'} {some}" if clients else ""

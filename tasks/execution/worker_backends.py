@@ -1,7 +1,7 @@
-"""Worker threads and processes, through Prefect's own task runners.
+"""Run tasks in worker threads and processes, through Prefect's own task runners.
 
-A worker process holds the read end of a pipe whose other end is here. When that closes, by `kill` or because this
-process died, the worker ends at once: Python's pool alone would leave it waiting for ever after a kill -9.
+A worker process holds the read end of a pipe whose other end this process holds. When the pipe closes, by `kill` or
+because this process died, the worker ends at once. Python's pool alone would leave it waiting forever after a kill -9.
 """
 
 import inspect
@@ -22,15 +22,15 @@ from silos.errors import UserError
 
 Say = Callable[[str], None]
 Call = tuple[tuple[Any, ...], dict[str, Any]]
-"""Arguments of a step: those by place, and those by name."""
+"""Positional and keyword arguments of a step."""
 
-NEW_POOLS = 2  # for one step, before its death is taken for lasting
+NEW_POOLS = 2  # for one step, before the run fails
 
 
 class Workers:
-    """Threads of this process."""
+    """Worker threads of this process."""
 
-    far = False  # whether tasks run in other processes
+    is_remote = False  # whether tasks run in other processes
 
     def __init__(self, count: int, say: Say) -> None:
         self.count = count
@@ -38,25 +38,25 @@ class Workers:
         self._runner: TaskRunner | None = None
 
     def run(self, task: Task, calls: Sequence[Call]) -> list[Any]:
-        """The task on each of these arguments, side by side; answers in order."""
+        """Run the task on each of these arguments in parallel; return the results in order."""
         with _without_interrupts():
-            futures = [self._started().submit(task, _named(task, *call)) for call in calls]
+            futures = [self._start().submit(task, _by_name(task, *call)) for call in calls]
         return [future.result() for future in futures]
 
     def next_run(self) -> None:
-        """Another flow run uses these workers now."""
+        """Prepare the workers for another flow run."""
 
     def close(self) -> None:
-        """Ends the workers when they have nothing to do."""
+        """End the workers when they have no more tasks."""
         if self._runner is not None:
             self._runner.__exit__(None, None, None)
             self._runner = None
 
     def kill(self) -> None:
-        """Ends the workers now."""
+        """End the workers now."""
         self.close()
 
-    def _started(self) -> TaskRunner:
+    def _start(self) -> TaskRunner:
         if self._runner is None:
             self._runner = self._make()
             self._runner.__enter__()
@@ -67,16 +67,16 @@ class Workers:
 
 
 class Processes(Workers):
-    """A pool of processes of this machine; where one dies, the step is run again in a new pool."""
+    """A pool of processes of this machine; if one dies, the step is run again in a new pool."""
 
-    far = True
+    is_remote = True
 
     def __init__(self, count: int, say: Say) -> None:
         super().__init__(count, say)
         self._lifeline: Connection | None = None
 
     def run(self, task: Task, calls: Sequence[Call]) -> list[Any]:
-        """See Workers; UserError if workers die again and again."""
+        """Run the task as `Workers.run` does; UserError if workers die repeatedly."""
         for left in reversed(range(NEW_POOLS + 1)):
             try:
                 return super().run(task, calls)
@@ -90,19 +90,17 @@ class Processes(Workers):
         )
 
     def next_run(self) -> None:
-        """Prefect keeps the context of the flow run that submitted first, and would put later tasks down to it."""
+        """Drop the context of the flow run that submitted first, which Prefect would record for later tasks."""
         if self._runner is not None:
             self._runner._cached_context = None  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        """See Workers."""
         super().close()
         self._cut()
 
     def kill(self) -> None:
-        """See Workers."""
         self._cut()
-        # a worker that died while it wrote holds the queue's lock for ever, and this process would wait for it at its end
+        # a worker that died while writing holds the queue's lock forever, and this process would wait for it at exit
         queue = getattr(self._runner, "_subprocess_message_queue", None)
         if queue is not None:
             queue.cancel_join_thread()
@@ -119,7 +117,7 @@ class Processes(Workers):
 
 
 def watch(lifeline: Connection) -> None:
-    """Ends this process when the other end of the pipe closes."""
+    """End this process when the other end of the pipe closes."""
 
     def wait() -> None:
         try:
@@ -132,7 +130,7 @@ def watch(lifeline: Connection) -> None:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Processes that are born here never see a ctrl-C, which a terminal sends to all of them; this one hears it after."""
+    """Block ctrl-C, which a terminal sends to all processes: new ones ignore it, and this one receives it later."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -140,5 +138,5 @@ def _without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _named(task: Task, args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
+def _by_name(task: Task, args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
     return dict(inspect.signature(task.fn).bind(*args, **options).arguments)

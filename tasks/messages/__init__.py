@@ -1,1 +1,1 @@
-"""What may leave a client: the records of this folder, and nothing else."""
+"""Define what may leave a client: the records of this folder, and nothing else."""

@@ -1,4 +1,4 @@
-"""Messages that clients are clustered by: which model fits, and on which common rows a client is correct."""
+"""Define messages that clients are clustered by: which model fits, and on which common rows a client is correct."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -10,35 +10,35 @@ from tasks.messages.message_policy import FEW, LEARNED, Message
 
 @dataclass(frozen=True)
 class ClusterChoice(Message):
-    """Which model each client of one stack takes, out of every set of models that it was offered."""
+    """The model that each client of one stack chooses out of every set of models that it was offered."""
 
     rows: Annotated[Tensor, FEW]  # (clients,) int64
-    choice: Annotated[Tensor, FEW]  # (clients, sets) int64, the model's place in its set
+    choice: Annotated[Tensor, FEW]  # (clients, sets) int64, the model's index in its set
     loss: Annotated[Tensor, FEW]  # (clients, sets) float64, that model's mean loss over the client's training rows
 
 
 @dataclass(frozen=True)
 class CorrectnessBits(Message):
-    """On which common rows the model of each client of one stack is right: a bit a row, and nothing else.
+    """The common rows on which the model of each client of one stack is correct: one bit per row, and nothing else.
 
-    The rows are nobody's own, but the bits are of weights that only the client has. A model that answers with what is no
-    number is right on none.
+    The rows belong to no client, but the bits come from weights that only the client has. A model whose outputs are not
+    finite is correct on no row.
     """
 
     bits: Annotated[Tensor, LEARNED]  # (clients, bytes) uint8, as numpy packs them
 
     @property
     def bytes_up(self) -> int:
-        """Bytes that these clients send if each sends its own: the bits."""
+        """Return the bytes that these clients send if each sends its own bits."""
         return self.bits.numel()
 
 
 @dataclass(frozen=True)
 class PriorShiftAccuracy(Message):
-    """How right the offered model is on common rows for each client of one stack, classes counted as it trains on them.
+    """The offered model's accuracy on common rows for each client of one stack, with classes weighted as in its training.
 
-    The server has the model and the common rows, so each number is an equation in the client's label shares: as many models
-    as there are classes tell them all.
+    The server has the model and the common rows, so each accuracy is one equation in the client's label shares. As many
+    models as there are classes reveal all shares.
     """
 
     accuracy: Annotated[Tensor, FEW]  # (clients,) float64

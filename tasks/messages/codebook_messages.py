@@ -1,4 +1,4 @@
-"""Messages of codebooks: uncertainty, new codes, and centroids of tokens."""
+"""Define messages of codebooks: uncertainty, new codes, and centroids of tokens."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from tasks.messages.message_policy import FEW, SEVERAL, Message
 
 @dataclass(frozen=True)
 class UncertaintyScores(Message):
-    """How unsure a model is of the rows of one split: numbers of each client of one stack, and none of a row."""
+    """How uncertain a model is about the rows of one split: scores for each client of one stack, and not for single rows."""
 
-    with_model = False  # what was just averaged is sent for the next round
+    with_model = False  # the new average is sent, and counted, for the next round
 
     split: str
     rows: Annotated[Tensor, FEW]  # (clients,) int64
@@ -23,29 +23,30 @@ class UncertaintyScores(Message):
 
 @dataclass(frozen=True)
 class CodebookExtension(Message):
-    """That the clients of one stack stored words of their own, and how many each has now in one member of an ensemble."""
+    """The number of private codes that the clients of one stack have stored in one member of an ensemble."""
 
-    with_model = False  # as of Doubts
+    with_model = False  # as in UncertaintyScores
 
     words: Annotated[Tensor, FEW]  # (clients,) int64
     refs: Mapping[str, str]  # client, hash; the same in the records of all members
-    prefix: str = ""  # the member's; empty where there is no ensemble
+    prefix: str = ""  # of the member; empty without an ensemble
 
     @property
     def held(self) -> dict[str, int]:
-        """How many, by the client's name behind the prefix."""
-        return {self.prefix + c: n for c, n in zip(self.clients, self.words.tolist(), strict=True)}
+        """Return the number of codes by the prefix and the client's name."""
+        return {self.prefix + client: count for client, count in zip(self.clients, self.words.tolist(), strict=True)}
 
 
 @dataclass(frozen=True)
 class Centroids(Message):
-    """What clients tell so that a common book can start where their features are: centres, and what each stands for.
+    """Centres of each client's tokens with the number of tokens of each, from which the server starts common codes.
 
-    Of one member of an ensemble, since each has features of its own. A client of too few rows has no centres here.
+    They belong to one member of an ensemble, because each member has its own features. A client with too few rows has
+    no centres.
     """
 
     with_model = False  # local training of the same round counts it
 
     centres: Annotated[tuple[np.ndarray, ...], SEVERAL]  # (words, d) float32 of each client
     weights: Annotated[tuple[np.ndarray, ...], SEVERAL]  # (words,) tokens
-    prefix: str = ""  # the member's; empty where there is no ensemble
+    prefix: str = ""  # of the member; empty without an ensemble

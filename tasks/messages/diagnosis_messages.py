@@ -1,4 +1,4 @@
-"""Messages of the diagnosis: counts, models of a half of the rows, predictions, projections, and refusals."""
+"""Define messages of the diagnosis: counts, models of half of the rows, predictions, projections, and refusals."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,26 +11,26 @@ from tasks.messages.message_policy import FEW, LEARNED, SEVERAL, Message
 
 @dataclass(frozen=True)
 class ShiftNumbers(Message):
-    """What the clients of one stack tell of their training rows for a diagnosis: counts on agreed bins, moments, by class.
+    """Summaries of the training rows of one stack's clients for a diagnosis: counts in agreed bins and moments, by class.
 
-    Of a class of too few rows nothing is told but together with others like it, in the last column, and nothing at all where
-    even these are too few, but that they are among its rows. Fields are as
-    models.shift.client_summaries.client_summary.Summaries has them.
+    Classes with too few rows are reported only together, in the last column. If they are too few together, only the
+    presence of such rows is revealed. Fields are as in models.shift.client_summaries.client_summary.Summaries.
     """
 
     travels = False
 
     rows: Annotated[Tensor, FEW]  # (clients,) int64
-    labels: Annotated[Tensor, FEW]  # (clients, classes) float64, NaN for what is not told alone
+    labels: Annotated[Tensor, FEW]  # (clients, classes) float64, NaN for a class that is not reported alone
     counts: Annotated[Tensor, SEVERAL]  # (clients, features, cells, classes + 1) float64
     moments: Annotated[Tensor, SEVERAL]  # (clients, features, classes + 1, 5) float64
 
 
 @dataclass(frozen=True)
 class NoisyCounts(Message):
-    """What the clients of one stack tell for a diagnosis with differential privacy: counts on agreed bins with their noise.
+    """Counts in agreed bins with added noise, from the clients of one stack, for a diagnosis with differential privacy.
 
-    Of all classes, as which are told would tell something; the noise stands in for the rows that a number would need.
+    All classes are reported, because a choice of classes would reveal information. The noise replaces the least number
+    of rows that each count would have to stand for.
     """
 
     travels = False
@@ -40,22 +40,23 @@ class NoisyCounts(Message):
 
 @dataclass(frozen=True)
 class HalfModels(Message):
-    """What the clients of one stack tell for a second look: a logistic regression of their labels on either half of rows.
+    """Logistic regressions of each client's labels on either half of its rows, for refining a diagnosis.
 
-    Only of classes with ten different rows or more in either half. What weights reveal is as of any that are learned.
+    A class is included if each half has ten or more different rows of it. Weights reveal as much as any trained
+    weights.
     """
 
     travels = False
 
-    weights: Annotated[Tensor, LEARNED]  # (clients, 2, classes, columns) float64, NaN of classes that are not in it
+    weights: Annotated[Tensor, LEARNED]  # (clients, 2, classes, columns) float64, NaN for classes left out
 
 
 @dataclass(frozen=True)
 class PredictedCounts(Message):
-    """What the clients of one stack tell for a second look: rows of each class that models expect in each bin of their rows.
+    """The rows of each class that models expect in each bin of a client's rows, for refining a diagnosis.
 
-    Whole numbers, of the rows that counts are told of, in runs of bins with ten different rows or more; -1 stands in a bin
-    that is told with the one before it. How they are rounded follows from the client's own secret.
+    Counts are whole numbers over the rows that the client's counts report, in runs of bins with ten or more different
+    rows. A bin that is reported together with the one before it is -1. The client's own secret decides the rounding.
     """
 
     travels = False
@@ -65,18 +66,18 @@ class PredictedCounts(Message):
 
 @dataclass(frozen=True)
 class Refusal(Message):
-    """The clients of one stack whose ledgers let them tell nothing for a diagnosis."""
+    """The clients of one stack whose ledgers allow no report for a diagnosis."""
 
     travels = False
 
-    why: Mapping[str, str]  # client, the reason and the way out, which tell that few rows changed, or a budget
+    why: Mapping[str, str]  # client, reason and way out; these reveal that few rows changed, or a privacy budget
 
 
 @dataclass(frozen=True)
 class ProjectedRows(Message):
-    """For a picture, and only where params allow it: where each client's tokens and its own words lie, two numbers each."""
+    """Two coordinates of each token centre and private code of one stack's clients, for a figure, if params allow it."""
 
     travels = False
 
-    tokens: Annotated[tuple[Tensor, ...], SEVERAL]  # (centres, 2) of each client's tokens
+    tokens: Annotated[tuple[Tensor, ...], SEVERAL]  # (centres, 2) of each client
     words: Annotated[tuple[Tensor, ...], LEARNED]  # (words, 2)

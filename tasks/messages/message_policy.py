@@ -1,8 +1,8 @@
-"""What may leave a client: the fields of these records, and nothing else.
+"""Define what may leave a client: the fields of messages, and nothing else.
 
-No record here can hold a row, a private weight or a private statistic; private state is named by hash only. Every field
-that has numbers says how many of them there are of a client, and how many of its rows each stands for at least. A page
-with a message of its own extends `Message`, and is held to the same.
+No message can hold a row, a private weight or a private statistic; private state is named by hash only. Every field of
+numbers declares how many there are per client, and how many rows each stands for at least. A method with a message of
+its own extends `Message`, and the same rules apply.
 """
 
 import typing
@@ -14,24 +14,27 @@ import numpy as np
 from torch import Tensor
 
 LEAST_ROWS = 10
-"""Different rows of a client that a number must stand for where a record has as many of the client as a row has.
+"""Different rows that each number of a client must stand for, if a record has as many numbers as a row.
 
-The mean of one row is that row, and mean and variance of two rows are both rows. Rows that are equal count as one.
+The mean of one row is that row, and the mean and variance of two rows give both rows. Equal rows count as one.
 """
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """What a field has of each client.
+    """The numbers that a field has of each client.
 
-    few: one number, or one for each measure, model, seed or statistic, whatever the size of a row and as many of every
-    client; several: as many as a row, or more; learned: weights, which can tell of the rows that they were trained on,
-    however they are sent. `added`: the field is a sum over the stack's clients, each of which sends as many numbers;
-    `again`: they are sent in another field already.
+    Attributes:
+        size: "few" is one number, or one per measure, model, seed or statistic: as many for every client, whatever
+            the size of a row. "several" is as many as a row has, or more. "learned" are weights, which can reveal
+            training rows however they are sent.
+        least: The different rows of the client that each number stands for; a client that has fewer reports none.
+        added: Whether the field is a sum over the stack's clients, each of which sends as many numbers.
+        again: Whether the numbers are already sent in another field.
     """
 
     size: Literal["few", "several", "learned"]
-    least: int = 1  # different rows of the client that each stands for; a client that has fewer tells none
+    least: int = 1
     added: bool = False
     again: bool = False
 
@@ -54,63 +57,62 @@ _WORDS = {str, tuple[str, ...], Mapping[str, str], Mapping[str, Mapping[str, str
 
 @dataclass(frozen=True)
 class Message:
-    """What a step answers of one stack of clients; the fields that a subclass adds are the list of what leaves them.
+    """The result of a step for one stack of clients; the fields that a subclass adds are the list of what leaves them.
 
-    A field is names, hashes, or numbers (tensors, arrays, a mapping or a tuple of such) whose type is
-    `Annotated[..., Numbers(...)]`.
+    A field is names, hashes, or numbers (tensors, arrays, a mapping or a tuple of these) of type `Annotated[...,
+    Numbers(...)]`.
     """
 
     travels: ClassVar[bool] = True
-    """Whether it is traffic of training; what is asked for scores and pictures is not."""
+    """Whether the message counts as training traffic; messages for scores and figures do not."""
     with_model: ClassVar[bool] = True
-    """Whether the clients were sent the model for it; not where another message of the round has counted that."""
+    """Whether sending the model to the clients counts here; False if another message of the round counts it."""
 
     clients: tuple[str, ...]
-    seconds: float = field(default=0.0, kw_only=True)  # inside the task, for the whole cohort; on its first stack only
+    seconds: float = field(default=0.0, kw_only=True)  # of the task, for the whole cohort; on its first stack only
 
     @property
     def bytes_up(self) -> int:
-        """Bytes that these clients send if each sends its own, every number as four bytes."""
+        """Return the bytes that these clients send if each sends its own, with four bytes per number."""
         count = 0
-        for name, about in numbers_of(type(self)).items():
-            if not about.again:
-                count += _count(getattr(self, name)) * (len(self.clients) if about.added else 1)
+        for name, numbers in numbers_of(type(self)).items():
+            if not numbers.again:
+                count += _count(getattr(self, name)) * (len(self.clients) if numbers.added else 1)
         return FLOAT_BYTES * count
 
 
 def numbers_of(kind: type[Message]) -> dict[str, Numbers]:
-    """What each field of a message that has numbers says of them.
+    """Return the `Numbers` of each field of a message that has numbers.
 
-    TypeError for a message that could tell more than it says: fields of other types, numbers as large as a row of which one
-    stands for fewer than LEAST_ROWS different rows, or a record that can be changed.
+    TypeError for a message that could reveal more than it declares. It has a field of another type, can be changed, or
+    a number of a field as large as a row stands for fewer than LEAST_ROWS different rows.
     """
-    params = vars(kind).get("__dataclass_params__")  # its own: what a class adds without the decorator is no field
+    params = vars(kind).get("__dataclass_params__")  # not inherited: fields added without the decorator do not count
     if params is None or not params.frozen:
         raise TypeError(f"{kind.__name__} is a message, and must be a frozen dataclass")
-    numbers = {}
+    declared = {}
     for name, hint in typing.get_type_hints(kind, include_extras=True).items():
         notes = [note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Numbers)]
         if notes:
-            numbers[name] = notes[0]
+            declared[name] = notes[0]
         elif name != "seconds" and hint not in _WORDS and typing.get_origin(hint) is not ClassVar:
             raise TypeError(f"{kind.__name__}.{name} does not say what numbers it has: Annotated[..., Numbers(...)]")
-    for name, about in numbers.items():
-        if about.size == "several" and about.least < LEAST_ROWS:
+    for name, numbers in declared.items():
+        if numbers.size == "several" and numbers.least < LEAST_ROWS:
             raise TypeError(
                 f"{kind.__name__}.{name} has numbers as large as a row, which stand for {LEAST_ROWS} rows at least"
             )
-    return numbers
+    return declared
 
 
 def check_few(messages: Sequence[Message]) -> None:
-    """TypeError where a field of one step's messages that has few numbers has not as many of every client.
+    """Raise TypeError if a "few" field of one step's messages has not as many numbers for every client.
 
-    They would grow with the client's rows. Of clients that all have as many rows, or are all in one stack, nobody can tell.
+    Such a field would grow with the client's rows. It cannot be checked if all clients have as many rows, or are in one
+    stack.
     """
     sizes: dict[str, float] = {}
-    few = {
-        kind: [n for n, about in numbers_of(kind).items() if about.size == "few"] for kind in set(map(type, messages))
-    }
+    few = {kind: [n for n, has in numbers_of(kind).items() if has.size == "few"] for kind in set(map(type, messages))}
     for message in (m for m in messages if m.clients):
         for name in few[type(message)]:
             field, size = f"{type(message).__name__}.{name}", _count(getattr(message, name)) / len(message.clients)
@@ -120,7 +122,7 @@ def check_few(messages: Sequence[Message]) -> None:
 
 
 def _count(numbers: Any) -> int:
-    """How many numbers a field's value holds."""
+    """Return how many numbers a field's value holds."""
     if numbers is None:
         return 0
     if isinstance(numbers, Mapping):

@@ -1,4 +1,4 @@
-"""Messages of evaluation: scores, and sums of paired outcomes."""
+"""Define messages of evaluation: scores, and sums of paired outcomes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,9 +11,10 @@ from tasks.messages.message_policy import FEW, SEVERAL_ADDED, Message
 
 @dataclass(frozen=True)
 class Scores(Message):
-    """What the clients of one stack report of a model on one split: counts and sums over that client's rows.
+    """Scores of a model on one split for the clients of one stack: counts and sums over each client's rows.
 
-    `sums` are those of models.training.objectives.measures: right answers, loss and entropy, or squared error and loss.
+    `sums` are those of models.training.objectives.measures: correct predictions, loss and entropy, or squared error and
+    loss.
     """
 
     travels = False
@@ -21,21 +22,22 @@ class Scores(Message):
     split: str
     rows: Annotated[Tensor, FEW]  # (clients,) int64
     sums: Annotated[Mapping[str, Tensor], FEW]  # measure, (clients,); counts int64, the others float64
-    outcomes: Mapping[str, str] = field(default_factory=dict)  # client, hash of the outcomes that it keeps
+    outcomes: Mapping[str, str] = field(default_factory=dict)  # client, hash of the outcomes that it stores
 
     def for_all(self, clients: Sequence[str]) -> "Scores":
-        """One client's scores on common rows, which are every client's where the model is the same for all."""
-        kept = {client: ref for ref in self.outcomes.values() for client in clients}
+        """Copy one client's scores on common rows to all clients, whose scores are equal if they have the same model."""
+        outcomes = {client: ref for ref in self.outcomes.values() for client in clients}
         sums = {name: total.expand(len(clients)) for name, total in self.sums.items()}
-        return replace(self, clients=tuple(clients), rows=self.rows.expand(len(clients)), sums=sums, outcomes=kept)
+        return replace(self, clients=tuple(clients), rows=self.rows.expand(len(clients)), sums=sums, outcomes=outcomes)
 
 
 @dataclass(frozen=True)
 class PairedSums(Message):
-    """What the clients of one stack report of the row-by-row difference of two methods over the same seeds and rows.
+    """Sums over rows of the difference between two methods' outcomes, for each client of one stack, over the same seeds.
 
-    The difference on a row is +1, 0 or -1 in each seed: whether the first method was right less whether the second was;
-    of a regression it is the first method's squared error less the second's. Clients without such rows are left out.
+    In each seed the difference on a row is +1, 0 or -1: whether the first method is correct, minus whether the second
+    is. For a regression it is the first method's squared error minus the second's. Clients without such rows are left
+    out.
     """
 
     travels = False
@@ -48,18 +50,18 @@ class PairedSums(Message):
 
 @dataclass(frozen=True)
 class CommonSums(Message):
-    """That difference on test rows that nobody owns, where clients are no strata: a sum over the clients of one stack."""
+    """The same difference on common test rows, on which clients are no strata: a sum over the clients of one stack."""
 
     travels = False
 
-    sums: Annotated[Tensor, FEW]  # (seeds, rows) float64: of each row one number a seed, and the row is no client's
+    sums: Annotated[Tensor, FEW]  # (seeds, rows) float64: one number per row and seed, and the row belongs to no client
 
 
 @dataclass(frozen=True)
 class ClassCounts(Message):
-    """How many test rows of each class the clients of one stack have, and on how many of them a run was right.
+    """The number of test rows of each class, and of those on which a run is correct, over the clients of one stack.
 
-    Of one row they are its label; a client of too few rows is not counted.
+    The counts of a single row would be its label; a client with too few rows is left out.
     """
 
     travels = False
@@ -70,9 +72,9 @@ class ClassCounts(Message):
 
 @dataclass(frozen=True)
 class PriorShiftScores(Message):
-    """How right a run was on common test rows for the clients of one stack, classes counted as each trains on them.
+    """A run's accuracy on common test rows for each client of one stack, with classes weighted as in its training.
 
-    The rows are nobody's own; what the number tells is one weighted mean of the client's label shares.
+    The rows belong to no client. The accuracy reveals one weighted mean of the client's label shares.
     """
 
     travels = False

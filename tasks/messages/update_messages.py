@@ -1,4 +1,4 @@
-"""Messages of training: updates, gradients, sites, and weights that are sent as they are."""
+"""Define messages of training: updates, gradients, sites, and plain weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ from tasks.messages.message_policy import FEW, FLOAT_BYTES, LEARNED, LEARNED_ADD
 
 @dataclass(frozen=True)
 class SummedMessage(Message):
-    """A message that `aggregate` makes a mean of: each client's tensors times its rows, added over the stack in float64.
+    """A message that `aggregate` averages: each client's tensors times its rows, summed over the stack in float64.
 
-    Sums are enough for an average, and added in stack order they do not depend on how stacks were dealt to workers.
+    Sums are enough for an average. Added in stack order, they do not depend on how stacks were assigned to workers.
     """
 
     rows: Annotated[Tensor, FEW]  # (clients,) int64
@@ -30,51 +30,49 @@ class SummedMessage(Message):
 
     @property
     def total(self) -> float:
-        """What `sums` is divided by for a mean."""
+        """Return the divisor that makes a mean of `sums`."""
         return float(self.rows.sum())
 
 
 @dataclass(frozen=True)
 class WeightedMessage(SummedMessage):
-    """A message whose sums are times `shares` in place of rows where the page gave some."""
+    """A message whose sums are weighted by `shares`, if the method passes them, instead of by rows."""
 
     shares: Annotated[Tensor | None, FEW] = field(default=None, kw_only=True)  # (clients,) float64
 
     @property
     def total(self) -> float:
-        """Rows, or shares in their place."""
+        """Return the number of rows, or the sum of shares."""
         return super().total if self.shares is None else float(self.shares.sum())
 
 
 @dataclass(frozen=True)
 class Update(WeightedMessage):
-    """What the clients of one stack send back after local training: `sums` are of their shared weights."""
+    """The result of local training at the clients of one stack; `sums` are of their shared weights."""
 
     loss: Annotated[Tensor, FEW]  # (clients,) mean training loss, in the units of the objective
     private: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # section, client, hash
-    # (clients, ...), where the method asks for every client's own weights
+    # (clients, ...), if the method requests every client's own weights
     each: Annotated[Weights, Numbers("learned", again=True)] = field(default_factory=dict)
-    # client to its mean loss on validation rows before and after training, where that is asked; NaN of too few rows
+    # client to its mean loss on validation rows before and after training, if requested; NaN for too few rows
     validation: Annotated[Mapping[str, tuple[float, float]], FEW] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class SiteUpdates(Update):
-    """What the clients of one stack send after a visit: by how much their sites changed, in natural parameters.
+    """The changes of the sites of one stack's clients, in natural parameters.
 
-    Steps are rounded to float32 at the client, which changes its site by as much. They are added up in `sums`, or stay apart
-    in `steps` where the server holds the sites.
+    Each client rounds its step to float32, and changes its site by as much. Steps are summed in `sums`, or stay
+    separate in `steps` if the server holds the sites.
     """
 
     nats: Annotated[Tensor, FEW] = field(kw_only=True)  # (clients,) float64, divergence of posterior and cavity
-    unsent: Annotated[Tensor, FEW] = field(
-        kw_only=True
-    )  # (clients,) int64, weights of which a step is not sent, and is 0
+    unsent: Annotated[Tensor, FEW] = field(kw_only=True)  # (clients,) int64, weights whose step is 0 and not sent
     steps: Annotated[Weights, LEARNED] = field(default_factory=dict)  # (clients, ...) float64
 
     @property
     def bytes_up(self) -> int:
-        """Of a weight that is not sent, one bit: that it is not; of one that is, two numbers."""
+        """Return the bytes of two numbers for every weight that is sent, and of one bit for every weight that is not."""
         unsent = int(self.unsent.sum())
         if not unsent:
             return super().bytes_up
@@ -85,18 +83,18 @@ class SiteUpdates(Update):
 
 @dataclass(frozen=True)
 class SiteRemovals(Message):
-    """What the clients of one stack send when they leave for good: minus their sites, in natural parameters.
+    """Minus the sites of one stack's clients, which leave for good, in natural parameters.
 
-    A site is a sum of rounded steps, and more digits than a float32 has: of one that was rounded a part would stay.
+    Sites are not rounded: a site is a sum of rounded steps, and rounding it to float32 would leave a part behind.
     """
 
-    with_model = False  # nothing is sent to them
+    with_model = False  # the clients are sent nothing
 
     sums: Annotated[Weights, LEARNED_ADDED]  # float64
 
     @property
     def bytes_up(self) -> int:
-        """Bytes that these clients send if each sends its own, every number as eight bytes."""
+        """Return the bytes that these clients send if each sends its own, with eight bytes per number."""
         return 2 * super().bytes_up
 
 
@@ -104,8 +102,7 @@ class SiteRemovals(Message):
 class Gradients(SummedMessage):
     """The gradient of the clients' losses in all weights, summed over their training rows and over the stack.
 
-    In place of a gradient, `sums` has of running statistics and the like, which learn nothing, what the rows made of them,
-    times rows.
+    For running statistics and other tensors without a gradient, `sums` has their updated values times rows.
     """
 
     loss: Annotated[Tensor, FEW]  # (clients,) mean training loss, in the units of the objective
@@ -113,10 +110,10 @@ class Gradients(SummedMessage):
 
 @dataclass(frozen=True)
 class HeadGradients(SummedMessage):
-    """The gradient of the clients' losses in the last layer's weights, summed over their training rows and over the stack.
+    """The gradient of the clients' losses in the last layer's weights, summed over training rows and over the stack.
 
-    Of one row it is that row's features, times a number for each output: `rows` is 0 of a client that has too few and
-    tells none.
+    Of a single row it is that row's features times one number per output. `rows` is 0 for a client that has too few
+    rows and reports none.
     """
 
     with_model = False  # local training of the same round counts it
@@ -126,6 +123,6 @@ class HeadGradients(SummedMessage):
 
 @dataclass(frozen=True)
 class SentWeights(WeightedMessage):
-    """Weights that the clients of one stack kept, sent at last: `sums` are of their rows times these."""
+    """Weights that the clients of one stack stored and now send; `sums` are these weights times rows."""
 
-    with_model = False  # they have them
+    with_model = False  # the clients have the model

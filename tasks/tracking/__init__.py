@@ -1,1 +1,1 @@
-"""What is written down: checkpoints, files, figures, and what MLflow is told."""
+"""Write checkpoints, files and figures, and log to MLflow."""

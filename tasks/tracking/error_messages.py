@@ -1,7 +1,4 @@
-"""Addresses that may hold a password: whether one does, and how it is shown then.
-
-Whether a file system is full, and which one that is.
-"""
+"""Mask passwords in addresses, and check ports and free disk space for error messages."""
 
 import os
 import re
@@ -10,37 +7,37 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 _HIDDEN = "***"
-# user:password@ after a scheme; up to the last @ before a space, for a password may hold one. SQLite has no users
+# user:password@ after a scheme; up to the last @ before a space, as a password may contain one. SQLite has no users
 _LOGIN = re.compile(r"(\b(?!sqlite)[A-Za-z][\w+.-]*:/+[^\s/@:]*:)[^\s]+(?=@)")
-# what stands alone before the @ of a web address is a token
+# text without a colon before the @ of a web address is a token
 _TOKEN = re.compile(r"(\bhttps?:/+)[^\s/@:]+(?=@)")
 _QUERY = re.compile(r"([?&;][^\s=&;#]*(?:pass|pwd|token|secret|odbc_connect)[^\s=&;#]*=)[^\s&#]+", re.IGNORECASE)
 
 
-def masked(text: str) -> str:
-    """The text with *** for every password in an address."""
+def mask_passwords(text: str) -> str:
+    """Replace every password in an address by ***."""
     text = _LOGIN.sub(rf"\1{_HIDDEN}", text)
     return _QUERY.sub(rf"\1{_HIDDEN}", _TOKEN.sub(rf"\1{_HIDDEN}", text))
 
 
 def without_login(address: str) -> str:
-    """Of a web address what a browser is given: no user, no password, no options."""
+    """Return a web address without user, password and options."""
     parts = urlsplit(address)
-    return masked(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}")
+    return mask_passwords(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}")
 
 
 def has_password(text: str) -> bool:
-    """Whether there is an address with a password in it."""
-    return masked(text) != text
+    """Return whether the text has an address with a password."""
+    return mask_passwords(text) != text
 
 
 def is_port(number: int) -> bool:
-    """Whether something may listen there."""
+    """Return whether the number is a valid port."""
     return 1 <= number <= 65535
 
 
 def has_wrong_port(address: str) -> bool:
-    """Whether host:port, or scheme://host:port, names a port that cannot be."""
+    """Return whether host:port, or scheme://host:port, names an invalid port."""
     try:
         port = urlsplit(address if "://" in address else f"//{address}").port
     except ValueError:
@@ -48,17 +45,17 @@ def has_wrong_port(address: str) -> bool:
     return port is not None and not is_port(port)
 
 
-ROOM = 2**19  # bytes; the tables of Prefect's server take as much
+NEEDED_BYTES = 2**19  # bytes; the tables of Prefect's server take about as much
 
 
-def full_disk(place: Path) -> str | None:
-    """Return a clause that names the file system of the place if it has no room for a database; None if it has room."""
-    if shutil.disk_usage(place).free >= ROOM:
+def full_disk(path: Path) -> str | None:
+    """Return a clause that names the path's file system if it has no room for a database; None if it has room."""
+    if shutil.disk_usage(path).free >= NEEDED_BYTES:
         return None
-    return f"the file system {file_system(place)} is full; free some space"
+    return f"the file system {file_system(path)} is full; free some space"
 
 
-def file_system(place: Path) -> Path:
-    """Return the folder at which the file system of the place is mounted."""
-    place = place.resolve()
-    return next(folder for folder in (place, *place.parents) if os.path.ismount(folder))
+def file_system(path: Path) -> Path:
+    """Return the folder at which the path's file system is mounted."""
+    path = path.resolve()
+    return next(folder for folder in (path, *path.parents) if os.path.ismount(folder))

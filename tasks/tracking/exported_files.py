@@ -1,12 +1,12 @@
-"""A model as a file that programs run without siloflow, torch's .pt2 or ONNX; what is written is opened and compared."""
+"""Export a model to a file for programs without siloflow, as torch's .pt2 or as ONNX, and compare it to the original."""
 
-import importlib.util
 import io
 import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -18,32 +18,32 @@ from silos.errors import UserError
 from silos.io.atomic_io import writing
 
 Format = Literal["pt2", "onnx"]
-Answers = Callable[[Tensor], Tensor]
+Predict = Callable[[Tensor], Tensor]
 
 TOLERANCE = 1e-5
-"""Most that an answer of the file may differ from ours, relative to the largest answer where that is above 1."""
+"""Largest difference of a prediction, relative to the largest prediction if that is above 1."""
 
 CARD = "siloflow.json"
 
 
 def write_exported(path: Path, format: Format, model: ExportedModel, rows: Tensor, card: Mapping[str, Any]) -> float:
-    """Writes the model, and answers by how much the opened file differs from it at most, on all these rows and on one.
+    """Write the model, and return the largest difference between the opened file and the model, on all rows and on one.
 
-    `card` says what the model is, and goes with it: extra file CARD of a .pt2, metadata of an ONNX file. UserError, and no
-    file, where the difference is above TOLERANCE, and where the extra `onnx` is not installed.
+    `card` describes the model and is stored as extra file CARD of a .pt2, or as metadata of an ONNX file. UserError,
+    and no file, if the difference is above TOLERANCE, or if the extra `onnx` is not installed.
     """
-    way = _WAYS[format]
+    writer = _WRITERS[format]
     example = torch.zeros(2, *rows.shape[1:], dtype=rows.dtype)
     with torch.no_grad():
-        model(example)  # what a network makes at its first call is made now, not while torch traces
-    with _quiet():
-        content = way.written(model, example, json.dumps(card))
+        model(example)  # creates before the trace what a network creates at its first call
+    with _silence_torch():
+        content = writer.to_bytes(model, example, json.dumps(card))
         with writing(path) as file, torch.no_grad():
             file.write(content)
             file.flush()
-            answers = way.opened(Path(file.name).read_bytes())
-            difference = max(_difference(answers(some), model(some)) for some in (rows, rows[:1]))
-            if not difference <= TOLERANCE:  # a number that is none is no agreement
+            predict = writer.open(Path(file.name).read_bytes())
+            difference = max(_difference(predict(part), model(part)) for part in (rows, rows[:1]))
+            if not difference <= TOLERANCE:  # also true for NaN
                 raise UserError(
                     f"the exported model differs from ours by {difference:.2g}, and may by {TOLERANCE:.0e}; no file was "
                     "written. A model whose weights are not finite cannot be exported."
@@ -52,8 +52,8 @@ def write_exported(path: Path, format: Format, model: ExportedModel, rows: Tenso
 
 
 def check_format(format: Format) -> None:
-    """UserError if what the format needs is not installed."""
-    missing = [name for name in _WAYS[format].needs if not _installed(name)]
+    """Raise UserError if packages that the format needs are not installed."""
+    missing = [name for name in _WRITERS[format].needs if not find_spec(name)]
     if missing:
         raise UserError(
             f"--format {format} needs {', '.join(missing)}, which {'are' if len(missing) > 1 else 'is'} not installed; "
@@ -61,8 +61,8 @@ def check_format(format: Format) -> None:
         )
 
 
-def _difference(found: Tensor, expected: Tensor) -> float:
-    return float((found - expected).abs().max() / expected.abs().max().clamp_min(1))
+def _difference(predicted: Tensor, expected: Tensor) -> float:
+    return float((predicted - expected).abs().max() / expected.abs().max().clamp_min(1))
 
 
 def _pt2(model: ExportedModel, example: Tensor, card: str) -> bytes:
@@ -71,8 +71,8 @@ def _pt2(model: ExportedModel, example: Tensor, card: str) -> bytes:
     return file.getvalue()
 
 
-def _open_pt2(content: bytes) -> Answers:
-    module: Answers = torch.export.load(io.BytesIO(content)).module()
+def _open_pt2(content: bytes) -> Predict:
+    module: Predict = torch.export.load(io.BytesIO(content)).module()
     return module
 
 
@@ -92,34 +92,30 @@ def _onnx(model: ExportedModel, example: Tensor, card: str) -> bytes:
     return content
 
 
-def _open_onnx(content: bytes) -> Answers:
+def _open_onnx(content: bytes) -> Predict:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     return lambda rows: torch.from_numpy(session.run(None, {"rows": rows.numpy()})[0])
 
 
-class _Way(NamedTuple):
-    """How a format is made and opened, and the packages that it needs besides siloflow's own."""
+class _Writer(NamedTuple):
+    """How a format is written and opened, and the packages that it needs in addition to siloflow's."""
 
-    written: Callable[[ExportedModel, Tensor, str], bytes]
-    opened: Callable[[bytes], Answers]
+    to_bytes: Callable[[ExportedModel, Tensor, str], bytes]
+    open: Callable[[bytes], Predict]
     needs: tuple[str, ...] = ()
 
 
-_WAYS: Mapping[Format, _Way] = {
-    "pt2": _Way(_pt2, _open_pt2),
-    "onnx": _Way(_onnx, _open_onnx, ("onnx", "onnxscript", "onnxruntime")),
+_WRITERS: Mapping[Format, _Writer] = {
+    "pt2": _Writer(_pt2, _open_pt2),
+    "onnx": _Writer(_onnx, _open_onnx, ("onnx", "onnxscript", "onnxruntime")),
 }
 
 
-def _installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
-
-
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """What torch says of its own insides while it exports is nothing that a user could act on."""
+def _silence_torch() -> Iterator[None]:
+    """Silence torch's messages about its own internals during an export, on which a user cannot act."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

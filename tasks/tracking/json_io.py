@@ -1,4 +1,4 @@
-"""JSON on disk, whole or not at all, and what to say of a disk that takes no files."""
+"""Read and write JSON files, completely or not at all, and explain to the user why a file cannot be written."""
 
 import errno
 import json
@@ -12,15 +12,15 @@ from typing import Any
 from silos.errors import UserError
 from silos.io.atomic_io import is_there, write_bytes
 
-_MEANS_MORE = re.compile("[?#%]")
+_SPECIAL = re.compile("[?#%]")
 
-ANEW = "bring it back from a copy, or start anew without --resume"
-"""What to do about a damaged file without which nothing goes on."""
+RESTORE_ADVICE = "bring it back from a copy, or start anew without --resume"
+"""Advice for a damaged file without which a run cannot be resumed."""
 
 
 def write_json(path: Path, content: Any) -> None:
-    """As `write_bytes`, in a fixed order of keys; NaN and infinity, which JSON does not have, become null."""
-    write_bytes(path, (json.dumps(finite(content), indent=1, sort_keys=True) + "\n").encode())
+    """Write JSON with sorted keys, completely or not at all; NaN and infinity, which JSON lacks, become null."""
+    write_bytes(path, (json.dumps(replace_nonfinite(content), indent=1, sort_keys=True) + "\n").encode())
 
 
 def write_records(path: Path, content: Mapping[str, Any]) -> None:
@@ -29,7 +29,7 @@ def write_records(path: Path, content: Mapping[str, Any]) -> None:
     A list of mappings is written as one line for each of them. Mappings that hold such lists are spread over lines, as is
     the outermost one. Everything else stays on the line of its key.
     """
-    write_bytes(path, f"{_record_lines(finite(content), '', outermost=True)}\n".encode())
+    write_bytes(path, f"{_record_lines(replace_nonfinite(content), '', outermost=True)}\n".encode())
 
 
 def _record_lines(value: Any, indent: str, outermost: bool = False) -> str:
@@ -50,20 +50,23 @@ def _is_record_list(value: Any) -> bool:
 
 
 def _holds_record_list(value: Any) -> bool:
-    return isinstance(value, dict) and any(_is_record_list(one) or _holds_record_list(one) for one in value.values())
+    return isinstance(value, dict) and any(_is_record_list(item) or _holds_record_list(item) for item in value.values())
 
 
-def compact(content: Any) -> bytes:
-    """What `write_json` writes, on one line, in a fraction of the time: for records of many clients."""
+def compact_json(content: Any) -> bytes:
+    """Return the content as JSON on one line, which is much faster than `write_json` for records of many clients."""
     try:
         text = json.dumps(content, sort_keys=True, allow_nan=False)
     except ValueError:
-        text = json.dumps(finite(content), sort_keys=True)
+        text = json.dumps(replace_nonfinite(content), sort_keys=True)
     return f"{text}\n".encode()
 
 
 def read_json(path: Path, way_out: str = "bring it back from a copy, or move it away", keys: Iterable[str] = ()) -> Any:
-    """The object in the file, None if it is not there; UserError with the way out if it is damaged or lacks a key."""
+    """Read the object in the file, or return None if there is no file.
+
+    UserError with the advice `way_out` if the file is damaged or lacks a key.
+    """
     if not path.is_file():
         return None
     try:
@@ -79,20 +82,23 @@ def read_json(path: Path, way_out: str = "bring it back from a copy, or move it 
 
 
 def plain_path(path: Path) -> str:
-    """The path as a database's address may hold it, where ?, # and % mean something else: then from the current folder."""
-    whole = str(path.resolve())
-    if not _MEANS_MORE.search(whole):
-        return whole
-    within = os.path.relpath(whole)
-    if _MEANS_MORE.search(within):
+    """Return the path for a database address, relative to the current folder if it contains ?, # or %.
+
+    These characters have a meaning in addresses. UserError if the relative path contains them, too.
+    """
+    absolute = str(path.resolve())
+    if not _SPECIAL.search(absolute):
+        return absolute
+    relative = os.path.relpath(absolute)
+    if _SPECIAL.search(relative):
         raise UserError(
-            f"{whole}: no database can be named there, because of ?, # or % in the path; go into the folder."
+            f"{absolute}: no database can be named there, because of ?, # or % in the path; go into the folder."
         )
-    return within
+    return relative
 
 
 def unwritable(error: BaseException | None) -> str | None:
-    """What a person should do about a folder or a disk that takes no files; None for any other error."""
+    """Return advice to the user about a folder or disk that accepts no files; None for any other error."""
     if not isinstance(error, OSError):
         return None
     reasons = [reason for reason, codes in _UNWRITABLE.items() if error.errno in codes]
@@ -100,9 +106,9 @@ def unwritable(error: BaseException | None) -> str | None:
         return None
     if not error.filename:
         return f"cannot write: {reasons[0]}."
-    place = Path(error.filename)
-    in_the_way = [] if error.errno == errno.EISDIR else [p for p in (place, *place.parents) if is_there(p)]
-    return f"cannot write {(in_the_way or [place])[0]}: {reasons[0]}."
+    path = Path(error.filename)
+    existing = [] if error.errno == errno.EISDIR else [p for p in (path, *path.parents) if is_there(p)]
+    return f"cannot write {(existing or [path])[0]}: {reasons[0]}."
 
 
 _UNWRITABLE = {
@@ -115,10 +121,10 @@ _UNWRITABLE = {
 }
 
 
-def finite(content: Any) -> Any:
-    """The same with null for NaN and infinity, which JSON does not have."""
+def replace_nonfinite(content: Any) -> Any:
+    """Replace NaN and infinity, which JSON lacks, by null."""
     if isinstance(content, dict):
-        return {k: finite(v) for k, v in content.items()}
+        return {k: replace_nonfinite(v) for k, v in content.items()}
     if isinstance(content, list | tuple):
-        return [finite(v) for v in content]
+        return [replace_nonfinite(v) for v in content]
     return None if isinstance(content, float) and not math.isfinite(content) else content

@@ -1,4 +1,4 @@
-"""Tables of a run and of a comparison, and the metrics of a round from the counts of clients."""
+"""Write the tables of a run and of a comparison, and compute the metrics of a round from the clients' counts."""
 
 import csv
 import io
@@ -18,8 +18,8 @@ ACCURACY = TASK_METRICS["classification"]
 
 
 def write_client_table(path: Path, records: Callable[[], Iterable[Mapping[str, Any]]]) -> Path:
-    """A row for each round and client told of, as CSV; the records are asked for twice, and read one at a time."""
-    columns = sorted({c for record in records() for row in record["clients"].values() for c in row})
+    """Write a CSV row for each round and reported client; `records` is called twice, and records are read one at a time."""
+    columns = sorted({column for record in records() for row in record["clients"].values() for column in row})
     with writing(path) as file:
         text = io.TextIOWrapper(file, "utf-8", newline="")
         writer = csv.writer(text, lineterminator="\n")
@@ -27,20 +27,20 @@ def write_client_table(path: Path, records: Callable[[], Iterable[Mapping[str, A
         for record in records():
             dropped = set(record["dropped"])
             for client, row in record["clients"].items():
-                values = ["" if row.get(c) is None else row[c] for c in columns]
+                values = ["" if row.get(column) is None else row[column] for column in columns]
                 writer.writerow([record["round"], client, int(client in dropped), *values])
         text.detach()
     return path
 
 
-def table_rows(results: Sequence[Mapping[str, Any]], quantity: TaskMetrics = ACCURACY) -> list[dict[str, Any]]:
-    """One row a method: means over seeds, `accuracy/mean/sd` the standard deviation over seeds (n - 1)."""
+def table_rows(results: Sequence[Mapping[str, Any]], metric: TaskMetrics = ACCURACY) -> list[dict[str, Any]]:
+    """Return one row per method: means over seeds, and in `accuracy/mean/sd` the standard deviation over seeds (n - 1)."""
     rows = []
-    others = tuple(f"{role}/{quantity.headline}" for role in ("fresh", "unseen"))  # where the data have such clients
+    others = tuple(f"{role}/{metric.headline}" for role in ("fresh", "unseen"))  # if the data have such clients
     for method in dict.fromkeys(r["method"] for r in results):
         runs = [r for r in results if r["method"] == method]
         row: dict[str, Any] = {"method": method, "model": runs[0]["model"], "seeds": len(runs)}
-        for name in (*quantity.columns, "loss/mean", *others):
+        for name in (*metric.columns, "loss/mean", *others):
             numbers = [r["metrics"].get(name) for r in runs]
             if name in others and numbers == [None] * len(runs):
                 continue
@@ -54,35 +54,33 @@ def table_rows(results: Sequence[Mapping[str, Any]], quantity: TaskMetrics = ACC
     return rows
 
 
-ACCURACY_round_metrics = TASK_METRICS["classification"]
+def by_client(scores: Sequence[Scores], metric: TaskMetrics = ACCURACY) -> dict[str, dict[str, Any]]:
+    """Return for each client `split/name`: accuracy in [0, 1] or rmse in units of y, and loss and entropy per row.
 
-
-def by_client(scores: Sequence[Scores], quantity: TaskMetrics = ACCURACY_round_metrics) -> dict[str, dict[str, Any]]:
-    """client to `split/name`: accuracy in [0, 1] or rmse in units of y, loss and entropy a row; no rows give None."""
+    Values are None for a client without rows.
+    """
     table: dict[str, dict[str, Any]] = {}
-    for s in scores:
-        for i, client in enumerate(s.clients):
-            rows = int(s.rows[i])
+    for message in scores:
+        for i, client in enumerate(message.clients):
+            rows = int(message.rows[i])
             row = table.setdefault(client, {})
-            row[f"{s.split}/rows"] = rows
-            mean = {name: float(total[i]) / rows for name, total in s.sums.items()} if rows else {}
-            row[f"{s.split}/{quantity.name}"] = quantity.of_mean(mean[quantity.outcome]) if rows else None
-            for name in ("loss", *quantity.also):
-                row[f"{s.split}/{name}"] = mean.get(name)
+            row[f"{message.split}/rows"] = rows
+            mean = {name: float(total[i]) / rows for name, total in message.sums.items()} if rows else {}
+            row[f"{message.split}/{metric.name}"] = metric.of_mean(mean[metric.outcome]) if rows else None
+            for name in ("loss", *metric.also):
+                row[f"{message.split}/{name}"] = mean.get(name)
     return table
 
 
-def summary(
-    table: dict[str, dict[str, Any]], split: str, quantity: TaskMetrics = ACCURACY_round_metrics
-) -> dict[str, float]:
-    """The quantity's aggregates over clients, and the means over clients of the loss and what else it has.
+def summary(table: dict[str, dict[str, Any]], split: str, metric: TaskMetrics = ACCURACY) -> dict[str, float]:
+    """Return the metric's aggregates over clients, and the means over clients of the loss and the other measures.
 
-    Each client counts once; one without rows in the split is left out.
+    Each client counts once; a client without rows in the split is left out.
     """
     scored = [row for row in table.values() if row.get(f"{split}/rows")]
     if not scored:
         return {}
     rows = np.array([row[f"{split}/rows"] for row in scored], dtype=float)
-    values = {n: np.array([row[f"{split}/{n}"] for row in scored]) for n in (quantity.name, "loss", *quantity.also)}
-    means = {f"{name}/mean": float(values[name].mean()) for name in ("loss", *quantity.also)}
-    return {**quantity.summary(values[quantity.name], rows), **means}
+    values = {n: np.array([row[f"{split}/{n}"] for row in scored]) for n in (metric.name, "loss", *metric.also)}
+    means = {f"{name}/mean": float(values[name].mean()) for name in ("loss", *metric.also)}
+    return {**metric.summary(values[metric.name], rows), **means}

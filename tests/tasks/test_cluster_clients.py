@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from models.clustering import cluster_by_threshold, overlaps
-from tasks.cluster_clients import admit, candidates, halves, overlap
+from tasks.cluster_clients import admit, candidates, overlap, split_rows
 from tasks.messages.clustering_messages import CorrectnessBits
 
 ROWS = 41  # the last byte is not full
@@ -78,13 +78,13 @@ def test_two_clients_have_no_gap_and_are_together_however_their_halves_differ(ki
 
 @pytest.mark.parametrize("rows", [2, 3, 40, 41])
 def test_every_row_is_in_one_half_and_halves_differ_by_one_at_most(rows):
-    first, second = halves(rows, 0)
+    first, second = split_rows(rows, 0)
     assert sorted([*first.tolist(), *second.tolist()]) == list(range(rows))
     assert len(second) - len(first) == rows % 2
 
 
 def test_one_row_is_both_halves():
-    assert [half.tolist() for half in halves(1, 0)] == [[0], [0]]
+    assert [half.tolist() for half in split_rows(1, 0)] == [[0], [0]]
 
 
 def test_who_is_right_on_no_row_is_alone_and_named_also_where_equal_bits_count():
@@ -148,7 +148,7 @@ def test_candidates_are_all_groups_that_any_threshold_makes_of_the_first_half(ki
     rng = np.random.default_rng(1)
     right = {name: rng.random(ROWS) < 0.6 for name in "abcde"} | {"dead": np.zeros(ROWS, bool)}
     made = candidates.fn(told(right), ROWS, kind, assign, 5, most=1000)
-    first = np.sort(halves(ROWS, 5)[0])
+    first = np.sort(split_rows(ROWS, 5)[0])
     bits = np.packbits([right[name][first] for name in "abcde"], axis=1)
     likeness = overlaps(bits, len(first), kind)
     by_hand = {

@@ -20,7 +20,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
 from silos.errors import UserError
 from tasks.codebook_extend import borrow_words, codebook_extend, codebook_replace
-from tasks.codebooks import common_codes, report_centroids, tokens_of
+from tasks.codebooks import common_codes, compute_tokens, report_centroids
 from tasks.execution.load_client_data import load_rows
 from tasks.execution.task_runner import Broadcast, PlainRunner
 from tasks.messages.codebook_messages import Centroids
@@ -89,7 +89,7 @@ def test_tokens_are_the_features_of_each_clients_rows_by_every_form(engine, make
     network = QuantizedNetwork(MLP(5, (6,), 3, dropout=0.5), words=4, segments=2)
     setup, weights = make_problem(CLIENTS, network=network), network.init(server_stream(0, 0, "init"))
     cohort, (one,) = Cohort(setup.silos, (Stack(setup.silos.clients, 4),)), network.single_networks
-    found = tokens_of(cohort, cohort.stacks[0], one, broadcast_weights(weights, 4), {}, engine, "cpu")
+    found = compute_tokens(cohort, cohort.stacks[0], one, broadcast_weights(weights, 4), {}, engine, "cpu")
     assert {client: tokens.shape for client, tokens in found.items()} == {c: (2 * n, 3) for c, n in CLIENTS.items()}
     for client, count in CLIENTS.items():
         x = load_rows(setup.silos, Stack((client,), 1), "train", "cpu").x[0, :count]
@@ -209,10 +209,10 @@ def test_what_members_that_are_equal_draw_is_not(ensemble):
 class Hearing(PlainRunner):
     """Keeps the seeds with which the server looked for common words."""
 
-    def once(self, task, *args):
+    def run_on_server(self, task, *args):
         """See PlainRunner."""
         self.seeds = [*getattr(self, "seeds", []), args[-1]]
-        return super().once(task, *args)
+        return super().run_on_server(task, *args)
 
 
 def test_common_words_are_looked_for_anew_in_every_round_by_every_seed_and_member(crowd):

@@ -52,7 +52,7 @@ def cohort(write_silos) -> Cohort:
 def test_clients_of_several_stacks_have_their_ledgers_synced_at_once_as_far_as_their_rows_fit(
     beside, least, most, cohort, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("tasks.feature_moments._BESIDE", beside)
+    monkeypatch.setattr("tasks.feature_moments._MOST_CONCURRENT_BYTES", beside)
     sync, at_once, now = os.fsync, Counter(), Counter()
     lock, enough = threading.Lock(), threading.Event()
 

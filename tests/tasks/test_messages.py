@@ -272,19 +272,19 @@ def _ask_all(setup, round, features) -> dict[str, list[Any]]:
         "score_prior_shift": (kept,),
     }
     for name, own in beside.items():
-        cohorts = round.runner.each(steps(ClientStep)[name], cohort_calls(silos, 3, round.runner.workers, *own))
+        cohorts = round.runner.map_cohorts(steps(ClientStep)[name], cohort_calls(silos, 3, round.runner.workers, *own))
         told[name] = [message for cohort in cohorts for message in cohort]
-    constant = round.runner.each(
+    constant = round.runner.map_cohorts(
         steps(ClientStep)["evaluate_constant"], cohort_calls(silos, 3, round.runner.workers, 1.0, round.private)
     )
     told["evaluate_constant"] = [message for cohort in constant for message in cohort]
     for name, asked_shift in {"report_summary": SHIFT, "report_summary with noise": replace(SHIFT, rho=1.0)}.items():
         options = {"private": round.private, "question": replace(asked_shift, layout=_layout(features)), "budget": 1.0}
-        cohorts = round.runner.each(
+        cohorts = round.runner.map_cohorts(
             steps(ClientStep)["report_summary"], cohort_calls(silos, 3, round.runner.workers, **options)
         )
         told[name] = [message for cohort in cohorts for message in cohort]
-    spent = round.runner.each(
+    spent = round.runner.map_cohorts(
         steps(ClientStep)["report_summary"],
         cohort_calls(
             silos,
@@ -310,7 +310,7 @@ def _ask_for_second_look(round, silos, question) -> dict[str, list[Any]]:
     asked = {"report_models": {}, "report_predictions": {"models": others}}
     told = {}
     for name, also in asked.items():
-        cohorts = round.runner.each(
+        cohorts = round.runner.map_cohorts(
             steps(ClientStep)[name], cohort_calls(silos, 3, round.runner.workers, round.private, design, **also)
         )
         told[name] = [message for cohort in cohorts for message in cohort]

@@ -135,9 +135,9 @@ def test_a_cohort_is_told_of_nobody_elses_outcomes(kept):
     seen = []
 
     class Looking(PlainRunner):
-        def each(self, task, calls):
+        def map_cohorts(self, task, calls):
             seen.extend((cohort.clients, refs) for (cohort, *sides), _ in calls for side in sides for _, refs in side)
-            return super().each(task, calls)
+            return super().map_cohorts(task, calls)
 
     compare_pairs(Looking(2), silos.select(["a", "b"]), *runs.values(), TASK_METRICS["classification"])
     assert len(seen) == 6

@@ -11,12 +11,12 @@ from models.metrics.task_metrics import TaskMetrics
 from silos.cohort import Silos
 from tasks.execution.task_runner import Runner, cohort_calls
 from tasks.messages.score_messages import ClassCounts, CommonSums, PairedSums, PriorShiftScores
-from tasks.paired_outcomes import Kept, pair_common_rows, pair_outcomes, score_by_class, score_prior_shift
+from tasks.paired_outcomes import Outcomes, pair_common_rows, pair_outcomes, score_by_class, score_prior_shift
 
 _STACK = 16  # clients; sums over common rows are added stack by stack, so it is the same wherever they are computed
 
 
-def paired_records(project: Project, folder: Path) -> Kept:
+def paired_records(project: Project, folder: Path) -> Outcomes:
     """Where the clients of a run keep their outcomes."""
     return project.private(folder), RunFolder(folder).kept()
 
@@ -24,8 +24,8 @@ def paired_records(project: Project, folder: Path) -> Kept:
 def compare_pairs(
     runner: Runner,
     silos: Silos,
-    first: Sequence[Kept],
-    second: Sequence[Kept],
+    first: Sequence[Outcomes],
+    second: Sequence[Outcomes],
     quantity: TaskMetrics,
     classes: Sequence[str] | None = None,
 ) -> Difference | None:
@@ -35,29 +35,33 @@ def compare_pairs(
     return difference(strata, bound=quantity.bound, alike=quantity.alike) if strata else None
 
 
-def counted(runner: Runner, silos: Silos, run: Kept) -> dict[str, list[int]]:
+def counted(runner: Runner, silos: Silos, run: Outcomes) -> dict[str, list[int]]:
     """class to [right, rows] of all clients' own test rows."""
-    answers = runner.each(score_by_class, cohort_calls(silos, _STACK, runner.workers, run))
+    answers = runner.map_cohorts(score_by_class, cohort_calls(silos, _STACK, runner.workers, run))
     messages: list[ClassCounts] = [message for cohort in answers for message in cohort]
     right, rows = (sum(getattr(m, name).numpy() for m in messages) for name in ("right", "rows"))
     return {name: [int(a), int(b)] for name, a, b in zip(silos.manifest.classes, right, rows, strict=True)}
 
 
-def by_prior_shift(runner: Runner, silos: Silos, run: Kept) -> dict[str, float]:
+def by_prior_shift(runner: Runner, silos: Silos, run: Outcomes) -> dict[str, float]:
     """client to its accuracy on common test rows as its own classes count; without those that none of the rows has."""
-    answers = runner.each(score_prior_shift, cohort_calls(silos, _STACK, runner.workers, run))
+    answers = runner.map_cohorts(score_prior_shift, cohort_calls(silos, _STACK, runner.workers, run))
     messages: list[PriorShiftScores] = [message for cohort in answers for message in cohort]
     values = {client: v for m in messages for client, v in zip(m.clients, m.accuracy.tolist(), strict=True)}
     return {client: value for client, value in values.items() if math.isfinite(value)}
 
 
 def _over_own(
-    runner: Runner, silos: Silos, first: Sequence[Kept], second: Sequence[Kept], classes: Sequence[str] | None
+    runner: Runner,
+    silos: Silos,
+    first: Sequence[Outcomes],
+    second: Sequence[Outcomes],
+    classes: Sequence[str] | None,
 ) -> list[Stratum]:
     """A stratum for each client that has such rows, in the order of listing."""
     strata: dict[str, Stratum] = {}
     calls = cohort_calls(silos, _STACK, runner.workers, first, second, classes=classes)
-    answers = runner.each(pair_outcomes, calls)
+    answers = runner.map_cohorts(pair_outcomes, calls)
     messages: list[PairedSums] = [message for cohort in answers for message in cohort]
     for m in messages:
         sums = (m.rows.tolist(), m.by_seed.tolist(), m.mean_squares.tolist(), m.squares.tolist())
@@ -65,9 +69,9 @@ def _over_own(
     return [strata[client] for client in silos.clients if client in strata]
 
 
-def _over_common(runner: Runner, silos: Silos, first: Sequence[Kept], second: Sequence[Kept]) -> list[Stratum]:
+def _over_common(runner: Runner, silos: Silos, first: Sequence[Outcomes], second: Sequence[Outcomes]) -> list[Stratum]:
     """Clients are no strata here: a row's difference is its mean over clients."""
-    answers = runner.each(pair_common_rows, cohort_calls(silos, _STACK, runner.workers, first, second))
+    answers = runner.map_cohorts(pair_common_rows, cohort_calls(silos, _STACK, runner.workers, first, second))
     messages: list[CommonSums] = [message for cohort in answers for message in cohort]
     total = sum((m.sums for m in messages[1:]), messages[0].sums)
     return [Stratum.of(total.numpy() / len(silos.clients))]

@@ -21,7 +21,7 @@ from silos.errors import UserError, shown
 from silos.io.atomic_io import is_there
 from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.checkpoint import load_state
-from tasks.tracking.json_io import ANEW, read_json
+from tasks.tracking.json_io import RESTORE_ADVICE, read_json
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def finished_run(project: Project, run: str) -> FinishedRun:
     if project.params.evaluation.report == "best":
         checkpoint = folder.load_best(done["rounds"], project.quantity) or checkpoint
     if checkpoint is None:
-        raise UserError(f"{folder.checkpoint} is missing; {ANEW}.")
+        raise UserError(f"{folder.checkpoint} is missing; {RESTORE_ADVICE}.")
     method = method_of(project.params, known["method"])
     round = RoundContext(checkpoint.round, setup, setup.silos.clients, (), PlainRunner(), private)
     model = scored_model(method, project.silos, checkpoint.state, round)
@@ -96,7 +96,7 @@ def _is_run(place: Path) -> bool:
 
 def _known(folder: RunFolder) -> dict[str, Any]:
     known: dict[str, Any] | None = read_json(
-        folder.path / "run.json", ANEW, ("method", "seed", "data_version", "params", "plugins")
+        folder.path / "run.json", RESTORE_ADVICE, ("method", "seed", "data_version", "params", "plugins")
     )
     assert known is not None, "looked for before"
     return known

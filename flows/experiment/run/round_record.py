@@ -10,7 +10,7 @@ from flows.methods.round_report import RoundReport
 from models.metrics.task_metrics import TaskMetrics
 from silos.cohort import Silos
 from tasks.messages.score_messages import Scores
-from tasks.tracking.metric_names import parts
+from tasks.tracking.metric_names import metric_name_parts
 from tasks.tracking.result_tables import by_client, summary
 
 
@@ -137,7 +137,7 @@ def _domains(silos: Silos, clients: Collection[str]) -> dict[str, list[str]]:
     laws = silos.training_domains() if clients else []
     if not 2 <= len(laws) <= _MOST_DOMAINS:
         return {}
-    names = parts(laws)
+    names = metric_name_parts(laws)
     domains: dict[str, list[str]] = {}
     for client in sorted(clients, key=silos.index):
         domains.setdefault(f"domain/{names[silos.domain(client)]}", []).append(client)

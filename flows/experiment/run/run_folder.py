@@ -16,8 +16,8 @@ from silos.client_store import ClientStore
 from silos.errors import UserError, shown
 from silos.io.atomic_io import unfinished, write_bytes
 from silos.param_types import plain
-from tasks.tracking.checkpoint import NOTHING, Checkpoint, Journal, load_state, save_state, state_bytes
-from tasks.tracking.json_io import ANEW, read_json, write_json
+from tasks.tracking.checkpoint import NO_MEMORY, Checkpoint, Journal, load_state, save_state, state_bytes
+from tasks.tracking.json_io import RESTORE_ADVICE, read_json, write_json
 
 
 def run_name(method: str, seed: int, cell: str = "") -> str:
@@ -128,7 +128,7 @@ class RunFolder:
         return Journal(self.path / "journal")
 
     def identify(
-        self, asked: dict[str, Any], resume: bool, same_rows: SameRows = eq, noted: Mapping[str, Any] = NOTHING
+        self, asked: dict[str, Any], resume: bool, same_rows: SameRows = eq, noted: Mapping[str, Any] = NO_MEMORY
     ) -> dict[str, Any]:
         """Write run.json before any other file, and return its content.
 
@@ -158,7 +158,7 @@ class RunFolder:
 
         `same_rows` says whether two data versions are the same to this run.
         """
-        known: dict[str, Any] | None = read_json(self.path / "run.json", ANEW, ("tag", *asked))
+        known: dict[str, Any] | None = read_json(self.path / "run.json", RESTORE_ADVICE, ("tag", *asked))
         version = "data_version"
         if known and version in asked and same_rows(known[version], asked[version]):
             asked = {**asked, version: known[version]}
@@ -170,7 +170,7 @@ class RunFolder:
             )
         return known
 
-    def files(self, record: dict[str, Any], state: ServerState, memory: Mapping[str, Any] = NOTHING) -> Files:
+    def files(self, record: dict[str, Any], state: ServerState, memory: Mapping[str, Any] = NO_MEMORY) -> Files:
         """What a round leaves: journal, then checkpoint. `memory`: what the sampler of clients remembers."""
         checkpoint = state_bytes(state, record["round"], memory)
         return [self.journal.file(record), (self.checkpoint, checkpoint)]
@@ -193,7 +193,7 @@ class RunFolder:
         number = self.best_round(last, quantity)[1]
         best = load_state(self._best(number)) if number else None
         if number and best is None:
-            raise UserError(f"{self._best(number)} is missing; {ANEW}.")
+            raise UserError(f"{self._best(number)} is missing; {RESTORE_ADVICE}.")
         return best
 
     def best_round(self, last: int, quantity: TaskMetrics) -> tuple[tuple[float, float], int]:

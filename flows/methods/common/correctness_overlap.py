@@ -21,7 +21,7 @@ from models.server_state import ServerState, Weights
 from silos.cohort import open_common
 from silos.dataset import some
 from silos.errors import UserError
-from tasks.cluster_clients import Overlapping, candidates, halves, known
+from tasks.cluster_clients import OverlapClusters, candidates, correctness_by_client, split_rows
 from tasks.messages.clustering_messages import CorrectnessBits, PriorShiftAccuracy
 from tasks.regroup import prior_shift_fit, regroup, report_correctness
 
@@ -96,7 +96,7 @@ def grouped_as(
     state: ServerState, answers: Sequence[CorrectnessBits], groups: Sequence[Sequence[str]], threshold: float
 ) -> ServerState:
     """The state with these groups, and the bits of all who told them."""
-    names, bits = known(answers)
+    names, bits = correctness_by_client(answers)
     group = {client: number for number, clients in enumerate(groups) for client in clients}
     return state.with_tensors(bits={"right": torch.from_numpy(bits)}).with_numbers(
         group=group, names=names, threshold=threshold
@@ -109,7 +109,7 @@ def groups_of(state: ServerState) -> list[list[str]]:
     return members(sorted(group), group, max(group.values(), default=-1) + 1)
 
 
-def sentence(overlapping: Overlapping) -> str:
+def sentence(overlapping: OverlapClusters) -> str:
     """For a person: who is with whom, from which overlap on, how far apart groups are, and who was kept alone."""
     groups = "; ".join(" ".join(names) for names in overlapping.groups)
     flagged = ", ".join(overlapping.flagged)
@@ -118,7 +118,7 @@ def sentence(overlapping: Overlapping) -> str:
     return f"{count} at an overlap of {overlapping.threshold:.3f}: {groups}{_apart(overlapping)}{alone}"
 
 
-def _apart(overlapping: Overlapping) -> str:
+def _apart(overlapping: OverlapClusters) -> str:
     """Whether a pair of two groups overlaps less than every pair of one; nothing where there is no such pair."""
     within, across = overlapping.within, overlapping.across
     if within is None or across is None:
@@ -151,7 +151,7 @@ def best_threshold(
     if len(made) == 1:
         return made[0][0]
     there = list(dict.fromkeys(names for _, groups in made for names in groups))
-    fits = _fits(there, _trained(there, round, rounds, start), round, halves(rows, seed)[0].tolist())
+    fits = _fits(there, _trained(there, round, rounds, start), round, split_rows(rows, seed)[0].tolist())
 
     def worth(groups: Sequence[Names]) -> float:
         last = {client: names for names in groups for client in names}

@@ -5,7 +5,7 @@ from typing import Any
 
 from flows.experiment.figure_context import FigureContext
 from models.networks.wrappers.codebook_network import SHARED
-from tasks.codebooks import plane, projection
+from tasks.codebooks import principal_plane, projection
 from tasks.tracking.plots.run_figures import draw_codebook, draw_groups, draw_stages
 
 
@@ -35,7 +35,7 @@ def codewords(scene: FigureContext) -> Path | None:
     shared = scene.model.shared.get(one.prefix + SHARED)
     if shared is None or len(shared) < 2 or not scene.personal:
         return None
-    silos, axes, setup = scene.silos.select(scene.model.clients), plane(shared), scene.round.setup
+    silos, axes, setup = scene.silos.select(scene.model.clients), principal_plane(shared), scene.round.setup
     options: dict[str, Any] = {"training": setup.training, "axes": axes, "seed": setup.seed}
     points = {
         client: (tokens.tolist(), words.tolist())

@@ -26,7 +26,7 @@ from models.prng import server_stream
 from models.server_state import ClientStateRefs, ServerState, Weights
 from silos import param_types
 from tasks.aggregate import aggregate, send_weights
-from tasks.cluster_clients import Overlapping, overlap
+from tasks.cluster_clients import OverlapClusters, overlap
 from tasks.local_train import local_train
 from tasks.messages.update_messages import Update
 
@@ -184,7 +184,7 @@ def _mean_of(weights: Sequence[Weights], shares: Sequence[float]) -> Weights:
     }
 
 
-def _report(updates: Sequence[Update], state: ServerState, made: Overlapping | None = None) -> RoundReport:
+def _report(updates: Sequence[Update], state: ServerState, made: OverlapClusters | None = None) -> RoundReport:
     """Which group everybody is in."""
     report, group = RoundReport.of(updates), state.numbers["group"]
     numbers = {**report.metrics, "groups": float(len(state.numbers["groups"]))}

@@ -1,1 +1,1 @@
-"""MLflow, which is known here only."""
+"""Log to MLflow; no other package imports MLflow."""

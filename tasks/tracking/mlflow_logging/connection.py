@@ -1,8 +1,6 @@
-"""MLflow's store: where it is, how it is made whole, and a quiet client of it.
+"""Connect to MLflow's store, create it, and find runs and artifacts in it that no process uses any more.
 
-Runs of MLflow's store whose process is gone, and the artifacts of runs that were deleted there.
-
-A file of its own: a command that imports `connection` has MLflow imported while its server starts.
+This module is separate because a command that imports it has MLflow imported while its server starts.
 """
 
 import contextlib
@@ -17,7 +15,7 @@ from typing import Any
 
 from silos.errors import UserError
 from silos.io.proxies import must_be_reachable
-from tasks.tracking.error_messages import file_system, masked
+from tasks.tracking.error_messages import file_system, mask_passwords
 from tasks.tracking.json_io import plain_path
 
 _QUIET = {
@@ -31,23 +29,23 @@ _QUIET = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_LOGGING_LEVEL": "CRITICAL",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # of every run, where the store is a server
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # of every run, if the store is a server
     "MLFLOW_RECORD_ENV_VARS_IN_MODEL_LOGGING": "false",
 }
 
 
 def tracking_uri(root: Path, configured: str | None) -> str:
-    """params.yaml first, then MLflow's own variable, then a database beside the runs."""
+    """Return the address of params.yaml, else of MLflow's own variable, else of the database in runs/."""
     return configured or os.environ.get("MLFLOW_TRACKING_URI") or own_store(root)
 
 
 def is_server(uri: str) -> bool:
-    """Whether the store is a server of MLflow that somebody has started, with a page of its own."""
+    """Return whether the store is a running MLflow server, which has a page."""
     return uri.startswith(("http://", "https://"))
 
 
 def own_store(root: Path) -> str:
-    """The database beside the runs of this folder."""
+    """Return the address of the database in this folder's runs/."""
     return f"sqlite:///{plain_path(root / 'runs' / 'mlflow.db')}"
 
 
@@ -55,29 +53,29 @@ _creating = threading.Lock()
 
 
 def import_mlflow() -> None:
-    """What a delivery to a database imports, quietly; for a moment at which there is nothing else to do."""
-    _be_quiet()
+    """Import quietly, at an idle moment, what logging to a database needs."""
+    _set_quiet()
     import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
 
 
 def connect(uri: str) -> Any:
-    """A quiet MLflow client of this store."""
-    _be_quiet()
+    """Return a quiet MLflow client of this store."""
+    _set_quiet()
     if is_server(uri):
         must_be_reachable(uri)
     import mlflow
 
-    for logger in ("mlflow", "alembic", "urllib3"):  # a store that is only busy is no news to a person
+    for logger in ("mlflow", "alembic", "urllib3"):  # a busy store is no news to the user
         logging.getLogger(logger).setLevel(logging.CRITICAL)
-    if uri.startswith("sqlite:///") and "?" not in uri:  # with options, it is a user's own
+    if uri.startswith("sqlite:///") and "?" not in uri:  # an address with options is the user's own database
         with _creating:
-            _create_whole(Path(uri.removeprefix("sqlite:///")))
+            _create_database(Path(uri.removeprefix("sqlite:///")))
     return mlflow.MlflowClient(tracking_uri=uri)
 
 
 @contextlib.contextmanager
-def impatient() -> Iterator[None]:
-    """Meanwhile a server that does not answer is given up soon: somebody waits at a terminal."""
+def short_timeouts() -> Iterator[None]:
+    """Give up soon on a server that does not answer, because the user waits at a terminal."""
     soon = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
     before = {name: os.environ.get(name) for name in soon}
     os.environ.update(soon)
@@ -90,42 +88,46 @@ def impatient() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def must_answer(uri: str) -> None:
-    """UserError, within seconds, if there is no server of MLflow that lets us in."""
+def check_server(uri: str) -> None:
+    """Raise UserError within seconds if no MLflow server at this address grants access."""
     try:
-        with impatient():
+        with short_timeouts():
             connect(uri).search_experiments(max_results=1)
     except UserError:
         raise
     except Exception as error:
-        said = _of_server(error) or "does not answer"
-        way_out = "start it, or change MLFLOW_TRACKING_URI, or tracking.uri in params.yaml"
-        raise UserError(f"MLflow at {masked(uri)} {said}; {way_out}.") from None
+        problem = _server_problem(error) or "does not answer"
+        advice = "start it, or change MLFLOW_TRACKING_URI, or tracking.uri in params.yaml"
+        raise UserError(f"MLflow at {mask_passwords(uri)} {problem}; {advice}.") from None
 
 
-def trouble(uri: str, error: Exception) -> str:
-    """What is amiss with the store, as a sentence begins: a server is away, or lets nobody in, or what MLflow says."""
+def describe_problem(uri: str, error: Exception) -> str:
+    """Describe a problem with the store as the start of a sentence: an absent server, denied access, or MLflow's message."""
     if isinstance(error, UserError):
-        return f"MLflow at {masked(uri)} is not reached ({str(error).rstrip('.')})"
+        return f"MLflow at {mask_passwords(uri)} is not reached ({str(error).rstrip('.')})"
     if uri.startswith("sqlite:///") and "disk is full" in str(error):
         file = Path(uri.removeprefix("sqlite:///"))
         return f"MLflow cannot write {file}: the file system {file_system(file.parent)} is full"
-    said = _of_server(error) if is_server(uri) else None
-    if said is None:
-        line = (str(error).splitlines() or [""])[0].strip().removesuffix(".")
-        words = line if len(line) <= _MOST_WORDS else f"{line[:_MOST_WORDS].rpartition(' ')[0]} …"
-        said = f"fails ({type(error).__name__}{': ' if words else ''}{words})"
-    return masked(f"MLflow at {uri} {said}")
+    problem = _server_problem(error) if is_server(uri) else None
+    if problem is None:
+        first_line = (str(error).splitlines() or [""])[0].strip().removesuffix(".")
+        message = (
+            first_line
+            if len(first_line) <= _MOST_CHARACTERS
+            else f"{first_line[:_MOST_CHARACTERS].rpartition(' ')[0]} …"
+        )
+        problem = f"fails ({type(error).__name__}{': ' if message else ''}{message})"
+    return mask_passwords(f"MLflow at {uri} {problem}")
 
 
-def _of_server(error: Exception) -> str | None:
-    """None where it is not the answer of a server, or the lack of one."""
+def _server_problem(error: Exception) -> str | None:
+    """Describe a server's error response or its absence; None for an error that is not the server's."""
     code = re.search(r"error code (\d+)", str(error))
-    if code and code[1] in _SHUT:
+    if code and code[1] in _DENIED:
         return "lets nobody in without MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or other ones"
     if code:
         return f"answers with code {code[1]}, and not as MLflow does"
-    return "does not answer" if any(map(_is_away, _behind(error))) else None
+    return "does not answer" if any(map(_is_away, _causes(error))) else None
 
 
 def _is_away(error: BaseException) -> bool:
@@ -134,49 +136,50 @@ def _is_away(error: BaseException) -> bool:
     return isinstance(error, ConnectionError | Timeout) or "failed with exception" in str(error)
 
 
-def _behind(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, and those that it came from."""
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
-def usable_experiment(client: Any, wanted: str) -> tuple[str, str | None]:
-    """Find the experiment for runs: the first of `wanted`, `wanted-2`, ... that is not deleted in MLflow.
+def usable_experiment(client: Any, requested: str) -> tuple[str, str | None]:
+    """Find the experiment for runs: the first of `requested`, `requested-2`, ... that is not deleted in MLflow.
 
     Returns:
-        Its name and its id; the id is None if the experiment is to be made.
+        Its name and its id; the id is None if the experiment has to be created.
     """
-    name, at = wanted, 1
-    while (found := client.get_experiment_by_name(name)) is not None and found.lifecycle_stage != "active":
-        at += 1
-        name = f"{wanted}-{at}"
-    return name, found and str(found.experiment_id)
+    name, suffix = requested, 1
+    while (experiment := client.get_experiment_by_name(name)) is not None and experiment.lifecycle_stage != "active":
+        suffix += 1
+        name = f"{requested}-{suffix}"
+    return name, experiment and str(experiment.experiment_id)
 
 
 def experiment_id(uri: str, name: str) -> str | None:
-    """Of the experiment of this name, a deleted one too; None where there is none, or the store does not answer soon."""
+    """Return the id of an experiment, even if deleted; None if it does not exist, or the store does not answer soon."""
     try:
-        with impatient():
-            found = connect(uri).get_experiment_by_name(name)
+        with short_timeouts():
+            experiment = connect(uri).get_experiment_by_name(name)
     except Exception:
         return None
-    return found and str(found.experiment_id)
+    return experiment and str(experiment.experiment_id)
 
 
-_MOST_WORDS = 200  # characters of what MLflow says
-_SHUT = {"401", "403"}
+_MOST_CHARACTERS = 200  # of MLflow's message
+_DENIED = {"401", "403"}
 
 
-def _be_quiet() -> None:
+def _set_quiet() -> None:
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
 
 
-def _create_whole(path: Path) -> None:
-    """MLflow makes its tables one by one, and a process killed between two leaves a database that never opens again.
+def _create_database(path: Path) -> None:
+    """Create the database in a temporary file and link it into place, unless another process was faster.
 
-    So they are made in a file of another name; a copy of it appears whole, unless another process was faster.
+    MLflow creates its tables one by one, and a process killed between two would leave a database that never opens
+    again.
     """
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
@@ -185,7 +188,7 @@ def _create_whole(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     new, copy = (path.with_name(f".{path.name}.{os.getpid()}.{ending}") for ending in ("new", "copy"))
     new.unlink(missing_ok=True)
-    # where its own experiment would keep files; as a path with ' and " in it, it would be no SQL to MLflow
+    # the artifact folder of the default experiment, as a URI: MLflow's SQL breaks with ' and " in a path
     SqlAlchemyStore(f"sqlite:///{new}", Path("mlruns").absolute().as_uri())
     shutil.copyfile(new, copy)
     with contextlib.suppress(FileExistsError):
@@ -196,7 +199,7 @@ def _create_whole(path: Path) -> None:
 
 @contextlib.contextmanager
 def as_current(uri: str, run_id: str) -> Iterator[None]:
-    """For the parts of MLflow that only know a current run of this thread."""
+    """Make this run the thread's current run, for parts of MLflow that need one."""
     import mlflow
 
     mlflow.set_tracking_uri(uri)
@@ -208,44 +211,45 @@ _DELETED, _ALL = 2, 3  # MLflow's ViewType
 
 
 def mark_killed(uri: str, ours: Mapping[str, Mapping[str, Callable[[], bool]]]) -> tuple[list[str], bool]:
-    """Give runs on which no process works the status KILLED.
+    """Set the status KILLED for runs on which no process works.
 
     Args:
         uri: The address of MLflow's store.
-        ours: The name of each experiment, to the tags `siloflow.run` of its runs, to whether a process works on the run.
+        ours: For the name of each experiment, the tags `siloflow.run` of its runs, and whether a process works on
+            the run.
 
     Returns:
-        The names of these runs, and whether MLflow answered. Runs without such a tag are not touched.
+        The names of these runs, and whether MLflow answered. Runs without such a tag are unchanged.
     """
     names = []
     try:
-        with impatient():
+        with short_timeouts():
             client = connect(uri)
             for experiment, tags in ours.items():
                 _, number = usable_experiment(client, experiment)
                 runs = client.search_runs([number], "attributes.status = 'RUNNING'") if number else []
                 for run in runs:
-                    works = tags.get(run.data.tags.get("siloflow.run"))
-                    if works is not None and not works():
+                    is_active = tags.get(run.data.tags.get("siloflow.run"))
+                    if is_active is not None and not is_active():
                         client.set_terminated(run.info.run_id, "KILLED")
                         names.append(run.info.run_name)
-    except Exception:  # MLflow's, its HTTP library's or SQLAlchemy's: the next command tries again
+    except Exception:  # from MLflow, its HTTP library or SQLAlchemy: the next command tries again
         return names, False
     return names, True
 
 
 def artifacts_of_deleted_runs(root: Path) -> list[Path]:
-    """Return the folders under runs/artifacts/ of runs that were deleted in MLflow, of this folder's own store."""
-    folders = {place.name: place for place in sorted((root / "runs" / "artifacts").glob("*/*")) if place.is_dir()}
+    """Return the folders in runs/artifacts/ of runs that were deleted in this folder's own MLflow store."""
+    folders = {folder.name: folder for folder in sorted((root / "runs" / "artifacts").glob("*/*")) if folder.is_dir()}
     if not folders or not (root / "runs" / "mlflow.db").is_file():
         return []
     client = connect(own_store(root))
-    experiments = [one.experiment_id for one in client.search_experiments(view_type=_ALL)]
-    found, token = [], None
+    experiments = [experiment.experiment_id for experiment in client.search_experiments(view_type=_ALL)]
+    deleted, token = [], None
     while experiments:
         page = client.search_runs(experiments, run_view_type=_DELETED, max_results=1000, page_token=token)
-        found += [folders[run.info.run_id] for run in page if run.info.run_id in folders]
+        deleted += [folders[run.info.run_id] for run in page if run.info.run_id in folders]
         token = page.token
         if not token:
             break
-    return found
+    return deleted

@@ -1,8 +1,8 @@
-"""The logged model: MLflow's pyfunc over safetensors, JSON and an archive of code; no pickle.
+"""Log a model as MLflow's pyfunc over safetensors, JSON and an archive of code, without pickle.
 
-The archive is a zip that Python imports from. It holds `models/` under a name that includes a hash of the code: so a model
-loads where siloflow is not installed, in a program with its own package `models`, and together with a model that another
-version of siloflow has logged.
+Python imports from the archive, a zip. It holds `models/` under a name with a hash of the code. So a model loads where
+siloflow is not installed, or in a program with its own package `models`. It also loads next to a model of another
+siloflow version.
 """
 
 import json
@@ -28,10 +28,16 @@ import models
 from models.served_model import of_classes
 from tasks.tracking.mlflow_logging.connection import as_current
 
-_ANSWERS = {
+_OUTPUTS = {
     "classification": {"label": "string", "probability": "float", "entropy": "float"},
     "regression": {"prediction": "float"},
 }
+
+_PARAMS: tuple[tuple[Any, ...], ...] = (
+    ("client", "string", "", None),
+    ("statistics", "double", [], (-1,)),
+    ("made_as", "string", "", None),
+)
 
 _PROGRAM = '''"""Runs siloflow's models, which are in the archive `code`, with the logged weights."""
 
@@ -74,39 +80,36 @@ set_model(Served())
 
 
 def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> str:
-    """Logs the model to its run unless it is there whole; its id. `model`: uri, name, card, shared, personal, tags."""
+    """Log the model to its run unless it is there completely; return its id.
+
+    `model` has the keys uri, name, card, shared, personal and tags.
+    """
     run = client.get_run(run_id)
-    known = client.search_logged_models([run.info.experiment_id], filter_string=f"source_run_id = '{run_id}'")
-    for one in known:
-        if one.status == "READY":
-            return str(one.model_id)
-    for one in known:  # its upload was cut
-        client.delete_logged_model(one.model_id)
+    logged_models = client.search_logged_models([run.info.experiment_id], filter_string=f"source_run_id = '{run_id}'")
+    for logged_model in logged_models:
+        if logged_model.status == "READY":
+            return str(logged_model.model_id)
+    for logged_model in logged_models:  # uploads that were interrupted
+        client.delete_logged_model(logged_model.model_id)
     card = model["card"]
-    columns = {**_ANSWERS[card["task"]], **dict.fromkeys(of_classes(card["classes"]), "float")}
+    columns = {**_OUTPUTS[card["task"]], **dict.fromkeys(of_classes(card["classes"]), "float")}
     signature = ModelSignature(
         inputs=_inputs(card),
         outputs=Schema([ColSpec(kind, name) for name, kind in columns.items()]),
-        # MLflow ignores params that are not in the signature; the model refuses those that it does not take
-        params=ParamSchema(
-            [
-                ParamSpec("client", "string", ""),
-                ParamSpec("statistics", "double", [], (-1,)),
-                ParamSpec("made_as", "string", ""),
-            ]
-        ),
+        # MLflow ignores params that are not in the signature; the model rejects params that it does not accept
+        params=ParamSchema([ParamSpec(*param) for param in _PARAMS]),
     )
-    tensors = {f"shared/{k}": t for k, t in model["shared"].items()}
-    tensors |= {f"personal/{k}": t for k, t in model["personal"].items()}
-    kept = ("method", "data_version")
-    tags = {name: value for name, value in run.data.tags.items() if name in kept or name.startswith("mlflow.source.")}
+    tensors = {f"shared/{key}": tensor for key, tensor in model["shared"].items()}
+    tensors |= {f"personal/{key}": tensor for key, tensor in model["personal"].items()}
+    copied = ("method", "data_version")
+    tags = {name: value for name, value in run.data.tags.items() if name in copied or name.startswith("mlflow.source.")}
     with TemporaryDirectory() as folder, as_current(model["uri"], run_id):
         weights, program, code = (Path(folder) / name for name in ("weights.safetensors", "served.py", "code.zip"))
         save_file({k: t.contiguous() for k, t in tensors.items()}, weights, metadata={"card": json.dumps(card)})
         package = _write_code(code)
         program.write_text(_PROGRAM.format(package=package))
         try:
-            logged = mlflow.pyfunc.log_model(
+            result = mlflow.pyfunc.log_model(
                 name=re.sub(r"[/:.%\"']", "_", model["name"]),  # MLflow does not accept these characters in a name
                 python_model=str(program),
                 artifacts={"weights": str(weights), "code": str(code)},
@@ -120,13 +123,13 @@ def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> str:
         finally:  # MLflow runs a model to log it
             for module in [module for module in sys.modules if module.split(".")[0] == package]:
                 del sys.modules[module]
-    return str(logged.model_id)
+    return str(result.model_id)
 
 
 def _inputs(card: Mapping[str, Any]) -> Schema:
-    """Return what MLflow checks and casts before the model sees rows; the model checks the rest.
+    """Return what MLflow checks and casts before the model receives rows; the model checks the rest.
 
-    MLflow casts JSON without a word: 0.5 to the uint8 0, null to false and to the text None. Such types are left open.
+    MLflow casts JSON silently: 0.5 to the uint8 0, null to false and to the text None. Such types are left open.
     """
     if card["columns"] is not None:
         return Schema([ColSpec(_column_type(column), column["name"]) for column in card["columns"]])
@@ -144,7 +147,7 @@ def _column_type(column: Mapping[str, Any]) -> Any:
 
 
 def _is_code(text: str) -> bool:
-    """Whether users may write the value of a text column as a number or a truth, or MLflow would take null for it."""
+    """Return whether a text may be written as a number or a truth value, or is what MLflow makes of null."""
     try:
         float(text)
     except ValueError:
@@ -153,7 +156,7 @@ def _is_code(text: str) -> bool:
 
 
 def _example(card: Mapping[str, Any]) -> Any:
-    """Return rows of zeros, and of the first value of a text column: MLflow shows them to everyone who sees the model."""
+    """Return rows of zeros, with the first value of each text column; MLflow shows them to everyone who sees the model."""
     if card["columns"] is None:
         return np.zeros((2, *card["shape"]), card["dtype"])
     first = {"number": 0.0, "boolean": False}
@@ -166,7 +169,7 @@ def _example(card: Mapping[str, Any]) -> Any:
 
 
 def _write_code(path: Path) -> str:
-    """Write `models/` as an archive, the same bytes for the same code; return the name of its package."""
+    """Write `models/` as an archive, with the same bytes for the same code; return the name of its package."""
     source = Path(models.__path__[0])
     files = {path.relative_to(source).as_posix(): path.read_bytes() for path in sorted(source.rglob("*.py"))}
     digest = sha256(b"\0".join(name.encode() + b"\0" + text for name, text in files.items())).hexdigest()

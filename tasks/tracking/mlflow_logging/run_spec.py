@@ -1,7 +1,4 @@
-"""What MLflow is told of a run besides its rounds, before it starts and when it is done; plain records, without MLflow.
-
-Who started a run, and by which command: the tags of which MLflow makes `Created by` and `Source`.
-"""
+"""Describe a run to MLflow, at its start and at its end, in plain records without MLflow."""
 
 import re
 import shlex
@@ -12,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
-from tasks.tracking.error_messages import masked
+from tasks.tracking.error_messages import mask_passwords
 
 VIEW = "siloflow"
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What MLflow should call this run, and where it is kept."""
+    """The name of a run in MLflow and where it is stored."""
 
     uri: str
     artifacts: str
@@ -30,41 +27,41 @@ class RunSpec:
     params: Mapping[str, Any]
     note: str = ""  # the run's description
     about: str = ""  # the experiment's note, shown above its runs
-    quantity: TaskMetrics = TASK_METRICS["classification"]  # what its runs are ordered by
-    # more tags, said anew by each process that goes on with the run
+    quantity: TaskMetrics = TASK_METRICS["classification"]  # orders the experiment's runs
+    # more tags, set again by each process that resumes the run
     links: Mapping[str, str] = field(default_factory=dict)
-    columns: tuple[str, ...] = ()  # metrics that are shown instead, of runs that are none of training
+    columns: tuple[str, ...] = ()  # metrics to show instead, for runs without training
 
 
 @dataclass(frozen=True)
 class FinalArtifacts:
-    """What is logged once, when the run is done."""
+    """What is logged once, at the end of the run."""
 
     files: tuple[Path, ...] = ()
     model: Mapping[str, Any] | None = None  # arguments of tasks.tracking.mlflow_logging.logged_model.log_once
     data: Mapping[str, Any] | None = None  # name, version, source, profile
     metrics: Mapping[str, Any] | None = None  # as a round's record: round, time_ms, metrics
-    scores: tuple[Mapping[str, Any], ...] = ()  # records like a round's: what of it are the model's own numbers
+    scores: tuple[Mapping[str, Any], ...] = ()  # records like a round's, with the metrics of the logged model
     tags: Mapping[str, str] = field(default_factory=dict)
-    note: str = ""  # the run's description, and the experiment's note, from now on
-    about: str = ""
-    # names of those files that hold `columns` and rows of `data`, as MLflow's own tables do
+    note: str = ""  # new description of the run
+    about: str = ""  # new note of the experiment
+    # names of the files that hold `columns` and rows of `data`, as MLflow's own tables do
     tables: tuple[str, ...] = ()
     status: str = "FINISHED"  # or FAILED
 
 
-def note(ticket: RunSpec) -> dict[str, Any]:
-    """How MLflow's page shows the runs of an experiment when its address names this view: the best first, or the newest."""
-    quantity = ticket.quantity
-    if ticket.columns:
-        columns = ["attributes.`Created`", *(f"metrics.`{name}`" for name in ticket.columns)]
+def experiment_view(spec: RunSpec) -> dict[str, Any]:
+    """Return the columns and order of an experiment's runs on MLflow's page: best first, or newest first."""
+    metric = spec.quantity
+    if spec.columns:
+        columns = ["attributes.`Created`", *(f"metrics.`{name}`" for name in spec.columns)]
         return {"orderByKey": "attributes.`Created`", "orderByAsc": False, "selectedColumns": columns}
     return {
-        "orderByKey": f"metrics.`{quantity.headline}`",
-        "orderByAsc": not quantity.higher_is_better,
+        "orderByKey": f"metrics.`{metric.headline}`",
+        "orderByAsc": not metric.higher_is_better,
         "selectedColumns": [
             "attributes.`Created`",
-            *(f"metrics.`{name}`" for name in (*quantity.columns, "loss/train")),
+            *(f"metrics.`{name}`" for name in (*metric.columns, "loss/train")),
             "tags.`model tested`",
             "tags.`weights_sha256`",
         ],
@@ -72,23 +69,26 @@ def note(ticket: RunSpec) -> dict[str, Any]:
 
 
 _MOST = 500  # characters
-_PLACE = re.compile(r"(?<![\w:/.~*])~?/(?:[^/\s,'\"\]}]+/)+")  # of a file, by an absolute path; of an address nothing
+_FOLDER = re.compile(r"(?<![\w:/.~*])~?/(?:[^/\s,'\"\]}]+/)+")  # of an absolute path, but not in an address
 
 
 def run_source(commit: str) -> dict[str, str]:
-    """As MLflow's own clients say it, but without a path of this machine; `commit`: `none`, or with `+changes` behind it."""
+    """Return MLflow's usual source tags, but without a path of this machine; `commit` may be `none` or end in `+changes`."""
     from mlflow.tracking.context.git_context import GitRunContext
     from mlflow.tracking.context.registry import resolve_tags
 
-    tags = dict(resolve_tags(ignore=[GitRunContext]))  # type: ignore[list-item]  # its commit is the command's own folder's
-    tags["mlflow.source.name"] = _typed() or Path(tags.get("mlflow.source.name", "")).name
+    tags = dict(resolve_tags(ignore=[GitRunContext]))  # type: ignore[list-item]  # its commit is of the command's folder
+    tags["mlflow.source.name"] = _command_line() or Path(tags.get("mlflow.source.name", "")).name
     if commit != "none":
         tags["mlflow.source.git.commit"] = commit.removesuffix("+changes")
     return {name: value for name, value in tags.items() if value}
 
 
-def _typed() -> str:
-    """`siloflow run fedavg --seed 1`; empty where another program has called. Of an absolute path stays the file's name."""
-    program, *words = sys.argv or [""]
-    typed = shlex.join(["siloflow", *(_PLACE.sub("", word) for word in words)])
-    return masked(typed)[:_MOST] if Path(program).name == "siloflow" else ""
+def _command_line() -> str:
+    """Return the command, as `siloflow run fedavg --seed 1`, with absolute paths reduced to file names.
+
+    Returns "" if another program calls.
+    """
+    program, *arguments = sys.argv or [""]
+    command = shlex.join(["siloflow", *(_FOLDER.sub("", argument) for argument in arguments)])
+    return mask_passwords(command)[:_MOST] if Path(program).name == "siloflow" else ""

@@ -1,1 +1,1 @@
-"""Pictures, a topic a file, in one style."""
+"""Draw figures in one style, one topic per file."""

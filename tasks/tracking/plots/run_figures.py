@@ -1,4 +1,4 @@
-"""Pictures that a method's page adds to its run: stages, groups, codewords."""
+"""Draw the figures that methods add to their runs: stages, clusters, codes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,21 +19,22 @@ from tasks.tracking.plots.style import (
 )
 
 ACCURACY = TASK_METRICS["classification"]
-_LINES = 100  # that can be read beside each other
-_LEGEND = 24  # domains that a legend has room for
-_HIGHEST = 30  # inches of a picture
+_LINES = 100  # client names that remain legible
+_LEGEND = 24  # domains in a legend
+_HIGHEST = 30  # inches of a figure
 
 
-def draw_stages(path: Path, records: Sequence[Mapping[str, Any]], quantity: TaskMetrics = ACCURACY) -> None:
-    """The headline and every check's entropy by round, a line at the end of each stage with who got words."""
+def draw_stages(path: Path, records: Sequence[Mapping[str, Any]], metric: TaskMetrics = ACCURACY) -> None:
+    """Draw the headline metric and every check's entropy by round, with a line at each stage's end: +n clients got codes."""
     figure, axes = new_figure(8, 4.6, 1)
-    scored = [(r["round"], r["metrics"][quantity.headline]) for r in records if quantity.headline in r["metrics"]]
-    axes.plot(*zip(*scored, strict=True), color=COLOURS[0], linewidth=2, label=f"test {quantity.name}")
-    doubts = axes.twinx()
-    checks = [r for r in records if "check/entropy" in r["metrics"]]
-    at = [r["round"] for r in checks]
+    scored = [(r["round"], r["metrics"][metric.headline]) for r in records if metric.headline in r["metrics"]]
+    axes.plot(*zip(*scored, strict=True), color=COLOURS[0], linewidth=2, label=f"test {metric.name}")
+    uncertainty_axes = axes.twinx()
+    checks = [record for record in records if "check/entropy" in record["metrics"]]
+    rounds = [record["round"] for record in checks]
     for name, colour, mark in (("entropy", COLOURS[1], "o--"), ("ece", COLOURS[3], "s:")):
-        doubts.plot(at, [r["metrics"][f"check/{name}"] for r in checks], mark, color=colour, label=name)
+        values = [record["metrics"][f"check/{name}"] for record in checks]
+        uncertainty_axes.plot(rounds, values, mark, color=colour, label=name)
     for record in checks:
         axes.axvline(record["round"], color=GREY, linewidth=0.8, linestyle=":")
         extended = record["metrics"].get("clients/extended", 0)
@@ -47,27 +48,21 @@ def draw_stages(path: Path, records: Sequence[Mapping[str, Any]], quantity: Task
             va="top",
         )
     set_title(axes, "Stages: dotted lines are checks, +n gave n clients words")
-    axes.set(ylabel=quantity.name)
+    axes.set(ylabel=metric.name)
     set_rounds(axes)
-    doubts.set(ylabel="at the check: entropy in nats, ECE")
-    doubts.grid(visible=False)
-    doubts.spines["right"].set_visible(True)
-    lines = [*axes.get_lines()[:1], *doubts.get_lines()]
-    axes.legend(
-        lines,
-        [line.get_label() for line in lines],
-        frameon=False,
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.12),
-        ncols=3,
-    )
+    uncertainty_axes.set(ylabel="at the check: entropy in nats, ECE")
+    uncertainty_axes.grid(visible=False)
+    uncertainty_axes.spines["right"].set_visible(True)
+    lines = [*axes.get_lines()[:1], *uncertainty_axes.get_lines()]
+    labels = [line.get_label() for line in lines]
+    axes.legend(lines, labels, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3)
     style.write_figure(figure, path)
 
 
 def draw_groups(path: Path, history: Mapping[int, Mapping[str, int]]) -> None:
-    """A line a client, a column a round, a colour a group; empty where it was in none, or was not there to be asked.
+    """Draw a line per client, a column per round and a colour per cluster; empty if the client had no cluster or was absent.
 
-    Clients that ended together lie together. history: round, client, group.
+    Clients of the same last cluster are adjacent. history: round, client, cluster.
     """
     from matplotlib.colors import ListedColormap
 
@@ -76,7 +71,7 @@ def draw_groups(path: Path, history: Mapping[int, Mapping[str, int]]) -> None:
         last |= groups
     clients = sorted(last, key=lambda client: (last[client], client))
     rounds = sorted(history)
-    table = [[history[number].get(client, math.nan) for number in rounds] for client in clients]
+    table = [[history[round].get(client, math.nan) for round in rounds] for client in clients]
     highest = max(g for groups in history.values() for g in groups.values())
     colours = ListedColormap([COLOURS[group % len(COLOURS)] for group in range(highest + 1)])
     figure, axes = new_figure(8, min(1.4 + 0.28 * len(clients), _HIGHEST), 1)
@@ -95,11 +90,11 @@ def draw_groups(path: Path, history: Mapping[int, Mapping[str, int]]) -> None:
 
 
 def _number_groups(axes: Any, groups: Sequence[int]) -> None:
-    """Beside the last round each group's number, in the middle of its clients: with many, colours come round."""
+    """Label the clusters at the last round, in the middle of their clients, because colours repeat with many clusters."""
     for group in dict.fromkeys(groups):
-        at = [line for line, held in enumerate(groups) if held == group]
-        place = (1.01, (at[0] + at[-1]) / 2)
-        axes.text(*place, f"group {group}", transform=axes.get_yaxis_transform(), va="center", fontsize=8)
+        lines = [line for line, other in enumerate(groups) if other == group]
+        position = (1.01, (lines[0] + lines[-1]) / 2)
+        axes.text(*position, f"group {group}", transform=axes.get_yaxis_transform(), va="center", fontsize=8)
 
 
 Points = Sequence[tuple[float, float]]
@@ -108,12 +103,12 @@ Points = Sequence[tuple[float, float]]
 def draw_codebook(
     path: Path, shared: Points, clients: Mapping[str, tuple[Points, Points]], domain: Mapping[str, str]
 ) -> None:
-    """Features (small marks) and words (crosses) in the plane in which shared words spread most; a colour a domain."""
+    """Draw tokens (small marks) and codes (crosses) in the plane in which shared codes vary most; one colour per domain."""
     figure, axes = new_figure(9, 6, 1)
     domains = list(dict.fromkeys(domain.values()))
     for client, (tokens, words) in clients.items():
-        at = domains.index(domain[client])
-        colour, mark = COLOURS[at % len(COLOURS)], MARKERS[at % len(MARKERS)]
+        index = domains.index(domain[client])
+        colour, mark = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
         if len(tokens):
             axes.scatter(*zip(*tokens, strict=True), s=9, color=colour, marker=mark, alpha=0.4, linewidths=0)
         if len(words):
@@ -121,8 +116,8 @@ def draw_codebook(
     marks = [axes.scatter(*zip(*shared, strict=True), s=34, color="black", marker="+", linewidths=1.2)]
     listed = domains if len(domains) <= _LEGEND else domains[: _LEGEND - 1]
     marks += [
-        axes.scatter([], [], s=24, color=COLOURS[at % len(COLOURS)], marker=MARKERS[at % len(MARKERS)])
-        for at in range(len(listed))
+        axes.scatter([], [], s=24, color=COLOURS[index % len(COLOURS)], marker=MARKERS[index % len(MARKERS)])
+        for index in range(len(listed))
     ]
     if len(listed) < len(domains):
         marks += axes.plot([], [], linestyle="")

@@ -1,4 +1,4 @@
-"""Pictures of a diagnosis: all pairs, the features by their part, and the worst of them closely."""
+"""Draw the figures of a diagnosis: all pairs, the features that differ, and details of the worst pairs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ _DISTANCES = {
     "in_classes": ("Inputs within a label: D(X | Y)", 2.0),
     "wasserstein": ("Wasserstein distance, in deviations", None),
 }
-# of Okabe and Ito's palette; nothing found is no colour
+# from Okabe and Ito's palette; no difference has no colour
 _VERDICTS = {
     (): ("no difference found", "#f2f2f2"),
     ("feature",): ("inputs", COLOURS[5]),
@@ -40,48 +40,48 @@ _VERDICTS = {
     ("undetermined",): ("nothing can be said", COLOURS[7]),
 }
 _UNKNOWN = "#cccccc"
-_NAMED = 40  # silos beside each other whose names can be read
+_NAMED = 40  # silos whose names remain legible
 _RANKED = 25  # features
-_LEAST = 10  # rows of a silo in a bin, below which shares of classes are chance
+_LEAST = 10  # rows of a silo in a bin; with fewer, shares of classes are chance
 _LETTERS = 24  # of a name in a panel
-_ABREAST = 40  # letters that a panel is wide
+_PANEL_LETTERS = 40  # the width of a panel
 
 
 def draw_pairs(path: Path, matrices: Mapping[str, Any], sizes: Sequence[int]) -> None:
-    """Each distance, and the verdict, of every pair; lines part groups of silos that are alike, of these sizes."""
+    """Draw the distances and the verdict of every pair of silos; lines separate groups of similar silos, of these sizes."""
     count = len(matrices["order"])
     side = min(max(3.2, 0.15 * min(count, _NAMED) + 2.2), 7)
     figure, axes = new_figure(3 * side + 1, 2 * side + 0.6, 3, 2)
     figure.set_layout_engine("compressed")  # panels are square
-    known = True
+    is_complete = True
     for panel, (name, (title, most)) in zip(axes.flat, _DISTANCES.items(), strict=False):
         values = np.array(matrices[name], float)[np.ix_(matrices["order"], matrices["order"])]
-        shown = panel.imshow(values, cmap="Blues", vmin=0, vmax=most, interpolation="nearest")
+        image = panel.imshow(values, cmap="Blues", vmin=0, vmax=most, interpolation="nearest")
         panel.set_facecolor(_UNKNOWN)
-        known &= bool(np.isfinite(values).all())
+        is_complete &= bool(np.isfinite(values).all())
         set_title(panel, title)
-        figure.colorbar(shown, cax=panel.inset_axes((1.03, 0, 0.05, 1)))
-    _draw_verdicts(axes.flat[-1], matrices, known)
-    names = [matrices["names"][at] for at in matrices["order"]]
+        figure.colorbar(image, cax=panel.inset_axes((1.03, 0, 0.05, 1)))
+    _draw_verdicts(axes.flat[-1], matrices, is_complete)
+    names = [matrices["names"][silo] for silo in matrices["order"]]
     for panel in axes.flat:
         _name_silos(panel, names, sizes)
     style.write_figure(figure, path, crop=True)  # rows of square panels do not fill it
 
 
 def draw_ranking(path: Path, ranking: Sequence[Mapping[str, Any]]) -> None:
-    """Features by the mean of their part over the pairs that differ; a dot is the largest."""
+    """Draw the features by the mean of their effect over the pairs that differ; a dot is the largest."""
     shown = ranking[:_RANKED]
     figure, axes = new_figure(8, 1.4 + 0.27 * len(shown), 1)
-    places = range(len(shown))
+    positions = range(len(shown))
     axes.barh(
-        places, [line["mean"] for line in shown], color=COLOURS[0], height=0.7, label="mean over pairs that differ"
+        positions, [entry["mean"] for entry in shown], color=COLOURS[0], height=0.7, label="mean over pairs that differ"
     )
-    axes.plot([line["largest"] for line in shown], places, "o", color=COLOURS[1], markersize=4, label="largest")
-    axes.set_yticks(places, drawable_names([line["feature"] for line in shown]))
+    axes.plot([entry["largest"] for entry in shown], positions, "o", color=COLOURS[1], markersize=4, label="largest")
+    axes.set_yticks(positions, drawable_names([entry["feature"] for entry in shown]))
     axes.set(ylim=(len(shown) - 0.5, -0.5), xlabel="part, φ: how far the tests are from no difference (0.1 is small)")
     axes.grid(visible=False)
-    left = len(ranking) - len(shown)
-    set_title(axes, "Which features differ" + (f": the first {len(shown)} of {len(ranking)}" if left else ""))
+    omitted = len(ranking) - len(shown)
+    set_title(axes, "Which features differ" + (f": the first {len(shown)} of {len(ranking)}" if omitted else ""))
     axes.set_xlim(left=0)
     axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, fontsize=8, borderaxespad=0.2)
     style.write_figure(figure, path)
@@ -90,33 +90,33 @@ def draw_ranking(path: Path, ranking: Sequence[Mapping[str, Any]]) -> None:
 def draw_close_ups(
     path: Path, close_ups: Sequence[PairDetails], names: Sequence[str], features: Sequence[str], classes: Sequence[str]
 ) -> None:
-    """A line a feature of a pair: where its rows lie, the two labels whose shares there differ most, all label shares."""
+    """Draw a row of panels per feature of a pair: densities, the two labels whose shares differ most, all label shares."""
     figure, axes = new_figure(13.5, 2.9 * len(close_ups), 3, len(close_ups))
-    drawn: tuple[int, int] | None = None  # of each pair, label shares are drawn once
-    for line, one in zip(np.atleast_2d(axes), close_ups, strict=True):
-        both = [drawable_name(names[at], _ABREAST // 2) for at in (one.first, one.second)]
-        named = drawable_name(features[one.feature], _LETTERS)
-        pair = f"{both[0]} and {both[1]}:"
-        set_title(line[0], f"{pair}{' ' if len(pair) + len(named) < _ABREAST else chr(10)}{named}")
-        _draw_density(line[0], one, both)
-        _draw_posterior(line[1], one, classes)
-        if (one.first, one.second) == drawn:
-            line[2].set_axis_off()
+    last_pair: tuple[int, int] | None = None  # a pair's label shares are drawn once
+    for panels, details in zip(np.atleast_2d(axes), close_ups, strict=True):
+        pair_names = [drawable_name(names[silo], _PANEL_LETTERS // 2) for silo in (details.first, details.second)]
+        feature = drawable_name(features[details.feature], _LETTERS)
+        pair = f"{pair_names[0]} and {pair_names[1]}:"
+        set_title(panels[0], f"{pair}{' ' if len(pair) + len(feature) < _PANEL_LETTERS else chr(10)}{feature}")
+        _draw_density(panels[0], details, pair_names)
+        _draw_posterior(panels[1], details, classes)
+        if (details.first, details.second) == last_pair:
+            panels[2].set_axis_off()
         else:
-            _draw_labels(line[2], one, classes)
-        drawn = (one.first, one.second)
-        for panel in line[:2]:
-            panel.set(xlabel=f"{named}, bins of as many rows" if one.joined else named)
-            if one.ends is not None:
+            _draw_labels(panels[2], details, classes)
+        last_pair = (details.first, details.second)
+        for panel in panels[:2]:
+            panel.set(xlabel=f"{feature}, bins of as many rows" if details.joined else feature)
+            if details.ends is not None:
                 panel.locator_params(axis="x", nbins=6)
             else:
-                every = math.ceil(sum(len(value) + 2 for value in one.values) / _ABREAST)
-                panel.set_xticks(range(0, len(one.values), every), drawable_names(one.values[::every]))
+                every = math.ceil(sum(len(value) + 2 for value in details.values) / _PANEL_LETTERS)
+                panel.set_xticks(range(0, len(details.values), every), drawable_names(details.values[::every]))
     style.write_figure(figure, path)
 
 
-def _draw_verdicts(panel: Any, matrices: Mapping[str, Any], known: bool) -> None:
-    """`known`: every distance of the other panels is, and the legend need not say what grey is there."""
+def _draw_verdicts(panel: Any, matrices: Mapping[str, Any], is_complete: bool) -> None:
+    """Draw the verdict of every pair; the legend explains grey unless `is_complete`: all distances are finite."""
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
@@ -124,9 +124,9 @@ def _draw_verdicts(panel: Any, matrices: Mapping[str, Any], known: bool) -> None
     table = [[kinds.index(tuple(matrices["verdict"][a][b])) for b in order] for a in order]
     colours = ListedColormap([colour for _, colour in _VERDICTS.values()])
     panel.imshow(table, colours, vmin=-0.5, vmax=len(kinds) - 0.5, interpolation="nearest")
-    there = sorted({kind for line in table for kind in line})
-    marks = [Patch(facecolor=_VERDICTS[kinds[at]][1], label=_VERDICTS[kinds[at]][0]) for at in there]
-    marks += [] if known else [Patch(facecolor=_UNKNOWN, label="distance unknown")]
+    shown_kinds = sorted({kind for row in table for kind in row})
+    marks = [Patch(facecolor=_VERDICTS[kinds[kind]][1], label=_VERDICTS[kinds[kind]][0]) for kind in shown_kinds]
+    marks += [] if is_complete else [Patch(facecolor=_UNKNOWN, label="distance unknown")]
     panel.legend(handles=marks, frameon=False, loc="upper left", bbox_to_anchor=(1.02, 1.0), fontsize=8, handlelength=1)
     set_title(panel, "Verdict: what differs")
 
@@ -144,34 +144,36 @@ def _name_silos(panel: Any, names: Sequence[str], sizes: Sequence[int]) -> None:
     panel.set_yticks(range(len(names)), short, fontsize=8)
 
 
-def _draw_density(panel: Any, one: PairDetails, names: Sequence[str]) -> None:
-    rows = one.counts.sum(-1)
+def _draw_density(panel: Any, details: PairDetails, names: Sequence[str]) -> None:
+    rows = details.counts.sum(-1)
     shares = rows / np.maximum(rows.sum(-1, keepdims=True), 1)
     marks = []
-    for at in range(2):
-        if one.ends is not None:
-            marks.append(panel.stairs(shares[at] / np.diff(one.ends), one.ends, color=SIDES[at], linewidth=2))
+    for side in range(2):
+        if details.ends is not None:
+            density = shares[side] / np.diff(details.ends)
+            marks.append(panel.stairs(density, details.ends, color=SIDES[side], linewidth=2))
         else:
-            marks.append(panel.bar(np.arange(len(one.values)) + 0.4 * (at - 0.5), shares[at], 0.38, color=SIDES[at]))
-    panel.set(ylabel="density" if one.ends is not None else "share of rows")
+            positions = np.arange(len(details.values)) + 0.4 * (side - 0.5)
+            marks.append(panel.bar(positions, shares[side], 0.38, color=SIDES[side]))
+    panel.set(ylabel="density" if details.ends is not None else "share of rows")
     set_legend(panel, marks, names, fontsize=9)
 
 
-def _draw_posterior(panel: Any, one: PairDetails, classes: Sequence[str]) -> None:
-    """In bins of ten rows or more of a silo."""
-    rows = one.counts.sum(-1, keepdims=True)
-    share = np.where(rows >= _LEAST, one.counts / np.maximum(rows, 1), np.nan)
-    gap = np.where(one.shown[:, None], np.nan_to_num(np.abs(share[0] - share[1])).T, -1.0).mean(-1)
-    both = 1 if len(classes) == 2 else 2  # of two labels one says it all
-    worst = [at for at in np.argsort(-gap, kind="stable")[:both].tolist() if one.shown[at]]
+def _draw_posterior(panel: Any, details: PairDetails, classes: Sequence[str]) -> None:
+    """Draw shares of labels in bins with ten or more rows of a silo."""
+    rows = details.counts.sum(-1, keepdims=True)
+    share = np.where(rows >= _LEAST, details.counts / np.maximum(rows, 1), np.nan)
+    difference = np.where(details.shown[:, None], np.nan_to_num(np.abs(share[0] - share[1])).T, -1.0).mean(-1)
+    count = 1 if len(classes) == 2 else 2  # of two labels one is enough
+    worst = [index for index in np.argsort(-difference, kind="stable")[:count].tolist() if details.shown[index]]
     marks: list[Any] = []
     for dashes, of_class in zip(("-", ":"), worst, strict=False):
-        for at in range(2):
-            known = {"color": SIDES[at], "linewidth": 2, "linestyle": dashes}
-            if one.ends is not None:
-                panel.stairs(share[at, :, of_class], one.ends, baseline=None, **known)
+        for index in range(2):
+            options = {"color": SIDES[index], "linewidth": 2, "linestyle": dashes}
+            if details.ends is not None:
+                panel.stairs(share[index, :, of_class], details.ends, baseline=None, **options)
             else:
-                panel.plot(range(len(one.values)), share[at, :, of_class], marker="o", **known)
+                panel.plot(range(len(details.values)), share[index, :, of_class], marker="o", **options)
         marks += panel.plot([], [], color=GREY, linestyle=dashes, linewidth=2)
     set_title(panel, "Share of a label there")
     if not worst:
@@ -179,16 +181,16 @@ def _draw_posterior(panel: Any, one: PairDetails, classes: Sequence[str]) -> Non
         panel.text(0.5, 0.5, "No label is told by both", ha="center", color=GREY, transform=panel.transAxes)
         return
     panel.set_ylim(0, 1.08 * max(0.01, np.nan_to_num(share[:, :, worst]).max(initial=0)))
-    set_legend(panel, marks, [drawable_name(classes[at], _LETTERS) for at in worst], fontsize=9)
+    set_legend(panel, marks, [drawable_name(classes[index], _LETTERS) for index in worst], fontsize=9)
 
 
-def _draw_labels(panel: Any, one: PairDetails, classes: Sequence[str]) -> None:
-    rows = one.counts.sum(1)
+def _draw_labels(panel: Any, details: PairDetails, classes: Sequence[str]) -> None:
+    rows = details.counts.sum(1)
     rows = rows if rows[:, -1].any() else rows[:, :-1]
     shares = rows / np.maximum(rows.sum(-1, keepdims=True), 1)
     few = len(classes) <= _NAMED
-    for at in range(2):
-        panel.bar(np.arange(shares.shape[1]) + 0.4 * (at - 0.5), shares[at], 0.38, color=SIDES[at])
+    for side in range(2):
+        panel.bar(np.arange(shares.shape[1]) + 0.4 * (side - 0.5), shares[side], 0.38, color=SIDES[side])
     set_title(panel, "Share of each label (rare ones together)")
     if few:
         labels = [drawable_name(name, 18) for name in [*classes, "rare"][: shares.shape[1]]]

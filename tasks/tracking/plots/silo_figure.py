@@ -1,4 +1,4 @@
-"""What is in data/, as a picture."""
+"""Draw an overview of the data of all clients."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,14 +12,14 @@ _SPLITS = {"train": COLOURS[0], "validation": COLOURS[4], "test": "#cfe3f3"}
 """From dark to light, so that they differ in grey."""
 
 _NAMED = 30  # classes
-_LEAST, _MOST = 16, 64  # pixels of a side of an image, about
+_LEAST, _MOST = 16, 64  # pixels of a side of an image, approximately
 
 Examples = Mapping[str, Sequence[Any | None]]
-"""Client to one image for each class that is shown, None where it has no row of that class."""
+"""Client to one image per class, None if it has no row of the class."""
 
 
 def draw_silos(path: Path, overview: Mapping[str, Any], examples: Examples) -> None:
-    """Rows of each client, its label shares or its targets, and where rows are images one of each class."""
+    """Draw each client's rows, its label shares or targets, and an image of each class if rows are images."""
     clients, classes = overview["clients"], overview["classes"]
     height = min(max(3.2, 0.34 * len(clients) + 1.4), 14)
     height += room_below(classes) if len(classes) <= _NAMED else 0.0
@@ -28,15 +28,15 @@ def draw_silos(path: Path, overview: Mapping[str, Any], examples: Examples) -> N
     figure.get_layout_engine().set(wspace=0.06)  # for the label of the colour bar
     _draw_rows(axes[0], clients, overview["count"])
     if classes:
-        shares = [list(c["label_shares"].values()) for c in clients]
-        shown = axes[1].imshow(shares, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
+        shares = [list(client["label_shares"].values()) for client in clients]
+        image = axes[1].imshow(shares, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
         set_title(axes[1], "Label shares")
         axes[1].set(yticks=[], ylim=(len(clients) - 0.5, -0.5))
         axes[1].grid(visible=False)
         if len(classes) <= _NAMED:
             set_names(axes[1], classes)
         axes[1].set(xlabel="label")
-        figure.colorbar(shown, ax=axes[1], fraction=0.04, pad=0.02, label="share of the client's rows")
+        figure.colorbar(image, ax=axes[1], fraction=0.04, pad=0.02, label="share of the client's rows")
     else:
         _draw_targets(axes[1], clients)
     if examples:
@@ -44,10 +44,10 @@ def draw_silos(path: Path, overview: Mapping[str, Any], examples: Examples) -> N
         columns = len(next(iter(examples.values())))
         axes[-1].imshow(sheet, cmap="gray", vmin=0, vmax=1, aspect="equal", interpolation="nearest")
         axes[-1].set_anchor("W")  # the title uses the space right of the sheet
-        of = [f"{len(examples)} clients"] if len(clients) > len(examples) else []
-        of += _channels_shown(overview["shape"])
-        set_title(axes[-1], "A training row of each class" + (f" ({', '.join(of)})" if of else ""))
-        set_names(axes[-1], classes[:columns], [(width + 1) * i + (width - 1) / 2 for i in range(columns)])
+        notes = [f"{len(examples)} clients"] if len(clients) > len(examples) else []
+        notes += _channels_shown(overview["shape"])
+        set_title(axes[-1], "A training row of each class" + (f" ({', '.join(notes)})" if notes else ""))
+        set_names(axes[-1], classes[:columns], [(width + 1) * column + (width - 1) / 2 for column in range(columns)])
         axes[-1].set(yticks=[], xlabel="label")
         axes[-1].spines[["left", "bottom"]].set_visible(False)
         axes[-1].tick_params(length=0)
@@ -56,12 +56,12 @@ def draw_silos(path: Path, overview: Mapping[str, Any], examples: Examples) -> N
 
 
 def _draw_rows(ax: Any, clients: Sequence[Mapping[str, Any]], count: int) -> None:
-    """Stacked bars; above some hundred clients one filled outline a split, since a bar each takes half a minute."""
+    """Draw stacked bars, or filled outlines for more than 200 clients, because bars would take half a minute."""
     few = len(clients) <= 200
     start = [0] * len(clients)
     for split, colour in _SPLITS.items():
-        rows = [c["rows"][split] for c in clients]
-        ends = [a + b for a, b in zip(start, rows, strict=True)]
+        rows = [client["rows"][split] for client in clients]
+        ends = [first + second for first, second in zip(start, rows, strict=True)]
         if few:
             ax.barh(range(len(clients)), rows, left=start, color=colour, label=split, height=0.75)
         else:
@@ -75,41 +75,33 @@ def _draw_rows(ax: Any, clients: Sequence[Mapping[str, Any]], count: int) -> Non
         roles = [f"({c['role']})" if c.get("role", "federated") != "federated" else "" for c in clients]
         names = [" ".join(filter(None, (c["name"], c["domain"], role))) for c, role in zip(clients, roles, strict=True)]
         ax.set_yticks(range(len(clients)), drawable_names(names))
-    ax.legend(
-        frameon=False,
-        ncols=3,
-        loc="lower right",
-        bbox_to_anchor=(1.0, 0.995),
-        handlelength=1,
-        fontsize=8,
-        columnspacing=1,
-        borderaxespad=0,
-    )
+    spacing = {"handlelength": 1, "columnspacing": 1, "borderaxespad": 0}
+    ax.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1.0, 0.995), fontsize=8, **spacing)
 
 
 def _draw_targets(ax: Any, clients: Sequence[Mapping[str, Any]]) -> None:
-    """Each client's mean of y, and a standard deviation to both sides."""
-    means, spreads = ([c["target"][name] for c in clients] for name in ("mean", "standard_deviation"))
+    """Draw each client's mean of y, with one standard deviation to both sides."""
+    means, spreads = ([client["target"][name] for client in clients] for name in ("mean", "standard_deviation"))
     ax.errorbar(means, range(len(clients)), xerr=spreads, fmt="o", color=COLOURS[0], markersize=4, linewidth=1)
     set_title(ax, "y, mean ± standard deviation")
     ax.set(yticks=[], xlabel="y", ylim=(len(clients) - 0.5, -0.5))
 
 
 def _contact_sheet(clients: Sequence[Sequence[Any | None]]) -> tuple[Any, int]:
-    """Arrange images as one line a client, with a pixel of white between.
+    """Arrange images as one row per client, with a white pixel between them.
 
     Returns:
-        The pixels in [0, 1], (lines, columns) in grey or (lines, columns, 3) in colour, and the width of an image.
+        The pixels in [0, 1], (height, width) in grey or (height, width, 3) in colour, and the width of an image.
     """
     import numpy as np
 
-    drawn = [[None if image is None else _thumbnail(image) for image in images] for images in clients]
-    height, width, *colours = next(image for images in drawn for image in images if image is not None).shape
-    sheet = np.ones((len(drawn) * (height + 1), len(drawn[0]) * (width + 1), *colours))
-    for line, images in enumerate(drawn):
+    thumbnails = [[None if image is None else _thumbnail(image) for image in images] for images in clients]
+    height, width, *colours = next(image for images in thumbnails for image in images if image is not None).shape
+    sheet = np.ones((len(thumbnails) * (height + 1), len(thumbnails[0]) * (width + 1), *colours))
+    for row, images in enumerate(thumbnails):
         for column, image in enumerate(images):
             if image is not None:
-                y, x = line * (height + 1), column * (width + 1)
+                y, x = row * (height + 1), column * (width + 1)
                 sheet[y : y + height, x : x + width] = image
     return sheet, width
 
@@ -117,7 +109,7 @@ def _contact_sheet(clients: Sequence[Sequence[Any | None]]) -> tuple[Any, int]:
 def _thumbnail(image: Any) -> Any:
     """Make an image of any size, channels and type drawable: (height, width) or (height, width, 3) in [0, 1].
 
-    Bytes are divided by 255, other numbers spread from the image's least to its greatest.
+    Bytes are divided by 255; other numbers are scaled from the image's minimum to its maximum.
     """
     import numpy as np
 
@@ -133,7 +125,7 @@ def _thumbnail(image: Any) -> Any:
 
 
 def _channels_shown(shape: Sequence[int]) -> list[str]:
-    """Name the channels that are drawn if not all are."""
+    """Return a note on which channels are drawn if not all are."""
     if len(shape) < 3 or shape[2] in (1, 3):
         return []
     return [f"{'first 3' if shape[2] == 4 else 'first'} of {shape[2]} channels"]

@@ -196,9 +196,9 @@ ROWS = torch.rand(9, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
 def test_a_file_that_answers_otherwise_is_not_left(network, tmp_path, monkeypatch):
-    way = exported_files._WAYS["pt2"]
+    way = exported_files._WRITERS["pt2"]
     wrong = way._replace(opened=lambda content: lambda rows: way.opened(content)(rows) + 2e-5)
-    monkeypatch.setitem(exported_files._WAYS, "pt2", wrong)
+    monkeypatch.setitem(exported_files._WRITERS, "pt2", wrong)
     (tmp_path / "kept.pt2").write_text("before")
     for name in ("new.pt2", "kept.pt2"):
         with pytest.raises(UserError, match=r"differs from ours by 2e-05, and may by 1e-05; no file was written"):
@@ -239,7 +239,7 @@ def answering(function):
 
 def test_what_is_missing_for_onnx_is_told_with_the_command_that_installs_it(ran, ask, monkeypatch):
     run = ran("fedavg")["folder"]
-    monkeypatch.setattr(exported_files, "_installed", lambda package: package != "onnxscript")
+    monkeypatch.setattr(exported_files, "find_spec", lambda package: package != "onnxscript")
     with pytest.raises(
         UserError, match=r"needs onnxscript, which is not .*`pip install -c constraints\.txt -e '\.\[onnx\]'`"
     ):

@@ -30,10 +30,10 @@ FEATURES = [
 class Stopping(PlainRunner):
     """Is stopped where silos are asked what models foresee."""
 
-    def each(self, task, calls):
+    def map_cohorts(self, task, calls):
         if task.name == "report_predictions":
             raise KeyboardInterrupt
-        return super().each(task, calls)
+        return super().map_cohorts(task, calls)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from flows.diagnosis import save_report
 from flows.experiment.project import Project
 from flows.partition import make
 from silos.errors import UserError
-from tasks.tracking.json_io import finite
+from tasks.tracking.json_io import replace_nonfinite
 from tasks.tracking.mlflow_logging.connection import connect
 
 pytestmark = pytest.mark.slow
@@ -58,7 +58,7 @@ def test_the_folder_holds_the_whole_report_the_sentences_and_the_pictures(projec
     folder = project / answer["folder"]
     assert folder.name.startswith("diagnose-")
     assert {path.name for path in folder.iterdir()} == {"experiment.json", "report.json", "findings.md", *PICTURES}
-    assert json.loads((folder / "report.json").read_text()) == json.loads(json.dumps(finite(answer)))
+    assert json.loads((folder / "report.json").read_text()) == json.loads(json.dumps(replace_nonfinite(answer)))
     for picture in PICTURES:
         assert (folder / picture).read_bytes().startswith(b"\x89PNG")
         assert (folder / picture).stat().st_size > 5000

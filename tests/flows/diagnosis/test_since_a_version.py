@@ -11,7 +11,7 @@ import pytest
 from flows.cli.silo_commands import print_diagnose
 from flows.console.safe_text import PlainConsole
 from flows.diagnose import diagnose
-from tasks.tracking.json_io import finite
+from tasks.tracking.json_io import replace_nonfinite
 from tasks.tracking.mlflow_logging.connection import connect
 
 pytestmark = pytest.mark.slow
@@ -61,7 +61,7 @@ def _is_printed(answer):
 
 def _is_on_disk(folder: Path, answer):
     assert {path.name for path in folder.iterdir()} == {"experiment.json", "report.json", "findings.md", *PICTURES}
-    assert json.loads((folder / "report.json").read_text()) == json.loads(json.dumps(finite(answer)))
+    assert json.loads((folder / "report.json").read_text()) == json.loads(json.dumps(replace_nonfinite(answer)))
     assert json.loads((folder / "experiment.json").read_text())["since"] == answer["since"]
     for picture in PICTURES:
         assert (folder / picture).read_bytes().startswith(b"\x89PNG")

@@ -10,7 +10,7 @@ from silos.cohort import Silos, open_common
 from silos.data_params import DataParams
 from silos.storage.partition_store import write
 from tasks.evaluate import evaluate
-from tasks.tracking.metric_names import fault
+from tasks.tracking.metric_names import metric_name_fault
 from tasks.tracking.result_tables import by_client
 
 DIGITS = {"name": "digits", "seed": 0, "source": {"kind": "digits"}}
@@ -97,4 +97,4 @@ def test_every_domain_has_metrics_of_its_own_whatever_its_name(domains, write_si
         k: v for k, v in metrics_of(table, silos, TASK_METRICS["classification"]).items() if k.startswith("domain/")
     }
     assert sorted(v for name, v in found.items() if name.endswith("accuracy/mean")) == [0.25, 0.75]
-    assert not any(map(fault, found))
+    assert not any(map(metric_name_fault, found))

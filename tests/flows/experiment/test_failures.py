@@ -436,7 +436,7 @@ def test_a_run_that_only_lacks_its_result_reports_the_best_round_as_before(play_
 
 def test_dask_that_is_not_installed_is_told_with_the_command_that_installs_it(monkeypatch):
     check("dask")
-    monkeypatch.setattr("tasks.execution.open_workers._installed", lambda _: False)
+    monkeypatch.setattr("tasks.execution.open_workers.find_spec", lambda _: False)
     with pytest.raises(UserError, match=r"`pip install -c constraints\.txt -e '\.\[dask\]'` installs it"):
         check("dask")
     check("processes")

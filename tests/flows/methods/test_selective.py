@@ -16,7 +16,7 @@ from models.prng import server_stream
 from models.training.optimizers import SGD, Adam
 from silos.cohort import Stack
 from silos.errors import UserError
-from tasks.cluster_clients import Overlapping, candidates
+from tasks.cluster_clients import OverlapClusters, candidates
 from tasks.execution.load_client_data import load_weights
 from tasks.messages.clustering_messages import CorrectnessBits
 
@@ -420,7 +420,7 @@ def test_the_threshold_is_that_whose_groups_are_worth_most(alone, setup, play, m
     ],
 )
 def test_it_says_how_far_groups_are_apart(within, across, said):
-    made = Overlapping((("a", "b"), ("c",)), 0.5, ("c",), within, across)
+    made = OverlapClusters((("a", "b"), ("c",)), 0.5, ("c",), within, across)
     assert (
         correctness_overlap.sentence(made)
         == f"2 groups at an overlap of 0.500: a b; c{said}; right on no common row, so alone: c"

@@ -48,7 +48,7 @@ def test_a_server_that_runs_is_used_and_stays_for_those_who_use_it_when_its_keep
     assert server.url == url
     server.wait()
     assert keeper.communicate(timeout=PATIENCE)[0].strip() == "False"
-    assert server_process.join(tmp_path / ".prefect") is None  # nobody new
+    assert server_process.join_server(tmp_path / ".prefect") is None  # nobody new
     server.wait()
     server.stop()
     assert _gone(tmp_path)
@@ -63,7 +63,7 @@ def test_a_killed_keeper_leaves_no_server_and_an_address_that_nobody_takes(kept,
     (home / server_process.ADDRESS).write_text(json.dumps({"url": url, "prefect": "3"}))  # as a killed server leaves it
     asked: list[object] = []
     monkeypatch.setattr(server_process.urllib.request, "urlopen", lambda *one, **_: asked.append(one))
-    assert server_process.join(home) is None
+    assert server_process.join_server(home) is None
     assert asked == [], "the lock says that the server is gone; no request waits for an answer"
     assert not (home / server_process.ADDRESS).exists()
 
@@ -74,14 +74,14 @@ def test_a_killed_keeper_leaves_no_server_and_an_address_that_nobody_takes(kept,
 def test_an_address_that_does_not_answer_or_is_of_another_prefect_is_not_taken(kept, tmp_path, said):
     _, url = kept
     (tmp_path / ".prefect" / server_process.ADDRESS).write_text(said.replace("{url}", url))
-    assert server_process.join(tmp_path / ".prefect") is None
+    assert server_process.join_server(tmp_path / ".prefect") is None
 
 
 def _gone(folder: Path) -> bool:
     """Whether the server has let go of its lock, which it does when it is no more."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
-        lock = server_process.keep(folder / ".prefect")
+        lock = server_process.lock_server(folder / ".prefect")
         if lock is not None:
             lock.close()
             return True

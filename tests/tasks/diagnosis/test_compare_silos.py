@@ -80,9 +80,9 @@ def looked(keep, silos_of, asked, tmp_path, monkeypatch):
         found = compared(first)
 
         class Hears(PlainRunner):
-            def once(self, task, *args):
+            def run_on_server(self, task, *args):
                 given.update(zip(("found", "messages", "question", "owners", "foreseen"), args, strict=True))
-                return super().once(task, *args)
+                return super().run_on_server(task, *args)
 
         private = ClientStore(str(tmp_path / "private" / "own"))
         refine(Hears(), silos, private, first.question, first.answers, found)

@@ -13,7 +13,7 @@ from prefect import flow
 from silos.cohort import Cohort, Silos
 from tasks.execution.open_workers import open_workers
 from tasks.execution.task_runner import PrefectRunner
-from tasks.execution.task_types import collect_garbage, hold, resident_bytes, step
+from tasks.execution.task_types import collect_garbage, resident_bytes, set_malloc_thresholds, step
 
 SILOS = Silos("nowhere", "none", ())
 ROUNDS, SIZE = 60, 1_250_000  # float32: 5 MB
@@ -32,7 +32,7 @@ def play_rounds() -> list[int]:
     with open_workers("threads", 2) as workers:
         for _ in range(ROUNDS):
             sent = [torch.zeros(SIZE), torch.zeros(SIZE)]
-            answers = PrefectRunner(workers).each(echo, [((Cohort(SILOS, ()), t), {}) for t in sent])
+            answers = PrefectRunner(workers).map_cohorts(echo, [((Cohort(SILOS, ()), t), {}) for t in sent])
             seen += [weakref.ref(t) for t in (*sent, *(t for answer in answers for t in answer))]
             del sent, answers
             collect_garbage()
@@ -91,5 +91,5 @@ def test_an_older_allocator_takes_smaller_pieces_or_stays_as_it_is(most, expecte
         taken[option] = value
         return 1
 
-    hold(mallopt)
+    set_malloc_thresholds(mallopt)
     assert taken == expected

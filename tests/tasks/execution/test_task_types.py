@@ -20,7 +20,7 @@ from silos.errors import UserError
 from tasks.execution.task_runner import PlainRunner, PrefectRunner
 from tasks.execution.task_types import ClientStep, OpaqueArgument, ServerStep, server_step, step
 from tasks.messages.update_messages import Update
-from tasks.paired_outcomes import Kept
+from tasks.paired_outcomes import Outcomes
 
 ROOM = [m.name for m in pkgutil.walk_packages(tasks.__path__, "tasks.")]
 STEPS = {v.name: v for name in ROOM for v in vars(importlib.import_module(name)).values() if isinstance(v, Task)}
@@ -68,7 +68,7 @@ def test_a_clients_step_takes_a_cohort_first():
         ClientStore,
         TrainingSetup,
         Any,
-        Sequence[Kept],
+        Sequence[Outcomes],
         Mapping[str, Silos | None],
         tuple[int, list[Cohort]],
     ],
@@ -97,9 +97,9 @@ def test_a_servers_step_refuses_a_way_to_rows_however_deep_it_is_hidden(door):
 @pytest.mark.parametrize("runner", [PlainRunner(), PrefectRunner()], ids=lambda runner: type(runner).__name__)
 def test_a_runner_takes_a_clients_step_on_cohorts_and_a_servers_on_the_server(runner):
     with pytest.raises(TypeError, match="of_server is no ClientStep"):
-        runner.each(of_server, [(([1],), {})])
+        runner.map_cohorts(of_server, [(([1],), {})])
     with pytest.raises(TypeError, match="of_clients is no ServerStep"):
-        runner.once(of_clients, COHORT, 1)
+        runner.run_on_server(of_clients, COHORT, 1)
 
 
 @pytest.mark.parametrize("task", STEPS, ids=lambda t: t.name)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.tracking.error_messages import has_password, has_wrong_port, masked, without_login
+from tasks.tracking.error_messages import has_password, has_wrong_port, mask_passwords, without_login
 
 SECRET = "hunter2"
 WITH_A_PASSWORD = [
@@ -35,19 +35,19 @@ WITHOUT = [
 def test_a_password_is_seen_and_hidden_wherever_an_address_has_it(address):
     assert has_password(address)
     for text in (address, f"MLflow at {address}: no answer", f"cannot open '{address}' (Errno 111)"):
-        assert SECRET not in masked(text)
-        assert not has_password(masked(text))
+        assert SECRET not in mask_passwords(text)
+        assert not has_password(mask_passwords(text))
 
 
 @pytest.mark.parametrize("text", WITHOUT)
 def test_what_holds_no_password_is_shown_as_it_is(text):
-    assert masked(text) == text
+    assert mask_passwords(text) == text
 
 
 @given(st.text(st.characters(codec="ascii", exclude_categories=["C", "Z"]), min_size=1))
 def test_no_password_is_shown_whatever_its_characters(password):
     address = f"https://me:<{password}>@tracker"
-    assert masked(f"at {address}: gone").startswith("at https://me:***@tracker")
+    assert mask_passwords(f"at {address}: gone").startswith("at https://me:***@tracker")
 
 
 @pytest.mark.parametrize("port", [0, 65536, 99999, -1, "x"])

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from mlflow.exceptions import MlflowException
 from mlflow.utils.validation import _validate_length_limit, _validate_metric_name
 
-from tasks.tracking.metric_names import fault, parts
+from tasks.tracking.metric_names import metric_name_fault, metric_name_parts
 
 NAMES = st.text(max_size=12) | st.sampled_from(
     ["", ".", "..", "a/b", "a|b", "a_b", "a_b-2", "x" * 300, "x" * 299 + "y"]
@@ -25,15 +25,15 @@ def taken(name: str) -> bool:
 
 @given(st.sets(NAMES, max_size=8))
 def test_different_names_stay_different_whatever_they_are_and_mlflow_takes_them(names):
-    found = parts(names)
+    found = metric_name_parts(names)
     assert set(found) == names
     assert len(set(found.values())) == len(names)
     assert all(taken(f"domain/{part}/uncertainty/entropy") and taken(part) for part in found.values())
-    assert parts(sorted(names, reverse=True)) == found
+    assert metric_name_parts(sorted(names, reverse=True)) == found
 
 
 def test_a_name_that_mlflow_takes_stays_as_it_is():
-    assert parts(["a|b", "a/b", "a_b", "東京", "京都", "rot-50"]) == {
+    assert metric_name_parts(["a|b", "a/b", "a_b", "東京", "京都", "rot-50"]) == {
         "a_b": "a_b",
         "a/b": "a_b-2",
         "a|b": "a_b-3",
@@ -45,8 +45,8 @@ def test_a_name_that_mlflow_takes_stays_as_it_is():
 
 @given(NAMES | st.from_regex(r"\A[/\w.\- :‖]{1,9}\Z"))
 def test_a_name_without_fault_is_one_that_mlflow_takes(name):
-    assert (fault(name) is None) <= taken(name)
-    assert (fault(name) is None) or not taken(name) or name.endswith("\n")
+    assert (metric_name_fault(name) is None) <= taken(name)
+    assert (metric_name_fault(name) is None) or not taken(name) or name.endswith("\n")
 
 
 @pytest.mark.parametrize(
@@ -54,4 +54,4 @@ def test_a_name_without_fault_is_one_that_mlflow_takes(name):
     [("invariant/‖λ‖", "has '‖'"), ("a//b", "empty part"), ("x" * 251, "251 characters"), ("", "empty")],
 )
 def test_what_is_wrong_with_a_name_is_told(name, said):
-    assert said in fault(name)
+    assert said in metric_name_fault(name)

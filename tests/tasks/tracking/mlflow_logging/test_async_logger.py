@@ -191,7 +191,7 @@ def test_a_mark_of_another_run_or_store_is_not_taken_for_this_ones(spoilt, deliv
     second.round_done(3)
     assert second.finish(FinalArtifacts()) is not None
     assert (second.run_id == first.run_id) == (spoilt == "store")
-    assert_whole(uri, second.ticket.experiment, second.run_id, 3, without={("loss/train", 2)})
+    assert_whole(uri, second.spec.experiment, second.run_id, 3, without={("loss/train", 2)})
     assert read_json(mark)["run"] == second.run_id
 
 

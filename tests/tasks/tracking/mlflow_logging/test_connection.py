@@ -13,7 +13,7 @@ import pytest
 from urllib3.util import connection
 
 from silos.errors import UserError
-from tasks.tracking.mlflow_logging.connection import connect, must_answer, tracking_uri, trouble
+from tasks.tracking.mlflow_logging.connection import check_server, connect, describe_problem, tracking_uri
 
 
 @pytest.mark.slow
@@ -120,7 +120,7 @@ def test_what_is_no_server_of_mlflow_is_told_soon_in_one_sentence_without_its_pa
         else:
             there.server_close()
         with pytest.raises(UserError) as told:
-            must_answer(f"http://me:hunter2@{place}")
+            check_server(f"http://me:hunter2@{place}")
         assert 1 <= len(attempts) <= 2, "a check retries once at most, whatever a run may do"
         if code:
             there.shutdown()
@@ -130,14 +130,17 @@ def test_what_is_no_server_of_mlflow_is_told_soon_in_one_sentence_without_its_pa
 
 def test_what_mlflow_says_is_told_in_whole_words_and_of_a_server_that_is_away_nothing_of_it() -> None:
     long = "no such experiment " * 40
-    said = trouble("sqlite:///runs/mlflow.db", ValueError(f"{long}\nand more"))
+    said = describe_problem("sqlite:///runs/mlflow.db", ValueError(f"{long}\nand more"))
     assert re.fullmatch(
         r"MLflow at sqlite:///runs/mlflow\.db fails \(ValueError: (no such experiment )+(no |no such )?…\)", said
     )
     assert len(said) < 280
-    assert trouble("sqlite:///a.db", ValueError()) == "MLflow at sqlite:///a.db fails (ValueError)"
+    assert describe_problem("sqlite:///a.db", ValueError()) == "MLflow at sqlite:///a.db fails (ValueError)"
     away = OSError("failed with exception HTTPConnectionPool(host='127.0.0.1', port=5000): Max retries exceeded")
-    assert trouble("http://me:hunter2@localhost:5000", away) == "MLflow at http://me:***@localhost:5000 does not answer"
+    assert (
+        describe_problem("http://me:hunter2@localhost:5000", away)
+        == "MLflow at http://me:***@localhost:5000 does not answer"
+    )
 
 
 def test_a_full_disk_is_named_with_its_file_system(tmp_path: Path) -> None:
@@ -146,5 +149,5 @@ def test_a_full_disk_is_named_with_its_file_system(tmp_path: Path) -> None:
         with pytest.raises(sqlite3.OperationalError) as full:
             database.executescript("create table a (b); create table c (d);")
     mount = next(folder for folder in tmp_path.resolve().parents if os.path.ismount(folder))
-    said = trouble(f"sqlite:///{tmp_path}/mlflow.db", full.value)
+    said = describe_problem(f"sqlite:///{tmp_path}/mlflow.db", full.value)
     assert said == f"MLflow cannot write {tmp_path}/mlflow.db: the file system {mount} is full"

@@ -6,7 +6,7 @@ from matplotlib.text import Annotation, Text
 
 from tasks.tracking.plots import style
 from tasks.tracking.plots.curve_figures import draw_comparison, draw_curves
-from tasks.tracking.plots.style import look, spread_apart
+from tasks.tracking.plots.style import spread_apart, style_of_line
 
 
 @pytest.fixture
@@ -65,9 +65,9 @@ def test_rounds_on_an_axis_are_whole(rounds, tmp_path, drawn):
 
 
 def test_twenty_eight_lines_differ_in_grey_or_in_colour():
-    seen = {(one["color"], one["linestyle"], one["marker"]) for one in map(look, range(28))}
+    seen = {(one["color"], one["linestyle"], one["marker"]) for one in map(style_of_line, range(28))}
     assert len(seen) == 28
-    in_grey = [(one["linestyle"], one["marker"]) for one in map(look, range(20))]
+    in_grey = [(one["linestyle"], one["marker"]) for one in map(style_of_line, range(20))]
     assert len(set(in_grey)) == 20, "dashes and marks alone tell twenty lines apart"
 
 
