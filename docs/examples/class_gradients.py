@@ -56,4 +56,4 @@ class ClassWeighted(fedavg.FedAvg):
         weight = torch.where(u > 0, u / u[u > 0].mean(), 1.0).float().expand(len(model.clients), -1) ** self.strength
         updates = round.train(local_train, replace(model, network=ByClass(model.network), context={"weight": weight}))
         state = state.with_tensors(weights=round.run_on_server(aggregate, updates, model.shared))
-        return state, RoundReport.of(updates)
+        return state, RoundReport.from_updates(updates)

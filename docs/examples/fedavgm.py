@@ -34,4 +34,4 @@ class FedAvgM(fedavg.FedAvg):
         average = round.run_on_server(aggregate, updates, w)
         v = {name: self.momentum * v[name] + w[name] - average[name] for name in v}
         stepped = {name: w[name] - self.learning_rate * v[name] for name in v}
-        return state.with_tensors(weights={**average, **stepped}, velocity=v), RoundReport.of(updates)
+        return state.with_tensors(weights={**average, **stepped}, velocity=v), RoundReport.from_updates(updates)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pydantic import Field
 
 from flows.methods.base import Method, RoundReport
-from flows.methods.common.network_checks import apart, ending_in_a_layer
+from flows.methods.common.network_checks import require_linear_head, split_personal
 from flows.methods.context import RoundContext, TrainingSetup
 from flows.plugins import register_method
 from models.client_model import Model
@@ -40,7 +40,7 @@ class FedRep(Method):
     head_epochs: int = Field(10, ge=1)
 
     def init(self, setup: TrainingSetup) -> ServerState:
-        return ServerState(apart(*self._drawn(setup))[0]).with_private("heads", {})
+        return ServerState(split_personal(*self._drawn(setup))[0]).with_private("heads", {})
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         epochs = {"head_epochs": self.head_epochs, "epochs": self.head_epochs + round.setup.training.epochs}
@@ -48,12 +48,12 @@ class FedRep(Method):
         for update in updates:
             state = state.with_private("heads", update.private["heads"])
         weights = round.run_on_server(aggregate, updates, state.tensors["weights"])
-        return state.with_tensors(weights=weights), RoundReport.of(updates)
+        return state.with_tensors(weights=weights), RoundReport.from_updates(updates)
 
     def model(self, state: ServerState, setup: TrainingSetup) -> Model:
-        heads = ClientStateRefs("heads", state.private["heads"], apart(*self._drawn(setup))[1])
+        heads = ClientStateRefs("heads", state.private["heads"], split_personal(*self._drawn(setup))[1])
         return Model(setup.network, state.tensors["weights"], heads, clients=setup.silos.clients)
 
     def _drawn(self, setup: TrainingSetup) -> tuple[dict, list[str]]:
-        names = [f"dense{ending_in_a_layer(setup).last}.{part}" for part in ("weight", "bias")]
+        names = [f"dense{require_linear_head(setup).last}.{part}" for part in ("weight", "bias")]
         return setup.network.init(server_stream(setup.seed, 0, "init")), names

@@ -28,4 +28,4 @@ class KeptAdam(fedavg.FedAvg):
         updates = round.train(local_train, self.model(state, setup), optimiser=kept)
         for update in updates:
             state = state.with_private("optimiser", update.private["optimiser"])
-        return state.with_tensors(weights=round.run_on_server(aggregate, updates, w)), RoundReport.of(updates)
+        return state.with_tensors(weights=round.run_on_server(aggregate, updates, w)), RoundReport.from_updates(updates)

@@ -18,7 +18,7 @@ from flows.config.params_schema import FocalParams, Params, layers_of
 from flows.config.plugin_params import OwnNetwork
 from flows.experiment.plugin_loader import user_code_errors
 from flows.methods.context import TrainingSetup
-from flows.methods.samplers.client_sampler import OwnDrawing, Sampler, validation_rows
+from flows.methods.samplers.client_sampler import PluginSampler, Sampler, validation_rows
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.network_factory import Network, build, kind_of, size
 from models.networks.torch_module import ModuleRefusedError, wrapped
@@ -106,7 +106,7 @@ def client_sampler(params: ClientsParams) -> Sampler:
     elif isinstance(own.entry.target, type):
         sampler = run_entry(own, **shared)
     else:
-        sampler = OwnDrawing(**shared, own=own)
+        sampler = PluginSampler(**shared, entry=own)
     if not isinstance(sampler, Sampler):
         raise UserError(
             f"sampler {own.kind!r}: got {type(sampler).__name__}, expected a function or a class of Sampler."

@@ -1,1 +1,1 @@
-"""One page a method; a file's name is the method's name."""
+"""Federated learning methods, one a module; the module's name is the method's name."""

@@ -1,6 +1,6 @@
-"""What a method is, and how one is found by name.
+"""Defines the base class of methods and finds methods by name.
 
-Pages are imported when they are asked for, and with them torch and Prefect; this module needs neither.
+A method's module is imported on first use, and with it torch and Prefect; this module imports neither.
 """
 
 import ast
@@ -22,7 +22,7 @@ from flows.plugins import METHODS
 from silos.errors import UserError, shown
 from silos.strict_yaml import refuse_booleans
 
-if TYPE_CHECKING:  # types of what a page is given: they import torch, and names of methods are needed before
+if TYPE_CHECKING:  # these modules import torch, and the command line needs the names of methods without it
     from flows.experiment.figure_context import FigureWriter
     from flows.methods.common.conditioning import Conditioning
     from flows.methods.context import RoundContext, TrainingSetup
@@ -33,82 +33,85 @@ if TYPE_CHECKING:  # types of what a page is given: they import torch, and names
 
 
 class Method(BaseModel, ABC):
-    """A frozen record of the method's own section of params.yaml, and the three things a method says."""
+    """Base class of methods: its fields are the method's options in params.yaml.
+
+    A method defines `init`, `run_round` and `model`; the other members have defaults.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     _numbers = model_validator(mode="before")(refuse_booleans)
 
     tested_model: ClassVar[Literal["global", "personal"]] = "global"
-    """Whether every client is scored on one model, or on its own."""
+    """Whether all clients are scored on one global model, or each on a personal model."""
     takes_members: ClassVar[bool] = True
-    """Whether it trains a deep ensemble (model.members); not where it makes a network of its own around a single one."""
+    """Whether the method can train a deep ensemble (model.members); False if it wraps a single network."""
     tuned: ClassVar[Mapping[str, Axis]] = {}
-    """Options that a comparison with `tune` tries, beside the learning rate: 1, 2, 4 or 8 combinations of their values."""
+    """Options that a comparison with `tune` searches besides the learning rate: 1, 2, 4 or 8 combinations of values."""
 
     @abstractmethod
     def init(self, setup: "TrainingSetup") -> "ServerState":
-        """The state before the first round."""
+        """Return the state before the first round."""
 
     @abstractmethod
     def run_round(self, state: "ServerState", round: "RoundContext") -> "tuple[ServerState, RoundReport]":
-        """One round, composed of tasks."""
+        """Run one round, composed of tasks; return the new state and the report."""
 
     @abstractmethod
     def model(self, state: "ServerState", setup: "TrainingSetup") -> "Model":
-        """What every client would use today, as far as the server knows it."""
+        """Return the model that each client would use now, as far as the server knows it."""
 
     def leave(self, state: "ServerState", round: "RoundContext") -> "tuple[ServerState, RoundReport]":
-        """Clients leave for good before a round, whose clients here are they: nothing, unless a page says otherwise.
+        """Remove clients that leave for good before a round; `round.clients` are the leaving clients.
 
-        They are not called any more. They are scored like others that are not.
+        By default nothing changes. These clients are not sampled again, but are scored like other absent clients.
         """
         return state, RoundReport()
 
     def silos_with_a_model(self, silos: "Silos") -> "Silos":
-        """The clients, of all roles, that have a model: everybody, unless a page says otherwise."""
+        """Select the clients, of all roles, that have a model; all clients by default."""
         return silos
 
     def scored_model(self, state: "ServerState", round: "RoundContext") -> "Model":
-        """The model that is scored and logged, in a round in which every client of the problem takes part.
+        """Return the model that is scored and logged; all clients of the run take part in `round`.
 
-        `model`, unless clients have a say in it: here a page may run tasks, which open their training rows only.
+        It is `model` by default. A method whose model depends on clients may run tasks here, on training rows only.
         """
         return self.model(state, round.setup)
 
     def other_models(self, state: "ServerState", round: "RoundContext") -> "Mapping[str, Model]":
-        """What is scored beside `scored_model`, asked in the same way, by the name that its metrics are told under."""
+        """Return the models that are scored besides `scored_model`, under the names that prefix their metrics."""
         return {}
 
     def sampler(self, usual: "Sampler") -> "Sampler":
-        """Who is called in a round: as params.yaml says (`clients`), unless a page knows better."""
+        """Return the sampler of clients; by default the one that params.yaml configures (`clients`)."""
         return usual
 
     def figures(self) -> "Sequence[FigureWriter]":
-        """What is drawn when a run ends; see flows.experiment.figure_context."""
+        """Return the figures that are drawn at the end of a run (see flows.experiment.figure_context)."""
         return ()
 
     def conditioning(self) -> "Conditioning | None":
-        """What its model is given of a client beside rows; nothing, unless a page says otherwise."""
+        """Return the client statistics that the model reads besides rows; None by default."""
         return None
 
 
 def method_names(plugins: Plugins = NONE) -> list[str]:
-    """List every method's name: the built-in ones, without importing any, then those of the plugins."""
+    """List the names of all methods: the built-in ones, without importing them, then those of plugins."""
     return sorted(METHODS.built_in) + sorted(plugins.of(METHODS))
 
 
 def find_method(name: str, plugins: Plugins = NONE) -> type[Method]:
-    """Return the class of the method; UserError with the nearest name if there is none."""
+    """Return the class of the method; UserError with the nearest name if no method has this name."""
     entry = plugins.of(METHODS).get(name)
     if entry is not None:
         return _checked(name, entry.target)
     if name not in METHODS.built_in:
-        near = get_close_matches(name, method_names(plugins), 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(method_names(plugins))}."
+        matches = get_close_matches(name, method_names(plugins), 1)
+        hint = f"did you mean {matches[0]}?" if matches else f"there are {', '.join(method_names(plugins))}."
         raise UserError(f"there is no method {shown(repr(name))}; {hint}")
-    page = METHODS.find(name)
-    classes = [c for c in vars(page).values() if isinstance(c, type) and issubclass(c, Method)]
-    (cls,) = [c for c in classes if c.__module__ == page.__name__]
+    module = METHODS.find(name)
+    classes = [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, Method)]
+    (cls,) = [c for c in classes if c.__module__ == module.__name__]
     return _checked(name, cls)
 
 
@@ -121,16 +124,16 @@ def _checked(name: str, cls: Any) -> type[Method]:
 
 
 def describe_method(name: str, plugins: Plugins = NONE) -> dict[str, Any]:
-    """What the method's page says of it and its options, for `siloflow methods`."""
+    """Return the method's summary, its options' defaults and its kind of model, for `siloflow methods`."""
     cls = find_method(name, plugins)
-    page = sys.modules[cls.__module__].__doc__ or cls.__doc__ or ""
+    doc = sys.modules[cls.__module__].__doc__ or cls.__doc__ or ""
     with plugin_loader.user_code_errors(cls.__module__):
         options = cls().model_dump(mode="json")
-    return {"method": name, "model": cls().tested_model, "summary": page.strip().partition("\n")[0], "options": options}
+    return {"method": name, "model": cls().tested_model, "summary": doc.strip().partition("\n")[0], "options": options}
 
 
 def method_summaries(plugins: Plugins = NONE) -> list[dict[str, str]]:
-    """Each method with the first line of its page; built-in pages are not imported."""
+    """List all methods with the first line of their modules' docstrings; built-in modules are not imported."""
     return [{"method": name, "summary": _first_line(module)} for name, module in sorted(METHODS.built_in.items())] + [
         {key: describe_method(name, plugins)[key] for key in ("method", "summary")}
         for name in sorted(plugins.of(METHODS))
@@ -143,9 +146,9 @@ def _first_line(module: str) -> str:
 
 
 def start_method(method: Method, setup: "TrainingSetup") -> "ServerState":
-    """What the server knows before the first round; an error in a user's own page is told with its line.
+    """Return the state before the first round; an error in a plugin's code is reported with its line.
 
-    UserError for a deep ensemble where the method makes a network of its own.
+    UserError if the network is a deep ensemble and the method wraps a single network.
     """
     if len(setup.network.single_networks) > 1 and not method.takes_members:
         others = ", ".join(name for name in method_names() if find_method(name).takes_members)

@@ -1,7 +1,8 @@
-"""CFL: FedAvg in one cluster of all clients, which parts in two wherever its clients pull apart (Sattler et al. 2019).
+"""CFL: FedAvg that splits a cluster in two when its clients' updates point apart (Sattler et al. 2019).
 
-cluster C with clients' updates D_i:  w_C <- w_C + D, the mean D = sum n_i D_i / sum n_i, which is FedAvg
-if ||D|| < e1 and max_i ||D_i|| > e2:  C becomes c1 and c2, which minimise  max_{i in c1, j in c2} cos(D_i, D_j)
+C <- all clients, w_C <- init
+repeat: in each cluster C with updates D_i of its clients:  w_C <- w_C + D,  D = sum_i n_i D_i / sum_i n_i  (FedAvg)
+        if ||D|| < e1 and max_i ||D_i|| > e2:  split C into c1, c2 that minimize  max_{i in c1, j in c2} cos(D_i, D_j)
 """
 
 import math
@@ -12,12 +13,11 @@ from pydantic import Field
 
 from flows.experiment.comparison.search_space import axes
 from flows.methods.base import Method, RoundReport
-from flows.methods.common.clusters import Tree, members, model_of_groups, train_together
+from flows.methods.common.clusters import Tree, group_members, grouped_model, stack_groups
 from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.clustering import Linkage
 from models.networks.network_factory import learned
-from models.prng import server_stream
 from models.server_state import ServerState, Weights
 from silos import param_types
 from tasks.aggregate import aggregate
@@ -27,7 +27,7 @@ from tasks.messages.update_messages import Update
 
 
 class CFL(Method):
-    """`mean_below` is the paper's e1, `longest_above` its e2; null are shares of the longest update of the first round."""
+    """`mean_below` is the paper's e1, `longest_above` its e2; null takes a share of the first round's longest update."""
 
     tested_model = "personal"
     tuned = axes(mean_share=(0.1, 0.4))
@@ -52,56 +52,61 @@ class CFL(Method):
     linkage: Linkage = Field("single", description="how two parts are found: single is the paper's rule")
 
     def init(self, setup: TrainingSetup) -> ServerState:
-        """One cluster, the root of the tree, with FedAvg's start."""
-        start = setup.network.init(server_stream(setup.seed, 0, "init"))
-        nowhere = {name: torch.zeros_like(w) for name, w in learned(setup.network, start).items()}
+        """Return one cluster, the root of the tree, with FedAvg's initial weights."""
+        weights = setup.initial_weights()
+        zeros = {name: torch.zeros_like(w) for name, w in learned(setup.network, weights).items()}
         numbers: dict[str, Any] = {"parent": [None], "cluster": {}, "first": None}
-        return ServerState({"weights": train_together([start]), "toward": train_together([nowhere])}, numbers)
+        return ServerState({"weights": stack_groups([weights]), "toward": stack_groups([zeros])}, numbers)
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
-        """FedAvg in every cluster, then the split of those that stand still while their clients do not."""
-        tree, first = Tree.of(state), state.numbers["first"]
+        """Run FedAvg in each cluster, then split clusters whose mean update is short while a client's is long."""
+        tree, first = Tree.from_state(state), state.numbers["first"]
         updates: list[Update] = []
         norms: dict[str, float] = {}
         steps: list[float] = []
-        called = {client: tree.of_client(client) for client in round.clients}
-        for node, clients in enumerate(members(round.clients, called, len(tree.parent))):
+        node_of = {client: tree.node_of(client) for client in round.clients}
+        for node, clients in enumerate(group_members(round.clients, node_of, len(tree.parent))):
             if not clients:
                 continue
             current = tree.weights[node]
             sent = round.train(local_train, _model(current, round, clients), round.silos.select(clients), each=True)
             average = round.run_on_server(aggregate, sent, current)
-            learns = learned(round.setup.network, current)  # running statistics are the rows', and go no way
-            length = round.run_on_server(lengths, sent, learns)
-            step = _length(average, learns)
-            longest = max(length.values())
+            trainable = learned(round.setup.network, current)  # without running statistics, which have no direction
+            lengths_of = round.run_on_server(lengths, sent, trainable)
+            step = _distance(average, trainable)
+            longest = max(lengths_of.values())
             first = longest if first is None else first
             tree.weights[node] = average
-            may = len(clients) > 2 and round.number > self.after_round and self._stuck(step, longest, first)
-            if may and tree.size(node, len(round.setup.silos.clients)) == len(clients):
-                parts = round.run_on_server(bipartition, sent, learns, self.linkage)
+            may_split = (
+                len(clients) > 2 and round.number > self.after_round and self._is_stationary(step, longest, first)
+            )
+            if may_split and tree.num_clients(node, len(round.setup.silos.clients)) == len(clients):
+                parts = round.run_on_server(bipartition, sent, trainable, self.linkage)
                 if math.sqrt(max(1 - parts.across, 0) / 2) >= self.separation:
                     tree.split(node, current, average, parts.clients, parts.toward)
             updates += sent
-            norms |= length
+            norms |= lengths_of
             steps.append(step)
-        report = RoundReport.of(updates)
-        clusters = {c: float(tree.of_client(c)) for c in round.clients}
-        numbers = {"clusters": float(tree.clusters), "update/mean": max(steps)}
+        report = RoundReport.from_updates(updates)
+        clusters = {c: float(tree.node_of(c)) for c in round.clients}
+        numbers = {"clusters": float(tree.num_clusters), "update/mean": max(steps)}
         numbers |= {**report.metrics, "update/longest": max(norms.values())}
-        return tree.state(first=first), RoundReport(
+        return tree.to_state(first=first), RoundReport(
             numbers, {**report.client_metrics, "cluster": clusters, "update": norms}
         )
 
     def model(self, state: ServerState, setup: TrainingSetup) -> Model:
-        """Each client has its cluster's weights; a fresh one has the root's, where it has not been asked."""
+        """Return each client's cluster weights; a client that never took part has the root's."""
         cluster = state.numbers["cluster"]
-        return model_of_groups(setup, state.tensors["weights"], {c: cluster.get(c, 0) for c in setup.silos.clients})
+        return grouped_model(setup, state.tensors["weights"], {c: cluster.get(c, 0) for c in setup.silos.clients})
 
     def scored_model(self, state: ServerState, round: RoundContext) -> Model:
-        """A fresh client goes down the tree: it trains from the parent's weights and takes the part that it is like."""
-        tree = Tree.of(state)
-        cluster = {client: tree.of_client(client) for client in round.clients}
+        """Send each client that is not in the tree down to a leaf.
+
+        It trains from a node's weights and takes the child whose direction is most similar to its update.
+        """
+        tree = Tree.from_state(state)
+        cluster = {client: tree.node_of(client) for client in round.clients}
         for node in range(len(tree.parent)):  # parents come before their children
             children = [child for child, parent in enumerate(tree.parent) if parent == node]
             fresh = [c for c in round.clients if c not in tree.cluster and cluster[c] == node]
@@ -109,13 +114,13 @@ class CFL(Method):
                 continue
             current = tree.weights[node]
             sent = round.train(local_train, _model(current, round, fresh), round.silos.select(fresh), each=True)
-            learns = learned(round.setup.network, current)
-            chosen = round.run_on_server(nearer, sent, learns, [tree.toward[child] for child in children])
-            cluster |= {client: children[at] for client, at in chosen.items()}
-        return model_of_groups(round.setup, state.tensors["weights"], cluster)
+            trainable = learned(round.setup.network, current)
+            chosen = round.run_on_server(nearer, sent, trainable, [tree.toward[child] for child in children])
+            cluster |= {client: children[index] for client, index in chosen.items()}
+        return grouped_model(round.setup, state.tensors["weights"], cluster)
 
-    def _stuck(self, mean: float, longest: float, first: float) -> bool:
-        """Whether the cluster stands still (e1) while a client does not (e2)."""
+    def _is_stationary(self, mean: float, longest: float, first: float) -> bool:
+        """Return whether the mean update is below e1 while the longest is above e2."""
         below = self.mean_share * first if self.mean_below is None else self.mean_below
         above = self.longest_share * first if self.longest_above is None else self.longest_above
         return mean < below and longest > above
@@ -125,5 +130,5 @@ def _model(current: Weights, round: RoundContext, clients: list[str]) -> Model:
     return Model(round.setup.network, shared=current, clients=tuple(clients))
 
 
-def _length(after: Weights, before: Weights) -> float:
+def _distance(after: Weights, before: Weights) -> float:
     return math.sqrt(sum(float(((after[name].double() - before[name].double()) ** 2).sum()) for name in before))

@@ -1,8 +1,8 @@
-"""Conditional: one shared model of a row and of its client's statistics (Conditioning on Local Statistics, 2503.00378).
+"""Conditional: one shared model that reads a row and its client's statistics (Conditioning on Local Statistics, 2503.00378).
 
-once:   every client k computes mu_k from its training rows; it stays with the client
-repeat: every client trains f(x, mu_k; w) from w on its rows for E local epochs
-        w <- sum_k n_k w_k / sum_k n_k; nothing else is sent, and the protocol is FedAvg's
+once:   each client k computes statistics mu_k of its training rows, which stay with the client
+repeat: each client k trains f(x, mu_k; w_k) from w on its rows for E local epochs
+        w <- sum_k n_k w_k / sum_k n_k;  nothing else is sent, as in FedAvg
 """
 
 import math
@@ -16,13 +16,12 @@ from pydantic import Field, field_validator
 from flows.experiment.comparison.search_space import axes
 from flows.methods.base import Method, RoundReport
 from flows.methods.common.conditioning import Conditioning, FewRows, Source, StatisticsMatrix
-from flows.methods.common.network_checks import fitting
+from flows.methods.common.network_checks import require_memory
 from flows.methods.context import RoundContext, TrainingSetup
 from flows.methods.fedsgd import gradient_round
 from models.client_model import Model
 from models.networks.network_factory import Network, kind_of
 from models.networks.wrappers.conditional_network import Bilinear, Ensemble
-from models.prng import server_stream
 from models.server_state import ServerState
 from models.statistics.feature_vector import Statistic, make
 from models.statistics.spectrum import Loadings
@@ -34,12 +33,12 @@ from tasks.local_train import local_train, pooled_train
 
 
 class Conditional(Method):
-    """How statistics enter, which they are, what stands in their place, and how the model is trained.
+    """The options choose the statistics, how the network reads them, and how it is trained.
 
-    `form`: joined (to the rows of an mlp, to the features of a cnn), planes (pictures beside the image of a cnn), bilinear
-    and ensemble (of `experts`) are the paper's; `source` other than local is a control
-    (flows/methods/common/conditioning.py); `arm`: pooled mixes the rows of all clients, as the paper did, fedsgd sends
-    one gradient a round. `few_rows`: a client with too few rows for a statistic reads zeros, or is refused.
+    `form`: joined (to the rows of an mlp, to the features of a cnn), planes (additional channels of a cnn's images),
+    bilinear and ensemble (of `experts`) are the paper's. A `source` other than local is a control
+    (flows/methods/common/conditioning.py). `arm`: pooled mixes the rows of all clients, as the paper did, and fedsgd sends
+    one gradient a round. `few_rows`: a client with too few rows for a statistic reads zeros, or ends the run.
     """
 
     tested_model = "personal"
@@ -63,7 +62,7 @@ class Conditional(Method):
 
     @field_validator("statistics")
     @classmethod
-    def _there_are(cls, statistics: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+    def _check_statistics(cls, statistics: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
         for spec in statistics:
             make(spec)
         if not statistics:
@@ -71,67 +70,64 @@ class Conditional(Method):
         return statistics
 
     def init(self, setup: TrainingSetup) -> ServerState:
-        """One draw of weights; nobody has described their rows yet."""
-        network = fitting(self._network(setup), "method.conditional")
-        weights = network.init(server_stream(setup.seed, 0, "init"))
-        return StatisticsMatrix().within(ServerState({"weights": weights}))
+        """Initialize the weights; no client has computed statistics."""
+        network = require_memory(self._network(setup), "method.conditional")
+        return StatisticsMatrix().add_to(ServerState({"weights": setup.initial_weights(network)}))
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
-        """Who takes part for the first time computes its statistics; then a round of the arm."""
+        """Let new clients compute their statistics, then run a round of the arm."""
         setup = round.setup
-        before = StatisticsMatrix.of(state)
-        known = self._conditions.ask(round, self._bare(state, setup), round.clients, before)
-        state, model = known.within(state), self._model(state, setup, round.clients, known)
+        before = StatisticsMatrix.from_state(state)
+        stored = self.conditioning().collect(round, self._bare_model(state, setup), round.clients, before)
+        state, model = stored.add_to(state), self._model(state, setup, round.clients, stored)
         if self.arm == "fedsgd":
             state, report = gradient_round(state, round, model)
         else:
             if self.arm == "pooled":
-                bare = replace(model, context={})
-                updates = round.train(pooled_train, bare, silos=round.silos.pool(), context=model.context)
+                without_context = replace(model, context={})
+                updates = round.train(pooled_train, without_context, silos=round.silos.pool(), context=model.context)
             else:
                 updates = round.train(local_train, model)
             weights = round.run_on_server(aggregate, updates, state.tensors["weights"])
-            state, report = state.with_tensors(weights=weights), RoundReport.of(updates)
-        doubted = {"clients/undetermined": len(known.undetermined), "clients/unsteady": len(known.unsteady)}
-        return state, report.merge(RoundReport(doubted, messages=self._conditions.doubt(before, known)))
+            state, report = state.with_tensors(weights=weights), RoundReport.from_updates(updates)
+        counts = {"clients/undetermined": len(stored.undetermined), "clients/unsteady": len(stored.unsteady)}
+        warning = self.conditioning().noise_warning(before, stored)
+        return state, report.merge(RoundReport(counts, messages=warning))
 
     def model(self, state: ServerState, setup: TrainingSetup) -> Model:
-        """The same weights for everybody, each with its own statistics; for clients that have computed them."""
-        known = StatisticsMatrix.of(state)
-        there = [c for c in setup.silos.clients if c in known.refs or not self._conditions.private]
-        return self._model(state, setup, there, known)
+        """Return the shared weights with the statistics of the clients that have computed them."""
+        stored = StatisticsMatrix.from_state(state)
+        clients = [c for c in setup.silos.clients if c in stored.refs or not self.conditioning().private]
+        return self._model(state, setup, clients, stored)
 
     def scored_model(self, state: ServerState, round: RoundContext) -> Model:
-        """A client that never took part computes its statistics now, from its training rows; it trains nothing."""
-        setup = round.setup
-        known = self._conditions.ask(round, self._bare(state, setup), setup.silos.clients, StatisticsMatrix.of(state))
-        return self._model(state, setup, setup.silos.clients, known)
+        """Return the model after clients that never took part have computed their statistics, without training."""
+        setup, stored = round.setup, StatisticsMatrix.from_state(state)
+        clients = setup.silos.clients
+        stored = self.conditioning().collect(round, self._bare_model(state, setup), clients, stored)
+        return self._model(state, setup, clients, stored)
 
     def conditioning(self) -> Conditioning:
-        """The statistics, or what stands in their place."""
-        return self._conditions
+        """Return the statistics that the model reads."""
+        return Conditioning(self._statistics, self.source, self.few_rows)
 
     @cached_property
-    def _records(self) -> tuple[Statistic, ...]:
+    def _statistics(self) -> tuple[Statistic, ...]:
         return tuple(make(spec) for spec in self.statistics)
 
-    @property
-    def _conditions(self) -> Conditioning:
-        return Conditioning(self._records, self.source, self.few_rows)
-
-    def _bare(self, state: ServerState, setup: TrainingSetup) -> Model:
-        """The weights alone, for tasks that need no context."""
+    def _bare_model(self, state: ServerState, setup: TrainingSetup) -> Model:
+        """Return the model without statistics."""
         return Model(self._network(setup), shared=state.tensors["weights"], clients=setup.silos.clients)
 
     def _model(
-        self, state: ServerState, setup: TrainingSetup, clients: Sequence[str], known: StatisticsMatrix
+        self, state: ServerState, setup: TrainingSetup, clients: Sequence[str], stored: StatisticsMatrix
     ) -> Model:
-        context = self._conditions.context(setup.silos, clients, known, setup.seed)
-        return replace(self._bare(state, setup), context=context, clients=tuple(clients))
+        context = self.conditioning().context(setup.silos, clients, stored, setup.seed)
+        return replace(self._bare_model(state, setup), context=context, clients=tuple(clients))
 
     def _network(self, setup: TrainingSetup) -> Network:
-        """The one of params.yaml with room for the statistics, or the paper's linear forms; UserError if they do not fit."""
-        count, network = self._conditions.count(setup.silos), setup.network
+        """Return the network of params.yaml extended by the statistics, or a linear form; UserError if they do not fit."""
+        count, network = self.conditioning().count(setup.silos), setup.network
         manifest = setup.silos.manifest
         inputs, outputs = math.prod(manifest.shape), len(manifest.classes) or 1
         if self.form == "bilinear":
@@ -143,14 +139,13 @@ class Conditional(Method):
             raise UserError(f"params.yaml: model.kind {kind_of(network)} takes no statistics; use mlp or cnn.")
         if self.form == "joined":
             return joined
-        pictures = [r.components for r in self._records if isinstance(r, Loadings) and r.sign != "free"]
-        named = self.source in ("client_id", "cluster_id")
-        fit = len(pictures) == len(self._records) and not named
-        beside = network.reading(count, planes=sum(pictures)) if fit else None
-        if beside is None:
+        planes = [s.components for s in self._statistics if isinstance(s, Loadings) and s.sign != "free"]
+        all_planes = len(planes) == len(self._statistics) and self.source not in ("client_id", "cluster_id")
+        with_planes = network.reading(count, planes=sum(planes)) if all_planes else None
+        if with_planes is None:
             raise UserError(
                 "params.yaml: method.conditional.form is planes, which needs a cnn on images of one channel and the "
                 "statistics [{kind: loadings, sign: ones}] (any sign but free, which is no picture), and no client_id or "
                 "cluster_id in their place; use joined otherwise."
             )
-        return beside
+        return with_planes

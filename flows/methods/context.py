@@ -1,8 +1,8 @@
-"""A round as a method sees it: who takes part, and how its tasks are run."""
+"""Defines what a method reads in a round: the setup of the run, the clients, and the calls that run tasks."""
 
 import inspect
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,7 +12,8 @@ from torch import Tensor
 from flows.experiment.client_optimizer_state import ClientOptimizerStates
 from models.client_model import Model
 from models.networks.network_factory import Network
-from models.prng import client_streams, uniform
+from models.prng import client_streams, server_stream, uniform
+from models.server_state import Weights
 from models.training.engine import Training
 from silos.client_store import ClientStore
 from silos.cohort import Silos
@@ -32,7 +33,7 @@ class TrainingSetup:
         network: The network that every client trains.
         training: The engine, the optimizer, the objective and the local epochs.
         seed: The seed of training; the partition has its own.
-        stack: The most clients of a stack.
+        stack: The maximum number of clients in a stack.
     """
 
     silos: Silos
@@ -41,28 +42,32 @@ class TrainingSetup:
     seed: int
     stack: int = 16
 
+    def initial_weights(self, network: Network | None = None, purpose: str = "init") -> Weights:
+        """Initialize the weights of a network, by default the run's; they depend on the seed and the purpose only."""
+        return (self.network if network is None else network).init(server_stream(self.seed, 0, purpose))
+
     @cached_property
-    def own_streams(self) -> Tensor:
-        """The random stream of each client, in the order of `silos.clients`: (clients,) int64, hashed once."""
+    def sampling_streams(self) -> Tensor:
+        """The random streams of the clients, in the order of `silos.clients`: (clients,) int64, hashed once a run."""
         return client_streams(self.seed, self.silos.clients, 0, "own")
 
 
 @dataclass(frozen=True)
 class RoundContext:
-    """One round, as `Method.run_round` gets it: its clients, and the calls that run tasks on them.
+    """Holds one round, as `Method.run_round` receives it: its clients, and the calls that run tasks on them.
 
     Attributes:
-        number: The number of the round, from 1.
+        number: The round, counted from 1.
         setup: What stays the same over all rounds.
         clients: The clients that take part.
         dropped: The clients that were sampled and dropped out.
         runner: Where tasks run.
-        private: The store of what clients keep for themselves.
-        device: The device that clients are computed on.
-        tally: What the round's tasks cost so far; `map_clients` and `train` count it.
-        optimisers: The state of optimizers that clients keep from round to round.
-        validation: Client to its mean loss on validation rows before and after its last training; None if no sampler
-            needs it.
+        private: The store of the state that stays with clients.
+        device: The device that runs the clients' tasks.
+        tally: The cost of the round's tasks so far, counted by `map_clients` and `train`.
+        optimisers: The optimizer states that clients keep from round to round.
+        validation: Client to its mean validation loss before and after its last training; None unless the sampler needs
+            it.
         leaving: The clients that leave for good before this round.
     """
 
@@ -83,22 +88,27 @@ class RoundContext:
         """The silos of the clients that take part."""
         return self.setup.silos.select(self.clients)
 
+    @property
+    def training_arguments(self) -> dict[str, Any]:
+        """The arguments that tasks with random numbers share: the training settings, the seed and the round."""
+        return {"training": self.setup.training, "seed": self.setup.seed, "round": self.number}
+
     def map_clients(
         self, task: ClientStep, model: Model, silos: Silos | None = None, received: bool = False, **options: Any
     ) -> list[Any]:
-        """Run a task on clients, and return its messages in stack order; an empty list if there are no clients.
+        """Run a task on clients and return its messages in stack order; return an empty list if there are no clients.
 
-        Whole stacks are assigned to workers. Each task gets its clients' part of the model and of the options.
+        Whole stacks are assigned to workers. Each task receives its clients' part of the model and of the options.
 
         Args:
             task: The step that runs on each cohort.
             model: The model that clients receive.
-            silos: The clients; those that take part if not given.
-            received: The clients have the model from an earlier task of this round, so its bytes are not counted again.
+            silos: The clients; by default those of the round.
+            received: Whether clients have the model from an earlier task of the round, so that its bytes do not count.
             options: Keyword arguments of the task.
 
         Raises:
-            TypeError: If the task returns no messages, or messages of other clients than its own.
+            TypeError: If the task returns no messages, or messages of clients that it was not given.
         """
         silos = silos or self.silos
         if not silos.clients:
@@ -118,40 +128,43 @@ class RoundContext:
         since: int = 0,
         **options: Any,
     ) -> list[Update]:
-        """Run a task that trains on clients, and return its updates; the task also gets the training settings and the round.
+        """Run a training task on clients and return its updates; the task also receives training settings and the round.
 
         Args:
             task: The step that trains on each cohort.
             model: The model that clients receive.
-            silos: The clients; those that take part if not given.
-            epochs: The local epochs that the task makes, if not those of `setup.training`; only the count of steps needs it.
-            since: The round after which the weights were drawn: random streams count rounds from it.
+            silos: The clients; by default those of the round.
+            epochs: The local epochs of the task, if not those of `setup.training`; used only to count steps.
+            since: The round after which the weights were initialized; random streams count rounds from it.
             options: Keyword arguments of the task.
 
         Raises:
-            TypeError: If the task does not return one update for each client: their mean would be wrong.
+            TypeError: If the task does not return exactly one update for each client.
             UserError: If the settings need an argument that the task does not take.
         """
         setup, silos = self.setup, silos or self.silos
         for client, rows in silos.rows("train").items():
             steps = (epochs or setup.training.epochs) * -(-rows // setup.training.batch)
             self.tally.add_steps(client, steps)
-        when: dict[str, Any] = {"training": setup.training, "seed": setup.seed, "round": self.number - since}
-        kept = self.optimisers.of(model, setup.training, silos.clients) if self._keeps(task, options) else None
-        if kept is not None:
-            options["optimiser"] = kept
+        optimizer_states = None
+        if setup.training.keeps and "optimiser" not in options:  # a method may pass states of its own
+            _require_argument(task, "optimiser", _STATE_NOT_KEPT)
+            optimizer_states = self.optimisers.of(model, setup.training, silos.clients)
+        if optimizer_states is not None:
+            options["optimiser"] = optimizer_states
         if self.validation is not None:
-            _must_take(task, "validate", _NOT_TOLD)
+            _require_argument(task, "validate", _LOSS_NOT_REPORTED)
             options["validate"] = True
-        updates = self.map_clients(task, model, silos, **when, **options)
-        times = Counter(client for update in updates for client in update.clients)
+        arguments = self.training_arguments | {"round": self.number - since}
+        updates = self.map_clients(task, model, silos, **arguments, **options)
+        counts = Counter(client for update in updates for client in update.clients)
         for client in silos.clients:
-            if times[client] != 1:
+            if counts[client] != 1:
                 raise TypeError(
-                    f"{task.name} answers for client {client} {times[client]} times; a task that trains does once"
+                    f"{task.name} answers for client {client} {counts[client]} times; a task that trains does once"
                 )
-        if kept is not None:
-            self.optimisers.remember(kept.section, updates)
+        if optimizer_states is not None:
+            self.optimisers.remember(optimizer_states.section, updates)
         if self.validation is not None:
             self.validation.update(pair for update in updates for pair in update.validation.items())
         return updates
@@ -160,32 +173,27 @@ class RoundContext:
         """Run a task once, on the server."""
         return self.runner.run_on_server(task, *args)
 
-    def _keeps(self, task: ClientStep, options: Mapping[str, Any]) -> bool:
-        """Return whether clients keep optimizer states, and the method does not pass them; UserError if the task cannot."""
-        if not self.setup.training.keeps or "optimiser" in options:
-            return False
-        _must_take(task, "optimiser", _NOT_KEPT)
-        return True
 
-
-def uniform_by_client(setup: TrainingSetup, clients: Iterable[str], number: int, purpose: str) -> dict[str, float]:
-    """Draw a number in [0, 1) for each client; it depends on the seed, the round, the purpose and the client's name."""
+def uniform_by_client(
+    setup: TrainingSetup, clients: Iterable[str], round_number: int, purpose: str
+) -> dict[str, float]:
+    """Draw a value in [0, 1) for each client; it depends on the seed, the round, the purpose and the client's name."""
     clients = list(clients)
-    drawn = uniform(client_streams(setup.seed, clients, number, purpose), (1,))[:, 0]
-    return dict(zip(clients, drawn.tolist(), strict=True))
+    values = uniform(client_streams(setup.seed, clients, round_number, purpose), (1,))[:, 0]
+    return dict(zip(clients, values.tolist(), strict=True))
 
 
-_NOT_KEPT = (
+_STATE_NOT_KEPT = (
     "params.yaml: training.optimiser.state is kept, and {} of this method's page starts its optimiser anew; "
     "set it to reset"
 )
-_NOT_TOLD = (
+_LOSS_NOT_REPORTED = (
     "params.yaml: clients.sampling.kind is improving, and {} of this method's page tells no validation loss; "
     "use uniform or by_size"
 )
 
 
-def _must_take(task: ClientStep, argument: str, otherwise: str) -> None:
-    """Raise a UserError if the task has no such argument; `otherwise` says the consequence, with {} for the task's name."""
+def _require_argument(task: ClientStep, argument: str, error: str) -> None:
+    """Raise a UserError if the task has no such argument; `error` has {} for the task's name."""
     if argument not in inspect.signature(task.fn).parameters:
-        raise UserError(f"{otherwise.format(task.name)}, or give that step an argument {argument}, as local_train has.")
+        raise UserError(f"{error.format(task.name)}, or give that step an argument {argument}, as local_train has.")

@@ -1,7 +1,7 @@
-"""DisTrans: every client mixes its rows with a picture of its own, which it learns (Yuan et al. 2022, arXiv 2210.15025).
+"""DisTrans: each client mixes its rows with a learned offset of its own (Yuan et al. 2022, arXiv 2210.15025).
 
-w <- init; every client k: t_k <- the same start
-repeat: every client k trains w_k from w, and t_k from its last, for E local epochs on
+w <- init;  t_k <- init, the same for all k
+repeat: each client k trains w_k from w, and t_k from its last value, for E local epochs on
             cross_entropy(W [g((1 - a) x + a t_k); g((1 + a) x - a t_k)] + b, y)
         w <- sum_k n_k w_k / sum_k n_k;  t_k stays with the client
 """
@@ -11,21 +11,18 @@ from pydantic import Field
 from flows.experiment.comparison.search_space import Axis, axes
 from flows.methods import fedavg
 from flows.methods.base import RoundReport
-from flows.methods.common.network_checks import apart, ending_in_a_layer
+from flows.methods.common.network_checks import require_linear_head, split_personal
 from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.networks.wrappers.distrans_network import OffsetNetwork
-from models.prng import server_stream
 from models.server_state import ClientStateRefs, ServerState, Weights
 from silos import param_types
-from tasks.aggregate import aggregate
-from tasks.local_train import local_train
 
 SECTION = "offset"
 
 
 class DisTrans(fedavg.FedAvg):
-    """`mix` is the paper's a, `offset_rate` the offset's learning rate in those of the model."""
+    """`mix` is the paper's a; `offset_rate` is the offset's learning rate as a multiple of the model's."""
 
     tested_model = "personal"
     takes_members = False
@@ -41,28 +38,24 @@ class DisTrans(fedavg.FedAvg):
     )
 
     def init(self, setup: TrainingSetup) -> ServerState:
-        """FedAvg's draw with a wider last layer; nobody has stored an offset yet."""
-        sections, _ = self._start(setup)
+        """Return FedAvg's initial state with a wider last layer; no client has stored an offset."""
+        sections, _ = self._initial_weights(setup)
         return ServerState(sections, private={SECTION: {}})
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
-        """FedAvg of the shared weights; every client keeps its offset."""
-        updates = round.train(local_train, self.model(state, round.setup))
-        for update in updates:
-            state = state.with_private(SECTION, update.private[SECTION])
-        weights = round.run_on_server(aggregate, updates, state.tensors["weights"])
-        return state.with_tensors(weights=weights), RoundReport.of(updates)
+        """Run a round of FedAvg on the shared weights; offsets stay with the clients."""
+        return fedavg.fedavg_round(state, round, self.model(state, round.setup), SECTION)
 
     def model(self, state: ServerState, setup: TrainingSetup) -> Model:
-        """The shared weights with each client's offset; one that has not trained has the start."""
-        _, start = self._start(setup)
+        """Return the shared weights with each client's offset; a client that has not trained has the initial one."""
+        _, start = self._initial_weights(setup)
         offset = ClientStateRefs(SECTION, state.private[SECTION], start)
         return Model(self._network(setup), state.tensors["weights"], offset, clients=setup.silos.clients)
 
-    def _start(self, setup: TrainingSetup) -> tuple[dict[str, Weights], Weights]:
+    def _initial_weights(self, setup: TrainingSetup) -> tuple[dict[str, Weights], Weights]:
         network = self._network(setup)
-        return apart(network.init(server_stream(setup.seed, 0, "init")), network.personal)
+        return split_personal(setup.initial_weights(network), network.personal)
 
     def _network(self, setup: TrainingSetup) -> OffsetNetwork:
-        inner, shape = ending_in_a_layer(setup), tuple(setup.silos.manifest.shape)
+        inner, shape = require_linear_head(setup), tuple(setup.silos.manifest.shape)
         return OffsetNetwork(inner, shape, self.mix, self.offset_rate, self.start_scale)

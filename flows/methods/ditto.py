@@ -1,7 +1,7 @@
-"""Ditto: FedAvg, and beside it every client's own weights, held near the shared ones (Li et al. 2021).
+"""Ditto: FedAvg and personal weights of each client, kept near the shared ones by a proximal term (Li et al. 2021).
 
-w is FedAvg's; every client k that takes part also trains its own v_k, which stays with it:
-minimise  F_k(v_k) + lambda/2 ||v_k - w||^2  from its last v_k, with w as it was received; lambda = 0 is local_only
+w is trained by FedAvg; each participating client k also trains personal weights v_k, which stay with the client:
+v_k minimizes  F_k(v_k) + lambda/2 ||v_k - w||^2  from its last v_k, with w as received; lambda = 0 is local_only
 """
 
 from pydantic import Field
@@ -11,7 +11,6 @@ from flows.methods import fedavg
 from flows.methods.base import RoundReport
 from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
-from models.prng import server_stream
 from models.server_state import ClientStateRefs, ServerState
 from silos import param_types
 from tasks.aggregate import aggregate
@@ -19,7 +18,7 @@ from tasks.local_train import local_train
 
 
 class Ditto(fedavg.FedAvg):
-    """`personal_weight` is the paper's lambda; it tries .1, 1 and 2."""
+    """`personal_weight` is the paper's lambda; the paper tries 0.1, 1 and 2."""
 
     tested_model = "personal"
     tuned = axes(personal_weight=(0.1, 1.0))
@@ -29,27 +28,26 @@ class Ditto(fedavg.FedAvg):
     )
 
     def init(self, setup: TrainingSetup) -> ServerState:
-        """FedAvg's start; nobody has stored weights yet."""
+        """Return FedAvg's initial state; no client has stored personal weights."""
         return super().init(setup).with_private("personal", {})
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
-        """FedAvg; then, on the same batches, every client's own weights."""
+        """Run a round of FedAvg, then train the personal weights on the same batches."""
         setup, w = round.setup, state.tensors["weights"]
         updates = round.train(local_train, super().model(state, setup))
-        start = setup.network.init(server_stream(setup.seed, 0, "init"))
+        start = setup.initial_weights()
         model = Model(
             setup.network, {}, ClientStateRefs("personal", state.private["personal"], start), clients=round.clients
         )
-        kept = round.train(local_train, model, proximal=self.personal_weight, anchor=w)
-        for update in kept:
+        personal_updates = round.train(local_train, model, proximal=self.personal_weight, anchor=w)
+        for update in personal_updates:
             state = state.with_private("personal", update.private["personal"])
-        report, shared = RoundReport.of(kept), RoundReport.of(updates).metrics["loss/train"]
+        report = RoundReport.from_updates(personal_updates)
+        shared_loss = RoundReport.from_updates(updates).metrics["loss/train"]
         weights = round.run_on_server(aggregate, updates, w)
-        return state.with_tensors(weights=weights), RoundReport(
-            {**report.metrics, "loss/train_shared": shared}, report.client_metrics
-        )
+        return state.with_tensors(weights=weights), report.merge(RoundReport({"loss/train_shared": shared_loss}))
 
     def model(self, state: ServerState, setup: TrainingSetup) -> Model:
-        """Each client's own weights; one that has not trained has the shared ones."""
+        """Return the personal weights; a client that has not trained has the shared ones."""
         personal = ClientStateRefs("personal", state.private["personal"], state.tensors["weights"])
         return Model(setup.network, shared={}, personal=personal, clients=setup.silos.clients)

@@ -1,32 +1,50 @@
-"""FedAvg: clients train the shared model on their rows, the server averages by rows (McMahan et al. 2017).
+"""FedAvg: clients train the shared model on their rows, the server averages weights by rows (McMahan et al. 2017).
 
 w <- init
-repeat: every client k trains w_k from w for E local epochs
+repeat: each client k trains w_k from w for E local epochs
         w <- sum_k n_k w_k / sum_k n_k
 """
+
+from typing import Any
 
 from flows.methods.base import Method, RoundReport
 from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
-from models.prng import server_stream
 from models.server_state import ServerState
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 
 
+def fedavg_round(
+    state: ServerState, round: RoundContext, model: Model, section: str | None = None, **options: Any
+) -> tuple[ServerState, RoundReport]:
+    """Train the model on each client and average its shared weights by rows.
+
+    Args:
+        state: The state of the server; `model.shared` is its section `weights`.
+        model: The model that clients train.
+        section: The section of the clients' stores that keeps the personal weights, if the model has any.
+        options: Keyword arguments of `RoundContext.train`.
+    """
+    updates = round.train(local_train, model, **options)
+    if section:
+        for update in updates:
+            state = state.with_private(section, update.private[section])
+    weights = round.run_on_server(aggregate, updates, model.shared)
+    return state.with_tensors(weights=weights), RoundReport.from_updates(updates)
+
+
 class FedAvg(Method):
-    """No options of its own."""
+    """FedAvg has no options."""
 
     def init(self, setup: TrainingSetup) -> ServerState:
-        """One draw of weights, the same for every method of a seed."""
-        return ServerState({"weights": setup.network.init(server_stream(setup.seed, 0, "init"))})
+        """Initialize the weights; they are the same for every method of a seed."""
+        return ServerState({"weights": setup.initial_weights()})
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
-        """Train everywhere, average."""
-        updates = round.train(local_train, self.model(state, round.setup))
-        weights = round.run_on_server(aggregate, updates, state.tensors["weights"])
-        return state.with_tensors(weights=weights), RoundReport.of(updates)
+        """Train the shared weights on each client and average them."""
+        return fedavg_round(state, round, self.model(state, round.setup))
 
     def model(self, state: ServerState, setup: TrainingSetup) -> Model:
-        """The same weights for everybody."""
+        """Return the shared weights, which are the same for all clients."""
         return Model(setup.network, shared=state.tensors["weights"], clients=setup.silos.clients)

@@ -1,6 +1,6 @@
-"""FedProx: FedAvg whose clients are held near the server's weights (Li et al. 2020).
+"""FedProx: FedAvg with a proximal term that keeps clients near the server's weights (Li et al. 2020).
 
-every client k minimises F_k(w_k) + mu/2 ||w_k - w||^2 in its local epochs; mu = 0 is FedAvg
+each client k minimizes F_k(w_k) + mu/2 ||w_k - w||^2 in its local epochs; mu = 0 is FedAvg
 """
 
 from pydantic import Field
@@ -11,12 +11,10 @@ from flows.methods.base import RoundReport
 from flows.methods.context import RoundContext
 from models.server_state import ServerState
 from silos import param_types
-from tasks.aggregate import aggregate
-from tasks.local_train import local_train
 
 
 class FedProx(fedavg.FedAvg):
-    """`proximal` is the paper's mu; its grid is 0.001, 0.01, 0.1, 1."""
+    """`proximal` is the paper's mu, with the grid 0.001, 0.01, 0.1, 1."""
 
     tuned = axes(proximal=(0.01, 0.1))
 
@@ -25,8 +23,5 @@ class FedProx(fedavg.FedAvg):
     )
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
-        """Train everywhere with the proximal term, average."""
-        model = self.model(state, round.setup)
-        updates = round.train(local_train, model, proximal=self.proximal)
-        weights = round.run_on_server(aggregate, updates, state.tensors["weights"])
-        return state.with_tensors(weights=weights), RoundReport.of(updates)
+        """Train with the proximal term on each client and average the weights."""
+        return fedavg.fedavg_round(state, round, self.model(state, round.setup), proximal=self.proximal)

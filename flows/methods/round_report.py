@@ -1,4 +1,4 @@
-"""The report of one round: what a method returns besides the new state."""
+"""Defines the report of a round, which a method returns with the new state."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,29 +6,29 @@ from typing import TYPE_CHECKING
 
 from tasks.tracking.metric_names import metric_name_fault
 
-if TYPE_CHECKING:  # they import torch, and the names of methods are needed before
+if TYPE_CHECKING:  # these modules import torch, and the command line needs the names of methods without it
     from tasks.messages.update_messages import Gradients, Update
 
 
-_COLUMNS = {"round", "client", "dropped", "role"}  # of clients.csv, besides those of each split
+_COLUMNS = {"round", "client", "dropped", "role"}  # columns of clients.csv, besides those of each split
 
 
 @dataclass(frozen=True)
 class RoundReport:
-    """What one round tells besides the new state: numbers of the round and of each client, and sentences for a person.
+    """Metrics of a round and of its clients, and messages for the user.
 
-    ValueError for a number that MLflow would not take, or a column that clients.csv has already.
+    ValueError if MLflow would refuse a metric, or if clients.csv already has a column of that name.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
-    client_metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # column, client
+    client_metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # column to client to value
     messages: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value in self.metrics.items():
-            wrong = metric_name_fault(name)
-            if wrong:
-                raise ValueError(f"Report: the metric {name!r} {wrong}")
+            problem = metric_name_fault(name)
+            if problem:
+                raise ValueError(f"Report: the metric {name!r} {problem}")
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ValueError(f"Report: the metric {name!r} is {value!r}; give a number")
         for column in self.client_metrics:
@@ -36,15 +36,15 @@ class RoundReport:
                 raise ValueError(f"Report: {column!r} is a column of clients.csv already; give it another name")
 
     @classmethod
-    def of(cls, updates: "Sequence[Update] | Sequence[Gradients]") -> "RoundReport":
-        """Each client's training loss and their mean over rows."""
+    def from_updates(cls, updates: "Sequence[Update] | Sequence[Gradients]") -> "RoundReport":
+        """Report each client's training loss, and the mean of the losses weighted by rows."""
         losses = {c: v for u in updates for c, v in zip(u.clients, u.loss.tolist(), strict=True)}
         rows = sum(int(u.rows.sum()) for u in updates)
         mean = sum(float((u.loss.double() * u.rows).sum()) for u in updates) / max(rows, 1)
         return cls({"loss/train": mean}, {"train_loss": losses})
 
     def merge(self, other: "RoundReport") -> "RoundReport":
-        """Both together; of what both name, the other's."""
+        """Return both reports in one; if both name a metric, `other` has the value."""
         return RoundReport(
             {**self.metrics, **other.metrics},
             {**self.client_metrics, **other.client_metrics},

@@ -1,6 +1,7 @@
-"""Server-side batch norm: FedAvg whose server measures the running statistics of the average, on rows that are nobody's.
+"""Server-side batch norm: FedAvg; the server measures running statistics of the averaged model on common rows.
 
-repeat: a round of FedAvg;  running statistics of w <- those of the common validation rows under w
+repeat: w <- a round of FedAvg
+        running statistics of w <- those of the common validation rows, which no client owns, under w
 """
 
 from flows.methods import fedavg
@@ -14,10 +15,10 @@ from tasks.measure_batchnorm import common_batchnorm_statistics
 
 
 class ServerBN(fedavg.FedAvg):
-    """No options of its own; a network without batch normalisation is FedAvg's."""
+    """Server-side batch norm has no options; without batch normalization it is FedAvg."""
 
     def init(self, setup: TrainingSetup) -> ServerState:
-        """FedAvg's; UserError where there are statistics to measure, and no rows that are nobody's."""
+        """Return FedAvg's initial state; UserError if there are statistics to measure and no common rows."""
         if normalisation_statistics(setup.network) and not setup.silos.common("validation"):
             raise UserError(
                 "params.yaml: the method serverbn measures running statistics on rows that no client owns, and there are "
@@ -26,18 +27,16 @@ class ServerBN(fedavg.FedAvg):
         return super().init(setup)
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
-        """FedAvg's, then the statistics."""
+        """Run a round of FedAvg, then measure the statistics."""
         state, report = super().run_round(state, round)
-        return state.with_tensors(weights=measured_in_common(state.tensors["weights"], round)), report
+        return state.with_tensors(weights=with_common_statistics(state.tensors["weights"], round)), report
 
 
-def measured_in_common(weights: Weights, round: RoundContext) -> Weights:
-    """These weights with the statistics of the common validation rows, which any one client reads."""
+def with_common_statistics(weights: Weights, round: RoundContext) -> Weights:
+    """Return the weights with the running statistics of the common validation rows, which the first client reads."""
     setup, reader = round.setup, round.clients[:1]
     if not normalisation_statistics(setup.network):
         return weights
     averaged, silos = Model(setup.network, shared=weights, clients=reader), setup.silos.select(reader)
-    told = round.map_clients(
-        common_batchnorm_statistics, averaged, silos, training=setup.training, seed=setup.seed, round=round.number
-    )
-    return {**weights, **{name: t[0] for answer in told for name, t in answer.statistics.items()}}
+    messages = round.map_clients(common_batchnorm_statistics, averaged, silos, **round.training_arguments)
+    return {**weights, **{name: t[0] for message in messages for name, t in message.statistics.items()}}

@@ -1,10 +1,11 @@
-"""UEFL: clients whose predictions stay uncertain get words of their own (Zhang, Cao and Liu 2025, arXiv 2402.18888).
+"""UEFL: clients whose predictions stay uncertain get codewords of their own (Zhang, Cao and Liu 2025, arXiv 2402.18888).
 
-stage: repeat: every client k trains encoder, classifier and its words from w and codes(k) for E local epochs;
-               w, and the shared words, <- sum_k n_k w_k / sum_k n_k;  a client's own words stay with it
-       e_k <- mean over k's validation rows of the entropy of the mean of T passes with dropout on;  only e_k leaves
-       U <- {k: e_k > (1 + gamma) min_j e_j};  none, or the last stage: done
-       every k in U: V more words, the k-means centres of its own features
+w <- init: encoder, classifier and V shared codewords;  C_k <- {}: own codewords of client k
+stage: repeat: each client k trains (w_k, C_k) from (w, C_k) for E local epochs
+               w <- sum_k n_k w_k / sum_k n_k;  C_k stays with the client
+       e_k <- mean entropy on k's validation rows of the prediction averaged over T dropout passes;  only e_k is sent
+       U <- {k: e_k > (1 + gamma) min_j e_j};  stop if U is empty or the stage is the last
+       each k in U:  C_k <- C_k and V more codewords, the k-means centroids of k's features
 """
 
 import math
@@ -17,13 +18,19 @@ from flows.experiment.figure_context import FigureWriter
 from flows.methods.base import Method, RoundReport
 from flows.methods.common import codebook_stages
 from flows.methods.common.codebook_stages import SECTION, Check, Until
-from flows.methods.common.codebook_transfer import Unseen, common_codebooks, doubts, lend, with_classes, with_codes
+from flows.methods.common.codebook_transfer import (
+    Unseen,
+    common_codebooks,
+    lend_codewords,
+    measure_uncertainty,
+    quantize_network,
+    require_classes,
+)
 from flows.methods.common.method_figures import codewords, stages
-from flows.methods.common.network_checks import fitting
+from flows.methods.common.network_checks import require_memory
 from flows.methods.context import RoundContext, TrainingSetup, uniform_by_client
 from models.client_model import Model
 from models.networks.network_factory import Network
-from models.prng import server_stream
 from models.server_state import ServerState
 from silos import param_types
 from tasks.codebook_extend import Fill, codebook_extend
@@ -45,10 +52,10 @@ _WAITS = f"words start once a client with {LEAST_ROWS} different training rows t
 
 
 class UEFL(Method):
-    """`tolerance` is the paper's gamma (null: nobody is ever uncertain), `words` its V, `passes` its T.
+    """`tolerance` is the paper's gamma (null: no client is ever uncertain), `words` its V, `passes` its T.
 
-    `arm` sets what is not set beside it: `paper`, the text; `ours`, what worked on evidence (docs/methods/uefl.md). Of a
-    deep ensemble every member has a book and words of its own.
+    `arm` sets the options that are not set: `paper` as in the text, `ours` as the experiments suggest
+    (docs/methods/uefl.md). Each member of a deep ensemble has its own codebook and codewords.
     """
 
     tested_model = "personal"
@@ -102,100 +109,99 @@ class UEFL(Method):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_arm(cls, given: dict[str, Any]) -> dict[str, Any]:
-        return {**_ARMS.get(str(given.get("arm", cls.model_fields["arm"].default)), {}), **given}
+    def _arm_defaults(cls, options: dict[str, Any]) -> dict[str, Any]:
+        return {**_ARMS.get(str(options.get("arm", cls.model_fields["arm"].default)), {}), **options}
 
     def init(self, setup: TrainingSetup) -> ServerState:
-        """One draw of weights, FedAvg's, and of shared words; nobody has words of its own."""
-        setup = with_classes("uefl", setup)
-        network = self._network(setup, words=0 if self.start == "centres" else self.words)
-        fitting(self._network(setup, self.words), "method.uefl.words")
-        return codebook_stages.begin(network.init(server_stream(setup.seed, 0, "init")))
+        """Return FedAvg's initial weights and shared codewords; no client has codewords of its own."""
+        require_classes("uefl", setup)
+        network = self._network(setup, 0 if self.start == "centres" else self.words)
+        require_memory(self._network(setup, self.words), "method.uefl.words")
+        return codebook_stages.initial_state(setup.initial_weights(network))
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
-        """Train everywhere, average; at a stage's end ask for doubts, and give words to those that doubt."""
-        state, news = self._started(state, round)
-        state, report = codebook_stages.train(state, round, self._model(state, round.setup, round.clients), news)
-        begun = round.number > self.warm_up and codebook_stages.common(state) > 0
+        """Train and average; at the end of a stage measure uncertainty and extend uncertain clients' codewords."""
+        state, messages = self._prepare_round(state, round)
+        state, report = codebook_stages.train(state, round, self._model(state, round.setup, round.clients), messages)
+        begun = round.number > self.warm_up and codebook_stages.num_shared_codewords(state) > 0
         state = state.with_numbers(since=state.numbers["since"] + begun)
         if not codebook_stages.is_over(state, self.first_rounds, self.more_rounds):
-            return state, codebook_stages.also(report, {"stage": state.numbers["stage"]})
+            return state, report.merge(RoundReport({"stage": state.numbers["stage"]}))
         check = self._check(state, round)
-        extended = self._chosen(check.uncertain, round) if state.numbers["stage"] < self.stages else []
+        extended = self._select_extended(check.uncertain, round) if state.numbers["stage"] < self.stages else []
         if extended:
-            state = self._common_book(state, round) if self.extend == "shared" else self._more(state, round, extended)
+            shared = self.extend == "shared"
+            state = self._with_common_codebook(state, round) if shared else self._extend(state, round, extended)
         return codebook_stages.conclude(state, round, report, check, extended, self.words, self.until)
 
     def model(self, state: ServerState, setup: TrainingSetup) -> Model:
-        """The same network for everybody, each client with its own words beside the shared ones."""
+        """Return the shared network, with each client's own codewords besides the shared ones."""
         return self._model(state, setup, setup.silos.clients)
 
     def figures(self) -> tuple[FigureWriter, ...]:
-        """Stages and codewords."""
+        """Draw the stages and the codewords."""
         return stages, codewords
 
     def scored_model(self, state: ServerState, round: RoundContext) -> Model:
-        """A client that never took part reads the words that `unseen` says, once there are any."""
+        """Return the model; clients that never took part read codewords according to `unseen`, once there are any."""
         model = self.model(state, round.setup)
         fresh = [client for client in round.clients if client not in state.private[SECTION]]
-        if not fresh or self.unseen == "shared" or not codebook_stages.common(state):
+        if not fresh or self.unseen == "shared" or not codebook_stages.num_shared_codewords(state):
             return model
         if self.unseen == "own":
-            return self.model(self._more(state, round, fresh), round.setup)
-        return lend(self.unseen, model, round, fresh)
+            return self.model(self._extend(state, round, fresh), round.setup)
+        return lend_codewords(self.unseen, model, round, fresh)
 
-    def _started(self, state: ServerState, round: RoundContext) -> tuple[ServerState, tuple[str, ...]]:
-        """With shared words once the warm-up is over, and words of their own for those who come late; what to say of it."""
-        if round.number > self.warm_up and not codebook_stages.common(state):
-            state = self._common_book(state, round)
-            if not codebook_stages.common(state):
+    def _prepare_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, tuple[str, ...]]:
+        """Initialize the shared codebook after the warm-up and extend late clients; return the state and messages."""
+        if round.number > self.warm_up and not codebook_stages.num_shared_codewords(state):
+            state = self._with_common_codebook(state, round)
+            if not codebook_stages.num_shared_codewords(state):
                 return state, (_WAITS,)
         never = self.tolerance is None or self.stages == 1 or self.joining == "shared" or self.extend == "shared"
-        late = [] if never else codebook_stages.newcomers(state, round)
+        late = [] if never else codebook_stages.late_clients(state, round)
         if not late:
             return state, ()
-        return self._more(state, round, late), codebook_stages.greeting(late)
+        return self._extend(state, round, late), codebook_stages.late_clients_message(late)
 
     def _check(self, state: ServerState, round: RoundContext) -> Check:
-        """What clients tell of their doubts, and (1 + gamma) times the least entropy of the first stage (equation 7)."""
-        numbers = doubts(round, self._model(state, round.setup, round.clients), self.check_on, self.passes)
+        """Measure uncertainty; the limit is (1 + gamma) times the minimum entropy of the first stage (equation 7)."""
+        scores = measure_uncertainty(round, self._model(state, round.setup, round.clients), self.check_on, self.passes)
         limit = state.numbers["limit"]
         if limit is None or self.threshold == "each_stage":
-            limit = math.inf if self.tolerance is None else (1 + self.tolerance) * min(numbers["entropy"].values())
-        return Check(numbers, limit)
+            limit = math.inf if self.tolerance is None else (1 + self.tolerance) * min(scores["entropy"].values())
+        return Check(scores, limit)
 
-    def _chosen(self, uncertain: list[str], round: RoundContext) -> list[str]:
-        """Who gets words: the most uncertain, or, a control, as many that are drawn."""
-        chosen = uncertain[: self.most]
+    def _select_extended(self, uncertain: list[str], round: RoundContext) -> list[str]:
+        """Select the clients to extend: the most uncertain, or as many random clients (a control)."""
+        most_uncertain = uncertain[: self.most]
         if self.extend != "random":
-            return chosen
-        ticket = uniform_by_client(round.setup, round.clients, round.number, "extend")
-        return sorted(sorted(round.clients, key=lambda c: (ticket[c], c))[: len(chosen)])
+            return most_uncertain
+        keys = uniform_by_client(round.setup, round.clients, round.number, "extend")
+        return sorted(sorted(round.clients, key=lambda c: (keys[c], c))[: len(most_uncertain)])
 
-    def _more(self, state: ServerState, round: RoundContext, extended: Sequence[str]) -> ServerState:
-        """The state in which these clients have more words, of an ensemble in every member."""
-        held = state.numbers["words"]
-        most = max(held.get(one.prefix + c, 0) for one in round.setup.network.single_networks for c in extended)
-        room = max(state.numbers["room"], most + self.words)
-        model = self._model(state, round.setup, codebook_stages.storing(state, round, extended))
+    def _extend(self, state: ServerState, round: RoundContext, extended: Sequence[str]) -> ServerState:
+        """Give these clients more codewords, in each member of an ensemble."""
+        counts, members = state.numbers["words"], round.setup.network.single_networks
+        max_count = max(counts.get(member.prefix + client, 0) for member in members for client in extended)
+        room = max(state.numbers["room"], max_count + self.words)
+        model = self._model(state, round.setup, codebook_stages.clients_with_codewords(state, round, extended))
         return codebook_stages.extend(state, round, codebook_extend, model, extended, self.words, room, fill=self.fill)
 
-    def _common_book(self, state: ServerState, round: RoundContext) -> ServerState:
-        """Shared words anew, where the clients' features are: k-means over the centres that each tells of its own.
+    def _with_common_codebook(self, state: ServerState, round: RoundContext) -> ServerState:
+        """Replace the shared codewords by k-means over the centroids that clients report of their features.
 
-        As before, if none of these clients tells any.
+        The codewords stay if no client reports centroids.
         """
-        (books,) = common_codebooks(round, [self._model(state, round.setup, round.clients)], self.words)
-        return (
-            state.with_tensors(weights={**state.tensors["weights"], **books})
-            if all(map(len, books.values()))
-            else state
-        )
+        (codebooks,) = common_codebooks(round, [self._model(state, round.setup, round.clients)], self.words)
+        if not all(map(len, codebooks.values())):
+            return state
+        return state.with_tensors(weights={**state.tensors["weights"], **codebooks})
 
     def _model(self, state: ServerState, setup: TrainingSetup, clients: Sequence[str]) -> Model:
-        network = self._network(setup, codebook_stages.common(state), state.numbers["room"])
-        return codebook_stages.worded(state, network, clients)
+        network = self._network(setup, codebook_stages.num_shared_codewords(state), state.numbers["room"])
+        return codebook_stages.model_with_codewords(state, network, clients)
 
-    def _network(self, setup: TrainingSetup, words: int, room: int = 0) -> Network:
+    def _network(self, setup: TrainingSetup, num_codewords: int, room: int = 0) -> Network:
         options: dict[str, Any] = self.model_dump(include={"segments", "commitment", "code_weight", "start_scale"})
-        return with_codes("uefl", setup.network, words=words, room=room, **options)
+        return quantize_network("uefl", setup.network, words=num_codewords, room=room, **options)

@@ -1,8 +1,8 @@
-"""VIRTUAL: a Bayesian federation, in which every client's rows are a factor of the posterior (Corinzia et al. 2019).
+"""VIRTUAL: a Bayesian federation, in which each client's rows are a factor of the posterior (Corinzia et al. 2019).
 
-s(w) = p(w) prod_k t_k(w), all Gaussian; every site t_k, 1 at first, stays with its client
-repeat: every client k trains q_k from s:  minimise  E_q[loss] + kappa KL(q || s / t_k) / n_k
-        r_k = (q_k / s)^a_k,  a_k = damping n_k / sum_j n_j
+s(w) = p(w) prod_k t_k(w), all Gaussian;  t_k <- 1;  each site t_k stays with its client
+repeat: each client k trains q_k from s to minimize  E_q[loss] + kappa KL(q || s / t_k) / n_k
+        r_k <- (q_k / s)^a_k,  a_k = damping n_k / sum_j n_j
         t_k <- t_k r_k;  s <- s prod_k r_k
 """
 
@@ -15,7 +15,7 @@ from flows.experiment.comparison.search_space import axes
 from flows.methods.base import Method, RoundReport
 from flows.methods.common import ep_sites
 from flows.methods.common.ep_sites import KNOWN, POSTERIOR
-from flows.methods.common.network_checks import dense_only, not_normalising
+from flows.methods.common.network_checks import reject_batchnorm, require_mlp
 from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.gaussians import Noise
@@ -30,17 +30,18 @@ from silos import param_types
 from tasks.expectation_propagation import update_site
 from tasks.messages.update_messages import SiteUpdates
 
-_KL_IN_TURN = 1e-2
+_SEQUENTIAL_KL_WEIGHT = 1e-2
 
-Answer = Literal["server", "own", "own_called", "own_refreshed"]
+PosteriorName = Literal["server", "own", "own_called", "own_refreshed"]
 
 
 class Virtual(Method):
-    """`kl_weight` is kappa: 1 is Bayes; 0.01 where it is not set and visits are sequential, else 0.001.
+    """`kl_weight` is kappa: 1 is Bayes; the default is 0.01 if visits are sequential, else 0.001.
 
-    `deviation`: what training starts from while the server knows nothing. `columns`: dense layers of every client's own,
-    which stay with it. `answers`: whose posteriors are scored, the first of them as the method's: the server's; every
-    client's own last one; that of those who were called in the round; every client's after one visit more.
+    `deviation` is the initial standard deviation while the server has only the prior. `columns` are dense layers of each
+    client's own, which stay with it. `answers` lists the posteriors that are scored; the first is the method's. They are
+    the server's, each client's own last one, that of the clients called in the round, and each client's after one more
+    visit.
     """
 
     takes_members = False
@@ -64,74 +65,76 @@ class Virtual(Method):
     upload: float = Field(1.0, gt=0, le=1, description="share of the weights whose steps are sent, the largest first")
     columns: Lateral | None = Field(None, description="layers of every client's own, and how they read the shared ones")
     draws: int = Field(10, ge=0, le=param_types.PASSES, description="draws of the weights for an answer; 0: their mean")
-    answers: tuple[Answer, ...] = Field(
+    answers: tuple[PosteriorName, ...] = Field(
         ("server", "own"), min_length=1, description="whose posteriors are scored; the first as the method's"
     )
 
     @model_validator(mode="before")
     @classmethod
-    def _in_turn(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Visits one after another forget what was learned before with the divergence of visits at once."""
-        return {"kl_weight": _KL_IN_TURN, **given} if given.get("visits") == "sequential" else given
+    def _default_kl_weight(cls, options: dict[str, Any]) -> dict[str, Any]:
+        """Raise the default for sequential visits, which forget earlier clients with the default of parallel ones."""
+        return {"kl_weight": _SEQUENTIAL_KL_WEIGHT, **options} if options.get("visits") == "sequential" else options
 
     @field_validator("answers")
     @classmethod
-    def _once(cls, answers: tuple[Answer, ...]) -> tuple[Answer, ...]:
+    def _unique_answers(cls, answers: tuple[PosteriorName, ...]) -> tuple[PosteriorName, ...]:
         if len({*answers}) < len(answers):
             raise ValueError("an answer is named twice")
         return answers
 
     @property
     def tested_model(self) -> Literal["global", "personal"]:  # type: ignore[override]
-        """As the first answer says."""
+        """Global if the first posterior that is scored is the server's."""
         return "global" if self.answers[0] == "server" else "personal"
 
     def init(self, setup: TrainingSetup) -> ServerState:
-        """The prior, and no sites; FedAvg's draw of what is not Gaussian."""
-        not_normalising(setup)
+        """Return the prior, zero sites and FedAvg's initial point weights."""
+        reject_batchnorm(setup)
         if self.columns:
-            dense_only(setup, "method.virtual.columns")
-        return ep_sites.begin(setup, self.bias, self.prior_precision, self.site == "free", self.columns is not None)
+            require_mlp(setup, "method.virtual.columns")
+        return ep_sites.initial_state(
+            setup, self.bias, self.prior_precision, self.site == "free", self.columns is not None
+        )
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
-        """Everybody at once, or one client after another; so often as `refinements` says."""
+        """Visit the clients in parallel or one after another, `refinements` times."""
         turns = [[*round.clients]] if self.visits == "parallel" else [[client] for client in round.clients]
-        told: list[SiteUpdates] = []
-        taken: list[float] = []
-        for again in range(self.refinements):
-            told = []
+        messages: list[SiteUpdates] = []
+        applied: list[float] = []
+        for refinement in range(self.refinements):
+            messages = []
             for clients in turns:
-                messages = self._visit(state, round, clients, again)
-                state, damping = ep_sites.absorbed(state, round, messages, self._least, self._kept)
-                told += messages
-                taken.append(damping)
-        return state.with_numbers(called=list(round.clients)), ep_sites.report(state, told, taken)
+                sent = self._visit(state, round, clients, refinement)
+                state, share = ep_sites.absorb_updates(state, round, sent, self._min_precision, self._kept)
+                messages += sent
+                applied.append(share)
+        return state.with_numbers(called=list(round.clients)), ep_sites.report_round(state, messages, applied)
 
     def leave(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
-        """Their sites are divided out; what they believed themselves is what they are still scored with."""
-        state, taken = ep_sites.departed(state, round, self._least)
-        if taken == 1:
+        """Divide out the sites of leaving clients; they are still scored with their last posteriors."""
+        state, share = ep_sites.remove_clients(state, round, self._min_precision)
+        if share == 1:
             return state, RoundReport()
-        said = (
-            f"{', '.join(round.clients)}: of what their rows said {taken:g} is taken out; more would leave precisions below "
+        message = (
+            f"{', '.join(round.clients)}: of what their rows said {share:g} is taken out; more would leave precisions below "
             "a tenth of the prior's, and the rest stays"
         )
-        return state, RoundReport({"leave/taken": taken}, messages=(said,))
+        return state, RoundReport({"leave/taken": share}, messages=(message,))
 
     def model(self, state: ServerState, setup: TrainingSetup) -> Model:
-        """The server's posterior for everybody."""
-        law = ep_sites.law(state.tensors[KNOWN])
-        return Model(self._answering(setup.network), shared=law, clients=setup.silos.clients)
+        """Return the server's posterior for all clients."""
+        weights = ep_sites.variational_weights(state.tensors[KNOWN])
+        return Model(self._variational(setup.network), shared=weights, clients=setup.silos.clients)
 
     def scored_model(self, state: ServerState, round: RoundContext) -> Model:
-        """The first of the answers."""
-        return self._answer(self.answers[0], state, round)
+        """Return the first of the posteriors that are scored."""
+        return self._posterior(self.answers[0], state, round)
 
     def other_models(self, state: ServerState, round: RoundContext) -> Mapping[str, Model]:
-        """The rest of them."""
-        return {name: self._answer(name, state, round) for name in self.answers[1:]}
+        """Return the other posteriors that are scored."""
+        return {name: self._posterior(name, state, round) for name in self.answers[1:]}
 
-    def _answer(self, name: Answer, state: ServerState, round: RoundContext) -> Model:
+    def _posterior(self, name: PosteriorName, state: ServerState, round: RoundContext) -> Model:
         if name == "server":
             return self.model(state, round.setup)
         if name == "own_refreshed":
@@ -139,46 +142,46 @@ class Virtual(Method):
                 state = state.with_private(POSTERIOR, message.private[POSTERIOR])
         clients = [c for c in round.clients if name != "own_called" or c in state.numbers["called"]]
         network = self._network(round.setup)
-        never = {
-            **ep_sites.law(state.tensors[KNOWN]),
-            **ep_sites.fresh_law(self._column(round.setup), self.bias, self.deviation),
-        }
-        own = ClientStateRefs(POSTERIOR, state.private[POSTERIOR], dict(sorted(never.items())))
-        return Model(self._answering(network), {}, own, clients=tuple(clients))
+        column = ep_sites.variational_column(self._initial_column(round.setup), self.bias, self.deviation)
+        start = dict(sorted({**ep_sites.variational_weights(state.tensors[KNOWN]), **column}.items()))
+        personal = ClientStateRefs(POSTERIOR, state.private[POSTERIOR], start)
+        return Model(self._variational(network), {}, personal, clients=tuple(clients))
 
-    def _visit(self, state: ServerState, round: RoundContext, clients: Sequence[str], again: int) -> list[SiteUpdates]:
+    def _visit(
+        self, state: ServerState, round: RoundContext, clients: Sequence[str], refinement: int
+    ) -> list[SiteUpdates]:
         network = Tilted(self._network(round.setup), self.noise, self.bias, self.site, self.draws)
-        column = ep_sites.fresh(self._column(round.setup), self.bias, self.deviation)
-        told = round.train(
+        column = ep_sites.trainable_column(self._initial_column(round.setup), self.bias, self.deviation)
+        updates = round.train(
             update_site,
-            ep_sites.known_to(network, state, round.setup, clients, column),
+            ep_sites.site_model(network, state, round.setup, clients, column),
             round.setup.silos.select(clients),
             how=SiteTraining(self.kl_weight, self.deviation, self.prior_precision, self.upload),
-            shares=ep_sites.shares(round.setup, clients, self.share, self.damping),
-            start=ep_sites.start(state, round.setup, self.bias),
-            again=again,
+            shares=ep_sites.step_weights(round.setup, clients, self.share, self.damping),
+            start=ep_sites.initial_means(state, round.setup, self.bias),
+            again=refinement,
         )
-        return cast(list[SiteUpdates], told)
+        return cast(list[SiteUpdates], updates)
 
     @property
-    def _least(self) -> float | None:
-        """Least precision of the server and of cavities, where the server holds the sites; without it nothing guards."""
+    def _min_precision(self) -> float | None:
+        """Minimum precision of the server and of cavities if the server stores the sites; None does not guard them."""
         return self.prior_precision / 10
 
     @property
     def _kept(self) -> float:
-        """What a site takes of its step, where the server holds the sites; the server takes the whole."""
+        """Factor of a site's step if the server stores the sites; the server applies the whole step."""
         return 1.0
 
-    def _answering(self, network: Network) -> Variational:
+    def _variational(self, network: Network) -> Variational:
         return Variational(network, self.noise, self.bias, self.draws, self.deviation)
 
     def _network(self, setup: TrainingSetup) -> Network:
-        """What clients train: the problem's network, with a column of their own if they have one."""
+        """Return the network that clients train, with a column of their own if `columns` is set."""
         return ClientColumns(setup.network, self.columns) if self.columns else setup.network
 
-    def _column(self, setup: TrainingSetup) -> Weights:
-        """A column as a client begins with it, which is with what it is drawn for everybody."""
+    def _initial_column(self, setup: TrainingSetup) -> Weights:
+        """Return the initial weights of a client's column, the same for all clients."""
         network = self._network(setup)
-        drawn = network.own(server_stream(setup.seed, 0, "init column")) if isinstance(network, ClientColumns) else {}
-        return without(drawn, self.bias)
+        weights = network.own(server_stream(setup.seed, 0, "init column")) if isinstance(network, ClientColumns) else {}
+        return without(weights, self.bias)

@@ -60,7 +60,7 @@ class Own(fedavg.FedAvg):
         model = self.model(state, round.setup)
         updates = round.train(train, model, does=self.does, marker=self.marker)
         weights = round.run_on_server(aggregate, updates, state.tensors["weights"])
-        return state.with_tensors(weights=weights), RoundReport.of(updates)
+        return state.with_tensors(weights=weights), RoundReport.from_updates(updates)
 """
 
 

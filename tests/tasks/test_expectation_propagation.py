@@ -26,9 +26,9 @@ def ask(make_problem, make_round):
     def run(site="nonneg", upload=1.0, **options):
         page = Virtual(site=site)
         network = Tilted(setup.network, site=site)
-        model = ep_sites.known_to(network, page.init(setup), setup, setup.silos.clients, {})
+        model = ep_sites.site_model(network, page.init(setup), setup, setup.silos.clients, {})
         round = make_round(setup, **{"stack": 3, **options})
-        begin = ep_sites.start(page.init(setup), setup, "point")
+        begin = ep_sites.initial_means(page.init(setup), setup, "point")
         how = SiteTraining(1e-3, 0.01, upload=upload)
         return round.train(update_site, model, how=how, shares=SHARES, start=begin), round
 
@@ -143,7 +143,7 @@ def test_validation_losses_are_of_what_the_client_got_and_then_of_what_it_traine
 def test_a_share_that_is_no_number_is_refused(make_problem, make_round):
     setup = make_problem(SIZES)
     page = Virtual()
-    model: Model = ep_sites.known_to(Tilted(setup.network), page.init(setup), setup, setup.silos.clients, {})
+    model: Model = ep_sites.site_model(Tilted(setup.network), page.init(setup), setup, setup.silos.clients, {})
     shares = {**SHARES, "c": float("nan")}
     with pytest.raises(ValueError, match="the share of client c is nan; give every client a number from 0 on"):
         make_round(setup).train(update_site, model, how=SiteTraining(1e-3, 0.01), shares=shares)

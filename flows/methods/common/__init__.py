@@ -1,1 +1,1 @@
-"""What several pages of methods share."""
+"""Functions that several methods share."""

@@ -1,4 +1,4 @@
-"""Several models side by side, one for each group of clients: what the pages of clustered methods share."""
+"""Trains one model for each group of clients, and holds the tree of clusters; clustered methods share this module."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,48 +9,71 @@ import torch
 from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model, OfGroups
 from models.server_state import ServerState, Weights
+from silos.cohort import Silos
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 from tasks.messages.update_messages import Update
 
 
-def of_group(weights: Weights, group: int) -> Weights:
-    """One group's weights out of (groups, ...)."""
+def select_group(weights: Weights, group: int) -> Weights:
+    """Select one group's weights from (groups, ...)."""
     return {name: w[group] for name, w in weights.items()}
 
 
-def train_together(groups: Sequence[Weights]) -> Weights:
-    """Weights side by side: (groups, ...)."""
+def stack_groups(groups: Sequence[Weights]) -> Weights:
+    """Stack the weights of groups: (groups, ...)."""
     return {name: torch.stack([weights[name] for weights in groups]) for name in groups[0]}
 
 
-def members(clients: Sequence[str], group_of: Mapping[str, int], groups: int) -> list[list[str]]:
-    """The clients of each group, in the order given."""
+def group_members(clients: Sequence[str], group_of: Mapping[str, int], groups: int) -> list[list[str]]:
+    """List the clients of each of `groups` groups, in the order of `clients`."""
     return [[client for client in clients if group_of[client] == group] for group in range(groups)]
+
+
+def participants(groups: Sequence[Sequence[str]], round: RoundContext) -> list[list[str]]:
+    """List the clients of each group that take part in the round."""
+    return [[client for client in names if client in round.clients] for names in groups]
+
+
+def domain_indices(silos: Silos, domains: Sequence[str]) -> dict[str, int]:
+    """Return client to the index of its domain."""
+    return {client: domains.index(silos.domain(client)) for client in silos.clients}
+
+
+def select_trained_domains(silos: Silos) -> Silos:
+    """Select the clients of domains that have a training client."""
+    domains = silos.training_domains()
+    return silos.select([client for client in silos.clients if silos.domain(client) in domains])
 
 
 def train_groups(
     round: RoundContext, weights: Weights, members: Sequence[Sequence[str]], **options: Any
 ) -> tuple[Weights, list[Update]]:
-    """One round of FedAvg within every group; a group of whom nobody takes part keeps its weights.
+    """Run a round of FedAvg within each group; a group without clients keeps its weights.
 
-    weights: (groups, ...), before and after. `options` are those of `RoundContext.train`.
+    Args:
+        weights: The weights of the groups: (groups, ...).
+        members: The participating clients of each group.
+        options: Keyword arguments of `RoundContext.train`.
+
+    Returns:
+        The new weights, (groups, ...), and the updates of all clients.
     """
     after: list[Weights] = []
     updates: list[Update] = []
     for group, clients in enumerate(members):
-        current = of_group(weights, group)
+        current = select_group(weights, group)
         if clients:
             model = Model(round.setup.network, shared=current, clients=tuple(clients))
-            mine = round.train(local_train, model, round.silos.select(clients), **options)
-            current = round.run_on_server(aggregate, mine, current)
-            updates += mine
+            sent = round.train(local_train, model, round.silos.select(clients), **options)
+            current = round.run_on_server(aggregate, sent, current)
+            updates += sent
         after.append(current)
-    return train_together(after), updates
+    return stack_groups(after), updates
 
 
-def model_of_groups(setup: TrainingSetup, weights: Weights, group_of: Mapping[str, int]) -> Model:
-    """Every client with its group's weights, out of (groups, ...); no client has a copy."""
+def grouped_model(setup: TrainingSetup, weights: Weights, group_of: Mapping[str, int]) -> Model:
+    """Return a model in which each client has its group's weights, from (groups, ...), without a copy for each client."""
     clients = setup.silos.clients
     personal = OfGroups(weights, tuple(group_of[client] for client in clients))
     return Model(setup.network, shared={}, personal=personal, clients=clients)
@@ -58,34 +81,35 @@ def model_of_groups(setup: TrainingSetup, weights: Weights, group_of: Mapping[st
 
 @dataclass
 class Tree:
-    """Clusters as nodes in order of birth; one that was split keeps the weights that its clients' updates left from."""
+    """Tree of clusters, as nodes in order of creation; a split node keeps the weights before its clients' last updates."""
 
     weights: list[Weights]
     toward: list[Weights]  # mean direction of the clients' updates at the split that made the node
     parent: list[int | None]
-    cluster: Mapping[str, int]  # of each client, once its first cluster, the root, was split
+    cluster: Mapping[str, int]  # client to node; empty until the root is split
 
     @classmethod
-    def of(cls, state: ServerState) -> "Tree":
-        """The tree that `state` wrote."""
+    def from_state(cls, state: ServerState) -> "Tree":
+        """Read the tree from a state that `to_state` made."""
         parent, cluster = state.numbers["parent"], state.numbers["cluster"]
         weights, toward = (
-            [of_group(state.tensors[section], node) for node in range(len(parent))] for section in ("weights", "toward")
+            [select_group(state.tensors[section], node) for node in range(len(parent))]
+            for section in ("weights", "toward")
         )
         return cls(weights, toward, list(parent), cluster)
 
-    def of_client(self, client: str) -> int:
-        """The node that the client is in: one without children, or the root of one that never was in any."""
+    def node_of(self, client: str) -> int:
+        """Return the client's node: a leaf, or the root for a client that is not in the tree."""
         return self.cluster.get(client, 0)
 
     @property
-    def clusters(self) -> int:
-        """How many nodes have clients: those without children."""
+    def num_clusters(self) -> int:
+        """The number of leaves, which are the nodes that have clients."""
         return len(self.parent) - len({*self.parent} - {None})
 
-    def size(self, node: int, everybody: int) -> int:
-        """How many of all clients are in a cluster: looks at every client where the root is split."""
-        return everybody if node == 0 else sum(held == node for held in self.cluster.values())
+    def num_clients(self, node: int, total: int) -> int:
+        """Count the clients of a leaf, given the total number of clients, all of which are in an unsplit root."""
+        return total if node == 0 else sum(leaf == node for leaf in self.cluster.values())
 
     def split(
         self,
@@ -95,7 +119,15 @@ class Tree:
         clients: tuple[tuple[str, ...], ...],
         toward: tuple[Weights, ...],
     ) -> None:
-        """Both children go on from the cluster's new weights."""
+        """Split a leaf into two children, which both start from the cluster's new weights.
+
+        Args:
+            node: The leaf.
+            before: Its weights before the round.
+            after: Its weights after the round.
+            clients: The clients of each child.
+            toward: The mean direction of the updates of each child's clients.
+        """
         self.weights[node] = before
         for names, direction in zip(clients, toward, strict=True):
             self.cluster = {**self.cluster, **dict.fromkeys(names, len(self.parent))}
@@ -103,7 +135,7 @@ class Tree:
             self.toward.append(direction)
             self.parent.append(node)
 
-    def state(self, **numbers: float | None) -> ServerState:
-        """The tree and some numbers, as a state."""
-        sections = {"weights": train_together(self.weights), "toward": train_together(self.toward)}
+    def to_state(self, **numbers: float | None) -> ServerState:
+        """Write the tree and further numbers to a state."""
+        sections = {"weights": stack_groups(self.weights), "toward": stack_groups(self.toward)}
         return ServerState(sections, {"parent": self.parent, "cluster": self.cluster, **numbers})

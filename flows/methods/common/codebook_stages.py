@@ -1,102 +1,93 @@
-"""Stages of training, at whose end clients tell how unsure they are and some get words of their own (UEFL's algorithm 1)."""
+"""Runs the stages of UEFL (algorithm 1): at the end of a stage, uncertain clients get codewords of their own."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from flows.methods.base import RoundReport
-from flows.methods.common.codebook_transfer import codebook_message, counted, local_codes
-from flows.methods.common.network_checks import apart
+from flows.methods.common.codebook_transfer import codebook_message, count_context, local_codes
+from flows.methods.common.network_checks import split_personal
 from flows.methods.context import RoundContext
+from flows.methods.fedavg import fedavg_round
 from models.client_model import Model
 from models.networks.deep_ensemble import plain
 from models.networks.network_factory import Network
 from models.networks.wrappers.codebook_network import OWN, SHARED
 from models.server_state import ClientStateRefs, ServerState, Weights
-from tasks.aggregate import aggregate
 from tasks.execution.task_types import ClientStep
-from tasks.local_train import local_train
 
 SECTION = "codewords"
-"""Of a client's own words, in its store."""
+"""Section of a client's own codewords in its store."""
 
 Until = Literal["certain", "budget"]
-"""What a run does when nobody is uncertain, or the last stage is over: it ends, or trains on."""
+"""Whether a run ends when no client is uncertain or the last stage is over, or trains to the last round."""
 
 
-def begin(weights: Weights, copies: Collection[str] = ()) -> ServerState:
-    """The first stage, in which nobody has words of its own; of these weights every client has a copy that starts there."""
-    sections, start = apart(weights, copies)
+def initial_state(weights: Weights, copies: Collection[str] = ()) -> ServerState:
+    """Return the state of the first stage, without own codewords; each client trains its own copy of weights `copies`."""
+    sections, start = split_personal(weights, copies)
     numbers: dict[str, Any] = {"stage": 1, "since": 0, "limit": None, "room": 0, "words": {}, "settled": None}
     return ServerState({}, numbers).with_tensors(**sections, start=start).with_private(SECTION, {})
 
 
-def everything(state: ServerState) -> dict[str, Tensor]:
-    """Weights and what clients start with, shared words among them wherever they are."""
-    return {**state.tensors["start"], **state.tensors["weights"]}
+def num_shared_codewords(state: ServerState) -> int:
+    """Return the length of the shared codebook; it is the same for all members of an ensemble."""
+    weights = {**state.tensors["start"], **state.tensors["weights"]}
+    return next(len(w) for name, w in weights.items() if plain(name) == SHARED)
 
 
-def common(state: ServerState) -> int:
-    """How many words a shared book has; those of an ensemble's members have as many."""
-    return next(len(w) for name, w in everything(state).items() if plain(name) == SHARED)
-
-
-def worded(state: ServerState, network: Network, clients: Sequence[str]) -> Model:
-    """The network, which has the state's room for words, with the words of each client."""
+def model_with_codewords(state: ServerState, network: Network, clients: Sequence[str]) -> Model:
+    """Return the model of the clients with their own codewords; the network has the state's room for codewords."""
     room = state.numbers["room"]
-    empty = {one.prefix + OWN: torch.zeros(room, one.network.length) for one in network.single_networks}
+    empty = {member.prefix + OWN: torch.zeros(room, member.network.length) for member in network.single_networks}
     personal = ClientStateRefs(SECTION, state.private[SECTION], {**state.tensors["start"], **empty})
-    context = counted(network, clients, state.numbers["words"]) if room else {}
+    context = count_context(network, clients, state.numbers["words"]) if room else {}
     return Model(network, state.tensors["weights"], personal, context, tuple(clients))
 
 
-def newcomers(state: ServerState, round: RoundContext) -> list[str]:
-    """Who takes part for the first time, and too late for the first check."""
+def late_clients(state: ServerState, round: RoundContext) -> list[str]:
+    """List the clients that take part for the first time, after the first uncertainty check."""
     checked = state.numbers["stage"] > 1 or state.numbers["settled"]
     return [client for client in round.clients if checked and client not in state.private[SECTION]]
 
 
-def greeting(late: Sequence[str]) -> tuple[str, ...]:
-    """What is said of newcomers that get words."""
+def late_clients_message(late: Sequence[str]) -> tuple[str, ...]:
+    """Return the message about late clients that get codewords."""
     return (f"joined with words of their own: {', '.join(late)}",)
 
 
 def train(
-    state: ServerState, round: RoundContext, model: Model, news: tuple[str, ...] = ()
+    state: ServerState, round: RoundContext, model: Model, messages: tuple[str, ...] = ()
 ) -> tuple[ServerState, RoundReport]:
-    """Everybody trains, weights are averaged, and what is a client's own stays with it; the report begins with the news."""
-    updates = round.train(local_train, model)
-    state = state.with_tensors(weights=round.run_on_server(aggregate, updates, model.shared))
-    refs = {client: ref for update in updates for client, ref in update.private[SECTION].items()}
-    state = state.with_private(SECTION, refs)
-    return state, replace(RoundReport.of(updates), messages=news)
+    """Run a round of FedAvg; codewords of a client stay with it, and the report has the messages."""
+    state, report = fedavg_round(state, round, model, SECTION)
+    return state, replace(report, messages=messages)
 
 
 def is_over(state: ServerState, first_rounds: int, more_rounds: int) -> bool:
-    """Whether the stage has had its rounds; the last one has no end."""
+    """Return whether the stage has had all of its rounds; a settled run has no further stages."""
     length = first_rounds if state.numbers["stage"] == 1 else more_rounds
     return state.numbers["since"] >= length and not state.numbers["settled"]
 
 
 @dataclass(frozen=True)
 class Check:
-    """What clients told of their doubts, by name and client, and the limit of their entropy."""
+    """Result of an uncertainty check: score to client to value, and the limit of the entropy in nats."""
 
-    doubts: Mapping[str, Mapping[str, float]]
+    scores: Mapping[str, Mapping[str, float]]
     limit: float
 
     @property
     def uncertain(self) -> list[str]:
-        """Who is above the limit, the most uncertain first."""
-        entropy = self.doubts["entropy"]
+        """The clients above the limit, the most uncertain first."""
+        entropy = self.scores["entropy"]
         return sorted((client for client, e in entropy.items() if e > self.limit), key=lambda c: (-entropy[c], c))
 
 
-def storing(state: ServerState, round: RoundContext, extended: Collection[str] = ()) -> tuple[str, ...]:
-    """Who has stored words, and those who are to have more, in listing order: all are stored with the same room."""
+def clients_with_codewords(state: ServerState, round: RoundContext, extended: Collection[str] = ()) -> tuple[str, ...]:
+    """List the clients that have stored codewords or are to be extended, in listing order; all store the same room."""
     silos = round.setup.silos
     return tuple(sorted((c for c in {*state.private[SECTION], *extended} if c in silos), key=silos.index))
 
@@ -107,17 +98,22 @@ def extend(
     task: ClientStep,
     model: Model,
     extended: Sequence[str],
-    words: int,
+    num_codewords: int,
     room: int,
     **options: Any,
 ) -> ServerState:
-    """The state in which these clients have more words, which the task finds, of an ensemble in every member.
+    """Give clients more codewords, in each member of an ensemble.
 
-    model: of those `storing` words.
+    Args:
+        task: The step that finds the codewords.
+        model: The model of all `clients_with_codewords`.
+        extended: The clients that get codewords.
+        num_codewords: The codewords that each of these clients gets.
+        room: The codewords for which each client's store has room.
+        options: Further arguments of the task.
     """
     setup, counts, refs = round.setup, dict(state.numbers["words"]), dict[str, str]()
-    options |= {"training": setup.training, "seed": setup.seed, "round": round.number}
-    options |= {"extend": tuple(extended), "words": words, "room": room}
+    options |= {**round.training_arguments, "extend": tuple(extended), "words": num_codewords, "room": room}
     for message in round.map_clients(task, model, silos=setup.silos.select(model.clients), **options):
         refs |= message.refs
         counts |= message.held
@@ -132,41 +128,40 @@ def conclude(
     report: RoundReport,
     check: Check,
     extended: Sequence[str],
-    words: int,
+    num_codewords: int,
     until: Until,
 ) -> tuple[ServerState, RoundReport]:
-    """The next stage if somebody was extended, else the end; and what the round reports of the check.
+    """Begin the next stage if a client was extended, else settle or finish the run; report the check.
 
-    How many words of its own a client has is reported of those that take part, and of all together.
+    The report counts the own codewords of each client that takes part, and of all clients together.
+
+    Args:
+        state: The state after the extension.
+        report: The report of training.
+        check: The result of the uncertainty check.
+        extended: The clients that got codewords.
+        num_codewords: The codewords that each of these clients got.
+        until: Whether the run ends when it is settled.
     """
     setup, stage, uncertain = round.setup, state.numbers["stage"], check.uncertain
-    numbers = {"stage": stage, "check/limit": check.limit, "clients/uncertain": len(uncertain)}
-    numbers |= {"clients/extended": len(extended)}
-    numbers |= {f"check/{name}": sum(of.values()) / len(of) for name, of in check.doubts.items()}
-    rows = {f"check_{name}": of for name, of in check.doubts.items()}
-    more = {*extended}
-    rows["extended"] = {client: float(client in more) for client in check.doubts["entropy"]}
+    metrics = {"stage": stage, "check/limit": check.limit, "clients/uncertain": len(uncertain)}
+    metrics |= {"clients/extended": len(extended)}
+    metrics |= {f"check/{name}": sum(values.values()) / len(values) for name, values in check.scores.items()}
+    client_metrics = {f"check_{name}": values for name, values in check.scores.items()}
+    extended_clients = {*extended}
+    client_metrics["extended"] = {client: float(client in extended_clients) for client in check.scores["entropy"]}
     state = state.with_numbers(limit=check.limit)
     if extended:
         each = " in each member" if len(setup.network.single_networks) > 1 else ""
-        what = f"{len(extended)} get {words} words{each}: {', '.join(extended)}"
-        counts = local_codes(setup.network, storing(state, round), state.numbers["words"])
-        rows["words"] = {client: words + counts[client] for client in round.clients if client in counts}
-        numbers["words/own"] = sum(counts.values())
+        outcome = f"{len(extended)} get {num_codewords} words{each}: {', '.join(extended)}"
+        counts = local_codes(setup.network, clients_with_codewords(state, round), state.numbers["words"])
+        client_metrics["words"] = {
+            client: num_codewords + counts[client] for client in round.clients if client in counts
+        }
+        metrics["words/own"] = sum(counts.values())
         state = state.with_numbers(stage=stage + 1, since=0)
     else:
-        what = "stages" if uncertain else "certain"
-        state = state.with_numbers(settled=what) if until == "budget" else replace(state, finished=what)
-    return state, also(report, numbers, rows, codebook_message(check.doubts, check.limit, what, words))
-
-
-def also(
-    report: RoundReport,
-    numbers: Mapping[str, float],
-    rows: Mapping[str, Mapping[str, float]] | None = None,
-    said: tuple[str, ...] = (),
-) -> RoundReport:
-    """The report with more of a round."""
-    return RoundReport(
-        {**report.metrics, **numbers}, {**report.client_metrics, **(rows or {})}, (*report.messages, *said)
-    )
+        outcome = "stages" if uncertain else "certain"
+        state = state.with_numbers(settled=outcome) if until == "budget" else replace(state, finished=outcome)
+    messages = codebook_message(check.scores, check.limit, outcome, num_codewords)
+    return state, report.merge(RoundReport(metrics, client_metrics, messages))

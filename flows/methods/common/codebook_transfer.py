@@ -1,6 +1,6 @@
-"""Which words a client reads that never took part in UEFL's training.
+"""Builds, counts, checks and lends codewords: what methods with codebooks share.
 
-What pages with codewords make of a network, ask clients, count and say.
+Lending gives codewords to clients that never took part in UEFL's training.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from flows.methods.common.network_checks import offering
+from flows.methods.common.network_checks import require_part
 from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.networks.deep_ensemble import each_made, plain
@@ -25,89 +25,108 @@ from tasks.execution.task_runner import Broadcast
 from tasks.messages.codebook_messages import UncertaintyScores
 from tasks.uncertainty_check import uncertainty_check
 
-_COLLAPSED = 3.0  # a perplexity below which hardly anything of a feature is left
+_COLLAPSED = 3.0  # perplexity below which quantized features carry almost no information
+
+CodewordCounts = Mapping[str, int]
+"""Member's prefix + client to the number of the client's own codewords in that member; counts of 0 may be missing."""
 
 
-Held = Mapping[str, int]
-"""How many words of its own each client has in each member, by its name behind the member's prefix; 0 may be left out."""
-
-
-def counted(network: Network, clients: Sequence[str], held: Held) -> dict[str, Tensor]:
-    """`held` as the context of a model: every member's counts, (clients,) int64."""
+def count_context(network: Network, clients: Sequence[str], counts: CodewordCounts) -> dict[str, Tensor]:
+    """Return the counts as the context of a model: (clients,) int64 for each member."""
     return {
-        one.prefix + COUNT: torch.tensor([held.get(one.prefix + c, 0) for c in clients])
-        for one in network.single_networks
+        member.prefix + COUNT: torch.tensor([counts.get(member.prefix + c, 0) for c in clients])
+        for member in network.single_networks
     }
 
 
-def local_codes(network: Network, clients: Sequence[str], held: Held) -> dict[str, float]:
-    """How many words of its own each client has, if any; in an ensemble the mean over members."""
-    counts = counted(network, clients, held).values()
-    mean = torch.stack(list(counts)).double().mean(0).tolist()
+def local_codes(network: Network, clients: Sequence[str], counts: CodewordCounts) -> dict[str, float]:
+    """Count the own codewords of each client that has any; in an ensemble the mean over members."""
+    by_member = count_context(network, clients, counts).values()
+    mean = torch.stack(list(by_member)).double().mean(0).tolist()
     return {client: count for client, count in zip(clients, mean, strict=True) if count}
 
 
-def common_codebooks(round: RoundContext, models: Sequence[Model], words: int) -> list[dict[str, Tensor]]:
-    """For the clients of each model shared words anew, of every member by name: k-means over the centres that they tell.
+def common_codebooks(round: RoundContext, models: Sequence[Model], num_codewords: int) -> list[dict[str, Tensor]]:
+    """Compute new shared codebooks by k-means over the centroids that clients report.
 
-    Where fewer centres than words differ somewhere, all books have as few: their networks are of one shape. They have none
-    where all clients of a model have too few rows to tell any.
+    If some codebook has fewer different centroids than codewords, all codebooks are as short, so that networks have one
+    shape. They are empty if all clients of a model have too few rows to report centroids.
+
+    Args:
+        models: One model for each codebook, with the clients that report.
+        num_codewords: The codewords of each codebook.
+
+    Returns:
+        For each model the codebooks of the network's members, by tensor name: (codewords, length).
     """
-    setup = round.setup
-    options: dict[str, Any] = {"training": setup.training, "seed": setup.seed, "round": round.number}
-    stream = server_stream(setup.seed, round.number, "common_words")
-    answers = [
-        round.map_clients(report_centroids, m, round.silos.select(m.clients), words=words, **options) for m in models
-    ]
+    stream = server_stream(round.setup.seed, round.number, "common_words")
+    options = {**round.training_arguments, "words": num_codewords}
+    centroids = [round.map_clients(report_centroids, m, round.silos.select(m.clients), **options) for m in models]
 
-    def books(words: int) -> list[dict[str, Tensor]]:
-        made: list[dict[str, Tensor]] = []
-        for model, messages in zip(models, answers, strict=True):
-            made.append({})
-            for one in model.network.single_networks:
-                mine = [message for message in messages if message.prefix == one.prefix]
-                seed = int(one.stream(stream)) & 0x7FFFFFFF
-                made[-1][one.prefix + SHARED] = round.run_on_server(common_codes, mine, words, seed)
-        return made
+    def cluster(num_codewords: int) -> list[dict[str, Tensor]]:
+        codebooks: list[dict[str, Tensor]] = []
+        for model, messages in zip(models, centroids, strict=True):
+            codebooks.append({})
+            for member in model.network.single_networks:
+                of_member = [message for message in messages if message.prefix == member.prefix]
+                seed = int(member.stream(stream)) & 0x7FFFFFFF
+                codes = round.run_on_server(common_codes, of_member, num_codewords, seed)
+                codebooks[-1][member.prefix + SHARED] = codes
+        return codebooks
 
-    by_model = books(words)
-    lengths = {len(book) for by_member in by_model for book in by_member.values()}
-    return by_model if len(lengths) == 1 else books(min(lengths))
+    codebooks = cluster(num_codewords)
+    lengths = {len(codes) for by_member in codebooks for codes in by_member.values()}
+    return codebooks if len(lengths) == 1 else cluster(min(lengths))
 
 
-def with_codes(method: str, network: Network, segments: int | Literal["auto"], **options: Any) -> Network:
-    """The network, or every member of an ensemble, with words in place of features; UserError naming the method's option."""
+def quantize_network(method: str, network: Network, segments: int | Literal["auto"], **options: Any) -> Network:
+    """Quantize the features of the network, or of each member of an ensemble.
 
-    def quantised(inner: Network) -> QuantizedNetwork:
-        channels = offering(inner, inner.encoder_head, "features that words could stand for").encoded[0]
+    Args:
+        method: The method, for error messages.
+        network: The network of params.yaml.
+        segments: The slices of the channels that have a code each, or the maximum number of slices.
+        options: Further fields of `QuantizedNetwork`.
+
+    Raises:
+        UserError: If the network has no encoder, or an option does not fit it.
+    """
+
+    def quantize(inner: Network) -> QuantizedNetwork:
+        channels = require_part(inner, inner.encoder_head, "features that words could stand for").encoded[0]
         return QuantizedNetwork(inner, segments=most_segments(channels) if segments == "auto" else segments, **options)
 
     try:
-        made: Network = each_made(network, quantised)
+        quantized: Network = each_made(network, quantize)
     except ValueError as error:
         raise UserError(f"params.yaml: method.{method}.{error}.") from None
-    return made
+    return quantized
 
 
-def with_classes(method: str, setup: TrainingSetup) -> TrainingSetup:
-    """The problem; UserError for a regression, of whose predictions there is no entropy."""
+def require_classes(method: str, setup: TrainingSetup) -> None:
+    """Raise a UserError for a regression, whose predictions have no entropy."""
     if setup.training.objective.task == "regression":
         raise UserError(
             f"params.yaml: the method {method} asks how unsure a client is of its classes, and predicted numbers have none; "
             "use a source with classes, or another method."
         )
-    return setup
 
 
-def doubts(round: RoundContext, model: Model, split: str, passes: int) -> dict[str, dict[str, float]]:
-    """What uncertainty_check finds of the clients that take part, by name and client.
+def measure_uncertainty(round: RoundContext, model: Model, split: str, passes: int) -> dict[str, dict[str, float]]:
+    """Run uncertainty_check on the clients that take part.
 
-    UserError if one has no rows to be unsure of.
+    Args:
+        split: The split of the rows.
+        passes: The stochastic forward passes that are averaged; 0 is one deterministic pass.
+
+    Returns:
+        Score to client to value; entropies are in nats.
+
+    Raises:
+        UserError: If a client has no rows in the split.
     """
-    setup = round.setup
-    options: dict[str, Any] = {"training": setup.training, "seed": setup.seed, "round": round.number}
     messages: Sequence[UncertaintyScores] = round.map_clients(
-        uncertainty_check, model, split=split, passes=passes, **options
+        uncertainty_check, model, split=split, passes=passes, **round.training_arguments
     )
     for client, rows in ((c, n) for m in messages for c, n in zip(m.clients, m.rows.tolist(), strict=True)):
         if not rows:
@@ -121,107 +140,108 @@ def doubts(round: RoundContext, model: Model, split: str, passes: int) -> dict[s
 
 
 def codebook_message(
-    numbers: Mapping[str, Mapping[str, float]], limit: float, what: str, words: int
+    scores: Mapping[str, Mapping[str, float]], limit: float, outcome: str, num_codewords: int
 ) -> tuple[str, ...]:
-    """Why a stage ended as it did; and that a book of so many words has collapsed, if clients use next to none of it."""
-    entropy = list(numbers["entropy"].values())
+    """Return the messages about the end of a stage: its outcome, and a warning if the codebook has collapsed."""
+    entropy = list(scores["entropy"].values())
     range_ = f"entropies {min(entropy):.3f} to {max(entropy):.3f} nats, limit {limit:.3f}"
-    why = {"certain": "no client is uncertain", "stages": "the last stage is over"}.get(what, what)
-    use = sorted(numbers["perplexity"].values())[len(entropy) // 2]
-    if use >= min(_COLLAPSED, words / 2):
-        return (f"{range_}: {why}",)
-    return f"{range_}: {why}", (
-        f"the codebook has collapsed: the median client uses as much of it as {use:.1f} words used equally; "
+    reason = {"certain": "no client is uncertain", "stages": "the last stage is over"}.get(outcome, outcome)
+    perplexity = sorted(scores["perplexity"].values())[len(entropy) // 2]
+    if perplexity >= min(_COLLAPSED, num_codewords / 2):
+        return (f"{range_}: {reason}",)
+    return f"{range_}: {reason}", (
+        f"the codebook has collapsed: the median client uses as much of it as {perplexity:.1f} words used equally; "
         "uefl's start: centres with a warm_up, or its arm ours, prevents that"
     )
 
 
 Unseen = Literal["shared", "own", "union", "nearest"]
-"""The shared words alone; words of its own besides, k-means centres of its training features, without any training; all
-clients' words; or those of the client whose words are nearest to its training features.
+"""The codewords that a client reads which never trained, besides the shared ones: none (`shared`); k-means centroids of its
+training features, without training (`own`); all clients' codewords (`union`); or the codewords of the client whose
+codewords are nearest to its training features (`nearest`).
 
-The last two show a client's own words to another, which training never does.
+`union` and `nearest` show a client's own codewords to another client, which training never does.
 """
 
 
-def lend(unseen: Literal["union", "nearest"], model: Model, round: RoundContext, fresh: Sequence[str]) -> Model:
-    """The model in which these clients read others' words.
-
-    Where nobody has words of its own, there are none to lend.
-    """
+def lend_codewords(
+    unseen: Literal["union", "nearest"], model: Model, round: RoundContext, fresh: Sequence[str]
+) -> Model:
+    """Return the model in which fresh clients read other clients' codewords; unchanged if no client has any."""
     personal = model.personal
     assert isinstance(personal, ClientStateRefs)
-    sources = list(local_codes(model.network, model.clients, _held(model)))
+    counts = _counts(model)
+    sources = list(local_codes(model.network, model.clients, counts))
     if not sources:
         return model
     if unseen == "union":
         return _union(model, round, fresh, sources)
-    refs, held = dict(personal.refs), _held(model)
+    refs = dict(personal.refs)
     for client in fresh:
         source = _nearest(model, round, client, sources)
         refs |= {client: personal.refs[source]} if source else {}
-        held |= _as_of(model, client, source)
-    return _with(model, refs, held)
+        counts |= _counts_as(model, client, source)
+    return _with_codewords(model, refs, counts)
 
 
-def _held(model: Model) -> dict[str, int]:
-    """What the model's context says, zeros included."""
+def _counts(model: Model) -> dict[str, int]:
+    """Read the counts of codewords from the model's context, zeros included."""
     assert not isinstance(model.context, ClientStateRefs)
-    held: dict[str, int] = {}
-    for one in model.network.single_networks:
-        counts = model.context.get(one.prefix + COUNT, torch.zeros(len(model.clients), dtype=torch.int64))
-        held |= {one.prefix + client: n for client, n in zip(model.clients, counts.tolist(), strict=True)}
-    return held
+    counts: dict[str, int] = {}
+    for member in model.network.single_networks:
+        of_member = model.context.get(member.prefix + COUNT, torch.zeros(len(model.clients), dtype=torch.int64))
+        counts |= {member.prefix + client: n for client, n in zip(model.clients, of_member.tolist(), strict=True)}
+    return counts
 
 
-def _as_of(model: Model, client: str, source: str | None) -> dict[str, int]:
-    """The counts of a client that has the words of this one, or of nobody."""
-    held = _held(model)
-    return {
-        one.prefix + client: 0 if source is None else held[one.prefix + source] for one in model.network.single_networks
-    }
+def _counts_as(model: Model, client: str, source: str | None) -> dict[str, int]:
+    """Return the counts of a client that reads the codewords of the source, or none."""
+    counts, members = _counts(model), model.network.single_networks
+    return {member.prefix + client: 0 if source is None else counts[member.prefix + source] for member in members}
 
 
-def _with(model: Model, refs: dict[str, str], held: Held, room: int | None = None) -> Model:
+def _with_codewords(model: Model, refs: dict[str, str], counts: CodewordCounts, room: int | None = None) -> Model:
+    """Return the model with these stored codewords and counts, and with room for more codewords if given."""
     personal = model.personal
     assert isinstance(personal, ClientStateRefs)
     network, start = model.network, dict(personal.start)
     if room is not None:
         network = each_made(network, lambda inner: replace(inner, room=room))
         start |= {name: w.new_zeros(room, w.shape[1]) for name, w in start.items() if plain(name) == OWN}
-    context = counted(network, model.clients, held)
+    context = count_context(network, model.clients, counts)
     return replace(model, network=network, personal=replace(personal, refs=refs, start=start), context=context)
 
 
 def _nearest(model: Model, round: RoundContext, client: str, sources: Sequence[str]) -> str | None:
-    """The source whose words are least far from the client's training tokens; None if the shared ones are as near."""
+    """Return the source with the codewords nearest to the client's training tokens; None if the shared ones are as near."""
     personal = model.personal
     assert isinstance(personal, ClientStateRefs)
     silos = round.setup.silos.select([client])
-    options: dict[str, Any] = {"training": round.setup.training, "seed": round.setup.seed, "round": round.number}
-    far = {}
+    options = {**round.training_arguments, "split": "train", "passes": 0}
+    distance: dict[str | None, float] = {}
     for source in (None, *sources):
         refs = {} if source is None else {client: personal.refs[source]}
-        tried = _with(model, {**personal.refs, **refs}, _held(model) | _as_of(model, client, source))
-        (message,) = round.map_clients(uncertainty_check, tried, silos=silos, split="train", passes=0, **options)
-        far[source] = float(message.numbers["code_loss"][0])
-    return min(far, key=lambda source: (far[source] != far[source], far[source]))
+        counts = _counts(model) | _counts_as(model, client, source)
+        candidate = _with_codewords(model, {**personal.refs, **refs}, counts)
+        (message,) = round.map_clients(uncertainty_check, candidate, silos=silos, **options)
+        distance[source] = float(message.numbers["code_loss"][0])
+    return min(distance, key=lambda source: (distance[source] != distance[source], distance[source]))
 
 
 def _union(model: Model, round: RoundContext, fresh: Sequence[str], sources: Sequence[str]) -> Model:
-    """Everybody's words stored with room for all of them, and all of them with the fresh clients."""
-    personal, held, setup = model.personal, _held(model), round.setup
+    """Store all clients' codewords with room for the union, and give the union to the fresh clients."""
+    personal, counts, setup = model.personal, _counts(model), round.setup
     assert isinstance(personal, ClientStateRefs)
-    union = max(sum(held[one.prefix + source] for source in sources) for one in model.network.single_networks)
-    stored = model.network.single_networks[0].network.room  # more than words, where a silo had fewer different tokens
-    room = max(union, stored)
-    options: dict[str, Any] = {"training": setup.training, "words": 0, "room": room, "seed": setup.seed}
-    there = setup.silos.select([client for client in model.clients if client in personal.refs])
-    padded = round.map_clients(codebook_extend, model, silos=there, extend=(), round=round.number, **options)
+    members = model.network.single_networks
+    union = max(sum(counts[member.prefix + source] for source in sources) for member in members)
+    room = max(union, members[0].network.room)  # the stored room exceeds the count of a silo with few different tokens
+    options = {**round.training_arguments, "extend": (), "words": 0, "room": room}
+    stored = setup.silos.select([client for client in model.clients if client in personal.refs])
+    padded = round.map_clients(codebook_extend, model, silos=stored, **options)
     refs = {client: ref for message in padded for client, ref in message.refs.items()}
     lent = ClientStateRefs(personal.section, {source: personal.refs[source] for source in sources}, personal.start)
-    asked: dict[str, Any] = {"lent": Broadcast(lent), "words": Broadcast(held), "room": room}
-    for message in round.map_clients(borrow_words, model, silos=setup.silos.select(fresh), **asked):
+    options = {"lent": Broadcast(lent), "words": Broadcast(counts), "room": room}
+    for message in round.map_clients(borrow_words, model, silos=setup.silos.select(fresh), **options):
         refs |= message.refs
-        held |= message.held
-    return _with(model, refs, held, room)
+        counts |= message.held
+    return _with_codewords(model, refs, counts, room)

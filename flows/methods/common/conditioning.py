@@ -1,4 +1,4 @@
-"""The statistics that a conditional model reads: each client's own, and every control of them."""
+"""Provides the statistics that a conditional model reads: each client's own, and their controls."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,10 +27,13 @@ FewRows = Literal["zeros", "refuse"]
 
 @dataclass(frozen=True)
 class StatisticsMatrix:
-    """What the server knows of the statistics that clients keep: a reference and a norm, and of whom they tell little.
+    """References to the statistics that clients store, as the server knows them.
 
-    `undetermined`: whose rows were too few; `unsteady`: whose statistics are others in each half of the rows. A client
-    that describes itself by one number tells no norm.
+    Attributes:
+        refs: Client to the hash of its statistics.
+        norms: Client to their norm; a client with a single statistic does not send it.
+        undetermined: The clients with too few rows for some statistic.
+        unsteady: The clients with a statistic that differs between the halves of their rows.
     """
 
     refs: Mapping[str, str] = field(default_factory=dict)
@@ -39,49 +42,50 @@ class StatisticsMatrix:
     unsteady: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, state: ServerState) -> "StatisticsMatrix":
-        """What a state holds of it."""
+    def from_state(cls, state: ServerState) -> "StatisticsMatrix":
+        """Read the references from a state."""
         numbers = state.numbers["statistics"]
         few, unsteady = tuple(numbers["undetermined"]), tuple(numbers["unsteady"])
         return cls(state.private[STATISTICS], numbers["norms"], few, unsteady)
 
-    def within(self, state: ServerState) -> ServerState:
-        """The state with it."""
+    def add_to(self, state: ServerState) -> ServerState:
+        """Return the state with these references."""
         few, unsteady = sorted(self.undetermined), sorted(self.unsteady)
         numbers = {"norms": dict(sorted(self.norms.items())), "undetermined": few, "unsteady": unsteady}
         return state.with_numbers(statistics=numbers).with_private(STATISTICS, self.refs)
 
-    def joined(self, more: Iterable[StatsKept]) -> "StatisticsMatrix":
-        """With what these clients say now."""
+    def with_messages(self, messages: Iterable[StatsKept]) -> "StatisticsMatrix":
+        """Add the statistics that clients have just stored."""
         refs, norms = dict(self.refs), dict(self.norms)
         undetermined, unsteady = set(self.undetermined), set(self.unsteady)
-        for kept in more:
-            refs |= kept.refs
-            norms |= {c: norm for c, norm in zip(kept.clients, kept.norm.tolist(), strict=True) if math.isfinite(norm)}
-            undetermined |= _those(kept.clients, ~kept.ok)
-            unsteady |= _those(kept.clients, kept.agreement < STEADY)
+        for message in messages:
+            refs |= message.refs
+            norms |= {c: n for c, n in zip(message.clients, message.norm.tolist(), strict=True) if math.isfinite(n)}
+            undetermined |= _clients_with_any(message.clients, ~message.ok)
+            unsteady |= _clients_with_any(message.clients, message.agreement < STEADY)
         return StatisticsMatrix(refs, norms, tuple(sorted(undetermined)), tuple(sorted(unsteady)))
 
-    def shared(self, clients: Iterable[str]) -> "StatisticsMatrix":
-        """What one client said, taken for all of these."""
+    def shared_by(self, clients: Iterable[str]) -> "StatisticsMatrix":
+        """Give the statistics of the only client to all of these clients."""
         (ref,) = set(self.refs.values())
         return StatisticsMatrix(dict.fromkeys(clients, ref), self.norms, self.undetermined, self.unsteady)
 
     @property
     def mostly_noise(self) -> bool:
-        """Whether of a quarter of the clients, or more, halves of the rows do not agree."""
+        """Whether a quarter of the clients, or more, are unsteady."""
         return 4 * len(self.unsteady) >= max(len(self.refs), 1)
 
 
 @dataclass(frozen=True)
 class Conditioning:
-    """What stands in the place of statistics, for all clients of a problem.
+    """The statistics that each client's model reads.
 
-    `local` is the method; the others are its controls: numbers that say nothing of the rows (`zeros`; `random`, as long as
-    the client's own), another client's statistics (`permuted`), those of all rows together (`pooled`), and the bare name of
-    the client or of its law, one-hot (`client_id`, `cluster_id`; a client or law that nobody trained on has zeros).
+    `source` `local` is the method; the others are controls. `zeros` and `random` (with the norm of the client's own
+    statistics) carry no information on the rows. `permuted` reads another client's statistics, and `pooled` those of all
+    rows together. `client_id` and `cluster_id` are one-hot codes of the client or its domain; they are zeros for a client
+    or domain without training.
 
-    `silos` are always all clients of the problem, whoever takes part: what a client reads must not change with the round.
+    `silos` are always all clients of the run, so that what a client reads does not change with the round.
     """
 
     statistics: tuple[Statistic, ...]
@@ -90,11 +94,11 @@ class Conditioning:
 
     @property
     def private(self) -> bool:
-        """Whether a client must have computed something before it has a model."""
+        """Whether a client must compute statistics before it has a model."""
         return self.source not in ("zeros", "client_id", "cluster_id")
 
     def count(self, silos: Silos) -> int:
-        """Numbers a client; UserError if the task has no such statistics."""
+        """Return the length of a client's vector of statistics; UserError if the data do not have such statistics."""
         if self.source == "client_id":
             return len(silos.federated().clients)
         if self.source == "cluster_id":
@@ -106,98 +110,98 @@ class Conditioning:
 
     @property
     def specs(self) -> list[dict[str, Any]]:
-        """What clients compute, as params.yaml says it; nothing where a control needs nothing."""
+        """The statistics that clients compute, as in params.yaml; empty if the control needs none."""
         return [{"kind": s.kind, **asdict(s)} for s in self.statistics] if self.private else []  # type: ignore[call-overload]
 
     def described(self, silos: Silos) -> dict[str, Any]:
-        """Plain JSON, for whoever gives statistics to a model: the kinds with their options, and the length."""
+        """Return the kinds with their options and the length as plain JSON, for users of an exported model."""
         return {"kinds": self.specs, "length": self.count(silos)}
 
-    def ask(
-        self, round: RoundContext, model: Model, clients: Sequence[str], known: StatisticsMatrix
+    def collect(
+        self, round: RoundContext, model: Model, clients: Sequence[str], stored: StatisticsMatrix
     ) -> StatisticsMatrix:
-        """`known`, and what those are asked to keep now whose statistics these clients read: a task on training rows."""
+        """Let clients compute the statistics that `clients` will read and that are not yet in `stored`; return all.
+
+        Clients compute statistics on their training rows. `model` is the model without statistics.
+        """
         silos = round.setup.silos
         if not self.private:
-            return known
-        asked = silos.federated() if self.source == "permuted" else silos.select(clients)
-        missing = [client for client in asked.clients if client not in known.refs]
+            return stored
+        sources = silos.federated() if self.source == "permuted" else silos.select(clients)
+        missing = [client for client in sources.clients if client not in stored.refs]
         if not missing:
-            return known
+            return stored
         if self.source == "pooled":
-            if not known.refs:
-                known = known.joined(self._ask(round, model, silos.federated().pool()))
-            return known.shared([*(c for c in known.refs if c in silos.clients), *missing])
-        return known.joined(self._ask(round, model, asked.select(missing)))
+            if not stored.refs:
+                stored = stored.with_messages(self._compute(round, model, silos.federated().pool()))
+            return stored.shared_by([*(c for c in stored.refs if c in silos.clients), *missing])
+        return stored.with_messages(self._compute(round, model, sources.select(missing)))
 
-    def doubt(self, before: StatisticsMatrix, known: StatisticsMatrix) -> tuple[str, ...]:
-        """One sentence when so many clients' loadings are unsteady that they may tell little; once, and not of controls."""
-        if self.source != "local" or not known.mostly_noise or before.mostly_noise:
+    def noise_warning(self, before: StatisticsMatrix, after: StatisticsMatrix) -> tuple[str, ...]:
+        """Return a warning once so many clients' loadings are unsteady that they may be mostly noise; not for controls."""
+        if self.source != "local" or not after.mostly_noise or before.mostly_noise:
             return ()
         signed = any(isinstance(s, Loadings) and s.sign != "free" for s in self.statistics)
-        instead = "set sign: free and components: 4" if signed else "try more components, or another statistic,"
+        remedy = "set sign: free and components: 4" if signed else "try more components, or another statistic,"
         return (
-            f"{len(known.unsteady)} of {len(known.refs)} clients have other loadings in one half of their training rows "
+            f"{len(after.unsteady)} of {len(after.refs)} clients have other loadings in one half of their training rows "
             "than in the other, so that these may tell more of single rows than of what clients have in common; "
-            f"{instead} in method.conditional.statistics.",
+            f"{remedy} in method.conditional.statistics.",
         )
 
     def context(
-        self, silos: Silos, clients: Sequence[str], known: StatisticsMatrix, seed: int
+        self, silos: Silos, clients: Sequence[str], stored: StatisticsMatrix, seed: int
     ) -> Weights | ClientStateRefs:
-        """What these clients' model has for context: references, or tensors (clients, count) where nothing is private.
+        """Return the context of these clients' model.
 
-        None for zeros: they stand in where there is no context.
+        It consists of references to stored statistics, or of a tensor (clients, count). It is empty for `zeros`, which
+        networks read by default. The seed is used by `random` and `permuted`.
         """
         count = self.count(silos)
         if self.source == "zeros":
             return {}
         if self.source in ("local", "pooled"):
-            return ClientStateRefs(STATISTICS, {client: known.refs[client] for client in clients})
+            return ClientStateRefs(STATISTICS, {client: stored.refs[client] for client in clients})
         if self.source == "permuted":
-            other = _others(silos, clients, seed)
-            return ClientStateRefs(STATISTICS, {client: known.refs[other[client]] for client in clients})
+            other = _permuted_clients(silos, clients, seed)
+            return ClientStateRefs(STATISTICS, {client: stored.refs[other[client]] for client in clients})
         if self.source == "random":
-            drawn = [normal(stream, (count,)) for stream in client_streams(seed, clients, 0, "statistics")]
-            norms = [known.norms.get(client, 1.0) for client in clients]
-            return {STATISTICS: torch.stack([d / d.norm() * norm for d, norm in zip(drawn, norms, strict=True)])}
-        place: dict[str, int] = {}
+            vectors = [normal(stream, (count,)) for stream in client_streams(seed, clients, 0, "statistics")]
+            norms = [stored.norms.get(client, 1.0) for client in clients]
+            return {STATISTICS: torch.stack([v / v.norm() * norm for v, norm in zip(vectors, norms, strict=True)])}
+        index: dict[str, int] = {}
         if self.source == "client_id":
-            place = {client: at for at, client in enumerate(sorted(silos.federated().clients))}
+            index = {client: i for i, client in enumerate(sorted(silos.federated().clients))}
         elif self.source == "cluster_id":
-            law = {name: at for at, name in enumerate(silos.training_domains())}
-            place = {c: law[silos.domain(c)] for c in clients if silos.domain(c) in law}
-        return {STATISTICS: _one_hot([place.get(client) for client in clients], count)}
+            domains = {name: i for i, name in enumerate(silos.training_domains())}
+            index = {c: domains[silos.domain(c)] for c in clients if silos.domain(c) in domains}
+        codes = torch.zeros(len(clients), count)
+        for row, client in enumerate(clients):
+            if client in index:
+                codes[row, index[client]] = 1
+        return {STATISTICS: codes}
 
-    def _ask(self, round: RoundContext, model: Model, silos: Silos) -> list[StatsKept]:
+    def _compute(self, round: RoundContext, model: Model, silos: Silos) -> list[StatsKept]:
         return round.map_clients(client_stats, model, silos, statistics=self.statistics, few_rows=self.few_rows)
 
 
-def _others(silos: Silos, clients: Sequence[str], seed: int) -> dict[str, str]:
-    """Whose statistics each client reads: those of the next in a random order of the clients that train.
+def _permuted_clients(silos: Silos, clients: Sequence[str], seed: int) -> dict[str, str]:
+    """Map each client to another one, whose statistics it reads: the next in a random order of the training clients.
 
-    Others than those read the statistics of any of them. UserError if there is nobody else.
+    Other clients read the statistics of a random training client. UserError if fewer than two clients train.
     """
     order = silos.federated().clients
     if len(order) < 2:
         raise UserError(
             "params.yaml: method.conditional.source is permuted, which needs two clients that train, or more."
         )
-    tickets = dict(zip(order, client_streams(seed, order, 0, "permuted statistics").tolist(), strict=True))
-    order = tuple(sorted(order, key=lambda client: (tickets[client], client)))
-    following = dict(zip(order, [*order[1:], order[0]], strict=True))
-    drawn = client_streams(seed, clients, 0, "permuted statistics").tolist()
-    return {c: following.get(c, order[ticket % len(order)]) for c, ticket in zip(clients, drawn, strict=True)}
+    keys = dict(zip(order, client_streams(seed, order, 0, "permuted statistics").tolist(), strict=True))
+    order = tuple(sorted(order, key=lambda client: (keys[client], client)))
+    next_client = dict(zip(order, [*order[1:], order[0]], strict=True))
+    streams = client_streams(seed, clients, 0, "permuted statistics").tolist()
+    return {c: next_client.get(c, order[stream % len(order)]) for c, stream in zip(clients, streams, strict=True)}
 
 
-def _those(clients: Sequence[str], which: Tensor) -> set[str]:
-    """The clients of which some statistic is so; which: (clients, statistics) bool."""
-    return {client for client, is_so in zip(clients, which.any(1).tolist(), strict=True) if is_so}
-
-
-def _one_hot(places: Sequence[int | None], count: int) -> Tensor:
-    codes = torch.zeros(len(places), count)
-    for row, place in enumerate(places):
-        if place is not None:
-            codes[row, place] = 1
-    return codes
+def _clients_with_any(clients: Sequence[str], mask: Tensor) -> set[str]:
+    """Return the clients with a true entry in their row of the mask, (clients, statistics) bool."""
+    return {client for client, selected in zip(clients, mask.any(1).tolist(), strict=True) if selected}

@@ -1,6 +1,6 @@
-"""What the server keeps of the rows that clients are right on, and the groups that it made by them.
+"""Groups clients by the common rows that they classify correctly, and chooses the threshold of overlap.
 
-A threshold of overlap by what it is worth: groups that it would make train for a while, and are tried.
+A threshold can be chosen by accuracy: the groups of each threshold are trained for some rounds and evaluated.
 """
 
 import math
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from flows.experiment.client_optimizer_state import ClientOptimizerStates
-from flows.methods.common.clusters import members, of_group, train_groups, train_together
+from flows.methods.common.clusters import group_members, select_group, stack_groups, train_groups
 from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.clustering import Assign, Overlap
@@ -26,15 +26,16 @@ from tasks.messages.clustering_messages import CorrectnessBits, PriorShiftAccura
 from tasks.regroup import prior_shift_fit, regroup, report_correctness
 
 BITS = "bits"
+"""Section of the state with the correctness bits of clients."""
 
 
-def nobody_yet() -> dict[str, object]:
-    """The numbers of a state before there are groups."""
+def initial_numbers() -> dict[str, object]:
+    """Return the numbers of a state without groups."""
     return {"group": {}, "names": [], "threshold": None}
 
 
 def check_common_rows(method: str, setup: TrainingSetup) -> None:
-    """UserError where there are no rows on which every client can be right or wrong."""
+    """Raise a UserError for a regression, or if there are no common validation rows."""
     if setup.training.objective.task == "regression":
         raise UserError(
             f"params.yaml: the method {method} asks on which rows a client is right, and predicted numbers never are; "
@@ -47,79 +48,79 @@ def check_common_rows(method: str, setup: TrainingSetup) -> None:
         )
 
 
-def rows_of(round: RoundContext) -> int:
-    """How many common validation rows there are."""
+def num_common_rows(round: RoundContext) -> int:
+    """Return the number of common validation rows."""
     return round.setup.silos.common("validation")
 
 
-def unasked(setup: TrainingSetup) -> tuple[str, ...]:
-    """For a person: the classes of the data that no common row has, if there are such; these rows are nobody's."""
+def missing_classes_message(setup: TrainingSetup) -> tuple[str, ...]:
+    """Return a message that names the classes of the data without common rows, if any; no client owns common rows."""
     _, labels = open_common(setup.silos, "validation")
-    there = set(np.unique(labels).tolist())
-    lacking = [name for code, name in enumerate(setup.silos.manifest.classes) if code not in there]
-    if not lacking:
+    present = set(np.unique(labels).tolist())
+    missing = [name for code, name in enumerate(setup.silos.manifest.classes) if code not in present]
+    if not missing:
         return ()
-    which, it = (f"class {lacking[0]}", "it") if len(lacking) == 1 else (f"the classes {some(lacking)}", "them")
-    return (f"none of the {len(labels)} common rows is of {which}, so clients are not compared on {it}",)
+    classes, pronoun = (f"class {missing[0]}", "it") if len(missing) == 1 else (f"the classes {some(missing)}", "them")
+    return (f"none of the {len(labels)} common rows is of {classes}, so clients are not compared on {pronoun}",)
 
 
-def halving(round: RoundContext, anew: bool) -> int:
-    """The seed by which these rows are halved: anew in every round, or once for all rounds."""
-    return int(server_stream(round.setup.seed, round.number if anew else 0, "halves")) & 0x7FFFFFFF
+def halving_seed(round: RoundContext, each_round: bool) -> int:
+    """Return the seed that halves the common rows: a new one in each round, or one for all rounds."""
+    return int(server_stream(round.setup.seed, round.number if each_round else 0, "halves")) & 0x7FFFFFFF
 
 
-def asked(model: Model, round: RoundContext) -> list[CorrectnessBits]:
-    """The bits of the model's clients."""
+def collect_correctness(model: Model, round: RoundContext) -> list[CorrectnessBits]:
+    """Collect the correctness bits of the model's clients on the common rows."""
     silos = round.setup.silos.select(model.clients)
     return round.map_clients(regroup, model, silos, training=round.setup.training, evidence=report_correctness)
 
 
-def kept(state: ServerState) -> list[CorrectnessBits]:
-    """What clients told when they were asked last."""
+def stored_correctness(state: ServerState) -> list[CorrectnessBits]:
+    """Return the bits that clients reported last, from the state."""
     if BITS not in state.tensors:
         return []
     return [CorrectnessBits(tuple(state.numbers["names"]), state.tensors[BITS]["right"])]
 
 
-def latest(state: ServerState, answers: Sequence[CorrectnessBits]) -> list[CorrectnessBits]:
-    """Of everybody who told once the last: these answers, and what is kept of the others."""
-    told = {client for answer in answers for client in answer.clients}
+def latest_correctness(state: ServerState, messages: Sequence[CorrectnessBits]) -> list[CorrectnessBits]:
+    """Return the messages, and the stored bits of all other clients that ever reported."""
+    reported = {client for message in messages for client in message.clients}
     others = []
-    for answer in kept(state):
-        places = [at for at, name in enumerate(answer.clients) if name not in told]
-        names = tuple(answer.clients[at] for at in places)
-        others.append(CorrectnessBits(names, answer.bits[places]))
-    return [*answers, *others]
+    for message in stored_correctness(state):
+        indices = [i for i, name in enumerate(message.clients) if name not in reported]
+        names = tuple(message.clients[i] for i in indices)
+        others.append(CorrectnessBits(names, message.bits[indices]))
+    return [*messages, *others]
 
 
-def grouped_as(
-    state: ServerState, answers: Sequence[CorrectnessBits], groups: Sequence[Sequence[str]], threshold: float
+def with_groups(
+    state: ServerState, messages: Sequence[CorrectnessBits], groups: Sequence[Sequence[str]], threshold: float
 ) -> ServerState:
-    """The state with these groups, and the bits of all who told them."""
-    names, bits = correctness_by_client(answers)
-    group = {client: number for number, clients in enumerate(groups) for client in clients}
+    """Return the state with these groups, their threshold and the reported bits."""
+    names, bits = correctness_by_client(messages)
+    group = {client: index for index, clients in enumerate(groups) for client in clients}
     return state.with_tensors(bits={"right": torch.from_numpy(bits)}).with_numbers(
         group=group, names=names, threshold=threshold
     )
 
 
 def groups_of(state: ServerState) -> list[list[str]]:
-    """The clients of each group, sorted."""
+    """List the clients of each group, sorted by name."""
     group = state.numbers["group"]
-    return members(sorted(group), group, max(group.values(), default=-1) + 1)
+    return group_members(sorted(group), group, max(group.values(), default=-1) + 1)
 
 
-def sentence(overlapping: OverlapClusters) -> str:
-    """For a person: who is with whom, from which overlap on, how far apart groups are, and who was kept alone."""
+def groups_message(overlapping: OverlapClusters) -> str:
+    """Describe the groups, the threshold, the separation of groups and the clients that are alone."""
     groups = "; ".join(" ".join(names) for names in overlapping.groups)
     flagged = ", ".join(overlapping.flagged)
     alone = f"; right on no common row, so alone: {flagged}" if flagged else ""
     count = "one group" if len(overlapping.groups) == 1 else f"{len(overlapping.groups)} groups"
-    return f"{count} at an overlap of {overlapping.threshold:.3f}: {groups}{_apart(overlapping)}{alone}"
+    return f"{count} at an overlap of {overlapping.threshold:.3f}: {groups}{_separation(overlapping)}{alone}"
 
 
-def _apart(overlapping: OverlapClusters) -> str:
-    """Whether a pair of two groups overlaps less than every pair of one; nothing where there is no such pair."""
+def _separation(overlapping: OverlapClusters) -> str:
+    """Describe whether pairs across groups overlap less than all pairs within a group; empty without such pairs."""
     within, across = overlapping.within, overlapping.across
     if within is None or across is None:
         return ""
@@ -132,7 +133,7 @@ Names = tuple[str, ...]
 
 
 def best_threshold(
-    answers: Sequence[CorrectnessBits],
+    messages: Sequence[CorrectnessBits],
     round: RoundContext,
     seed: int,
     kind: Overlap,
@@ -140,51 +141,61 @@ def best_threshold(
     rounds: int,
     start: Callable[[Sequence[str]], Weights],
 ) -> float:
-    """The threshold whose groups' models are right most often, over clients, on rows of each client's own law.
+    """Choose the threshold with the highest mean accuracy of the groups' models, over clients.
 
-    All groups that any threshold makes of clients that take part train for some rounds from `start` of these, each once;
-    they are tried on the half of the common rows that thresholds are chosen on, by `seed`. Of equals the least. Nothing is
-    tried where all thresholds make the same groups.
+    Each distinct group of any threshold is trained once. Accuracies are weighted by the class shares of each client, and
+    measured on the half of the common rows that chooses thresholds. The smallest threshold wins ties. Nothing is trained
+    if all thresholds make the same groups.
+
+    Args:
+        messages: The correctness bits of the clients that take part.
+        seed: The seed that halves the common rows.
+        kind: The measure of overlap.
+        assign: The rule that makes groups of overlaps.
+        rounds: The rounds of FedAvg for which each group is trained.
+        start: Clients of a group to its initial weights.
     """
-    rows = rows_of(round)
-    made: list[tuple[float, tuple[Names, ...]]] = round.run_on_server(candidates, answers, rows, kind, assign, seed)
-    if len(made) == 1:
-        return made[0][0]
-    there = list(dict.fromkeys(names for _, groups in made for names in groups))
-    fits = _fits(there, _trained(there, round, rounds, start), round, split_rows(rows, seed)[0].tolist())
+    rows = num_common_rows(round)
+    options: list[tuple[float, tuple[Names, ...]]] = round.run_on_server(candidates, messages, rows, kind, assign, seed)
+    if len(options) == 1:
+        return options[0][0]
+    distinct = list(dict.fromkeys(names for _, groups in options for names in groups))
+    accuracy = _accuracies(
+        distinct, _trained(distinct, round, rounds, start), round, split_rows(rows, seed)[0].tolist()
+    )
 
-    def worth(groups: Sequence[Names]) -> float:
-        last = {client: names for names in groups for client in names}
-        values = [fits[names][client] for client, names in last.items()]
-        known = [value for value in values if math.isfinite(value)]
-        return math.fsum(known) / max(len(known), 1)
+    def mean_accuracy(groups: Sequence[Names]) -> float:
+        last_group = {client: names for names in groups for client in names}
+        values = [accuracy[names][client] for client, names in last_group.items()]
+        finite = [value for value in values if math.isfinite(value)]
+        return math.fsum(finite) / max(len(finite), 1)
 
-    return max(made, key=lambda one: (worth(one[1]), -one[0]))[0]
+    return max(options, key=lambda option: (mean_accuracy(option[1]), -option[0]))[0]
 
 
 def _trained(
     groups: Sequence[Names], round: RoundContext, rounds: int, start: Callable[[Sequence[str]], Weights]
 ) -> list[Weights]:
-    """FedAvg in each of the groups, as the first rounds of phase 2 would be; with optimisers of its own."""
-    weights = train_together([start(names) for names in groups])
+    """Run FedAvg in each group, as in the first rounds of phase 2, with separate optimizer states."""
+    weights = stack_groups([start(names) for names in groups])
     trial = replace(round, optimisers=ClientOptimizerStates(), validation=None)
-    for number in range(1, rounds + 1):
-        weights, _ = train_groups(trial, weights, groups, since=round.number - number)
+    for trial_round in range(1, rounds + 1):
+        weights, _ = train_groups(trial, weights, groups, since=round.number - trial_round)
         trial.optimisers.next_round(round.clients)
-    return [of_group(weights, number) for number in range(len(groups))]
+    return [select_group(weights, group) for group in range(len(groups))]
 
 
-def _fits(
-    groups: Sequence[Names], weights: Sequence[Weights], round: RoundContext, places: Sequence[int]
+def _accuracies(
+    groups: Sequence[Names], weights: Sequence[Weights], round: RoundContext, rows: Sequence[int]
 ) -> dict[Names, dict[str, float]]:
-    """Group to how right its model is for each of its clients."""
-    evidence = partial(prior_shift_fit, places=places)
-    fits: dict[Names, dict[str, float]] = {}
+    """Return group to client to the accuracy of the group's model on these common rows, by the client's class shares."""
+    evidence = partial(prior_shift_fit, places=rows)
+    accuracies: dict[Names, dict[str, float]] = {}
     for names, of_names in zip(groups, weights, strict=True):
         model = Model(round.setup.network, of_names, clients=names)
         silos = round.setup.silos.select(names)
-        answers: list[PriorShiftAccuracy] = round.map_clients(
+        messages: list[PriorShiftAccuracy] = round.map_clients(
             regroup, model, silos, training=round.setup.training, evidence=evidence
         )
-        fits[names] = {c: v for a in answers for c, v in zip(a.clients, a.accuracy.tolist(), strict=True)}
-    return fits
+        accuracies[names] = {c: a for m in messages for c, a in zip(m.clients, m.accuracy.tolist(), strict=True)}
+    return accuracies

@@ -1,4 +1,4 @@
-"""The posterior of a federation as a prior times a factor of each client, its site: what pages share of it."""
+"""Represents the posterior as a prior times one Gaussian factor of each client, its site (expectation propagation)."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -12,169 +12,197 @@ from models.gaussians import DEVIATION, PRECISION, PULL, Natural, gaussian_names
 from models.networks.network_factory import Network, kind_of
 from models.networks.wrappers.tilted_posterior import RAW
 from models.networks.wrappers.variational import Bias, is_gaussian, without
-from models.prng import server_stream
 from models.server_state import ClientStateRefs, ServerState, Weights
 from silos.errors import UserError
 from tasks.expectation_propagation import POSTERIOR, absorb_apart, absorb_sites, divide_out, remove_sites
 from tasks.messages.update_messages import SiteUpdates
 
 KNOWN, SITES, COLUMNS = "known", "sites", "columns"
-"""What the server knows: natural parameters and plain weights. Sites are the clients', in their stores, unless the server
-holds them: then they are a section of its state, (clients, ...). Columns are layers of a client's own."""
+"""Sections: the natural parameters and point weights that the server knows, the sites, and layers of a client's own.
+
+Sites are in the clients' stores, or in the server's state, (clients, ...), if the server stores them."""
 
 Share = Literal["rows", "equal", "whole"]
-"""How a client's step counts: by its rows among all that are visited with it, by their number, or in full."""
+"""Weight of a client's step: its share of the rows of the clients visited together, an equal share, or 1."""
 
 
-def begin(setup: TrainingSetup, bias: Bias, prior_precision: float, held: bool, columns: bool) -> ServerState:
-    """The prior N(0, 1 / prior_precision), FedAvg's draw of what is not Gaussian, and sites that say nothing.
+def initial_state(
+    setup: TrainingSetup, bias: Bias, prior_precision: float, server_sites: bool, columns: bool
+) -> ServerState:
+    """Return the prior N(0, 1 / prior_precision), FedAvg's initial point weights, and sites of precision 0.
 
-    UserError for a network of which no weight is Gaussian.
+    Args:
+        bias: How biases are represented.
+        prior_precision: The precision of the prior of each Gaussian weight.
+        server_sites: Whether the server stores the sites, not the clients.
+        columns: Whether clients have layers of their own.
+
+    Raises:
+        UserError: If no weight of the network is Gaussian.
     """
-    known: dict[str, torch.Tensor] = {}
-    drawn = _drawn(setup, bias)
-    if not any(is_gaussian(name, bias) for name in drawn):
+    parameters: dict[str, torch.Tensor] = {}
+    weights = _initial_weights(setup, bias)
+    if not any(is_gaussian(name, bias) for name in weights):
         raise UserError(
             f"the network {kind_of(setup.network)} has no weight that could be Gaussian: these are those whose names end "
             "in .weight; name them so."
         )
-    for name, w in drawn.items():
+    for name, w in weights.items():
         if is_gaussian(name, bias):
             precision = torch.full_like(w, prior_precision, dtype=torch.float64)
-            known |= Natural(torch.zeros_like(precision), precision).named(name)
+            parameters |= Natural(torch.zeros_like(precision), precision).named(name)
         else:
-            known[name] = w
+            parameters[name] = w
     state = ServerState(
-        {KNOWN: known}, {"informed": False, "called": []}, {POSTERIOR: {}, **({COLUMNS: {}} if columns else {})}
+        {KNOWN: parameters}, {"informed": False, "called": []}, {POSTERIOR: {}, **({COLUMNS: {}} if columns else {})}
     )
-    if not held:
+    if not server_sites:
         return state.with_private(SITES, {})
     clients = len(setup.silos.federated().clients)
-    return state.with_tensors(**{SITES: {n: t.new_zeros(clients, *t.shape) for n, t in _nothing(known).items()}})
+    return state.with_tensors(
+        **{SITES: {n: t.new_zeros(clients, *t.shape) for n, t in _zero_sites(parameters).items()}}
+    )
 
 
-def known_to(
+def site_model(
     network: Network, state: ServerState, setup: TrainingSetup, clients: Sequence[str], column: Weights
 ) -> Model:
-    """What these clients get, or have: all that the server knows, their sites, and columns that begin like this one."""
-    known = state.tensors[KNOWN]
-    own: Weights | ClientStateRefs = ClientStateRefs(COLUMNS, state.private[COLUMNS], column) if column else {}
+    """Return the model that clients train.
+
+    Args:
+        network: The network, which reads natural parameters and a site.
+        state: The state of the server; its parameters are shared.
+        clients: The clients; their sites are the context.
+        column: The initial layers of a client's own, which are personal; empty without such layers.
+    """
+    parameters = state.tensors[KNOWN]
+    personal: Weights | ClientStateRefs = ClientStateRefs(COLUMNS, state.private[COLUMNS], column) if column else {}
     if SITES not in state.tensors:
-        site = ClientStateRefs(SITES, state.private[SITES], _nothing(known))
-        return Model(network, known, own, site, tuple(clients))
-    place, held = _places(setup), state.tensors[SITES]
-    at = [
-        place.get(client, len(place)) for client in clients
-    ]  # who never trains has no place, and a site that says nothing
-    padded = {name: torch.cat([t, torch.zeros_like(t[:1])]) for name, t in held.items()}
-    return Model(network, known, own, {name: t[at] for name, t in padded.items()}, tuple(clients))
+        site = ClientStateRefs(SITES, state.private[SITES], _zero_sites(parameters))
+        return Model(network, parameters, personal, site, tuple(clients))
+    index = _client_indices(setup)
+    rows = [
+        index.get(client, len(index)) for client in clients
+    ]  # the last row is the zero site of clients that never train
+    padded = {name: torch.cat([t, torch.zeros_like(t[:1])]) for name, t in state.tensors[SITES].items()}
+    return Model(network, parameters, personal, {name: t[rows] for name, t in padded.items()}, tuple(clients))
 
 
-def fresh(column: Weights, bias: Bias, deviation: float) -> dict[str, torch.Tensor]:
-    """Weights of a column as a Tilted network trains them: means, and "….raw" of which `deviation` comes."""
-    law = fresh_law(column, bias, deviation)
-    return {**column, **{name + RAW: raw_of(law[name + DEVIATION]) for name in gaussian_names(law)}}
+def trainable_column(column: Weights, bias: Bias, deviation: float) -> dict[str, torch.Tensor]:
+    """Return a column's weights as a Tilted network trains them: means, and "….raw", the unconstrained deviations."""
+    posterior = variational_column(column, bias, deviation)
+    return {**column, **{name + RAW: raw_of(posterior[name + DEVIATION]) for name in gaussian_names(posterior)}}
 
 
-def fresh_law(column: Weights, bias: Bias, deviation: float) -> dict[str, torch.Tensor]:
-    """Weights of a column as a Variational network has them: means, and "….deviation", all the same."""
+def variational_column(column: Weights, bias: Bias, deviation: float) -> dict[str, torch.Tensor]:
+    """Return a column's weights as a Variational network reads them: means, and "….deviation", all equal."""
     gaussian = {name: w for name, w in column.items() if is_gaussian(name, bias)}
     return {**column, **{name + DEVIATION: torch.full_like(w, deviation) for name, w in gaussian.items()}}
 
 
-def start(state: ServerState, setup: TrainingSetup, bias: Bias) -> Weights | None:
-    """The means to learn from while the server has only the prior: FedAvg's draw, which everybody makes alike."""
+def initial_means(state: ServerState, setup: TrainingSetup, bias: Bias) -> Weights | None:
+    """Return FedAvg's initial weights as the means to train from; None once the server knows more than the prior."""
     if state.numbers["informed"]:
         return None
-    return {name: w for name, w in _drawn(setup, bias).items() if is_gaussian(name, bias)}
+    return {name: w for name, w in _initial_weights(setup, bias).items() if is_gaussian(name, bias)}
 
 
-def shares(setup: TrainingSetup, clients: Sequence[str], by: Share, damping: float) -> dict[str, float]:
-    """Client to what of its step counts."""
+def step_weights(setup: TrainingSetup, clients: Sequence[str], by: Share, damping: float) -> dict[str, float]:
+    """Return the weight of each client's step, a_k: the damping times its share."""
     rows = setup.silos.select(clients).rows("train")
-    whole = {"rows": sum(rows.values()), "equal": len(clients), "whole": 1}[by]
-    return {client: damping * (rows[client] if by == "rows" else 1) / max(whole, 1) for client in clients}
+    total = {"rows": sum(rows.values()), "equal": len(clients), "whole": 1}[by]
+    return {client: damping * (rows[client] if by == "rows" else 1) / max(total, 1) for client in clients}
 
 
-def absorbed(
-    state: ServerState, round: RoundContext, messages: Sequence[SiteUpdates], least: float | None, kept: float
+def absorb_updates(
+    state: ServerState, round: RoundContext, messages: Sequence[SiteUpdates], min_precision: float | None, kept: float
 ) -> tuple[ServerState, float]:
-    """The state after what visited clients sent, and the share of it that the server could take.
+    """Apply the site updates of the visited clients.
 
-    `least` and `kept` as of `absorb_apart`: where clients keep their sites neither does anything, and the share is 1.
+    Args:
+        min_precision: As `least` of `absorb_apart`; unused if clients store their sites.
+        kept: As in `absorb_apart`; unused if clients store their sites.
+
+    Returns:
+        The new state, and the share of the updates that was applied, which is 1 if clients store their sites.
     """
-    taken, known = 1.0, state.tensors[KNOWN]
+    applied, parameters = 1.0, state.tensors[KNOWN]
     if SITES in state.tensors:
-        held = state.tensors[SITES]
-        after = round.run_on_server(absorb_apart, messages, known, held, _places(round.setup), least, kept)
-        state, taken = state.with_tensors(**{KNOWN: after.known, SITES: after.sites}), after.damping
+        sites, indices = state.tensors[SITES], _client_indices(round.setup)
+        after = round.run_on_server(absorb_apart, messages, parameters, sites, indices, min_precision, kept)
+        state, applied = state.with_tensors(**{KNOWN: after.known, SITES: after.sites}), after.damping
     else:
-        state = state.with_tensors(**{KNOWN: round.run_on_server(absorb_sites, messages, known)})
+        state = state.with_tensors(**{KNOWN: round.run_on_server(absorb_sites, messages, parameters)})
     for message in messages:
         for section, refs in message.private.items():
             state = state.with_private(section, refs)
-    informed = state.numbers["informed"] or any(not torch.equal(t, known[n]) for n, t in state.tensors[KNOWN].items())
-    return state.with_numbers(informed=informed), taken
+    informed = state.numbers["informed"] or any(
+        not torch.equal(t, parameters[n]) for n, t in state.tensors[KNOWN].items()
+    )
+    return state.with_numbers(informed=informed), applied
 
 
-def departed(state: ServerState, round: RoundContext, least: float | None) -> tuple[ServerState, float]:
-    """The state without the sites of the round's clients, who leave, and the share of them that could be divided out.
+def remove_clients(state: ServerState, round: RoundContext, min_precision: float | None) -> tuple[ServerState, float]:
+    """Divide out the sites of the round's clients, which leave; return the share of them that was divided out.
 
-    Clients that keep their sites send them; those that the server holds it takes out by itself, if guarded as in
-    `absorb_apart`. What clients did to plain weights, which have no sites, stays.
+    Clients that store their sites send them. If the server stores them, `min_precision` guards precisions as in
+    `absorb_apart`. Point weights have no sites, so changes to them stay.
     """
-    known = state.tensors[KNOWN]
+    parameters = state.tensors[KNOWN]
     if SITES in state.tensors:
-        after = round.run_on_server(divide_out, round.clients, known, state.tensors[SITES], _places(round.setup), least)
+        sites, indices = state.tensors[SITES], _client_indices(round.setup)
+        after = round.run_on_server(divide_out, round.clients, parameters, sites, indices, min_precision)
         informed = any(bool(site.any()) for site in after.sites.values())
-        state, taken = state.with_tensors(**{KNOWN: after.known, SITES: after.sites}), after.damping
+        state, applied = state.with_tensors(**{KNOWN: after.known, SITES: after.sites}), after.damping
     else:
-        gone = [client for client in round.clients if client in state.private[SITES]]
-        sites = ClientStateRefs(SITES, state.private[SITES], _nothing(known))
-        model = Model(round.setup.network, {}, {}, sites, tuple(gone))
-        messages = round.map_clients(remove_sites, model, round.setup.silos.select(gone))
-        state = state.with_tensors(**{KNOWN: round.run_on_server(absorb_sites, messages, known)}).without_private(
-            SITES, gone
-        )
-        informed, taken = bool(state.private[SITES]), 1.0
-    return state.with_numbers(informed=state.numbers["informed"] and informed), taken
+        leaving = [client for client in round.clients if client in state.private[SITES]]
+        refs = ClientStateRefs(SITES, state.private[SITES], _zero_sites(parameters))
+        model = Model(round.setup.network, {}, {}, refs, tuple(leaving))
+        messages = round.map_clients(remove_sites, model, round.setup.silos.select(leaving))
+        state = state.with_tensors(**{KNOWN: round.run_on_server(absorb_sites, messages, parameters)})
+        state = state.without_private(SITES, leaving)
+        informed, applied = bool(state.private[SITES]), 1.0
+    return state.with_numbers(informed=state.numbers["informed"] and informed), applied
 
 
-def law(known: Weights) -> dict[str, torch.Tensor]:
-    """Natural parameters as means and deviations in float32, plain weights as they are: a Variational network's weights."""
-    weights = {name: w for name, w in known.items() if not name.endswith((PULL, PRECISION))}
-    for name in gaussian_names(known, PULL):
-        natural = Natural.of(known, name)
+def variational_weights(parameters: Weights) -> dict[str, torch.Tensor]:
+    """Convert natural parameters to float32 means and deviations, a Variational network's weights; keep point weights."""
+    weights = {name: w for name, w in parameters.items() if not name.endswith((PULL, PRECISION))}
+    for name in gaussian_names(parameters, PULL):
+        natural = Natural.of(parameters, name)
         weights |= {name: natural.mean.float(), name + DEVIATION: natural.deviation.float()}
     return dict(sorted(weights.items()))
 
 
-def report(state: ServerState, told: Sequence[SiteUpdates], taken: Sequence[float]) -> RoundReport:
-    """Besides losses: how far posteriors are from their cavities, and how sure the server is of its weights."""
-    known, usual = state.tensors[KNOWN], RoundReport.of(told)
-    laws = [Natural.of(known, name) for name in gaussian_names(known, PULL)]
-    precision = torch.cat([one.precision.flatten() for one in laws])
-    signal = torch.cat([(one.mean.abs() > one.deviation).flatten() for one in laws])
-    nats = {client: n for message in told for client, n in zip(message.clients, message.nats.tolist(), strict=True)}
+def report_round(state: ServerState, messages: Sequence[SiteUpdates], applied: Sequence[float]) -> RoundReport:
+    """Report losses, divergences from cavities in nats, precisions, and the shares of updates that were applied."""
+    parameters = state.tensors[KNOWN]
+    gaussians = [Natural.of(parameters, name) for name in gaussian_names(parameters, PULL)]
+    precision = torch.cat([gaussian.precision.flatten() for gaussian in gaussians])
+    signal = torch.cat([(gaussian.mean.abs() > gaussian.deviation).flatten() for gaussian in gaussians])
+    nats = {client: n for message in messages for client, n in zip(message.clients, message.nats.tolist(), strict=True)}
     numbers = {
         "divergence/mean": sum(nats.values()) / max(len(nats), 1),
         "precision/mean": float(precision.mean()),
         "precision/least": float(precision.min()),
         "signal/share": float(signal.double().mean()),
     }
-    if min(taken, default=1.0) < 1:
-        numbers |= {"visits/taken": sum(taken) / len(taken), "visits/rejected": float(sum(t == 0 for t in taken))}
-    return RoundReport({**usual.metrics, **numbers}, {**usual.client_metrics, "divergence": nats})
+    if min(applied, default=1.0) < 1:
+        numbers |= {
+            "visits/taken": sum(applied) / len(applied),
+            "visits/rejected": float(sum(a == 0 for a in applied)),
+        }
+    return RoundReport.from_updates(messages).merge(RoundReport(numbers, {"divergence": nats}))
 
 
-def _nothing(known: Weights) -> dict[str, torch.Tensor]:
-    """A site that says nothing: zeros for natural parameters."""
-    return {name: torch.zeros_like(t) for name, t in known.items() if name.endswith((PULL, PRECISION))}
+def _zero_sites(parameters: Weights) -> dict[str, torch.Tensor]:
+    """Return the site of a client without updates: zero natural parameters."""
+    return {name: torch.zeros_like(t) for name, t in parameters.items() if name.endswith((PULL, PRECISION))}
 
 
-def _drawn(setup: TrainingSetup, bias: Bias) -> Weights:
-    return without(setup.network.init(server_stream(setup.seed, 0, "init")), bias)
+def _initial_weights(setup: TrainingSetup, bias: Bias) -> Weights:
+    return without(setup.initial_weights(), bias)
 
 
-def _places(setup: TrainingSetup) -> dict[str, int]:
-    return {client: number for number, client in enumerate(setup.silos.federated().clients)}
+def _client_indices(setup: TrainingSetup) -> dict[str, int]:
+    return {client: index for index, client in enumerate(setup.silos.federated().clients)}

@@ -1,4 +1,4 @@
-"""Pictures that several methods ask for at the end of their runs."""
+"""Draws figures that several methods request at the end of their runs."""
 
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,14 @@ from tasks.tracking.plots.run_figures import draw_codebook, draw_groups, draw_st
 
 
 def stages(scene: FigureContext) -> Path:
-    """The quantity and the clients' doubts over rounds, with the end of each stage."""
+    """Draw the metric and the clients' uncertainty over rounds, with the end of each stage."""
     path = scene.folder / "stages.png"
     draw_stages(path, scene.records, scene.quantity)
     return path
 
 
 def group_history(scene: FigureContext) -> Path | None:
-    """Which group each client was in after every round; None where there were no groups yet."""
+    """Draw the group of each client after each round; return None if there were no groups."""
     history = {
         record["round"]: {client: int(row["group"]) for client, row in record["clients"].items() if "group" in row}
         for record in scene.journal()
@@ -30,17 +30,20 @@ def group_history(scene: FigureContext) -> Path | None:
 
 
 def codewords(scene: FigureContext) -> Path | None:
-    """Features of each client and its own words in the plane of the shared words; only where params let them be seen."""
-    one = scene.model.network.single_networks[0]
-    shared = scene.model.shared.get(one.prefix + SHARED)
+    """Draw each client's features and own codewords in the plane of the shared codewords.
+
+    Return None without two shared codewords, or if params.yaml hides personal state (`tracking.personal_models`).
+    """
+    member = scene.model.network.single_networks[0]
+    shared = scene.model.shared.get(member.prefix + SHARED)
     if shared is None or len(shared) < 2 or not scene.personal:
         return None
     silos, axes, setup = scene.silos.select(scene.model.clients), principal_plane(shared), scene.round.setup
     options: dict[str, Any] = {"training": setup.training, "axes": axes, "seed": setup.seed}
     points = {
-        client: (tokens.tolist(), words.tolist())
+        client: (tokens.tolist(), codewords.tolist())
         for message in scene.round.map_clients(projection, scene.model, silos=silos, **options)
-        for client, tokens, words in zip(message.clients, message.tokens, message.words, strict=True)
+        for client, tokens, codewords in zip(message.clients, message.tokens, message.words, strict=True)
     }
     path = scene.folder / "codebook.png"
     draw_codebook(path, (shared @ axes).tolist(), points, {c: silos.domain(c) or "" for c in points})

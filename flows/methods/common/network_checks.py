@@ -1,4 +1,4 @@
-"""What pages share that make a network around that of params.yaml."""
+"""Checks that a network offers what a method needs, and splits its weights into shared and personal ones."""
 
 from collections.abc import Collection
 from typing import Any
@@ -13,13 +13,13 @@ from silos.errors import UserError
 from silos.io.free_memory import must_fit
 
 
-def ending_in_a_layer(setup: TrainingSetup) -> Any:
-    """The problem's network; UserError if it has no last dense layer that a method could read or replace."""
-    return offering(setup.network, setup.network.linear_head, "last dense layer to build on")
+def require_linear_head(setup: TrainingSetup) -> Any:
+    """Return the run's network; UserError if it has no last dense layer that a method could read or replace."""
+    return require_part(setup.network, setup.network.linear_head, "last dense layer to build on")
 
 
-def not_normalising(setup: TrainingSetup) -> None:
-    """UserError for a network whose weights cannot all be Gaussian: batch normalisation has statistics among them."""
+def reject_batchnorm(setup: TrainingSetup) -> None:
+    """Raise a UserError if the network has batch normalization, whose running statistics cannot be Gaussian weights."""
     if setup.network.normalising or setup.network.buffers:
         raise UserError(
             f"params.yaml: model.kind {kind_of(setup.network)} normalises by batches, whose running statistics are no "
@@ -27,22 +27,22 @@ def not_normalising(setup: TrainingSetup) -> None:
         )
 
 
-def dense_only(setup: TrainingSetup, key: str) -> None:
-    """UserError where an option asks for a network of dense layers and there is another."""
+def require_mlp(setup: TrainingSetup, key: str) -> None:
+    """Raise a UserError if an option needs an MLP and the network is another one."""
     if not isinstance(setup.network, MLP):
         raise UserError(f"params.yaml: {key} needs model.kind mlp, and it is {kind_of(setup.network)}.")
 
 
-def fitting(network: Network, key: str, copies: int = 1) -> Network:
-    """The network that a method made; UserError if so many copies of it are more than the memory that there is."""
+def require_memory(network: Network, key: str, copies: int = 1) -> Network:
+    """Return the network; UserError if this many copies of its parameters do not fit into the memory."""
     count = size(network)
     what = f"params.yaml: {key}: {f'{copies:,} networks' if copies > 1 else 'a network'} of {count:,} parameters"
     must_fit(count * copies * PARAMETER_BYTES, what, "lower what makes it that large")
     return network
 
 
-def offering(network: Network, part: object | None, what: str) -> Any:
-    """The network; UserError if it does not offer this part, which is None then, as a deep ensemble offers none."""
+def require_part(network: Network, part: object | None, what: str) -> Any:
+    """Return the network; UserError if `part`, which a method needs of it, is None (also in a deep ensemble)."""
     if part is None and len(network.single_networks) > 1:
         raise UserError(
             f"params.yaml: model.members is {len(network.single_networks)}, and this method builds on a single network; set "
@@ -60,7 +60,7 @@ def offering(network: Network, part: object | None, what: str) -> Any:
     return network
 
 
-def apart(weights: Weights, personal: Collection[str]) -> tuple[dict[str, Weights], Weights]:
-    """Those that the server knows, as a section of the state, and those that stay with clients."""
+def split_personal(weights: Weights, personal: Collection[str]) -> tuple[dict[str, Weights], Weights]:
+    """Split weights into the shared ones, as the section `weights` of a state, and the personal ones by these names."""
     shared = {name: w for name, w in weights.items() if name not in personal}
     return {"weights": shared}, {name: weights[name] for name in personal}

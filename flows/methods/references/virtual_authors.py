@@ -1,8 +1,8 @@
-"""Authors' VIRTUAL: what the two generations of their code do, each deviation from VIRTUAL an option of its own.
+"""Authors' VIRTUAL: the two generations of the authors' code, with an option for each deviation from VIRTUAL.
 
-2020:  every site starts as a random guess that counts as evidence;  a_k = 0.24 for everybody;  a client keeps 1 / 0.6 of
-       what the server takes;  nothing keeps cavities proper;  the server is scored with its precision doubled, by one draw
-2019:  clients are visited one after another, with columns of their own;  nothing keeps cavities proper
+2020:  t_k <- a random guess that counts as evidence;  a_k = 0.24 for all k;  t_k <- t_k r_k^(1 / 0.6),  s <- s prod_k r_k;
+       cavities may be improper;  the server is scored with doubled precision, by one draw
+2019:  clients are visited one after another, with columns of their own;  cavities may be improper
 
 (Corinzia et al. 2019, versions 1 and 2; docs/methods/virtual.md lists the defects.)
 """
@@ -27,9 +27,9 @@ _GENERATIONS: Mapping[int, Mapping[str, Any]] = {
     2020: {
         "site": "free",
         "bias": "none",
-        "kl_weight": 2e-5,  # theirs is 1e-5, and is counted twice
+        "kl_weight": 2e-5,  # 1e-5 in their code, which adds it twice
         "share": "whole",
-        "damping": 0.24,  # their damping of 0.4 and server rate of 0.6
+        "damping": 0.24,  # damping 0.4 times server rate 0.6
         "draws": 1,
     },
     2019: {
@@ -47,9 +47,9 @@ _GENERATIONS: Mapping[int, Mapping[str, Any]] = {
 
 
 class VirtualAuthors(virtual.Virtual):
-    """`evidence`: sites start as a draw of each client's own. `kept`: what a site takes of a step; the server takes 1.
+    """`evidence`: sites start as a random draw of each client. `kept`: the factor of a site's step; the server's is 1.
 
-    `guarded` false takes steps that leave negative precisions; `generation` sets what is not set beside it.
+    `guarded` false applies steps that leave negative precisions. `generation` sets the options that are not set.
     """
 
     generation: Literal[2019, 2020] = Field(2020, description="which of their codes; sets what is not set beside it")
@@ -62,13 +62,13 @@ class VirtualAuthors(virtual.Virtual):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_generation(cls, given: dict[str, Any]) -> dict[str, Any]:
-        asked = given.get("generation", 2020)
-        of_generation = {} if isinstance(asked, list | dict) else _GENERATIONS.get(asked, {})  # these have no hash
-        return {**of_generation, **given}
+    def _generation_defaults(cls, options: dict[str, Any]) -> dict[str, Any]:
+        generation = options.get("generation", 2020)
+        defaults = {} if isinstance(generation, list | dict) else _GENERATIONS.get(generation, {})  # unhashable
+        return {**defaults, **options}
 
     @model_validator(mode="after")
-    def _held(self) -> "VirtualAuthors":
+    def _check_site(self) -> "VirtualAuthors":
         if self.site != "free" and (self.evidence or self.kept != 1):
             raise ValueError(
                 "with a site other than free set evidence to false and kept to 1: clients hold their sites"
@@ -76,33 +76,33 @@ class VirtualAuthors(virtual.Virtual):
         return self
 
     def init(self, setup: TrainingSetup) -> ServerState:
-        """The prior, and what the clients' random guesses add to it."""
+        """Return the prior, and the sites of the clients' random guesses multiplied into it."""
         state = super().init(setup)
         if not self.evidence:
             return state
-        held = {**state.tensors[SITES]}
+        sites = {**state.tensors[SITES]}
         clients = setup.silos.federated().clients
-        share = ep_sites.shares(setup, clients, "rows", 1.0)
-        for at, stream in enumerate(client_streams(setup.seed, clients, 0, "init")):
-            drawn = setup.network.init(stream)
-            for name in gaussian_names(held, ".pull"):
-                guess = natural(drawn[name], torch.full_like(drawn[name], self.deviation)).named(name)
+        weight = ep_sites.step_weights(setup, clients, "rows", 1.0)
+        for i, stream in enumerate(client_streams(setup.seed, clients, 0, "init")):
+            means = setup.network.init(stream)
+            for name in gaussian_names(sites, ".pull"):
+                guess = natural(means[name], torch.full_like(means[name], self.deviation)).named(name)
                 for part, value in guess.items():
-                    held[part][at] = share[clients[at]] * value
-        known = {name: w + held[name].sum(0) if name in held else w for name, w in state.tensors[KNOWN].items()}
-        return state.with_tensors(**{KNOWN: known, SITES: held}).with_numbers(informed=True)
+                    sites[part][i] = weight[clients[i]] * value
+        parameters = {name: w + sites[name].sum(0) if name in sites else w for name, w in state.tensors[KNOWN].items()}
+        return state.with_tensors(**{KNOWN: parameters, SITES: sites}).with_numbers(informed=True)
 
     def model(self, state: ServerState, setup: TrainingSetup) -> Model:
-        """The server's posterior, as it is or with its precision doubled."""
+        """Return the server's posterior, with its precision doubled if `doubled_precision`."""
         model = super().model(state, setup)
         if not self.doubled_precision:
             return model
-        narrower = {name: w * 0.5**0.5 if name.endswith(DEVIATION) else w for name, w in model.shared.items()}
-        return Model(model.network, narrower, clients=model.clients)
+        weights = {name: w * 0.5**0.5 if name.endswith(DEVIATION) else w for name, w in model.shared.items()}
+        return Model(model.network, weights, clients=model.clients)
 
     @property
-    def _least(self) -> float | None:
-        return super()._least if self.guarded else None
+    def _min_precision(self) -> float | None:
+        return super()._min_precision if self.guarded else None
 
     @property
     def _kept(self) -> float:

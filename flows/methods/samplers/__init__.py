@@ -1,1 +1,1 @@
-"""Whom a round calls on, and what the loop remembers for it."""
+"""Samplers of clients and the state that they keep from round to round."""

@@ -1,8 +1,6 @@
-"""Who is called in a round.
+"""Samples the clients of a round, and the clients on which models are evaluated.
 
-A number in [0, 1) for each client of a round, by which some are drawn; of a million clients in hundredths of a second.
-
-On whose rows models are scored where not everybody's are, and on how many of each client.
+Clients are selected by random keys in [0, 1); for a million clients the keys take hundredths of a second.
 """
 
 from abc import ABC, abstractmethod
@@ -21,70 +19,70 @@ from silos.cohort import Silos
 from silos.plugin_registry import run_entry
 from silos.storage.client_table import ROLES
 
-NAMED = 2_000
-"""Clients of the data up to which a number follows from a hash of seed, round, purpose and name, at 1 µs each.
+MAX_HASHED_CLIENTS = 2_000
+"""Maximum number of clients in the data for which each key is a hash of seed, round, purpose and name, at 1 µs a key.
 
-Of more clients each has a stream of its own, hashed once a run from seed and name, and a round's number is the next mix of
-that: other numbers, and as random.
+With more clients, each client's stream is hashed once a run from seed and name, and a round's key is a mix of the stream and
+the round. These keys differ from the hashed ones and are as random.
 """
 
-_BLOCK = 1 << 15  # streams whose numbers stay in a core's cache
+_BLOCK = 1 << 15  # streams that fit into a core's cache
 
 
-def sampling_keys(setup: TrainingSetup, clients: Sequence[str], number: int, purpose: str) -> np.ndarray:
-    """(clients,) float64: it follows from the seed, the round, the purpose, the client's name and whether all are many."""
-    if len(setup.silos.clients) <= NAMED:  # and not those that are there: who comes or leaves changes nobody's luck
-        return np.array(list(uniform_by_client(setup, clients, number, purpose).values()))
-    streams = setup.own_streams
+def sampling_keys(setup: TrainingSetup, clients: Sequence[str], round_number: int, purpose: str) -> np.ndarray:
+    """Return a random key in [0, 1) for each client, (clients,) float64.
+
+    It depends on the seed, the round, the purpose, the client's name, and whether the data have more than
+    `MAX_HASHED_CLIENTS` clients.
+    """
+    # setup.silos.clients, not clients: a client that joins or leaves must not change other clients' keys
+    if len(setup.silos.clients) <= MAX_HASHED_CLIENTS:
+        return np.array(list(uniform_by_client(setup, clients, round_number, purpose).values()))
+    streams = setup.sampling_streams
     if clients is not setup.silos.clients:
         streams = streams[[setup.silos.index(client) for client in clients]]
-    key = server_stream(setup.seed, number, purpose)
+    key = server_stream(setup.seed, round_number, purpose)
     blocks = [uniform(block ^ key, (1,))[:, 0] for block in streams.split(_BLOCK)]
     return torch.cat(blocks).numpy().astype(np.float64)
 
 
-def min_rows(numbers: np.ndarray, clients: Sequence[str], count: int) -> list[str]:
-    """So many clients with the least numbers, of equals the first by name."""
+def select_smallest(keys: np.ndarray, clients: Sequence[str], count: int) -> list[str]:
+    """Select the `count` clients with the smallest keys; on ties the first by name."""
     if count <= 0:
         return []
-    if count >= len(numbers):
+    if count >= len(keys):
         return list(clients)
-    limit = np.partition(numbers, count - 1)[count - 1]
-    sure = [clients[at] for at in np.flatnonzero(numbers < limit).tolist()]
-    equal = sorted(clients[at] for at in np.flatnonzero(numbers == limit).tolist())
-    return [*sure, *equal[: count - len(sure)]]
+    limit = np.partition(keys, count - 1)[count - 1]
+    below = [clients[i] for i in np.flatnonzero(keys < limit).tolist()]
+    equal = sorted(clients[i] for i in np.flatnonzero(keys == limit).tolist())
+    return [*below, *equal[: count - len(below)]]
 
 
-def min_rows_of(numbers: Mapping[str, float], count: int) -> list[str]:
-    """As `least`, of numbers by client."""
-    return min_rows(np.array([*numbers.values()]), [*numbers], count)
-
-
-def evaluation_clients(silos: Silos, wanted: int, seed: int) -> Silos:
-    """At most so many clients of each role, in listing order, which follow from the seed and their names."""
-    tickets = client_streams(seed, silos.clients, 0, "scored").numpy()
-    drawn: list[str] = []
+def evaluation_clients(silos: Silos, count: int, seed: int) -> Silos:
+    """Sample at most `count` clients of each role, in listing order; they depend on the seed and the clients' names."""
+    keys = client_streams(seed, silos.clients, 0, "scored").numpy()
+    sampled: list[str] = []
     for role in ROLES:
-        mine = np.flatnonzero(silos.of_role(role))
-        drawn += min_rows(tickets[mine], [silos.clients[at] for at in mine.tolist()], wanted)
-    return silos.select(sorted(drawn, key=silos.index))
+        indices = np.flatnonzero(silos.of_role(role))
+        sampled += select_smallest(keys[indices], [silos.clients[i] for i in indices.tolist()], count)
+    return silos.select(sorted(sampled, key=silos.index))
 
 
 def validation_rows(silos: Silos) -> Mapping[str, int]:
-    """How many each client is tried on, its own or common ones."""
+    """Return the number of validation rows of each client, its own or the common ones."""
     common = silos.common("validation")
     return dict.fromkeys(silos.clients, common) if common else silos.rows("validation")
 
 
 Memory = Mapping[str, Any]
-"""What a sampler keeps from one round to the next: plain JSON. It is in the checkpoint, so a resumed run calls the same."""
+"""A sampler's state between rounds, as plain JSON; checkpoints hold it, so that a resumed run samples the same clients."""
 
 
 @dataclass(frozen=True)
 class SampledClients:
-    """The clients of a round that answer, those that were called but dropped out, and those that leave for good before it.
+    """The clients that take part in a round, the sampled ones that dropped out, and those that leave for good before it.
 
-    All in listing order.
+    All are in listing order.
     """
 
     clients: tuple[str, ...]
@@ -93,36 +91,38 @@ class SampledClients:
 
 
 class Sampler(ABC):
-    """Who is called: by the seed, the round and what it keeps in memory, and by nothing else."""
+    """Base class of samplers; the sampled clients depend only on the seed, the round and the memory."""
 
     asks_validation: ClassVar[bool] = False
-    """Whether clients that train tell their losses on validation rows, which are then in `RoundContext.validation`."""
+    """Whether training clients report their validation losses, which are then in `RoundContext.validation`."""
 
     @abstractmethod
-    def sample(self, setup: TrainingSetup, number: int, memory: Memory) -> SampledClients:
-        """The clients of this round."""
+    def sample(self, setup: TrainingSetup, round_number: int, memory: Memory) -> SampledClients:
+        """Sample the clients of a round."""
 
     def update(self, memory: Memory, round: RoundContext, report: RoundReport) -> Memory:
-        """The memory after the round, which the method has reported on: as it was, unless a sampler says otherwise.
-
-        It is not asked after a round in which nobody answered.
-        """
+        """Return the memory after a round; unchanged by default. Not called after a round without clients."""
         return memory
 
     def warnings(self, setup: TrainingSetup) -> Sequence[str]:
-        """Sentences for a person, before the first round."""
+        """Return warnings for the user, before the first round."""
         return ()
 
 
-def sample_clients(sampler: Sampler, setup: TrainingSetup, number: int, memory: Memory) -> SampledClients:
-    """Whom the sampler calls; TypeError or ValueError where these are not clients, each once."""
-    answer = sampler.sample(setup, number, memory)
-    if not isinstance(answer, SampledClients):
+def sample_clients(sampler: Sampler, setup: TrainingSetup, round_number: int, memory: Memory) -> SampledClients:
+    """Sample the clients of a round and check them.
+
+    Raises:
+        TypeError: If the sampler does not return `SampledClients`.
+        ValueError: If a client does not exist or is sampled twice.
+    """
+    sampled = sampler.sample(setup, round_number, memory)
+    if not isinstance(sampled, SampledClients):
         raise TypeError(
-            f"a sampler calls with a {type(answer).__name__}; it is SampledClients(clients, dropped, leaving)"
+            f"a sampler calls with a {type(sampled).__name__}; it is SampledClients(clients, dropped, leaving)"
         )
-    given = (answer.clients, answer.dropped, answer.leaving)
-    clients, dropped, leaving = ((part,) if isinstance(part, str) else tuple(part) for part in given)
+    parts = (sampled.clients, sampled.dropped, sampled.leaving)
+    clients, dropped, leaving = ((part,) if isinstance(part, str) else tuple(part) for part in parts)
     seen = set()
     for client in (*clients, *dropped, *leaving):
         if client not in setup.silos:
@@ -135,11 +135,13 @@ def sample_clients(sampler: Sampler, setup: TrainingSetup, number: int, memory: 
 
 @dataclass(frozen=True)
 class FractionSampler(Sampler):
-    """K = max(1, fraction * clients) are drawn without replacement, of those that are there.
+    """Samples K = max(1, fraction * active clients) of the active clients without replacement.
 
-    Each drops out with chance `dropout`, from a stream of its own, so that the same seed loses the same clients in every
-    method. `join`: clients to the round before which they are not there to be drawn; `leave`: to the one from which they
-    are there no more.
+    Attributes:
+        fraction: The fraction of active clients that are sampled.
+        dropout: The probability that a sampled client drops out; with one seed it drops out in every method.
+        join: Client to the first round in which it is active.
+        leave: Client to the first round in which it is no longer active.
     """
 
     fraction: float = 1.0
@@ -149,69 +151,67 @@ class FractionSampler(Sampler):
 
     @abstractmethod
     def draw(
-        self, setup: TrainingSetup, clients: Sequence[str], wanted: int, number: int, memory: Memory
+        self, setup: TrainingSetup, clients: Sequence[str], count: int, round_number: int, memory: Memory
     ) -> Collection[str]:
-        """So many of these clients, which are more."""
+        """Sample `count` of the more than `count` clients."""
 
-    def sample(self, setup: TrainingSetup, number: int, memory: Memory) -> SampledClients:
-        """See Sampler."""
-        missing, there = self._missing(number), setup.silos.clients
+    def sample(self, setup: TrainingSetup, round_number: int, memory: Memory) -> SampledClients:
+        missing, active = self._missing(round_number), setup.silos.clients
         if missing:
-            there = tuple(c for c in there if c not in missing)
-        drawn: Sequence[str] = there
-        wanted = max(1, round(self.fraction * len(there)))
-        if wanted < len(there):
-            chosen = {*self.draw(setup, there, wanted, number, memory)} - missing
-            drawn = sorted((c for c in chosen if c in setup.silos), key=setup.silos.index)
-        ticket = uniform_by_client(setup, drawn, number, "dropout") if self.dropout else dict.fromkeys(drawn, 1.0)
-        stay, lost = ([c for c in drawn if (ticket[c] >= self.dropout) == kept] for kept in (True, False))
-        leaving = sorted((c for c, when in self.leave.items() if when == number), key=setup.silos.index)
-        return SampledClients(tuple(stay), tuple(lost), tuple(leaving))
+            active = tuple(c for c in active if c not in missing)
+        sampled: Sequence[str] = active
+        count = max(1, round(self.fraction * len(active)))
+        if count < len(active):
+            chosen = {*self.draw(setup, active, count, round_number, memory)} - missing
+            sampled = sorted((c for c in chosen if c in setup.silos), key=setup.silos.index)
+        keys = dict.fromkeys(sampled, 1.0)
+        if self.dropout:
+            keys = uniform_by_client(setup, sampled, round_number, "dropout")
+        clients, dropped = (tuple(c for c in sampled if (keys[c] >= self.dropout) == stays) for stays in (True, False))
+        leaving = sorted((c for c, last in self.leave.items() if last == round_number), key=setup.silos.index)
+        return SampledClients(clients, dropped, tuple(leaving))
 
-    def _missing(self, number: int) -> set[str]:
-        """Who has not come yet, or has left."""
-        late = {c for c, first in self.join.items() if number < first}
-        return late | {c for c, last in self.leave.items() if number >= last}
+    def _missing(self, round_number: int) -> set[str]:
+        """Return the clients that have not joined yet or have left."""
+        late = {c for c, first in self.join.items() if round_number < first}
+        return late | {c for c, last in self.leave.items() if round_number >= last}
 
 
 @dataclass(frozen=True)
-class OwnDrawing(FractionSampler):
-    """The clients that a plugin's function draws."""
+class PluginSampler(FractionSampler):
+    """Samples the clients that a plugin's function returns."""
 
-    own: OwnSampler | None = None
+    entry: OwnSampler | None = None
 
     def draw(
-        self, setup: TrainingSetup, clients: Sequence[str], wanted: int, number: int, memory: Memory
+        self, setup: TrainingSetup, clients: Sequence[str], count: int, round_number: int, memory: Memory
     ) -> Collection[str]:
-        """See Drawing."""
-        assert self.own is not None
-        given = {"setup": setup, "clients": clients, "wanted": wanted, "number": number, "memory": memory}
-        drawn: Collection[str] = run_entry(self.own, **given)
-        return drawn
+        assert self.entry is not None
+        arguments = {"setup": setup, "clients": clients, "wanted": count, "number": round_number, "memory": memory}
+        sampled: Collection[str] = run_entry(self.entry, **arguments)
+        return sampled
 
 
 class Uniform(FractionSampler):
-    """Every client is drawn with the same chance (McMahan et al. 2017); it remembers nothing."""
+    """Samples each client with the same probability (McMahan et al. 2017); it has no memory."""
 
     def draw(
-        self, setup: TrainingSetup, clients: Sequence[str], wanted: int, number: int, memory: Memory
+        self, setup: TrainingSetup, clients: Sequence[str], count: int, round_number: int, memory: Memory
     ) -> Collection[str]:
-        """See Drawing."""
-        return min_rows(sampling_keys(setup, clients, number, "draw"), clients, wanted)
+        return select_smallest(sampling_keys(setup, clients, round_number, "draw"), clients, count)
 
 
 class BySize(FractionSampler):
-    """One after another, each with chance in proportion to training rows among those not yet drawn.
+    """Samples one client after another, with probability proportional to training rows among the remaining clients.
 
-    A client of n rows and ticket u waits -log(1 - u) / n, and who waits least is drawn (Efraimidis and Spirakis 2006). So
-    only the first draw's chances are in proportion to rows; the more are drawn, the more alike are clients' chances. Of
-    clients of one size it draws those that `Uniform` draws.
+    A client with n rows and key u has the waiting time -log(1 - u) / n, and the shortest times are sampled (Efraimidis and
+    Spirakis 2006). Inclusion probabilities are thus proportional to rows for one client only, and more equal for more
+    clients. If all clients have equal sizes, it samples the same clients as `Uniform`.
     """
 
     def draw(
-        self, setup: TrainingSetup, clients: Sequence[str], wanted: int, number: int, memory: Memory
+        self, setup: TrainingSetup, clients: Sequence[str], count: int, round_number: int, memory: Memory
     ) -> Collection[str]:
-        """See Drawing."""
         rows = setup.silos.select(clients).rows_array("train")
-        waits = -np.log1p(-sampling_keys(setup, clients, number, "draw")) / rows
-        return min_rows(waits, clients, wanted)
+        waiting_times = -np.log1p(-sampling_keys(setup, clients, round_number, "draw")) / rows
+        return select_smallest(waiting_times, clients, count)

@@ -26,7 +26,7 @@ ALWAYS = {"mean_below": 1e9, "longest_above": 0.0}
 def clusters(played) -> list[set[str]]:
     held: dict[int, set[str]] = {}
     for client in played.setup.silos.clients:
-        held.setdefault(Tree.of(played.state).of_client(client), set()).add(client)
+        held.setdefault(Tree.from_state(played.state).node_of(client), set()).add(client)
     return sorted(held.values(), key=min)
 
 

@@ -9,7 +9,7 @@ import torch
 from flows.methods.fedavg import FedAvg
 from flows.methods.fedbn import SECTION, FedBN
 from flows.methods.local_only import LocalOnly
-from flows.methods.serverbn import ServerBN, measured_in_common
+from flows.methods.serverbn import ServerBN, with_common_statistics
 from models.networks.mlp import MLP
 from models.networks.vision.cnn import CNN
 from models.networks.vision.cnn_bn import BatchNormCNN
@@ -150,7 +150,7 @@ def test_the_server_measures_the_averaged_network_on_common_rows(make, play):
     seen = torch.nn.functional.conv2d(x[:, None], weights["conv0.weight"], weights["conv0.bias"], padding=1)
     torch.testing.assert_close(weights["norm0.mean"], seen.mean((0, 2, 3)), rtol=0, atol=1e-5)
     torch.testing.assert_close(weights["norm0.variance"], seen.transpose(0, 1).flatten(1).var(1), rtol=0, atol=1e-4)
-    first = measured_in_common(averaged, replace(found.rounds[0], clients=("rome",)))
+    first = with_common_statistics(averaged, replace(found.rounds[0], clients=("rome",)))
     assert all(torch.equal(first[name], weights[name]) for name in weights)
 
 

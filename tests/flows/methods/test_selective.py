@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flows.methods.common import correctness_overlap
-from flows.methods.common.clusters import of_group
+from flows.methods.common.clusters import select_group
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
 from flows.methods.selective import LOCAL, TRAINED, Selective
@@ -248,14 +248,14 @@ def test_of_several_groups_only_the_last_counts_in_their_means(setup, play, monk
     first = np.arange(rows) < rows // 2
     right = np.stack([first, ~first, np.ones(rows, bool), first, ~first])
     told = CorrectnessBits(tuple("abcde"), torch.from_numpy(np.packbits(right, axis=1)))
-    monkeypatch.setattr(correctness_overlap, "asked", lambda *_: [told])
+    monkeypatch.setattr(correctness_overlap, "collect_correctness", lambda *_: [told])
     page = Selective(local_rounds=1, start="mean", assign="first_member", threshold=0.4)
     played = play(page, setup, [1])
     assert groups(played.state) == [{"a", "d"}, {"b", "c", "e"}]
     refs = played.state.private[LOCAL]
     for number, names in enumerate(groups(played.state)):
         total = sum(SIZES[name] for name in names)
-        for tensor, w in of_group(played.state.tensors["weights"], number).items():
+        for tensor, w in select_group(played.state.tensors["weights"], number).items():
             mean = sum(played.private.load(LOCAL, refs, c)[tensor] * float(SIZES[c]) for c in names) / total
             np.testing.assert_allclose(w, mean, atol=1e-6)
 
@@ -296,7 +296,7 @@ def test_a_model_of_no_numbers_stands_alone_and_is_flagged(setup, play):
 def test_where_nobody_is_right_on_any_row_everybody_is_alone(train, threshold, make_problem, play, monkeypatch):
     setup = make_problem(train, silos=COMMON)
     nothing = torch.zeros(len(train), -(-setup.silos.common("validation") // 8), dtype=torch.uint8)
-    monkeypatch.setattr(correctness_overlap, "asked", lambda *_: [CorrectnessBits(tuple(train), nothing)])
+    monkeypatch.setattr(correctness_overlap, "collect_correctness", lambda *_: [CorrectnessBits(tuple(train), nothing)])
     played = play(Selective(local_rounds=1, threshold=threshold, regroup_every=1), setup, [1, 2, 3])
     assert played.state.numbers["group"] == {client: at for at, client in enumerate(train)}
     assert played.reports[0].messages[0].endswith(f"; right on no common row, so alone: {', '.join(train)}")
@@ -394,15 +394,15 @@ def test_groups_of_a_trial_have_the_weights_that_phase_2_gives_them(setup, play)
 def test_the_threshold_is_that_whose_groups_are_worth_most(alone, setup, play, monkeypatch):
     played = play(Selective(local_rounds=2), setup, [1, 2])
     answers, drawn = (
-        correctness_overlap.kept(played.state),
+        correctness_overlap.stored_correctness(played.state),
         setup.network.init(server_stream(setup.seed, 0, "init")),
     )
 
     def worth(groups, *_):
         return {names: dict.fromkeys(names, float((len(names) == 1) == alone)) for names in groups}
 
-    monkeypatch.setattr(correctness_overlap, "_fits", worth)
-    seed = correctness_overlap.halving(played.rounds[1], False)
+    monkeypatch.setattr(correctness_overlap, "_accuracies", worth)
+    seed = correctness_overlap.halving_seed(played.rounds[1], False)
     threshold = correctness_overlap.best_threshold(
         answers, played.rounds[1], seed, "jaccard", "complete", 1, lambda _: drawn
     )
@@ -422,6 +422,6 @@ def test_the_threshold_is_that_whose_groups_are_worth_most(alone, setup, play, m
 def test_it_says_how_far_groups_are_apart(within, across, said):
     made = OverlapClusters((("a", "b"), ("c",)), 0.5, ("c",), within, across)
     assert (
-        correctness_overlap.sentence(made)
+        correctness_overlap.groups_message(made)
         == f"2 groups at an overlap of 0.500: a b; c{said}; right on no common row, so alone: c"
     )

@@ -8,7 +8,7 @@ import torch
 
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
-from flows.methods.references.selective_authors import SelectiveAuthors, _drawn
+from flows.methods.references.selective_authors import SelectiveAuthors
 from models.training.optimizers import Adam
 from silos.cohort import Stack, open_stack
 from silos.errors import UserError
@@ -51,7 +51,7 @@ def modules(setup):
     """The start of each client, as torch has it."""
     made = {}
     for client in setup.silos.clients:
-        w = _drawn(setup, client)
+        w = setup.initial_weights(purpose=f"init {client}")
         layers = [torch.nn.Linear(*w[f"dense{at}.weight"].shape) for at in range(len(w) // 2)]
         for at, layer in enumerate(layers):
             layer.weight.data, layer.bias.data = w[f"dense{at}.weight"].T.clone(), w[f"dense{at}.bias"].clone()
@@ -115,7 +115,7 @@ def test_the_last_group_counts_and_a_client_of_two_is_in_both_means(averaging, s
 
 def test_starts_are_each_clients_own(setup, play):
     played = play(SelectiveAuthors(local_rounds=2), setup, [1])
-    drawn = {client: _drawn(setup, client)["dense0.weight"] for client in SIZES}
+    drawn = {client: setup.initial_weights(purpose=f"init {client}")["dense0.weight"] for client in SIZES}
     for client in SIZES:
         moved = (weights_of(played, client)["dense0.weight"] - drawn[client]).abs().max()
         assert moved < 0.011  # one step of Adam

@@ -172,8 +172,8 @@ def test_a_round_of_two_refinements_reports_its_last_visits(visits, setup, play,
     monkeypatch.setattr(Virtual, "_visit", recorded)
     played = play(Virtual(refinements=2, visits=visits), setup, [1])
     last = [message for messages in turns[len(turns) // 2 :] for message in messages]
-    expected = RoundReport.of(last)
+    expected = RoundReport.from_updates(last)
     assert played.reports[0].metrics["loss/train"] == expected.metrics["loss/train"]
     assert played.reports[0].client_metrics["train_loss"] == expected.client_metrics["train_loss"]
-    every = RoundReport.of([message for messages in turns for message in messages])
+    every = RoundReport.from_updates([message for messages in turns for message in messages])
     assert every.metrics["loss/train"] != expected.metrics["loss/train"]

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, softplus
 
 from flows.experiment.evaluation import scored_model
 from flows.methods.base import start_method
-from flows.methods.common.ep_sites import KNOWN, SITES, law
+from flows.methods.common.ep_sites import KNOWN, SITES, variational_weights
 from flows.methods.fedavg import FedAvg
 from flows.methods.virtual import Virtual
 from models.gaussians import DEVIATION, PRECISION, PULL, natural
@@ -152,7 +152,7 @@ def test_over_several_visits_one_clients_cavity_stays_the_prior_and_it_goes_on_a
         for name in GAUSSIAN:
             assert torch.equal((known[name + PRECISION] - site[name + PRECISION]).float(), torch.ones_like(raw[name]))
             assert (known[name + PULL] - site[name + PULL]).abs().max() < 1e-9
-            found = law(known)
+            found = variational_weights(known)
             torch.testing.assert_close(found[name], weights[name], rtol=0, atol=1e-5)
             spread = softplus(raw[name]) ** 2
             torch.testing.assert_close(found[name + DEVIATION], (spread / (1 + spread)).sqrt(), rtol=1e-4, atol=0)
@@ -169,7 +169,7 @@ def test_with_tiny_deviations_and_no_divergence_it_is_fedavg(site, noise, make_p
     page = Virtual(kl_weight=0, deviation=1e-6, site=site, noise=noise)
     for last in (1, 2, 3):
         ours, theirs = (play(p, setup, range(1, last + 1), absent=absent) for p in (page, FedAvg()))
-        found = law(ours.state.tensors[KNOWN])
+        found = variational_weights(ours.state.tensors[KNOWN])
         for name, w in theirs.state.tensors["weights"].items():
             torch.testing.assert_close(found[name], w, rtol=0, atol=1e-5)
 
@@ -224,7 +224,7 @@ def test_the_report_tells_divergence_precision_and_signal_of_what_is_known(make_
     assert numbers["divergence/mean"] == pytest.approx(nats, rel=1e-5)
     assert numbers["precision/least"] == float(precision.min())
     assert numbers["precision/mean"] == pytest.approx(float(precision.mean()))
-    found = law(known)
+    found = variational_weights(known)
     sure = torch.cat([(found[name].abs() > found[name + DEVIATION]).flatten() for name in GAUSSIAN])
     assert numbers["signal/share"] == pytest.approx(float(sure.double().mean()))
 
@@ -238,7 +238,7 @@ def test_the_clients_that_were_called_and_every_clients_own_posterior_are_answer
     assert list(answers) == ["own", "own_called", "own_refreshed"]
     assert answers["own"].clients == answers["own_refreshed"].clients == setup.silos.clients
     assert answers["own_called"].clients == ("a", "c", "d")
-    server = law(played.state.tensors[KNOWN])
+    server = variational_weights(played.state.tensors[KNOWN])
 
     def of(name, client):
         opened, _ = load_weights(answers[name].select([client]), Stack((client,), 1), played.private, "cpu")

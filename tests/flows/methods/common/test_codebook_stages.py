@@ -15,8 +15,8 @@ CALLED = {1: ("c1", "c4"), 2: ("c4", "c9"), 3: ("c7", "c1")}
 def test_a_stages_end_looks_at_those_that_ever_took_part_and_has_a_row_of_those_that_do(
     page, make_problem, play, monkeypatch
 ):
-    looked, count = [], codebook_stages.counted
-    monkeypatch.setattr(codebook_stages, "counted", lambda *args: looked.append({*args[1]}) or count(*args))
+    looked, count = [], codebook_stages.count_context
+    monkeypatch.setattr(codebook_stages, "count_context", lambda *args: looked.append({*args[1]}) or count(*args))
     setup = make_problem(dict.fromkeys(NAMES, 12), batch=100)
     absent = {number: [c for c in NAMES if c not in called] for number, called in CALLED.items()}
     played = play(page, setup, [*CALLED], absent=absent)

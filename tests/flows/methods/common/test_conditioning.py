@@ -39,7 +39,7 @@ def read(make_round):
         clients = setup.silos.clients if clients is None else clients
         page = FedAvg()
         model = page.model(page.init(setup), setup)
-        known = conditions.ask(round, model, clients, known or StatisticsMatrix())
+        known = conditions.collect(round, model, clients, known or StatisticsMatrix())
         context = conditions.context(setup.silos, clients, known, setup.seed)
         model = replace(model, context=context, clients=tuple(clients))
         _, opened = load_weights(model, Stack(tuple(clients), len(clients)), round.private, "cpu")
@@ -154,15 +154,15 @@ def test_what_a_client_reads_does_not_depend_on_who_is_there(source, everybody, 
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_client_is_asked_once(source, everybody, read, make_round, monkeypatch):
     _, known, _ = read(everybody, source)
-    monkeypatch.setattr(Conditioning, "_ask", lambda *_: pytest.fail("asked again"))
-    again = Conditioning(ASKED, source).ask(make_round(everybody), None, everybody.silos.clients, known)
+    monkeypatch.setattr(Conditioning, "_compute", lambda *_: pytest.fail("asked again"))
+    again = Conditioning(ASKED, source).collect(make_round(everybody), None, everybody.silos.clients, known)
     assert again == known
 
 
 def test_pooled_is_computed_once_for_those_who_come_later_too(everybody, read, make_round, monkeypatch):
     _, known, _ = read(everybody, "pooled", ["a"])
-    monkeypatch.setattr(Conditioning, "_ask", lambda *_: pytest.fail("asked again"))
-    later = Conditioning(ASKED, "pooled").ask(make_round(everybody), None, ["b", "c"], known)
+    monkeypatch.setattr(Conditioning, "_compute", lambda *_: pytest.fail("asked again"))
+    later = Conditioning(ASKED, "pooled").collect(make_round(everybody), None, ["b", "c"], known)
     assert set(later.refs) == {"a", "b", "c"}
 
 
@@ -176,7 +176,7 @@ def test_whose_rows_are_too_few_is_known_or_refused(make_problem, read, make_rou
     with pytest.raises(
         UserError, match=r"client one of .* has 1 training row, and the statistic covariance_xy needs 2"
     ):
-        strict.ask(make_round(setup), page.model(page.init(setup), setup), ["a", "one"], StatisticsMatrix())
+        strict.collect(make_round(setup), page.model(page.init(setup), setup), ["a", "one"], StatisticsMatrix())
 
 
 @pytest.mark.parametrize(("unsteady", "clients", "many"), [(0, 0, False), (0, 4, False), (1, 5, False), (1, 4, True)])

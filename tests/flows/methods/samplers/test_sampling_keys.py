@@ -13,7 +13,7 @@ from scipy import stats
 
 from flows.methods.context import uniform_by_client
 from flows.methods.samplers import client_sampler as module
-from flows.methods.samplers.client_sampler import BySize, Uniform, min_rows, sampling_keys
+from flows.methods.samplers.client_sampler import BySize, Uniform, sampling_keys, select_smallest
 from flows.methods.samplers.loss_based_sampler import LossBasedSampler
 
 KINDS = [Uniform, BySize, LossBasedSampler]
@@ -27,7 +27,7 @@ def setup(make_problem):
 @pytest.fixture
 def many(monkeypatch):
     """More than ten clients are very many."""
-    monkeypatch.setattr(module, "NAMED", 10)
+    monkeypatch.setattr(module, "MAX_HASHED_CLIENTS", 10)
 
 
 @given(st.data())
@@ -36,7 +36,7 @@ def test_the_least_are_the_first_of_a_sorted_list_where_equals_are_sorted_by_nam
     clients = data.draw(st.permutations([f"c{i:02d}" for i in range(len(numbers))]))
     count = data.draw(st.integers(-1, len(numbers) + 1))
     by_name = sorted(zip(numbers, clients, strict=True))
-    assert set(min_rows(np.array(numbers), clients, count)) == {client for _, client in by_name[: max(count, 0)]}
+    assert set(select_smallest(np.array(numbers), clients, count)) == {client for _, client in by_name[: max(count, 0)]}
 
 
 def test_up_to_two_thousand_clients_are_drawn_by_a_hash_of_their_names(setup):
@@ -81,7 +81,7 @@ def test_who_is_not_there_changes_nobody_elses_number(setup):
 
 
 def test_a_number_is_the_same_whether_those_that_are_there_are_very_many_or_not(setup, monkeypatch):
-    monkeypatch.setattr(module, "NAMED", 100)
+    monkeypatch.setattr(module, "MAX_HASHED_CLIENTS", 100)
     everybody = setup.silos.clients
     of_all = dict(zip(everybody, sampling_keys(setup, everybody, 3, "draw"), strict=True))
     assert sampling_keys(setup, everybody[:90], 3, "draw").tolist() == [of_all[client] for client in everybody[:90]]
