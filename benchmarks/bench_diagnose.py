@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from models.shift.client_summaries.client_summary import Layout, Summaries, joined, summary
+from models.shift.client_summaries.client_summary import Layout, Summaries, concatenate_summaries, summarize
 from models.shift.client_summaries.query import Query
-from models.shift.fomichev_distances import Readings, of_summaries
-from models.shift.fomichev_verdict import judged_all
+from models.shift.fomichev_distances import Readings, statistics_from_summaries
+from models.shift.fomichev_verdict import judge_all_pairs
 from models.shift.pairwise_tables import all_pairs
-from models.shift.wasserstein import Client, Server, one_point
+from models.shift.wasserstein import Client, Server, point_mass
 from tasks.diagnosis.compare_silos import compare_silos
 from tasks.messages.diagnosis_messages import ShiftNumbers
 
@@ -67,9 +67,9 @@ def _summaries(layout: Layout) -> tuple[Summaries, list[float]]:
     for client in range(CLIENTS):
         x, y = _rows(client, ROWS)
         start = time.perf_counter()
-        summaries.append(summary(x, y, np.arange(len(y)), layout))
+        summaries.append(summarize(x, y, np.arange(len(y)), layout))
         seconds.append(time.perf_counter() - start)
-    return joined(summaries), seconds
+    return concatenate_summaries(summaries), seconds
 
 
 def _rows(client: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -105,9 +105,9 @@ def _peak(message: ShiftNumbers, layout: Layout) -> int:
 def _printed(summaries: Summaries, layout: Layout, say: Callable[[str], None]) -> dict[str, Any]:
     """Time D_X, D_Y and D_{Y|X} of all pairs on 100 points, on some features."""
     say(f"the printed rule of all pairs, on {TIMED_FEATURES} features")
-    statistics = of_summaries(summaries, layout).of(slice(0, TIMED_FEATURES))
+    statistics = statistics_from_summaries(summaries, layout).select(slice(0, TIMED_FEATURES))
     start = time.perf_counter()
-    judged_all(statistics, Readings(grid="federation"))
+    judge_all_pairs(statistics, Readings(grid="federation"))
     seconds = time.perf_counter() - start
     return {"features": TIMED_FEATURES, "seconds": seconds, "all_extrapolated": seconds / TIMED_FEATURES * FEATURES}
 
@@ -134,7 +134,7 @@ def _fedwad(pairs: int, say: Callable[[str], None]) -> dict[str, Any] | None:
 
 def _distance(first: Client, second: Client) -> int:
     """Count the bytes that both clients send in ten rounds, four a number: points, weights and a distance an answer."""
-    server, sent = Server(one_point(np.zeros(first.rows.shape[1]))), 0
+    server, sent = Server(point_mass(np.zeros(first.rows.shape[1]))), 0
     while not server.finished:
         answers = [client.answer(server.current) for client in (first, second)]
         sent += sum(4 * (a.halfway.points.size + a.halfway.weights.size + 1) for a in answers)

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from models.metrics.paired_difference import difference_of_cells, over_draws
+from models.metrics.paired_difference import cell_difference_record, difference_over_draws
 from models.metrics.task_metrics import TaskMetrics
 from publications.curves import Curves, cell_at
 from publications.detection_rates import truth_table
@@ -114,7 +114,9 @@ def difference(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
     differences = [quantity.mean_of(a) - quantity.mean_of(b) for a, b in draws if not (a is None or b is None)]
     if not differences:
         return None
-    return difference_of_cells(pair.first, pair.second, over_draws(differences, bound=quantity.bound), quantity)
+    return cell_difference_record(
+        pair.first, pair.second, difference_over_draws(differences, bound=quantity.bound), quantity
+    )
 
 
 def _draw(sweep: Sweep) -> Iterator[str]:

@@ -19,7 +19,7 @@ from flows.experiment.comparison.trials import ensemble
 from flows.experiment.project import Project, scratch_dir
 from flows.experiment.run.run_folder import RunFolder
 from flows.run import probe, run
-from models.metrics.paired_difference import difference_of_cells
+from models.metrics.paired_difference import cell_difference_record
 from models.metrics.task_metrics import TASK_METRICS
 from publications.published_tables import Pair
 from publications.sweep import Sweep, runs
@@ -176,7 +176,7 @@ def _compare_rows(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
     with project.workers() as workers:
         runner = PrefectRunner(workers, f"{first} against {second}")
         difference = compare_pairs(runner, silos, _outcomes(sweep, first), _outcomes(sweep, second), quantity, classes)
-    return None if difference is None else difference_of_cells(first, second, difference, quantity, classes)
+    return None if difference is None else cell_difference_record(first, second, difference, quantity, classes)
 
 
 def _outcomes(sweep: Sweep, cell: str) -> list[Outcomes]:

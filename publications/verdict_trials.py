@@ -15,7 +15,7 @@ import numpy as np
 
 from flows.console import progress
 from flows.console.interruption import raise_if_interrupted
-from flows.diagnose import examined
+from flows.diagnose import run_diagnosis
 from flows.experiment.project import Project, scratch_dir
 from publications.sweep import Sweep
 from publications.synthetic_pairs.evaluate_verdicts import (
@@ -122,7 +122,7 @@ def _diagnosed(root: Path, settings: tuple[str, ...]) -> list[tuple[bool, dict[s
     """
     with scratch_dir(root / "cache" / "diagnosed") as scratch:
         project = replace(Project.open_shared(settings, root, derived=True), scratch=scratch)
-        _, answer = examined(project, PlainRunner())
+        _, answer = run_diagnosis(project, PlainRunner())
     if answer["pairs_of"] == "groups":
         raise UserError(f"{len(answer['clients'])} silos are compared as groups, and not in pairs; make fewer silos.")
     domains = {client.name: client.domain for client in project.manifest.clients}

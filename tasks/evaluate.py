@@ -9,7 +9,7 @@ from torch import Tensor
 
 from models.client_model import Model
 from models.metrics.task_metrics import TASK_METRICS, Task
-from models.metrics.uncertainty import Predictive, doubts, predictive
+from models.metrics.uncertainty import Predictive, predictive, uncertainty_metrics
 from models.networks.network_factory import Network
 from models.server_state import Weights
 from models.training.engine import Metric, Training, per_example_metrics
@@ -119,7 +119,7 @@ def ensemble_check(
             weights, context = load_weights(member, stack, store, device)
             predictions.append(predictive(member.network, weights, context, rows.x, None, 0, training.engine))
         mean = Predictive(*(torch.stack(parts).mean(0) for parts in zip(*predictions, strict=True)))
-        scores = doubts(mean, rows.y, rows.counts)
+        scores = uncertainty_metrics(mean, rows.y, rows.counts)
         clients = slice(len(stack.clients))
         messages.append(
             UncertaintyScores(

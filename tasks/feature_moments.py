@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from models.client_model import Model
-from models.shift.client_summaries.client_summary import Layout, too_few
+from models.shift.client_summaries.client_summary import Layout, withheld_columns
 from models.shift.client_summaries.query import Query
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
@@ -122,10 +122,12 @@ def _reportable_rows(summary: LocalSummary, query: Query, x: np.ndarray) -> np.n
     A class is included if it has LEAST_ROWS different rows there; the other classes, if they have as many together.
     """
     column = summary.columns(query)
-    reportable = column.kept[:, None] & ~np.isnan(x)
-    for feature, few in too_few(x[column.kept], column.of[column.kept], summary.same[column.kept], query.layout):
-        rest = reportable[:, feature] & few[column.of]
-        if len(np.unique(summary.same[rest])) < LEAST_ROWS:
+    reportable = column.reported[:, None] & ~np.isnan(x)
+    for feature, few in withheld_columns(
+        x[column.reported], column.index[column.reported], summary.row_ids[column.reported], query.layout
+    ):
+        rest = reportable[:, feature] & few[column.index]
+        if len(np.unique(summary.row_ids[rest])) < LEAST_ROWS:
             reportable[rest, feature] = False
     return reportable
 

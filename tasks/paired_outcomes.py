@@ -35,7 +35,7 @@ def pair_outcomes(
         for i, (client, rows) in enumerate(silos.select(stack.clients).rows("test").items()):
             included = np.ones(rows, bool) if rows_of_stack is None else np.isin(rows_of_stack.y[i, :rows], codes)
             if included.any():
-                strata[client] = Stratum.of(_difference(silos, first, second, client, rows)[:, included])
+                strata[client] = Stratum.from_differences(_difference(silos, first, second, client, rows)[:, included])
         messages.append(_message(strata, len(first)))
     return messages
 

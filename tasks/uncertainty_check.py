@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from models.client_model import Model
-from models.metrics.uncertainty import doubts, predictive
+from models.metrics.uncertainty import predictive, uncertainty_metrics
 from models.networks.wrappers.codebook_network import code_usage
 from models.training.engine import Rows, Training
 from silos.client_store import ClientStore
@@ -60,7 +60,7 @@ def _scores(
     training: Training,
 ) -> dict[str, Tensor]:
     prediction = predictive(model.network, weights, context, rows.x, streams, passes, training.engine)
-    scores = doubts(prediction, rows.y, rows.counts)
+    scores = uncertainty_metrics(prediction, rows.y, rows.counts)
     coded = [member for member in model.network.single_networks if member.network.coded]
     usage = [
         code_usage(member.network, member.of(weights), member.of(context), rows.x, rows.counts, training.engine)

@@ -29,7 +29,7 @@ from flows.cli import app
 from flows.config.load_config import load_params
 from flows.config.method_settings import method_of
 from flows.config.params_schema import Params, layers_of
-from flows.diagnose import examined
+from flows.diagnose import run_diagnosis
 from flows.experiment.fit_standardizer import fit_standardizer
 from flows.experiment.project import Project
 from flows.experiment.training_setup import training_setup
@@ -263,7 +263,7 @@ def test_the_table_of_the_docs_that_is_split_by_texture_differs_in_its_inputs_an
     typed(folder, sys.executable, "-c", block_with(page, "python", "cancer.npz"))
     said = yaml.safe_load(block_with(page, "yaml", "cancer.npz"))["data"]
     asked = [f"data.{key}={json.dumps(value)}" for key, value in said.items()]
-    _, found = examined(Project.open(asked, folder, derived=True), PlainRunner())
+    _, found = run_diagnosis(Project.open(asked, folder, derived=True), PlainRunner())
     assert [pair["types"] for pair in found["pairs"]] == [["feature"]] * 3
     assert [line["feature"] for line in found["ranking"][:2]] == ["worst texture", "texture error"]
 

@@ -26,7 +26,7 @@ def log_notes(notes: Sequence[Mapping[str, str]]) -> None:
 
 def log_round(name: str, record: dict[str, Any], quantity: TaskMetrics, messages: Sequence[str], rounds: int) -> None:
     """Report a round of at most `rounds`, with the messages of the method."""
-    number, score = record["round"], quantity.said(record["metrics"])
+    number, score = record["round"], quantity.headline_text(record["metrics"])
     progress.current().round(number, score)
     if number % max(1, rounds // _LOGGED) == 0:
         prefect_artifacts.log_artifact(f"round {number} of {rounds}" + (f": {score}" if score else ""))
@@ -36,7 +36,7 @@ def log_round(name: str, record: dict[str, Any], quantity: TaskMetrics, messages
 
 def log_result(name: str, result: dict[str, Any], quantity: TaskMetrics, problem: str | None) -> None:
     """Report the result of a run. `problem` is the reason why MLflow lacks a part of the run."""
-    score = quantity.said(result["metrics"])
+    score = quantity.headline_text(result["metrics"])
     progress.current().end(name, score, result["seconds"]["total"])
     prefect_artifacts.log_artifact(
         f"{name} is done: {score or 'no test rows'}; {result['folder']}, {_in_mlflow(result)}"

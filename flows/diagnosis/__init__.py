@@ -1,1 +1,1 @@
-"""What `siloflow diagnose` is made of: the question, and what came out as plain JSON."""
+"""The parts of `siloflow diagnose`: queries, and results as plain JSON."""

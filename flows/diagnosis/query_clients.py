@@ -1,7 +1,4 @@
-"""What silos are asked: bounds first where none are agreed, then counts on bins that follow from them.
-
-Silos are asked, each through its ledger; those that may not answer are silent, and the others are heard.
-"""
+"""The queries of a diagnosis, bounds first if none are agreed and then counts in bins, and the clients' answers."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,10 +9,10 @@ import numpy as np
 from scipy.stats import norm
 
 from flows.config.diagnose_params import FEW_BINS, DiagnoseParams
-from models.shift.client_summaries.client_summary import Layout, Summaries, of_all
+from models.shift.client_summaries.client_summary import Layout, Summaries, overall_moments
 from models.shift.client_summaries.gaussian_mechanism import rho
 from models.shift.client_summaries.query import Query
-from models.shift.client_summaries.random_projections import bounds, projected
+from models.shift.client_summaries.random_projections import light_bounds, project_pictures
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError
@@ -27,58 +24,59 @@ from tasks.execution.task_types import ClientStep
 from tasks.messages.diagnosis_messages import NoisyCounts, Refusal, ShiftNumbers
 from tasks.messages.message_policy import Message
 
-_WIDE = 3.0  # deviations around the mean of all rows, beyond which a bin is open
-_GROUPS = 5  # of targets, that stand for classes
+_WIDTH = 3.0  # deviations around the mean of all rows that bounds cover
+_GROUPS = 5  # of targets, which serve as classes
 
 
 def first_query(silos: Silos, params: DiagnoseParams) -> Query | None:
-    """Moments only: what is asked where bounds of a feature, or groups of targets, are not agreed on; None where they are.
+    """Build the query of moments from which bounds or groups of targets are derived; None if all are agreed.
 
-    UserError where they cannot be asked for, since clients add noise.
+    UserError if they are needed and clients add noise.
     """
     schema = schema_of(silos.manifest)
-    layout, agreed = _layout(schema, params.bins)
+    layout, has_bounds = _layout(schema, params.bins)
     regression = schema.task == "regression"
-    if agreed.all() and not regression:
+    if has_bounds.all() and not regression:
         return None
     if params.noise is not None:
-        open_ends = [name for name, there in zip(layout.names, agreed, strict=True) if not there]
+        open_ends = [name for name, bounded in zip(layout.names, has_bounds, strict=True) if not bounded]
         what = f"feature {open_ends[0]!r} has no bounds" if open_ends else "targets have no agreed groups"
-        way = "declare its low and high under data.features" if open_ends else "leave noise out"
-        raise UserError(f"params.yaml: diagnose.noise is asked for, and {what}, which rows would tell; {way}.")
-    asked = Query(schema.id, layout, _pictures(schema), counts=False)
-    return replace(asked, layout=_with_target(layout), targets=True) if regression else asked
+        fix = "declare its low and high under data.features" if open_ends else "leave noise out"
+        raise UserError(f"params.yaml: diagnose.noise is asked for, and {what}, which rows would tell; {fix}.")
+    query = Query(schema.id, layout, _pictures(schema), counts=False)
+    return replace(query, layout=_with_target(layout), targets=True) if regression else query
 
 
-def build_query(silos: Silos, params: DiagnoseParams, told: Summaries | None) -> Query:
-    """The one that the verdict stands on; told: answers to the first question, if there was one."""
+def build_query(silos: Silos, params: DiagnoseParams, summaries: Summaries | None) -> Query:
+    """Build the query for the verdict; `summaries` are the answers to the first query, if there was one."""
     schema = schema_of(silos.manifest)
     layout, agreed = _layout(schema, min(params.bins, FEW_BINS) if params.noise else params.bins)
-    if told is not None:
-        whole = of_all(told)
-        mean, spread = whole[:, 1], np.where(whole[:, 2] > 0, whole[:, 2], 1.0)
-        low, high = (np.nan_to_num(mean + sign * _WIDE * spread)[: len(agreed)] for sign in (-1, 1))
+    if summaries is not None:
+        moments = overall_moments(summaries)
+        mean, spread = moments[:, 1], np.where(moments[:, 2] > 0, moments[:, 2], 1.0)
+        low, high = (np.nan_to_num(mean + sign * _WIDTH * spread)[: len(agreed)] for sign in (-1, 1))
         if schema.task == "regression":
             cuts = mean[-1] + spread[-1] * norm.ppf(np.arange(1, _GROUPS) / _GROUPS)
             layout = replace(layout, targets=tuple(cuts.tolist()), classes=_GROUPS)
         layout = replace(layout, low=np.where(agreed, layout.low, low), high=np.where(agreed, layout.high, high))
-    cost = rho(params.noise.epsilon, params.noise.delta) if params.noise else 0.0
-    return Query(schema.id, layout, _pictures(schema), counts=params.verdict != "moments", rho=cost)
+    rho_ = rho(params.noise.epsilon, params.noise.delta) if params.noise else 0.0
+    return Query(schema.id, layout, _pictures(schema), counts=params.verdict != "moments", rho=rho_)
 
 
 def _layout(schema: Schema, bins: int) -> tuple[Layout, np.ndarray]:
-    """And of which features bounds are agreed on: (features,) bool; they are -1 and 1 of the others."""
+    """Return the layout, and which features have agreed bounds, (features,) bool; others have -1 and 1."""
     classes, pictures = len(schema.classes), _pictures(schema)
     if pictures:
         light = pictures == "light"
-        names = projected(np.zeros((1, *schema.shape)), light)[0]
-        low, high = bounds(names) if light else (-np.ones(len(names)), np.ones(len(names)))
+        names = project_pictures(np.zeros((1, *schema.shape)), light)[0]
+        low, high = light_bounds(names) if light else (-np.ones(len(names)), np.ones(len(names)))
         layout = Layout(names, (None,) * len(names), low, high, bins, classes, missing=(False,) * len(names))
         return layout, np.full(len(names), light)
     features = schema.features
     layout = Layout(
         tuple(feature.name for feature in features),
-        tuple(_as_kept(feature.categories) or None for feature in features),
+        # as stored rows are: float32
+        tuple(tuple(np.asarray(feature.categories, np.float32).tolist()) or None for feature in features),
         np.array([-1.0 if feature.low is None else feature.low for feature in features]),
         np.array([1.0 if feature.high is None else feature.high for feature in features]),
         bins,
@@ -88,13 +86,8 @@ def _layout(schema: Schema, bins: int) -> tuple[Layout, np.ndarray]:
     return layout, np.array([feature.categories != () or feature.low is not None for feature in features])
 
 
-def _as_kept(categories: tuple[float, ...]) -> tuple[float, ...]:
-    """As rows are: float32."""
-    return tuple(np.asarray(categories, np.float32).tolist())
-
-
 def _with_target(layout: Layout) -> Layout:
-    """All rows are one class, and the target is one feature more."""
+    """Put all rows into one class, and append the target as a feature."""
     low, high = np.append(layout.low, -1.0), np.append(layout.high, 1.0)
     names, categories = (*layout.names, "the target"), (*layout.categories, None)
     return replace(
@@ -108,52 +101,54 @@ def _pictures(schema: Schema) -> Literal["light", "numbers"] | None:
     return "light" if schema.dtype == "uint8" else "numbers"
 
 
-_STACK = 16  # clients whose rows are opened together
+_STACK = 16  # clients loaded together
 
 
 @dataclass(frozen=True)
 class Responses:
-    """What was told, and why the clients that told nothing did not."""
+    """The messages of clients, and the reasons of the clients that refused."""
 
     messages: list[ShiftNumbers | NoisyCounts]
-    silent: Mapping[str, str]
+    refusals: Mapping[str, str]
 
 
 def query_clients(
-    runner: Runner, silos: Silos, private: ClientStore, asked: Query, params: DiagnoseParams
+    runner: Runner, silos: Silos, private: ClientStore, query: Query, params: DiagnoseParams
 ) -> Responses:
-    """Every client; UserError where none may answer."""
+    """Query every client; UserError if all refuse."""
     noise = params.noise
-    allowed = {"budget": rho(noise.budget, noise.delta), "delta": noise.delta} if noise else {}
-    heard, silent = answered(runner, report_summary, silos, private=private, question=asked, **allowed)
-    messages = [m for m in heard if isinstance(m, ShiftNumbers | NoisyCounts)]
+    options = {"budget": rho(noise.budget, noise.delta), "delta": noise.delta} if noise else {}
+    received, refusals = collect_answers(runner, report_summary, silos, private=private, query=query, **options)
+    messages = [m for m in received if isinstance(m, ShiftNumbers | NoisyCounts)]
     if not messages:
-        raise UserError(no_reports(silent))
-    return Responses(messages, silent)
+        raise UserError(no_answers_message(refusals))
+    return Responses(messages, refusals)
 
 
-def answered(runner: Runner, task: ClientStep, silos: Silos, **options: Any) -> tuple[list[Message], Mapping[str, str]]:
-    """What every client answers to a step, and why those that may not did not."""
+def collect_answers(
+    runner: Runner, task: ClientStep, silos: Silos, **options: Any
+) -> tuple[list[Message], Mapping[str, str]]:
+    """Run a step on every client; returns the messages, and the reasons of the clients that refused."""
     calls = cohort_calls(silos, _STACK, runner.workers, **options)
-    heard: list[Message] = [message for cohort in runner.map_cohorts(task, calls) for message in cohort]
-    silent = {client: why for m in heard if isinstance(m, Refusal) for client, why in m.why.items()}
-    return [m for m in heard if not isinstance(m, Refusal)], silent
+    received: list[Message] = [m for cohort in runner.map_cohorts(task, calls) for m in cohort]
+    refusals = {client: why for m in received if isinstance(m, Refusal) for client, why in m.why.items()}
+    return [m for m in received if not isinstance(m, Refusal)], refusals
 
 
-def bytes_reported(answers: Sequence[Responses], look: Mapping[str, Any] | None = None) -> dict[str, int]:
-    """Of all that answered to any of these questions, and the most of one; look: what a second look says of itself.
+def bytes_reported(responses: Sequence[Responses], second_look: Mapping[str, Any] | None = None) -> dict[str, int]:
+    """Return the bytes sent by all clients for these responses and the second look, and the most of one client.
 
-    A client's answer to a question is as large as any other's.
+    The answers of all clients to a query have equal size.
     """
-    up = look["bytes"] if look else {"up": 0, "up_of_a_client": 0}
-    of: Counter[str] = Counter()
-    for message in (m for one in answers for m in one.messages):
-        of.update(dict.fromkeys(message.clients, message.bytes_up // len(message.clients)))
-    return {"up": of.total() + up["up"], "up_of_a_client": max(of.values(), default=0) + up["up_of_a_client"]}
+    more = second_look["bytes"] if second_look else {"up": 0, "up_of_a_client": 0}
+    sent: Counter[str] = Counter()
+    for message in (m for response in responses for m in response.messages):
+        sent.update(dict.fromkeys(message.clients, message.bytes_up // len(message.clients)))
+    return {"up": sent.total() + more["up"], "up_of_a_client": max(sent.values(), default=0) + more["up_of_a_client"]}
 
 
-def no_reports(silent: Mapping[str, str]) -> str:
-    """The sentence where nobody is heard."""
-    first = min(silent)
-    more = f" (and {len(silent) - 1} more silos likewise)" if len(silent) > 1 else ""
-    return f"no silo may answer. {silent[first][:1].upper()}{silent[first][1:]}{more}"
+def no_answers_message(refusals: Mapping[str, str]) -> str:
+    """Return the error message if every client refuses."""
+    first = min(refusals)
+    more = f" (and {len(refusals) - 1} more silos likewise)" if len(refusals) > 1 else ""
+    return f"no silo may answer. {refusals[first][:1].upper()}{refusals[first][1:]}{more}"

@@ -1,221 +1,218 @@
-"""What was found, as plain JSON: pairs, groups of silos that are alike, and each silo beside the rest.
-
-What was found of all pairs, as square tables of silos, or of groups where there are too many silos.
-"""
+"""The results of a diagnosis as plain JSON: pairs, groups of similar silos, each silo against the rest, and tables."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from models.shift.classify import GRADES, EffectSizes
+from models.shift.classify import EffectSizes
 from models.shift.client_summaries.gaussian_mechanism import counts_sensitivity, sigma
 from models.shift.client_summaries.query import Query
+from models.shift.fomichev_verdict import GRADES
 from models.shift.nested_tests import TYPES
-from models.shift.pair_screening import MUCH
-from models.shift.pairwise_results import WHY, Findings
-from tasks.diagnosis.compare_silos import Compared, ComparedVersions
+from models.shift.pair_screening import MIN_SHARE
+from models.shift.pairwise_results import REASONS, Findings
+from tasks.diagnosis.compare_silos import Comparison, VersionComparison
 
 
-def matrices(found: Compared, names: Sequence[str], lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Rows and columns in the order of `names`; `order` are their places with those that are alike beside each other.
+def matrices(comparison: Comparison, names: Sequence[str], records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return square tables in the order of `names`; `order` are indices that put similar silos next to each other.
 
-    feature, label and concept are D_X, D_Y and D_{Y|X}; chance is how probable such a difference is where there is none, and
-    1 of a silo with itself. None where a number is unknown. verdict: types, or `undetermined`. lines: a pair each, in order.
+    feature, label and concept are D_X, D_Y and D_{Y|X}. chance is the p-value, and 1 on the diagonal. verdict lists
+    types, or `undetermined`. Undefined numbers are None. records: one for each pair, in order.
     """
-    pairs, strong = found.pairs, found.strengths
-    columns = {name: strong.distances[:, at] for at, name in enumerate(TYPES)}
-    columns |= {"in_classes": strong.in_classes, "wasserstein": strong.wasserstein}
-    square = {name: _square(found, np.round(column, 4), len(names), 0.0) for name, column in columns.items()}
+    pairs, sizes = comparison.pairs, comparison.effect_sizes
+    columns = {name: sizes.distances[:, index] for index, name in enumerate(TYPES)}
+    columns |= {"in_classes": sizes.in_classes, "wasserstein": sizes.wasserstein}
+    square = {name: _square(comparison, np.round(column, 4), len(names), 0.0) for name, column in columns.items()}
     verdicts: list[list[list[str]]] = [[[] for _ in names] for _ in names]
-    for a, b, line in zip(pairs.first.tolist(), pairs.second.tolist(), lines, strict=True):
-        verdicts[a][b] = verdicts[b][a] = ["undetermined"] if line["undetermined"] else list(line["types"])
-    grouped = [at for group in found.groups for at in group]
+    for a, b, record in zip(pairs.first.tolist(), pairs.second.tolist(), records, strict=True):
+        verdicts[a][b] = verdicts[b][a] = ["undetermined"] if record["undetermined"] else list(record["types"])
+    grouped = [index for group in comparison.groups for index in group]
     return {
         "names": list(names),
-        "order": list(range(len(names))) if found.of_groups else grouped,
+        "order": list(range(len(names))) if comparison.of_groups else grouped,
         **square,
-        "chance": _square(found, pairs.chance, len(names), 1.0),
+        "chance": _square(comparison, pairs.chance, len(names), 1.0),
         "verdict": verdicts,
     }
 
 
-def _square(found: Compared, column: np.ndarray, size: int, own: float) -> list[list[float | None]]:
-    table = np.full((size, size), own)
-    table[found.pairs.first, found.pairs.second] = table[found.pairs.second, found.pairs.first] = column
-    return [[value if np.isfinite(value) else None for value in line] for line in table.tolist()]
+def _square(comparison: Comparison, column: np.ndarray, size: int, diagonal: float) -> list[list[float | None]]:
+    table = np.full((size, size), diagonal)
+    first, second = comparison.pairs.first, comparison.pairs.second
+    table[first, second] = table[second, first] = column
+    return [[value if np.isfinite(value) else None for value in row] for row in table.tolist()]
 
 
-SHOWN = 5  # features of a pair that are named
+_SHOWN = 5  # features of a pair that are named
 
 NARROW = 0.1
-"""Overlap of a feature's values below which nobody can say whether labels follow from inputs alike."""
+"""Overlap of a feature's values below which it cannot be known whether labels follow from inputs equally."""
 
-_LARGE = 0.1  # φ below which a feature is no part of what was found
+_LARGE = 0.1  # φ below which a feature is not named
 
 
-def report(found: Compared, question: Query) -> dict[str, Any]:
-    """Of all pairs, groups and silos; names in place of numbers."""
-    clients, features = found.clients, question.layout.names
-    names = found.names
-    pairs = _described(found.pairs, features)
-    _add_strengths(pairs, found.strengths)
-    rest = _described(found.rest, features)
-    _add_strengths(rest, found.rest_strengths)
-    groups = [[clients[at] for at in group] for group in found.groups]
-    of = {at: number for number, group in enumerate(found.groups) for at in group}
-    if found.of_groups:
-        of = {at: at for at in range(len(groups))}
+def report(comparison: Comparison, query: Query) -> dict[str, Any]:
+    """Describe all pairs, groups and silos, by their names."""
+    clients, features = comparison.clients, query.layout.names
+    names = comparison.names
+    first, second = comparison.pairs.first.tolist(), comparison.pairs.second.tolist()
+    pairs = _describe_pairs(comparison.pairs, comparison.effect_sizes, features)
+    rest = _describe_pairs(comparison.rest, comparison.rest_effect_sizes, features)
+    groups = [[clients[index] for index in group] for group in comparison.groups]
+    group_of = {index: group_index for group_index, group in enumerate(comparison.groups) for index in group}
+    if comparison.of_groups:
+        group_of = {index: index for index in range(len(groups))}
     return {
         "clients": list(clients),
         "features": list(features),
-        "asked": _asked(question),
+        "asked": _describe_query(query),
         "groups": groups,
-        "pairs_of": "groups" if found.of_groups else "silos",
-        "between": _between(found.pairs, pairs, of),
-        "rest": [{"client": name, **line} for name, line in zip(clients, rest, strict=True)],
+        "pairs_of": "groups" if comparison.of_groups else "silos",
+        "between": _describe_groups(comparison.pairs, pairs, group_of),
+        "rest": [{"client": name, **record} for name, record in zip(clients, rest, strict=True)],
         "pairs": [
-            {"first": names[a], "second": names[b], **line}
-            for a, b, line in zip(found.pairs.first.tolist(), found.pairs.second.tolist(), pairs, strict=True)
+            {"first": names[a], "second": names[b], **record} for a, b, record in zip(first, second, pairs, strict=True)
         ],
-        "ranking": _ranking(found.pairs, features),
-        "gaps": found.gaps.named(clients, features),
-        "matrices": matrices(found, names, pairs),
+        "ranking": _ranking(comparison.pairs, features),
+        "gaps": comparison.missing.to_dict(clients, features),
+        "matrices": matrices(comparison, names, pairs),
     }
 
 
-def report_of_versions(found: ComparedVersions, question: Query) -> dict[str, Any]:
-    """Of each client before and after, in the order of their names; `between` has a line for each of them."""
-    features = question.layout.names
-    pairs = _described(found.pairs, features)
-    _add_strengths(pairs, found.strengths)
+def report_of_versions(comparison: VersionComparison, query: Query) -> dict[str, Any]:
+    """Describe each client before and after, in the order of their names; `between` has one record for each client."""
+    features = query.layout.names
+    pairs = _describe_pairs(comparison.pairs, comparison.effect_sizes, features)
     return {
-        "clients": list(found.clients),
+        "clients": list(comparison.clients),
         "features": list(features),
-        "asked": _asked(question),
-        "between": _between(found.pairs, pairs, {at: at for at in range(2 * len(pairs))}),
-        "pairs": [{"client": name, **line} for name, line in zip(found.clients, pairs, strict=True)],
-        "ranking": _ranking(found.pairs, features),
-        "gaps": found.gaps.named(found.names, features),
+        "asked": _describe_query(query),
+        "between": _describe_groups(comparison.pairs, pairs, {index: index for index in range(2 * len(pairs))}),
+        "pairs": [{"client": name, **record} for name, record in zip(comparison.clients, pairs, strict=True)],
+        "ranking": _ranking(comparison.pairs, features),
+        "gaps": comparison.missing.to_dict(comparison.names, features),
     }
 
 
-def _asked(question: Query) -> dict[str, Any]:
-    """What sentences depend on, besides what was found."""
+def _describe_query(query: Query) -> dict[str, Any]:
+    """Describe what the sentences depend on besides results."""
     return {
-        "question": question.id,
-        "pictures": question.pictures is not None,
-        "counts": question.counts,
-        "targets": list(question.layout.targets),
-        "bins": question.layout.bins,
-        "rows_noise": _rows_noise(question),
+        "question": query.id,
+        "pictures": query.pictures is not None,
+        "counts": query.counts,
+        "targets": list(query.layout.targets),
+        "bins": query.layout.bins,
+        "rows_noise": _rows_noise(query),
     }
 
 
-def _rows_noise(question: Query) -> float:
-    """The deviation of a silo's number of rows, which under noise is the mean over features of what it told of cells."""
-    layout = question.layout
-    if not question.rho:
+def _rows_noise(query: Query) -> float:
+    """Return the deviation of a silo's number of rows, which under noise is the mean over features of its counts."""
+    layout = query.layout
+    if not query.rho:
         return 0.0
-    cell = sigma(counts_sensitivity(len(layout.names)), question.rho)
-    return float(cell * np.sqrt(layout.possible.sum() * layout.classes) / len(layout.names))
+    cell_sd = sigma(counts_sensitivity(len(layout.names)), query.rho)
+    return float(cell_sd * np.sqrt(layout.possible.sum() * layout.classes) / len(layout.names))
 
 
-def grades(lines: list[dict[str, Any]]) -> dict[str, str | None]:
-    """Of each type that a pair has: the grade of the middle one of these pairs, the lower one of two; None if unknown."""
+def grades(records: list[dict[str, Any]]) -> dict[str, str | None]:
+    """Return for each type the median grade of the pairs that have it, the lower of two; None if undefined."""
     middle: dict[str, str | None] = {}
     for name in TYPES:
-        having = [line["strength"]["grades"][name] for line in lines if name in line["types"]]
-        known = sorted((grade for grade in having if grade is not None), key=GRADES.index)
-        if having:
-            middle[name] = known[(len(known) - 1) // 2] if known else None
+        grades_ = [record["strength"]["grades"][name] for record in records if name in record["types"]]
+        defined = sorted((grade for grade in grades_ if grade is not None), key=GRADES.index)
+        if grades_:
+            middle[name] = defined[(len(defined) - 1) // 2] if defined else None
     return middle
 
 
-def _described(found: Findings, features: tuple[str, ...]) -> list[dict[str, Any]]:
-    named, lines = found.verdicts, []
-    for at in range(len(found.first)):
-        types = [name for name, there in zip(TYPES, named.types[at].tolist(), strict=True) if there]
-        order = (
-            np.argsort(-found.parts[at], kind="stable")[:SHOWN].tolist() if {"feature", "concept"} & set(types) else []
-        )
-        least = max(_LARGE, MUCH * found.parts[at].max(initial=0.0))
-        parts = {features[i]: round(float(found.parts[at, i]), 4) for i in order if found.parts[at, i] >= least}
-        rows = found.rows[at].tolist()
-        lines.append(
+def _describe_pairs(findings: Findings, sizes: EffectSizes, features: tuple[str, ...]) -> list[dict[str, Any]]:
+    verdicts, records = findings.verdicts, []
+    for index in range(len(findings.first)):
+        types = [name for name, present in zip(TYPES, verdicts.types[index].tolist(), strict=True) if present]
+        parts = findings.parts[index]
+        order = np.argsort(-parts, kind="stable")[:_SHOWN].tolist() if {"feature", "concept"} & set(types) else []
+        min_part = max(_LARGE, MIN_SHARE * parts.max(initial=0.0))
+        rows = findings.rows[index].tolist()
+        records.append(
             {
                 "types": types,
-                "undetermined": bool(named.undetermined[at]),
-                "why": WHY[found.why[at]] if named.undetermined[at] else None,
-                "tells": found.tells[at].tolist(),
-                "transform": bool(named.transform[at]),
-                "margins_only": bool(named.margins_only[at]),
-                "concept_identifiable": not found.overlap[at] < NARROW,
-                "features": parts,
-                "labels_differ": bool(found.labels[at]),
-                "inputs_differ": bool(found.moved[at]),
-                "chance": float(found.chance[at]),
-                "overlap": _number(found.overlap[at]),
+                "undetermined": bool(verdicts.undetermined[index]),
+                "why": REASONS[findings.why[index]] if verdicts.undetermined[index] else None,
+                "tells": findings.tells[index].tolist(),
+                "transform": bool(verdicts.transform[index]),
+                "margins_only": bool(verdicts.margins_only[index]),
+                "concept_identifiable": not findings.overlap[index] < NARROW,
+                "features": {features[i]: round(float(parts[i]), 4) for i in order if parts[i] >= min_part},
+                "labels_differ": bool(findings.labels[index]),
+                "inputs_differ": bool(findings.moved[index]),
+                "chance": float(findings.chance[index]),
+                "overlap": _round(findings.overlap[index]),
                 "rows": rows,
                 "rows_ratio": max(rows) / max(1, min(rows)),
+                "strength": _strength(sizes, index),
             }
         )
-    return lines
+    return records
 
 
-def _add_strengths(lines: list[dict[str, Any]], found: EffectSizes) -> None:
-    """The printed rule's distances and grades, and what else says how far a pair is apart; None where unknown."""
-    for at, line in enumerate(lines):
-        distances = {name: _number(value) for name, value in zip(TYPES, found.distances[at].tolist(), strict=True)}
-        grades = {n: GRADES[g] if g >= 0 else None for n, g in zip(TYPES, found.grades[at].tolist(), strict=True)}
-        line["strength"] = {"distances": distances, "grades": grades, "in_classes": _number(found.in_classes[at])}
-        line["strength"]["wasserstein"] = _number(found.wasserstein[at])
+def _strength(sizes: EffectSizes, index: int) -> dict[str, Any]:
+    """Describe the effect sizes of a pair: published distances and grades, and others; None if undefined."""
+    distances, grades = sizes.distances[index].tolist(), sizes.grades[index].tolist()
+    return {
+        "distances": {name: _round(value) for name, value in zip(TYPES, distances, strict=True)},
+        "grades": {name: GRADES[grade] if grade >= 0 else None for name, grade in zip(TYPES, grades, strict=True)},
+        "in_classes": _round(sizes.in_classes[index]),
+        "wasserstein": _round(sizes.wasserstein[index]),
+    }
 
 
-def _number(value: float) -> float | None:
+def _round(value: float) -> float | None:
     return round(float(value), 4) if np.isfinite(value) else None
 
 
-def _between(found: Findings, pairs: list[dict[str, Any]], of: dict[int, int]) -> list[dict[str, Any]]:
-    """Of two groups: how many pairs there are, how many have each type and how strong, and the features that carry it."""
+def _describe_groups(findings: Findings, pairs: list[dict[str, Any]], group_of: dict[int, int]) -> list[dict[str, Any]]:
+    """Describe two groups: the number of pairs, those of each type and how strong, and the features that carry it."""
     tables: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for a, b, line in zip(found.first.tolist(), found.second.tolist(), pairs, strict=True):
-        tables.setdefault((min(of[a], of[b]), max(of[a], of[b])), []).append(line)
+    for a, b, record in zip(findings.first.tolist(), findings.second.tolist(), pairs, strict=True):
+        tables.setdefault((min(group_of[a], group_of[b]), max(group_of[a], group_of[b])), []).append(record)
     return [
         {
-            "groups": list(places),
-            "pairs": len(lines),
-            "types": {name: sum(name in line["types"] for line in lines) for name in TYPES},
-            "grades": grades(lines),
-            "none": sum(not line["types"] and not line["undetermined"] for line in lines),
-            "undetermined": sum(line["undetermined"] for line in lines),
-            "transform": sum(line["transform"] for line in lines),
-            "margins_only": sum(line["margins_only"] for line in lines),
-            **{name: sum(line[name] for line in lines) for name in ("labels_differ", "inputs_differ")},
-            "not_identifiable": sum(not line["concept_identifiable"] for line in lines),
-            "features": _most_named(lines),
+            "groups": list(groups),
+            "pairs": len(records),
+            "types": {name: sum(name in record["types"] for record in records) for name in TYPES},
+            "grades": grades(records),
+            "none": sum(not record["types"] and not record["undetermined"] for record in records),
+            "undetermined": sum(record["undetermined"] for record in records),
+            "transform": sum(record["transform"] for record in records),
+            "margins_only": sum(record["margins_only"] for record in records),
+            **{name: sum(record[name] for record in records) for name in ("labels_differ", "inputs_differ")},
+            "not_identifiable": sum(not record["concept_identifiable"] for record in records),
+            "features": _leading_features(records),
         }
-        for places, lines in sorted(tables.items())
+        for groups, records in sorted(tables.items())
     ]
 
 
-def _most_named(lines: list[dict[str, Any]]) -> list[str]:
-    """The features that carry most of the parts over the pairs, the largest first."""
+def _leading_features(records: list[dict[str, Any]]) -> list[str]:
+    """Return the features with the largest sum of parts over the pairs, the largest first."""
     total: dict[str, float] = {}
-    for line in lines:
-        for name, part in line["features"].items():
+    for record in records:
+        for name, part in record["features"].items():
             total[name] = total.get(name, 0.0) + part
-    much = MUCH * max(total.values(), default=0.0)
-    return [name for name in sorted(total, key=lambda name: -total[name]) if total[name] >= much][:SHOWN]
+    threshold = MIN_SHARE * max(total.values(), default=0.0)
+    return [name for name in sorted(total, key=lambda name: -total[name]) if total[name] >= threshold][:_SHOWN]
 
 
-def _ranking(found: Findings, features: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Features by φ over the pairs that differ in more than their labels, the largest mean first."""
-    differ = found.verdicts.types[:, [0, 2]].any(-1)
+def _ranking(findings: Findings, features: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Rank features by mean φ over the pairs that differ in more than their labels."""
+    differ = findings.verdicts.types[:, [0, 2]].any(-1)
     if not differ.any():
         return []
-    mean, most = found.parts[differ].mean(0), found.parts[differ].max(0)
+    mean, largest = findings.parts[differ].mean(0), findings.parts[differ].max(0)
     return [
-        {"feature": features[i], "mean": round(float(mean[i]), 4), "largest": round(float(most[i]), 4)}
+        {"feature": features[i], "mean": round(float(mean[i]), 4), "largest": round(float(largest[i]), 4)}
         for i in np.argsort(-mean, kind="stable")
     ]

@@ -1,4 +1,4 @@
-"""What a diagnosis leaves: a folder with report, sentences and pictures, a run in MLflow, a page in Prefect."""
+"""What a diagnosis saves: a folder with report, sentences and figures, a run in MLflow, and an artifact in Prefect."""
 
 import time
 from itertools import pairwise
@@ -13,92 +13,93 @@ from flows.experiment.project import Project, new_experiment
 from flows.experiment.run.mlflow_run_metadata import dataset, git_commit
 from models.shift.nested_tests import TYPES
 from silos.io.atomic_io import write_bytes
-from tasks.diagnosis.compare_silos import Compared, ComparedVersions
+from tasks.diagnosis.compare_silos import Comparison, VersionComparison
 from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.async_logger import MLflowLogger
 from tasks.tracking.mlflow_logging.run_spec import FinalArtifacts, RunSpec
 from tasks.tracking.plots.shift_figures import draw_close_ups, draw_pairs, draw_ranking
 
 EXPERIMENT = "diagnoses"
-"""Of all in MLflow, so that one can be held beside another."""
+"""The MLflow experiment of all diagnoses, so that they can be compared."""
 
 _COLUMNS = ("clients", "groups", "pairs/differ", *(f"pairs/{name}" for name in TYPES), "pairs/undetermined", "bytes/up")
 
 
-def save_report(project: Project, found: Compared | ComparedVersions, report: dict[str, Any]) -> dict[str, Any]:
-    """The report with its folder and pictures; report.json is written last, and is there once all else is."""
-    name = new_experiment(project, "diagnose", _about(report))
-    called = prefect_artifacts.name_flow_run(f"diagnose {project.params.data.name}, {name.rpartition('-')[2]}")
+def save_report(project: Project, comparison: Comparison | VersionComparison, report: dict[str, Any]) -> dict[str, Any]:
+    """Save the report with its folder and figures.
+
+    report.json is written last, so it exists only once all else does.
+    """
+    name = new_experiment(project, "diagnose", _tags(report))
+    flow_run = prefect_artifacts.name_flow_run(f"diagnose {project.params.data.name}, {name.rpartition('-')[2]}")
     folder = project.runs / name
-    pictures = _drawn(folder, found, report, _classes(project, report))
-    answer = {
-        **report,
-        "folder": str(folder.relative_to(project.root)),
-        "pictures": [picture.name for picture in pictures],
-    }
-    text = report_markdown(answer, project.params.data.name)
+    figures = _draw_figures(folder, comparison, report, _class_names(project, report))
+    saved = {**report, "folder": str(folder.relative_to(project.root)), "pictures": [figure.name for figure in figures]}
+    text = report_markdown(saved, project.params.data.name)
     write_bytes(folder / "findings.md", text.encode())
-    write_json(folder / "report.json", answer)
+    write_json(folder / "report.json", saved)
     prefect_artifacts.shown("diagnosis", text)
-    files = (folder / "report.json", folder / "findings.md", *pictures)
-    _tell_mlflow(project, folder, answer, files, called)
-    return answer
+    files = (folder / "report.json", folder / "findings.md", *figures)
+    _log_to_mlflow(project, folder, saved, files, flow_run)
+    return saved
 
 
-def _about(report: dict[str, Any]) -> dict[str, str]:
-    """What tells it from other diagnoses; `since`: the version that each silo is held beside, if it is beside itself."""
+def _tags(report: dict[str, Any]) -> dict[str, str]:
+    """Return the tags of a diagnosis; `since` is the version that each silo is compared with."""
     return {name: report[name] for name in ("data_version", "since", "verdict") if name in report}
 
 
-def _drawn(folder: Path, found: Compared | ComparedVersions, report: dict[str, Any], classes: list[str]) -> list[Path]:
-    """Those for which there is something to draw."""
-    pairs, ranking, closely = (folder / f"{name}.png" for name in ("pairs", "features", "closely"))
-    made = []
-    if isinstance(found, Compared) and report["pairs"]:
-        sizes = [1] * len(found.groups) if found.of_groups else [len(group) for group in found.groups]
+def _draw_figures(
+    folder: Path, comparison: Comparison | VersionComparison, report: dict[str, Any], classes: list[str]
+) -> list[Path]:
+    """Draw the figures that have content."""
+    pairs, ranking, details = (folder / f"{name}.png" for name in ("pairs", "features", "closely"))
+    drawn = []
+    if isinstance(comparison, Comparison) and report["pairs"]:
+        sizes = [1] * len(comparison.groups) if comparison.of_groups else [len(group) for group in comparison.groups]
         draw_pairs(pairs, report["matrices"], sizes)
-        made.append(pairs)
+        drawn.append(pairs)
     if report["ranking"]:
         draw_ranking(ranking, report["ranking"])
-        made.append(ranking)
-    if found.close_ups:
-        draw_close_ups(closely, found.close_ups, found.names, report["features"], classes)
-        made.append(closely)
-    return made
+        drawn.append(ranking)
+    if comparison.pair_details:
+        draw_close_ups(details, comparison.pair_details, comparison.names, report["features"], classes)
+        drawn.append(details)
+    return drawn
 
 
-def _classes(project: Project, report: dict[str, Any]) -> list[str]:
-    """Names of classes, or of the groups of targets that stand for them."""
+def _class_names(project: Project, report: dict[str, Any]) -> list[str]:
+    """Return the names of classes, or of the groups of targets that replace them."""
     cuts = [f"{cut:.2g}" for cut in report["asked"]["targets"]]
     if not cuts:
         return list(project.manifest.classes)
-    between = [f"{low} to {high}" for low, high in pairwise(cuts)]
-    return [f"below {cuts[0]}", *between, f"above {cuts[-1]}"]
+    inner = [f"{low} to {high}" for low, high in pairwise(cuts)]
+    return [f"below {cuts[0]}", *inner, f"above {cuts[-1]}"]
 
 
-def _tell_mlflow(
+def _log_to_mlflow(
     project: Project, folder: Path, report: dict[str, Any], files: tuple[Path, ...], flow_run: str
 ) -> None:
-    """One run; a store that is away is no reason to fail. `flow_run`: its name in Prefect."""
+    """Log one run; an unreachable store is not an error. `flow_run`: its name in Prefect."""
     params = project.params.model_dump(mode="json", include={"diagnose", "data"})
-    ticket = RunSpec(
+    spec = RunSpec(
         uri=project.tracking,
         artifacts=(project.runs / "artifacts" / EXPERIMENT).as_uri(),
         experiment=EXPERIMENT,
         name=folder.name,
         tag=folder.name,
-        tags={**_about(report), "git_commit": git_commit(project.root)},
+        tags={**_tags(report), "git_commit": git_commit(project.root)},
         links=prefect_artifacts.link(flow_run),
         note=prefect_artifacts.sentence(flow_run),
         params=flatten_params(params),
         columns=_COLUMNS,
     )
     metrics = {"round": 0, "time_ms": int(time.time() * 1000), "metrics": _metrics(report)}
-    delivery = MLflowLogger(folder, ticket)
-    if delivery.finish(FinalArtifacts(files, data=dataset(project, project.silos), metrics=metrics)) is None:
-        progress.current().say(f"{delivery.problem}; it has nothing of this diagnosis, and {report['folder']} has all.")
-    elif delivery.notice:
-        progress.current().say_once(f"{delivery.notice}.")
+    logger = MLflowLogger(folder, spec)
+    if logger.finish(FinalArtifacts(files, data=dataset(project, project.silos), metrics=metrics)) is None:
+        progress.current().say(f"{logger.problem}; it has nothing of this diagnosis, and {report['folder']} has all.")
+    elif logger.notice:
+        progress.current().say_once(f"{logger.notice}.")
 
 
 def _metrics(report: dict[str, Any]) -> dict[str, float]:

@@ -78,7 +78,7 @@ def notes_of_training(folder: RunFolder, last: int, metrics: dict[str, Any], qua
     """Of a training loss that is no number at the end, unless the scores say so already, or that did not fall."""
     losses = [loss for _, loss in folder.curve("loss/train", last)]
     lost = any(row.get("train_loss", 0.0) is None for row in folder.journal.read(last)["clients"].values())
-    if lost and quantity.said(metrics) != f"{quantity.name} diverged":
+    if lost and quantity.headline_text(metrics) != f"{quantity.name} diverged":
         return [{"about": "training", "sentence": f"the training loss is no finite number at the end: {_WAY_OUT}"}]
     if not lost and len(losses) >= _LEAST_ROUNDS and min(losses[1:]) > losses[0] - _LEAST_FALL * abs(losses[0]):
         return [{"about": "training", "sentence": f"the training loss did not fall after the first round: {_WAY_OUT}"}]

@@ -127,7 +127,7 @@ def _headline(result: dict[str, Any]) -> str | None:
     """Return `accuracy 0.912` for a run, preceded by the best method for a comparison."""
     metric = TASK_METRICS[result["task"]]
     if "table" not in result:
-        return metric.said(result["metrics"])
+        return metric.headline_text(result["metrics"])
     rows = [row for row in result["table"] if row.get(metric.headline) is not None]
     best = max(rows, key=metric.score, default=None)
     return None if best is None else f"{best['method']} {metric.number(best[metric.headline])}"

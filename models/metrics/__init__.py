@@ -1,1 +1,1 @@
-"""What results are worth: measures, uncertainty, differences."""
+"""Metrics, uncertainty and paired differences of results."""

@@ -1,4 +1,4 @@
-"""What one row costs in a network: numbers to keep, and multiplications with an addition each, counted and not estimated."""
+"""The cost of one row in a network: parameters, and multiply-accumulates, counted and not estimated."""
 
 from dataclasses import dataclass
 
@@ -18,11 +18,11 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class NetworkCost:
-    """Learned numbers, those that no gradient moves, and multiply-accumulates of one row.
+    """Trainable parameters, buffers that no gradient changes, and multiply-accumulates of one row.
 
-    `both` is forward and backward. Counted are convolutions and products of matrices, as torch's counter has them (two
-    FLOP each), on the network of one client: activations, normalisation, dropout and the loss are not, nor the gradient
-    in the row itself, which training does not need.
+    `both` is forward and backward. torch's counter counts convolutions and matrix products (two FLOP each) of one
+    client's network. Activations, normalisation, dropout and the loss are not counted, nor the gradient of the row
+    itself, which training does not need.
     """
 
     parameters: int
@@ -34,7 +34,7 @@ class NetworkCost:
 def network_cost(
     network: Network, weights: Weights, context: Weights, x: Tensor, y: Tensor, objective: Objective
 ) -> NetworkCost:
-    """Of one client's weights, which have no client axis, on one row: x (1, *shape), y (1,)."""
+    """Count the cost for one client's weights, without a client axis, and one row: x (1, *shape), y (1,)."""
     leaves = {name: w.clone().requires_grad_() for name, w in learned(network, weights).items()}
     with FlopCounterMode(display=False) as forward, torch.no_grad():
         network.apply(weights, context, x, None)
@@ -48,15 +48,15 @@ def network_cost(
 
 
 def largest_activation(network: Network, rows: int) -> int:
-    """Bytes of the network's largest layer, its input among them, for so many rows at once in float32."""
+    """Return the bytes of the network's largest layer, its input included, for `rows` rows at once in float32."""
     return _FLOAT_BYTES * network.max_width * rows
 
 
 def training_floor(network: Network, weights: Weights, optimiser: Optimizer, rows: int) -> int:
-    """Bytes that a step on so many rows needs at least: learned numbers, gradients, what the optimiser remembers of them.
+    """Return the least bytes of a training step on `rows` rows.
 
-    And the largest layer, of which training has more than one.
+    They are parameters, gradients, optimizer state and the largest layer; training holds several layers.
     """
     leaves = learned(network, weights)
-    remembered = optimiser.init(broadcast_weights(leaves, 1), 1)
-    return _FLOAT_BYTES * (2 * num_parameters(leaves) + num_parameters(remembered)) + largest_activation(network, rows)
+    state = optimiser.init(broadcast_weights(leaves, 1), 1)
+    return _FLOAT_BYTES * (2 * num_parameters(leaves) + num_parameters(state)) + largest_activation(network, rows)

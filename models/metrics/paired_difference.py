@@ -1,12 +1,13 @@
-"""Whether two methods differ, from paired outcomes on the same seeds and rows.
+"""The paired difference of two methods, from outcomes on the same seeds and rows.
 
-Seeds and test rows are crossed random factors: the same rows are tested in every seed. The variance of the mean difference
-is V = V_rows + V_seeds - V_both, the method of moments for a two-way layout with one observation a cell; clients are fixed
-strata of equal weight, since `accuracy/mean` and `rmse/pooled` count every client once. Degrees of freedom after
-Satterthwaite (1946).
+Seeds and test rows are crossed random factors: the same rows are tested in every seed. The variance of the mean
+difference is V = V_rows + V_seeds - V_both. It follows from the method of moments for a two-way layout with one
+observation a cell. Clients are fixed strata of equal weight, since `accuracy/mean` and `rmse/pooled` count every
+client once. Degrees of freedom follow Satterthwaite (1946).
 
-In simulations the 95 % interval covers the true difference in 92 to 99 % of cases with 3 seeds and in 94 to 98 % with 10.
-With 2 seeds it is wide, and where seeds vary more than rows it covers 86 to 93 %; with 1 it knows nothing of seeds.
+In simulations the 95 % interval covers the true difference in 92 to 99 % of cases with 3 seeds, and in 94 to 98 % with
+10. With 2 seeds it is wide, and covers 86 to 93 % if seeds vary more than rows; with 1 seed it does not include their
+variance.
 """
 
 import math
@@ -24,9 +25,9 @@ ACCURACY = TASK_METRICS["classification"]
 
 @dataclass(frozen=True)
 class Stratum:
-    """One client's sums of d = right_a - right_b, which is +1, 0 or -1 for every seed and row, or of d = error_a - error_b.
+    """One client's sums of d, a difference for every seed and row: of correctness, +1, 0 or -1, or of errors.
 
-    `by_seed`: sum over rows, one number a seed; `mean_squares`: sum over rows of (mean over seeds)^2; `squares`: sum of d^2.
+    by_seed: over rows, for each seed; mean_squares: over rows, of (mean over seeds)^2; squares: of d^2.
     """
 
     rows: int
@@ -35,15 +36,15 @@ class Stratum:
     squares: float
 
     @classmethod
-    def of(cls, d: np.ndarray) -> "Stratum":
-        """The sums of d (seeds, rows) float64."""
+    def from_differences(cls, d: np.ndarray) -> "Stratum":
+        """Compute the sums of d, (seeds, rows) float64."""
         by_seed = tuple(float(v) for v in d.sum(1))
         return cls(d.shape[1], by_seed, float((d.mean(0) ** 2).sum()), float((d**2).sum()))
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean difference in accuracy, in [-1, 1], or in mean squared error, with its 95 % interval."""
+    """A mean difference in accuracy, in [-1, 1], or in mean squared error, with its 95 % interval."""
 
     mean: float
     low: float
@@ -51,17 +52,24 @@ class Difference:
 
     @property
     def distinguishable(self) -> bool:
-        """Whether the interval leaves zero out."""
+        """Whether the interval excludes zero."""
         return self.low > 0 or self.high < 0
 
 
-def difference(strata: Sequence[Stratum], level: float = 0.95, bound: float = 1.0, alike: bool = True) -> Difference:
-    """The paired difference over clients, seeds and rows; clients without rows do not count.
+def difference(
+    strata: Sequence[Stratum], level: float = 0.95, bound: float = 1.0, pooled_variance: bool = True
+) -> Difference:
+    """Return the paired difference over clients, seeds and rows; clients without rows are ignored.
 
-    `bound` is the largest |d| that there can be; `alike` takes one variance for the rows of all clients, else each client
-    with two rows or more has its own. With one seed the interval speaks of rows only; where no client has two rows nothing
-    is known of rows, and the interval is all of [-bound, bound]. Where a d is not finite nothing is known at all, and all
-    three are NaN. ValueError if no client has rows.
+    With one seed the interval covers the variance of rows only. If no client has two rows, the interval is all of
+    [-bound, bound]. If any d is not finite, all results are NaN. ValueError if no client has rows.
+
+    Args:
+        strata: The sums of each client.
+        level: The level of the interval.
+        bound: The largest possible |d|.
+        pooled_variance: Whether rows of all clients share one variance; otherwise each client with two rows or more
+            has its own.
     """
     used = [s for s in strata if s.rows]
     if not used:
@@ -77,28 +85,28 @@ def difference(strata: Sequence[Stratum], level: float = 0.95, bound: float = 1.
     if rows.max() == 1 and squares.any():
         return Difference(mean, -bound, bound)
 
-    variance_rows, free_rows = _of_rows(mean_squares - rows * per_client.mean(1) ** 2, rows, alike)
+    variance_rows, dof_rows = _row_variance(mean_squares - rows * per_client.mean(1) ** 2, rows, pooled_variance)
     variance_seeds = variance_both = 0.0
     if seeds > 1:
         variance_seeds = float(per_client.mean(0).var(ddof=1)) / seeds
         shifts = rows * ((per_client - per_client.mean(1, keepdims=True)) ** 2).sum(1)
-        both, _ = _of_rows(squares - seeds * mean_squares - shifts, rows, alike)
+        both, _ = _row_variance(squares - seeds * mean_squares - shifts, rows, pooled_variance)
         variance_both = both / (seeds - 1) / seeds
-    # a factor can come out below zero by chance; the larger of the two alone is then the honest floor
+    # an estimate can be below zero by chance; the larger of the two alone is then a lower bound
     variance = max(variance_rows + variance_seeds - variance_both, variance_rows, variance_seeds)
     if variance <= 0:
         return Difference(mean, mean, mean)
-    parts = [(variance_rows, free_rows), (variance_seeds, seeds - 1)]
-    freedom = variance**2 / sum(v**2 / f for v, f in parts if f and v)
-    half = float(stdtrit(freedom, (1 + level) / 2)) * variance**0.5
-    return Difference(mean, max(mean - half, -bound), min(mean + half, bound))
+    parts = [(variance_rows, dof_rows), (variance_seeds, seeds - 1)]
+    dof = variance**2 / sum(v**2 / f for v, f in parts if f and v)
+    half_width = float(stdtrit(dof, (1 + level) / 2)) * variance**0.5
+    return Difference(mean, max(mean - half_width, -bound), min(mean + half_width, bound))
 
 
-def over_draws(differences: Sequence[float], level: float = 0.95, bound: float = 1.0) -> Difference:
-    """The mean of one difference a draw of the data, with Student's interval: draws share neither rows nor laws.
+def difference_over_draws(differences: Sequence[float], level: float = 0.95, bound: float = 1.0) -> Difference:
+    """Return the mean of one difference for each draw of the data, with Student's interval.
 
-    One draw tells nothing of others: the interval is all of [-bound, bound]. A difference that is not finite makes all
-    three NaN. ValueError without draws.
+    Draws share neither rows nor distributions. With one draw the interval is all of [-bound, bound]. If a difference
+    is not finite, all results are NaN. ValueError without draws.
     """
     values = np.array(differences, dtype=float)
     if not len(values):
@@ -108,53 +116,53 @@ def over_draws(differences: Sequence[float], level: float = 0.95, bound: float =
     mean = float(values.mean())
     if len(values) == 1:
         return Difference(mean, -bound, bound)
-    half = float(stdtrit(len(values) - 1, (1 + level) / 2) * values.std(ddof=1) / len(values) ** 0.5)
-    return Difference(mean, max(mean - half, -bound), min(mean + half, bound))
+    half_width = float(stdtrit(len(values) - 1, (1 + level) / 2) * values.std(ddof=1) / len(values) ** 0.5)
+    return Difference(mean, max(mean - half_width, -bound), min(mean + half_width, bound))
 
 
-def _of_rows(spread: np.ndarray, rows: np.ndarray, alike: bool) -> tuple[float, float]:
-    """Variance of the mean over clients, and its degrees of freedom, from each client's sum of squares over its rows."""
-    spread, free = np.maximum(spread, 0.0) if not alike else spread, rows - 1
-    together = max(float(spread.sum()), 0.0) / max(float(free.sum()), 1.0)
-    if alike:
-        return together * float((1 / rows).sum()) / len(rows) ** 2, float(free.sum())
+def _row_variance(spread: np.ndarray, rows: np.ndarray, pooled_variance: bool) -> tuple[float, float]:
+    """Return the variance of the mean over clients and its degrees of freedom, from clients' sums of squares."""
+    spread, dof = np.maximum(spread, 0.0) if not pooled_variance else spread, rows - 1
+    pooled = max(float(spread.sum()), 0.0) / max(float(dof.sum()), 1.0)
+    if pooled_variance:
+        return pooled * float((1 / rows).sum()) / len(rows) ** 2, float(dof.sum())
     # a client with one row has no variance of its own
-    variances = np.where(free > 0, spread / np.maximum(free, 1), together) / rows / len(rows) ** 2
+    variances = np.where(dof > 0, spread / np.maximum(dof, 1), pooled) / rows / len(rows) ** 2
     total = float(variances.sum())
-    return total, total**2 / float((variances**2 / np.maximum(free, 1)).sum()) if total else 0.0
+    return total, total**2 / float((variances**2 / np.maximum(dof, 1)).sum()) if total else 0.0
 
 
-def better(method: str, reference: str, measured: Difference, quantity: TaskMetrics = ACCURACY) -> str | None:
-    """Which of the two is better; None if that cannot be told."""
+def better_method(method: str, reference: str, measured: Difference, metrics: TaskMetrics = ACCURACY) -> str | None:
+    """Return the better of the two, None if they are not distinguishable."""
     if not measured.distinguishable:
         return None
-    return method if quantity.gain(measured.mean) > 0 else reference
+    return method if metrics.gain(measured.mean) > 0 else reference
 
 
-def sentence_of(method: str, reference: str, measured: Difference, quantity: TaskMetrics = ACCURACY) -> str:
-    """`fedprox − fedavg +0.4 points, −0.3 to +1.1: not distinguishable`; points are hundredths of accuracy."""
+def difference_sentence(method: str, reference: str, measured: Difference, metrics: TaskMetrics = ACCURACY) -> str:
+    """Return `fedprox − fedavg +0.4 points, −0.3 to +1.1: not distinguishable`; points are hundredths of accuracy."""
     if math.isnan(measured.mean):
         return f"{method} − {reference}: not distinguishable, since predictions of one of them are not finite"
-    winner = better(method, reference, measured, quantity)
+    winner = better_method(method, reference, measured, metrics)
     verdict = f"{winner} is better" if winner else "not distinguishable"
-    return f"{method} − {reference} {quantity.difference(measured.mean, measured.low, measured.high)}: {verdict}"
+    return f"{method} − {reference} {metrics.difference(measured.mean, measured.low, measured.high)}: {verdict}"
 
 
-def difference_record(first: str, second: str, difference: Difference, quantity: TaskMetrics) -> dict[str, Any]:
-    """Who is better, and by how much."""
+def difference_record(first: str, second: str, difference: Difference, metrics: TaskMetrics) -> dict[str, Any]:
+    """Describe which is better and by how much, as JSON."""
     return {
         "difference": difference.mean,
         "low": difference.low,
         "high": difference.high,
-        "better": better(first, second, difference, quantity),
-        "sentence": sentence_of(first, second, difference, quantity),
+        "better": better_method(first, second, difference, metrics),
+        "sentence": difference_sentence(first, second, difference, metrics),
     }
 
 
-def difference_of_cells(
-    first: str, second: str, difference: Difference, quantity: TaskMetrics, classes: Sequence[str] | None = None
+def cell_difference_record(
+    first: str, second: str, difference: Difference, metrics: TaskMetrics, classes: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """The same of two cells of a table, with their names, and with the classes whose rows alone were compared."""
-    record = difference_record(first, second, difference, quantity)
-    where = f" on {', '.join(classes)}" if classes else ""
-    return {"first": first, "second": second, **record, "sentence": f"{record['sentence']}{where}"}
+    """Describe two cells of a table with their names, and the classes that the comparison was restricted to."""
+    record = difference_record(first, second, difference, metrics)
+    suffix = f" on {', '.join(classes)}" if classes else ""
+    return {"first": first, "second": second, **record, "sentence": f"{record['sentence']}{suffix}"}

@@ -1,1 +1,1 @@
-"""Which kind of shift two clients differ by, from counts and moments that they sent."""
+"""The kinds of shift between two clients, from counts and moments that they report."""

@@ -1,9 +1,4 @@
-"""From what tests found to the name of a shift: a tree that knows no numbers, only what was rejected.
-
-How strong shifts are on the scales of the printed rule, beside a verdict that does not rest on them.
-
-Whether a change of P(Y | one feature) is one of P(Y | X), or follows from the inputs: what clients' models foresee.
-"""
+"""The verdict on shift from rejected hypotheses, effect sizes, and the check of inputs as an explanation."""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
@@ -11,94 +6,97 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from models.shift import chi_square as test
-from models.shift.client_summaries.client_summary import Layout, Summaries, mixture
-from models.shift.fomichev_distances import Readings, distance_in_classes, of_summaries
-from models.shift.fomichev_verdict import GRADES, OverFeatures, judged, judged_all
-from models.shift.nested_tests import ALPHA, LEAST_EFFECT, Evidence, harmonic, kept_classes
-from models.shift.pairwise_tables import all_pairs, comparable
+from models.shift.client_summaries.client_summary import Layout, Summaries, divide_or_zero, mixture
+from models.shift.fomichev_distances import Readings, distance_in_classes, statistics_from_summaries
+from models.shift.fomichev_verdict import judge_all_pairs, judge_pairs
+from models.shift.nested_tests import ALPHA, LEAST_EFFECT, Evidence, comparable_classes, effective_size
+from models.shift.pairwise_tables import all_pairs, merge_cells
 from models.shift.wasserstein import feature_distances
 
-FEWEST = 20
-"""Rows of a client below which nothing is said."""
+MIN_ROWS = 20
+"""Rows of a client below which the verdict is undetermined."""
 
-BROKEN = 0.2
-"""Of lossy features: the share of what parts classes that another pairing of classes explains better."""
+MIN_RELABELED = 0.2
+"""The least share of class separation, explained by another pairing of classes, for concept shift of lossy features."""
 
 
 @dataclass(frozen=True, eq=False)
 class Verdicts:
-    """Of pairs, (pairs,) each: types (pairs, 3) bool in the order of TYPES, none of them is no shift."""
+    """Verdicts of pairs, (pairs,) each; types: (pairs, 3) bool in the order of TYPES, all false without shift."""
 
     types: np.ndarray
-    undetermined: np.ndarray  # too few rows, or too few of any class, to say anything
-    transform: np.ndarray  # a gain and an offset of the inputs undo it
-    margins_only: np.ndarray  # no class is told by both: only P(X) and P(Y) were compared
+    undetermined: np.ndarray  # too few rows in total or of every class
+    transform: np.ndarray  # a gain and an offset of the inputs explain the difference
+    margins_only: np.ndarray  # no class is reported by both: only P(X) and P(Y) were compared
 
 
-class SecondLook(Protocol):
-    """What is looked at where odds ratios differ; all are of pairs, (pairs,), and asked for those places only."""
+class AlignmentChecks(Protocol):
+    """Checks of pairs whose odds ratios differ, computed only for the pairs at `indices`."""
 
-    def transforms(self, places: np.ndarray, features: np.ndarray) -> np.ndarray:
-        """Whether a gain and an offset of the inputs explain the features that differ, (places, features) bool."""
+    def transforms(self, indices: np.ndarray, features: np.ndarray) -> np.ndarray:
+        """Return whether a gain and an offset of inputs explain all differing features, (indices, features) bool."""
         ...
 
-    def broken(self, places: np.ndarray) -> np.ndarray | None:
-        """The share of what parts classes that another pairing explains, (places,); None where features lose nothing."""
+    def broken(self, indices: np.ndarray) -> np.ndarray | None:
+        """Return the share of class separation that another pairing explains, (indices,); None without lossy features."""
         ...
 
 
-def classify_pairs(found: Evidence, rows: np.ndarray, look: SecondLook, numbers: bool = False) -> Verdicts:
-    """rows: (pairs, 2); numbers: classes are groups of targets.
+def classify_pairs(
+    evidence: Evidence, rows: np.ndarray, alignment: AlignmentChecks, regression: bool = False
+) -> Verdicts:
+    """Classify the shift of pairs; rows: (pairs, 2).
 
-    Targets that all move by an amount leave odds ratios as they are, and P(X): what changed is P(Y | X), and no other.
+    In a regression classes are groups of targets. If all targets move by an amount, odds ratios and P(X) do not
+    change: this is a shift of P(Y | X) alone.
     """
-    undetermined: np.ndarray = np.any(rows < FEWEST, axis=-1)
-    undetermined |= (
-        ~found.tested & ~found.labels & ~found.bins.any(-1)
-    )  # little was compared, and there nothing was seen
-    concept = found.interaction.any(-1)
-    none = ~found.labels & ~found.bins_in_classes.any(-1) & (found.tested | ~found.bins.any(-1))
-    label = found.labels & ~found.bins_in_classes.any(-1)
-    feature = (found.bins & ~found.classes_in_bins).any(-1) & ~concept & found.tested
-    feature &= (
-        found.covered | ~found.labels
-    )  # what moved the share of a class that one lacks cannot be seen in P(Y | X)
-    both, label_fits = label & feature, found.misfit_label <= found.misfit_feature
+    undetermined: np.ndarray = np.any(rows < MIN_ROWS, axis=-1)
+    undetermined |= ~evidence.tested & ~evidence.labels & ~evidence.bins.any(-1)  # only margins, which do not differ
+    concept = evidence.interaction.any(-1)
+    none = ~evidence.labels & ~evidence.bins_in_classes.any(-1) & (evidence.tested | ~evidence.bins.any(-1))
+    label = evidence.labels & ~evidence.bins_in_classes.any(-1)
+    feature = (evidence.bins & ~evidence.classes_in_bins).any(-1) & ~concept & evidence.tested
+    # a change of the share of a class that one client lacks does not show in P(Y | X)
+    feature &= evidence.covered | ~evidence.labels
+    both, label_fits = label & feature, evidence.misfit_label <= evidence.misfit_feature
     label, feature = label & (~both | label_fits), feature & (~both | ~label_fits)
     simple = none | label | feature
-    mixed, moved = ~simple & ~concept, found.at_priors.any(-1)
+    mixed, moved = ~simple & ~concept, evidence.at_priors.any(-1)
     last = ~simple & concept
-    shifted = mixed & ~found.bins.any(-1) & found.classes_in_bins.any(-1) & numbers
+    targets_moved = mixed & ~evidence.bins.any(-1) & evidence.classes_in_bins.any(-1) & regression
     types = np.stack(
-        [feature | (mixed & ~shifted) | (last & moved), label | (~simple & found.labels), last | shifted], -1
+        [
+            feature | (mixed & ~targets_moved) | (last & moved),
+            label | (~simple & evidence.labels),
+            last | targets_moved,
+        ],
+        -1,
     )
     transform = np.zeros(len(types), bool)
-    places = np.flatnonzero(last & moved & ~undetermined)
-    if len(places):
-        transform[places] = look.transforms(places, found.interaction[places])
-        types[places, 2] &= ~transform[places]
-        share = look.broken(places)
+    indices = np.flatnonzero(last & moved & ~undetermined)
+    if len(indices):
+        transform[indices] = alignment.transforms(indices, evidence.interaction[indices])
+        types[indices, 2] &= ~transform[indices]
+        share = alignment.broken(indices)
         if share is not None:
-            types[places, 2] &= share > BROKEN
+            types[indices, 2] &= share > MIN_RELABELED
     types[none | undetermined] = False
-    return Verdicts(types, undetermined, transform & ~none, ~found.tested & ~undetermined)
+    return Verdicts(types, undetermined, transform & ~none, ~evidence.tested & ~undetermined)
 
 
-def among(named: Verdicts, differ: np.ndarray) -> Verdicts:
-    """Where many pairs were looked at together, and only these are said to differ at all: (pairs,) bool."""
-    return replace(named, types=named.types & differ[:, None], transform=named.transform & differ)
-
-
-__all__ = ["GRADES", "EffectSizes", "effect_sizes"]
+def restrict_to(verdicts: Verdicts, differ: np.ndarray) -> Verdicts:
+    """Restrict the verdicts of jointly tested pairs to those that differ at all, (pairs,) bool."""
+    return replace(verdicts, types=verdicts.types & differ[:, None], transform=verdicts.transform & differ)
 
 
 @dataclass(frozen=True, eq=False)
 class EffectSizes:
-    """Of pairs in order, NaN where unknown: distances, (pairs, 3), D_X, D_Y and D_{Y|X} of the worst feature.
+    """Effect sizes of pairs, NaN if undefined.
 
-    grades: (pairs, 3), a place in GRADES or -1; types: (pairs, 3) bool, what the printed rule says; in_classes: (pairs,)
-    D_{X|Y} of the worst feature, and wasserstein: (pairs,) the largest 2-Wasserstein distance of a feature's normals, in
-    deviations of all clients' rows; both are not in the paper.
+    distances: (pairs, 3), D_X, D_Y and D_{Y|X} of the worst feature; grades: (pairs, 3), an index in GRADES or -1;
+    types: (pairs, 3) bool, the published verdict. Not in the paper are in_classes: (pairs,) D_{X|Y} of the worst
+    feature, and wasserstein: (pairs,) the largest 2-Wasserstein distance of a feature's normals, in deviations of all
+    clients' rows.
     """
 
     distances: np.ndarray
@@ -108,103 +106,104 @@ class EffectSizes:
     wasserstein: np.ndarray
 
 
-def effect_sizes(told: Summaries, layout: Layout, readings: Readings, of: np.ndarray | None = None) -> EffectSizes:
-    """Of all pairs, or of these, (pairs, 2) places.
+def effect_sizes(
+    summaries: Summaries, layout: Layout, readings: Readings, selected: np.ndarray | None = None
+) -> EffectSizes:
+    """Compute the effect sizes of all pairs, or of `selected`, (pairs, 2) indices.
 
-    What clients tell has one range of a feature for all, so that the grid of a pair and of all clients are one.
+    Reports have one range of a feature for all clients, so the grids of a pair and of all clients are equal.
     """
-    known = of_summaries(told, layout)
-    found = judged_all(known, readings) if of is None else judged(known, of, readings)
-    pairs = np.stack(all_pairs(len(told.rows)), 1) if of is None else of
-    apart = (
-        distance_in_classes(told.counts[..., :-1], pairs) if told.counts.shape[2] else np.full((len(pairs), 1), np.nan)
-    )
-    distances = np.stack([_over(found.features, readings), found.labels, _over(found.concepts, readings)], 1)
-    return EffectSizes(distances, found.grades, found.types, _largest(apart), _largest(_normals_apart(told, pairs)))
-
-
-def _over(distance: OverFeatures, readings: Readings) -> np.ndarray:
-    return distance.largest if readings.aggregate == "max" else distance.mean
+    statistics = statistics_from_summaries(summaries, layout)
+    verdict = judge_all_pairs(statistics, readings) if selected is None else judge_pairs(statistics, selected, readings)
+    pairs = np.stack(all_pairs(len(summaries.rows)), 1) if selected is None else selected
+    in_classes = np.full((len(pairs), 1), np.nan)
+    if summaries.counts.shape[2]:
+        in_classes = distance_in_classes(summaries.counts[..., :-1], pairs)
+    inputs, rules = verdict.features.aggregate(readings), verdict.concepts.aggregate(readings)
+    distances = np.stack([inputs, verdict.labels, rules], 1)
+    wasserstein = _largest(_normal_distances(summaries, pairs))
+    return EffectSizes(distances, verdict.grades, verdict.types, _largest(in_classes), wasserstein)
 
 
 def _largest(by_feature: np.ndarray) -> np.ndarray:
-    """Over features, NaN where it is known of none: (pairs,)."""
-    known = ~np.isnan(by_feature)
-    most = np.where(known, by_feature, -np.inf).max(-1, initial=-np.inf)
-    return np.where(known.any(-1), most, np.nan)
+    """Return the largest value over features, NaN if it is undefined for all: (pairs,)."""
+    defined = ~np.isnan(by_feature)
+    largest = np.where(defined, by_feature, -np.inf).max(-1, initial=-np.inf)
+    return np.where(defined.any(-1), largest, np.nan)
 
 
-def _normals_apart(told: Summaries, pairs: np.ndarray) -> np.ndarray:
-    """(pairs, features), in deviations of all clients' rows together."""
-    own = mixture(told.moments)
+def _normal_distances(summaries: Summaries, pairs: np.ndarray) -> np.ndarray:
+    """Return distances of normals, (pairs, features), in deviations of all clients' rows."""
+    own = mixture(summaries.moments)
     unit = mixture(np.moveaxis(own, 0, -2))[..., 2]
     first, second = pairs.T
-    apart = feature_distances(own[first, :, 1], own[first, :, 2], own[second, :, 1], own[second, :, 2])
-    return np.divide(apart, unit, out=np.zeros_like(apart), where=unit > 0)
+    distances = feature_distances(own[first, :, 1], own[first, :, 2], own[second, :, 1], own[second, :, 2])
+    return divide_or_zero(distances, unit)
 
 
-_AT_ONCE = 64  # pairs
-_LEAST = 0.5  # rows that are foreseen in a cell: none would forbid those that are there
+_BATCH = 64  # pairs
+_MIN_PREDICTED = 0.5  # rows of a cell: 0 would exclude rows that are present
 
 
 class CovariateCheck(NamedTuple):
-    """Of pairs, (pairs,) bool: both clients' models foresee how odds ratios differ; and how labels do."""
+    """Whether both clients' models predict the difference of odds ratios (`rules`) and of labels: (pairs,) bool."""
 
     rules: np.ndarray
     labels: np.ndarray
 
-    def left(self, types: np.ndarray) -> np.ndarray:
-        """Those of the types of these pairs, (pairs, 3) bool in the order of TYPES, that nothing explains."""
+    def unexplained(self, types: np.ndarray) -> np.ndarray:
+        """Return the types of these pairs, (pairs, 3) bool in the order of TYPES, that the models do not explain."""
         return types & ~np.stack([np.zeros_like(self.rules), self.labels, self.rules], -1)
 
 
 def check_covariates(
-    told: Summaries, layout: Layout, foreseen: np.ndarray, first: np.ndarray, second: np.ndarray
+    summaries: Summaries, layout: Layout, predicted: np.ndarray, first: np.ndarray, second: np.ndarray
 ) -> CovariateCheck:
-    """Of the pairs of places first[i] and second[i], whose odds ratios differ in some feature.
+    """Check pairs, clients first[i] and second[i], whose odds ratios differ in some feature.
 
-    foreseen: (clients, models, features, cells, classes) rows that each client's models foresee of each client's rows, both
-    in the order of what is told; zeros where a model says nothing. The tests are those of equal odds ratios, and of equal
-    P(Y | X), but what they hold the counts against is what the models foresee, with the same margins. A pair is explained
-    where no feature whose odds ratios differ is off what either model foresees, if both foresee every class that is
-    compared.
+    The tests are those of equal odds ratios and of equal P(Y | X), against the models' predictions fitted to the same
+    margins. A pair is explained if no feature with differing odds ratios deviates from the predictions of either
+    model. Both models must predict every compared class. predicted: (clients, models, features, cells, classes) rows
+    that each client's models predict for each client, in the order of `summaries`; 0 without a prediction.
     """
     rules, labels = np.zeros(len(first), bool), np.zeros(len(first), bool)
-    for start in range(0, len(first), _AT_ONCE):
-        part = slice(start, start + _AT_ONCE)
-        rules[part], labels[part] = _of(told, layout, foreseen, np.stack([first[part], second[part]], 1))
+    for start in range(0, len(first), _BATCH):
+        part = slice(start, start + _BATCH)
+        rules[part], labels[part] = _check_batch(summaries, layout, predicted, np.stack([first[part], second[part]], 1))
     return CovariateCheck(rules, labels)
 
 
-def _of(told: Summaries, layout: Layout, foreseen: np.ndarray, both: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    counts, by_first, by_second = _comparable(told, layout, foreseen, both)
-    kept = kept_classes(counts)
-    known = ((by_first.sum(-2) > 0) & (by_second.sum(-2) > 0)).all(2)
-    within = counts[..., :-1] * kept[:, :, None, None]
-    size = harmonic(within.sum((-2, -1)))
-    free, free_inside = test.homogeneous(within)[1], test.of_classes_in_bins(within)[1]
+def _check_batch(
+    summaries: Summaries, layout: Layout, predicted: np.ndarray, pairs: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    counts, by_first, by_second = _comparable(summaries, layout, predicted, pairs)
+    compared_classes = comparable_classes(counts)
+    predicted_classes = ((by_first.sum(-2) > 0) & (by_second.sum(-2) > 0)).all(2)
+    within = counts[..., :-1] * compared_classes[:, :, None, None]
+    size = effective_size(within.sum((-2, -1)))
+    dof, dof_in_bins = test.compare_odds_ratios(within)[1], test.compare_classes_given_inputs(within)[1]
 
-    def apart(expected: np.ndarray, free: np.ndarray) -> np.ndarray:
-        there = expected > 0
-        squares = np.divide((within - expected) ** 2, expected, out=np.zeros_like(within), where=there)
-        tested = (np.where(free > 0, squares.sum((-3, -2, -1)), 0.0), free)
-        return (test.chance(tested) * within.shape[1] < ALPHA) & (test.effect(tested, size) >= LEAST_EFFECT)
+    def rejected(expected: np.ndarray, dof: np.ndarray) -> np.ndarray:
+        possible = expected > 0
+        squares = np.divide((within - expected) ** 2, expected, out=np.zeros_like(within), where=possible)
+        result = (np.where(dof > 0, squares.sum((-3, -2, -1)), 0.0), dof)
+        return (test.p_value(result) * within.shape[1] < ALPHA) & (test.effect_size(result, size) >= LEAST_EFFECT)
 
-    differ = apart(test.fitted(within), free)
-    rules: np.ndarray = np.any(differ, axis=-1) & ~np.any(kept & ~known, axis=(-1, -2))
-    labels = np.ones(len(both), bool)
-    for foretold in (by_first, by_second):
-        start = np.maximum(foretold, _LEAST)
-        rules &= ~(differ & apart(test.fitted(within, start), free)).any(-1)
-        labels &= ~apart(test.fitted(within, start, summed=(-1, -3)), free_inside).any(-1)
+    differ = rejected(test.fit_margins(within), dof)
+    rules: np.ndarray = np.any(differ, axis=-1) & ~np.any(compared_classes & ~predicted_classes, axis=(-1, -2))
+    labels = np.ones(len(pairs), bool)
+    for predicted_rows in (by_first, by_second):
+        start = np.maximum(predicted_rows, _MIN_PREDICTED)
+        rules &= ~(differ & rejected(test.fit_margins(within, start), dof)).any(-1)
+        labels &= ~rejected(test.fit_margins(within, start, margin_axes=(-1, -3)), dof_in_bins).any(-1)
     return rules, rules & labels
 
 
-def _comparable(told: Summaries, layout: Layout, foreseen: np.ndarray, both: np.ndarray) -> list[np.ndarray]:
-    """What is told and what the models of the first and of the second foresee, each (pairs, features, 2, cells, ...)."""
-    counts = told.counts[both]
-    models = [np.stack([foreseen[both[:, at], both[:, of]] for at in (0, 1)], 1) for of in (0, 1)]
+def _comparable(summaries: Summaries, layout: Layout, predicted: np.ndarray, pairs: np.ndarray) -> list[np.ndarray]:
+    """Return reported counts, and predictions of either client's models: (pairs, features, 2, cells, ...) each."""
+    counts = summaries.counts[pairs]
+    models = [np.stack([predicted[pairs[:, client], pairs[:, model]] for client in (0, 1)], 1) for model in (0, 1)]
     columns = counts.shape[-1]
     table = np.moveaxis(np.concatenate([counts, *models], -1), 1, 2)
-    joined = comparable(table, layout, deciding=slice(columns))
-    return [joined[..., :columns], *np.split(joined[..., columns:], 2, -1)]
+    merged = merge_cells(table, layout, counted=slice(columns))
+    return [merged[..., :columns], *np.split(merged[..., columns:], 2, -1)]

@@ -1,7 +1,8 @@
-"""The guarded verdict: which of feature, label and concept shift parts two clients, by nested tests on their counts.
+"""The verdict `guarded`: nested tests on the counts of two clients, for feature, label and concept shift.
 
-Types are named by the factorisation that stays fixed: P(X | Y) under label shift, P(Y | X) under feature shift; where the
-odds ratios of X and Y differ it is concept shift. Fomichev, Kholod and Kocheshkov name the types; the tests are ours.
+A type is named by the factor that stays fixed: P(X | Y) under label shift, P(Y | X) under feature shift. If the odds
+ratios of X and Y differ, the type is concept shift. Fomichev, Kholod and Kocheshkov name the types; the tests are
+ours.
 """
 
 from collections.abc import Mapping
@@ -11,74 +12,77 @@ from typing import NamedTuple
 import numpy as np
 
 from models.shift import chi_square as test
-from models.shift.client_summaries.client_summary import LEAST_ROWS
+from models.shift.client_summaries.client_summary import LEAST_ROWS, divide_or_zero
 from models.shift.pairwise_tables import Pairs
 
 ALPHA, LEAST_EFFECT = 0.01, 0.1
-"""Of a hypothesis over all features; φ, the effect below which a difference is none."""
+"""The level of a hypothesis over all features, and the effect φ below which a difference is ignored."""
 
-HIDDEN = LEAST_EFFECT**2 / 2
-"""Share of a client's rows, not told of, that makes no effect: clients of one size that differ in a share h of one's rows
-have φ = √2h at most."""
+MAX_UNREPORTED = LEAST_EFFECT**2 / 2
+"""Share of a client's rows that may be unreported without an effect: if a share h of one client's rows differs,
+clients of one size have φ = √2h at most.
+"""
 
 TYPES = ("feature", "label", "concept")
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What was found of pairs, (pairs,), and of their features, (pairs, features); a name stands for what is rejected."""
+    """Results of tests of pairs, (pairs,), and of their features, (pairs, features); a field names what is rejected."""
 
     labels: np.ndarray  # P(Y)
     bins: np.ndarray  # P(X)
     bins_in_classes: np.ndarray  # P(X | Y)
     classes_in_bins: np.ndarray  # P(Y | X)
     interaction: np.ndarray  # equal odds ratios
-    at_priors: np.ndarray  # P(X), also with one prior for both, of their mean and the uniform one
+    at_priors: np.ndarray  # P(X), also with a common prior: the mean of both, and the uniform one
     misfit_label: np.ndarray  # (pairs,) how badly label shift alone fits
     misfit_feature: np.ndarray  # (pairs,) how badly feature shift alone fits
-    chances: dict[str, np.ndarray]  # hypothesis to its probabilities
-    effects: dict[str, np.ndarray]  # hypothesis to φ
-    tested: np.ndarray  # (pairs,) whether a class is told by both, so that more than margins is compared
-    covered: np.ndarray  # (pairs,) whether every class that one of them tells is told by both
+    chances: dict[str, np.ndarray]  # p-values by hypothesis
+    effects: dict[str, np.ndarray]  # φ by hypothesis
+    tested: np.ndarray  # (pairs,) whether both report a class, so that more than margins is compared
+    covered: np.ndarray  # (pairs,) whether both report every class that one of them reports
 
 
-def evidence(pairs: Pairs) -> Evidence:
-    """Of counts, by chi-square tests. Odds ratios, which take most of the time, are looked at only of pairs that differ."""
+def count_evidence(pairs: Pairs) -> Evidence:
+    """Collect evidence from counts by chi-square tests; odds ratios, which cost most time, only for pairs that differ."""
     noise = pairs.noise
-    kept = kept_classes(pairs.counts, noise)
-    within = pairs.counts[..., :-1] * kept[:, :, None, None, :]
-    inside = None if noise is None else noise[..., :-1] * kept[:, :, None, None, :]
-    mean, even = priors(pairs.labels, kept)
-    inner = _per_pair(within)
-    known = all_known(pairs.counts.sum((-2, -1)), pairs, kept)
+    compared_classes = comparable_classes(pairs.counts, noise)
+    within = pairs.counts[..., :-1] * compared_classes[:, :, None, None, :]
+    noise_within = None if noise is None else noise[..., :-1] * compared_classes[:, :, None, None, :]
+    mean, even = priors(pairs.labels, compared_classes)
+    size_within = effective_size(within.sum((-2, -1)))
+    comparable = comparable_features(pairs.counts.sum((-2, -1)), pairs, compared_classes)
     tested = {
-        "labels": SizedTest(test.pearson(pairs.labels, noise_of_labels(noise)), harmonic(pairs.labels.sum(-1))),
-        "bins": SizedTest(only(known, test.of_bins(pairs.counts, noise)), _per_pair(pairs.counts)),
-        "bins_in_classes": SizedTest(test.of_bins_in_classes(within, inside), inner),
-        "classes_in_bins": SizedTest(test.of_classes_in_bins(within, inside), inner),
-        "at_mean": SizedTest(test.of_bins_at_prior(within, mean, inside), inner),
-        "at_even": SizedTest(test.of_bins_at_prior(within, even, inside), inner),
+        "labels": SizedTest(test.pearson(pairs.labels, label_noise(noise)), effective_size(pairs.labels.sum(-1))),
+        "bins": SizedTest(
+            mask_test(comparable, test.compare_inputs(pairs.counts, noise)), effective_size(pairs.counts.sum((-2, -1)))
+        ),
+        "bins_in_classes": SizedTest(test.compare_inputs_in_classes(within, noise_within), size_within),
+        "classes_in_bins": SizedTest(test.compare_classes_given_inputs(within, noise_within), size_within),
+        "at_mean": SizedTest(test.compare_inputs_at_prior(within, mean, noise_within), size_within),
+        "at_even": SizedTest(test.compare_inputs_at_prior(within, even, noise_within), size_within),
     }
     features = pairs.counts.shape[1]
     differ = tested["labels"].rejected(1) | tested["bins_in_classes"].rejected(features).any(-1)
-    interaction = SizedTest(_where(differ, within, inside), inner)
-    return tested_shift(tested | {"interaction": interaction}, features, covered(pairs, kept))
+    interaction = SizedTest(_compare_odds_ratios(differ, within, noise_within), size_within)
+    return build_evidence(tested | {"interaction": interaction}, features, covered(pairs, compared_classes))
 
 
 class SizedTest(NamedTuple):
-    """A test of pairs, or of features of pairs, and n_A n_B / (n_A + n_B) of the rows that it saw."""
+    """A test of pairs, or of features of pairs, and n_A n_B / (n_A + n_B) of the rows it used."""
 
-    tested: test.Tested
+    tested: test.ChiSquare
     size: np.ndarray
 
-    def rejected(self, hypotheses: int) -> np.ndarray:
-        """Whether it is improbable, one of so many, and the effect is not small."""
-        return (test.chance(self.tested) * hypotheses < ALPHA) & (test.effect(*self) >= LEAST_EFFECT)
+    def rejected(self, num_hypotheses: int) -> np.ndarray:
+        """Return whether the hypothesis, one of `num_hypotheses`, is rejected and the effect is not small."""
+        return (test.p_value(self.tested) * num_hypotheses < ALPHA) & (test.effect_size(*self) >= LEAST_EFFECT)
 
 
-def tested_shift(tested: Mapping[str, SizedTest], features: int, covered: np.ndarray) -> Evidence:
-    """What tests say, by the names of Evidence's fields, and of `at_mean` and `at_even`, P(X) at two priors."""
-    rejected = {name: one.rejected(1 if name == "labels" else features) for name, one in tested.items()}
+def build_evidence(tested: Mapping[str, SizedTest], features: int, covered: np.ndarray) -> Evidence:
+    """Build evidence from tests by the names of its fields, and `at_mean` and `at_even`: P(X) at two priors."""
+    rejected = {name: entry.rejected(1 if name == "labels" else features) for name, entry in tested.items()}
     return Evidence(
         rejected["labels"],
         rejected["bins"],
@@ -88,85 +92,83 @@ def tested_shift(tested: Mapping[str, SizedTest], features: int, covered: np.nda
         rejected["bins"] & rejected["at_mean"] & rejected["at_even"],
         _misfit(tested["bins_in_classes"].tested),
         _misfit(tested["classes_in_bins"].tested),
-        {name: test.chance(one.tested) for name, one in tested.items()},
-        {name: test.effect(*one) for name, one in tested.items()},
+        {name: test.p_value(entry.tested) for name, entry in tested.items()},
+        {name: test.effect_size(*entry) for name, entry in tested.items()},
         np.any(tested["bins_in_classes"].tested[1] > 0, axis=-1),
         covered,
     )
 
 
-def _where(differ: np.ndarray, within: np.ndarray, noise: np.ndarray | None) -> test.Tested:
-    """Of odds ratios; of pairs that do not differ nothing is tested."""
-    statistic, free = np.zeros(within.shape[:2]), np.zeros(within.shape[:2], np.int64)
+def _compare_odds_ratios(differ: np.ndarray, within: np.ndarray, noise: np.ndarray | None) -> test.ChiSquare:
+    """Test odds ratios of the pairs that differ; the other pairs are not tested."""
+    statistic, dof = np.zeros(within.shape[:2]), np.zeros(within.shape[:2], np.int64)
     if differ.any():
-        statistic[differ], free[differ] = test.homogeneous(within[differ], None if noise is None else noise[differ])
-    return statistic, free
+        statistic[differ], dof[differ] = test.compare_odds_ratios(
+            within[differ], None if noise is None else noise[differ]
+        )
+    return statistic, dof
 
 
-def covered(pairs: Pairs, kept: np.ndarray) -> np.ndarray:
-    """Whether no class is compared in its share alone: (pairs,); kept: (pairs, features, classes)."""
-    noise = noise_of_labels(pairs.noise)
-    there = (pairs.labels >= _least(noise))[..., :-1].any(-2)
-    return ~np.any(there & ~kept.any(1), axis=-1)
+def covered(pairs: Pairs, compared_classes: np.ndarray) -> np.ndarray:
+    """Return whether no class is compared by its share alone: (pairs,); compared_classes: (pairs, features, classes)."""
+    noise = label_noise(pairs.noise)
+    present = (pairs.labels >= _min_rows(noise))[..., :-1].any(-2)
+    return ~np.any(present & ~compared_classes.any(1), axis=-1)
 
 
-def all_known(told: np.ndarray, pairs: Pairs, kept: np.ndarray) -> np.ndarray:
-    """Of which features P(X) may be compared: (pairs, features) bool; told: rows that each tells of, (pairs, features, 2).
+def comparable_features(reported_rows: np.ndarray, pairs: Pairs, compared_classes: np.ndarray) -> np.ndarray:
+    """Return the features whose P(X) may be compared: (pairs, features) bool.
 
-    Of all where a class is kept, (pairs, features, classes). Where none is, what one does not tell of may be of the very
-    class that the other tells, and alike clients would seem to differ: so both must tell of all but HIDDEN. Under noise they
-    do.
+    All may be if a class is compared. Otherwise unreported rows of one client may belong to the very class that the
+    other reports, and equal clients would seem to differ. Both must then report all but HIDDEN of their rows; with
+    noise they do. reported_rows: (pairs, features, 2); compared_classes: (pairs, features, classes).
     """
     if pairs.noise is not None:
-        return np.ones(told.shape[:2], bool)
-    compared: np.ndarray = np.any(kept, axis=(1, 2))
-    return (told >= (1 - HIDDEN) * pairs.rows[:, None]).all(-1) | compared[:, None]
+        return np.ones(reported_rows.shape[:2], bool)
+    compared: np.ndarray = np.any(compared_classes, axis=(1, 2))
+    return (reported_rows >= (1 - MAX_UNREPORTED) * pairs.rows[:, None]).all(-1) | compared[:, None]
 
 
-def only(there: np.ndarray, tested: test.Tested) -> test.Tested:
-    """The test where it may be made; elsewhere nothing is tested."""
-    statistic, free = tested
-    return np.where(there, statistic, 0.0), np.where(there, free, 0)
+def mask_test(mask: np.ndarray, result: test.ChiSquare) -> test.ChiSquare:
+    """Restrict a test to `mask`; elsewhere nothing is tested."""
+    statistic, dof = result
+    return np.where(mask, statistic, 0.0), np.where(mask, dof, 0)
 
 
-def noise_of_labels(noise: np.ndarray | None) -> np.ndarray | None:
-    """Of labels, which are the mean over features of what each tells of them: (pairs, 2, classes + 1)."""
+def label_noise(noise: np.ndarray | None) -> np.ndarray | None:
+    """Return the variance of labels, the means over features of their counts: (pairs, 2, classes + 1)."""
     return None if noise is None else noise.sum((1, 3)) / noise.shape[1] ** 2
 
 
-def harmonic(rows: np.ndarray) -> np.ndarray:
-    """n_A n_B / (n_A + n_B) of (..., 2)."""
+def effective_size(rows: np.ndarray) -> np.ndarray:
+    """Return n_A n_B / (n_A + n_B) of (..., 2)."""
     total = rows.sum(-1)
     return np.divide(rows.prod(-1), total, out=np.zeros(total.shape), where=total > 0)
 
 
-def kept_classes(counts: np.ndarray, noise: np.ndarray | None = None) -> np.ndarray:
-    """Which classes both have enough rows of, by feature: (pairs, features, classes) bool; both as `Pairs` has them."""
-    least = _least(None if noise is None else noise.sum(-2))
-    return (counts.sum(-2) >= least)[..., :-1].all(2)
+def comparable_classes(counts: np.ndarray, noise: np.ndarray | None = None) -> np.ndarray:
+    """Return the classes with enough rows on both sides: (pairs, features, classes) bool; arguments as in `Pairs`."""
+    min_rows = _min_rows(None if noise is None else noise.sum(-2))
+    return (counts.sum(-2) >= min_rows)[..., :-1].all(2)
 
 
-def priors(labels: np.ndarray, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of both clients' shares of kept classes, and equal shares of these: (pairs, features, classes) each."""
-    told = np.maximum(labels[..., :-1], 0.0)
-    total = told.sum(-1, keepdims=True)
-    own = np.divide(told, total, out=np.zeros_like(told), where=total > 0)
-    mean = own.mean(-2)[:, None] * kept
-    whole = mean.sum(-1, keepdims=True)
-    mean = np.divide(mean, whole, out=np.zeros_like(mean), where=whole > 0)
-    return mean, kept / np.maximum(kept.sum(-1, keepdims=True), 1)
+def priors(labels: np.ndarray, compared_classes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean of both clients' shares of compared classes, and equal shares: (pairs, features, classes) each."""
+    counts = np.maximum(labels[..., :-1], 0.0)
+    total = counts.sum(-1, keepdims=True)
+    shares = divide_or_zero(counts, total)
+    mean = shares.mean(-2)[:, None] * compared_classes
+    norm = mean.sum(-1, keepdims=True)
+    mean = divide_or_zero(mean, norm)
+    return mean, compared_classes / np.maximum(compared_classes.sum(-1, keepdims=True), 1)
 
 
-def _least(noise: np.ndarray | None) -> int | np.ndarray:
-    """Rows of a class for it to be there, which noise of this variance does not amount to."""
-    return LEAST_ROWS if noise is None else np.maximum(LEAST_ROWS, test.AUDIBLE * np.sqrt(noise))
+def _min_rows(noise: np.ndarray | None) -> int | np.ndarray:
+    """Return the rows that a class needs to be present: more than noise of this variance amounts to."""
+    return LEAST_ROWS if noise is None else np.maximum(LEAST_ROWS, test.MIN_SIGNAL_TO_NOISE * np.sqrt(noise))
 
 
-def _per_pair(counts: np.ndarray) -> np.ndarray:
-    return harmonic(counts.sum((-2, -1)))
-
-
-def _misfit(tested: test.Tested) -> np.ndarray:
-    """The largest of a pair's features, in standard deviations of the statistic."""
-    statistic, free = tested
-    return (np.where(free > 0, (statistic - free) / np.sqrt(2 * np.maximum(free, 1)), 0.0)).max(-1, initial=0.0)
+def _misfit(result: test.ChiSquare) -> np.ndarray:
+    """Return the largest statistic of a pair's features, in its standard deviations."""
+    statistic, dof = result
+    return (np.where(dof > 0, (statistic - dof) / np.sqrt(2 * np.maximum(dof, 1)), 0.0)).max(-1, initial=0.0)

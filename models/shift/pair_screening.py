@@ -1,7 +1,4 @@
-"""Whether two clients differ at all, for all pairs of very many: one pass over closed forms, on bins that all share.
-
-What the pairs that differ most told of the features that differ most, on the bins that they were compared on.
-"""
+"""Screening of very many clients for pairs that differ, in closed form on shared bins, and details of the worst pairs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,94 +7,104 @@ from typing import NamedTuple
 import numpy as np
 
 from models.shift import chi_square as test
-from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries, edges, joined_bins, mixture
-from models.shift.nested_tests import HIDDEN
+from models.shift.client_summaries.client_summary import (
+    LEAST_ROWS,
+    Layout,
+    Summaries,
+    inner_edges,
+    merged_bin_index,
+    mixture,
+)
+from models.shift.nested_tests import MAX_UNREPORTED
 from models.shift.pairwise_results import Findings
-from models.shift.pairwise_tables import guessed, labels, most_untold
+from models.shift.pairwise_tables import impute_labels, impute_rows, max_unreported
 
-_AT_ONCE = 2**20  # bytes of the cells of one client beside a number of others
+_BATCH_BYTES = 2**20  # of the cells of the clients that one client is compared with at once
 
 
-def on_shared_bins(told: Summaries, layout: Layout, most: int = 10) -> tuple[Summaries, Layout]:
-    """The same with neighbouring bins of numbers joined once for all clients, so that each holds as many rows of all."""
+def merge_shared_bins(summaries: Summaries, layout: Layout, max_bins: int = 10) -> tuple[Summaries, Layout]:
+    """Merge neighbouring bins once for all clients, so that each holds about as many rows of all clients."""
     numeric = layout.numeric
-    place = joined_bins(told.counts[:, numeric][..., : layout.bins, :].sum((0, -1)), most)
-    into = (place[..., None] == np.arange(most)).astype(float)
-    coarse = replace(layout, bins=most, joined=True)
+    merged = merged_bin_index(summaries.counts[:, numeric][..., : layout.bins, :].sum((0, -1)), max_bins)
+    assignment = (merged[..., None] == np.arange(max_bins)).astype(float)
+    coarse = replace(layout, bins=max_bins, joined=True)
 
-    def shared(table: np.ndarray) -> np.ndarray:
+    def merge(table: np.ndarray) -> np.ndarray:
         counts = np.zeros((*table.shape[:2], coarse.cells, table.shape[-1]))
         counts[..., -1, :] = table[..., -1, :]
-        counts[:, numeric, :most] = np.einsum("cfbm,fbk->cfkm", table[:, numeric][..., : layout.bins, :], into)
-        for at in np.flatnonzero(~numeric):
-            size = len(layout.categories[at] or ()) + 1
-            counts[:, at, :size] = table[:, at, :size]
+        fine = table[:, numeric][..., : layout.bins, :]
+        counts[:, numeric, :max_bins] = np.einsum("cfbm,fbk->cfkm", fine, assignment)
+        for index in np.flatnonzero(~numeric):
+            size = len(layout.categories[index] or ()) + 1
+            counts[:, index, :size] = table[:, index, :size]
         return counts
 
-    noise = None if told.noise is None else shared(told.noise)
-    return replace(told, counts=shared(told.counts), noise=noise), coarse
+    noise = None if summaries.noise is None else merge(summaries.noise)
+    return replace(summaries, counts=merge(summaries.counts), noise=noise), coarse
 
 
-def chances(told: Summaries, say: Callable[[int], None] | None = None) -> np.ndarray:
-    """Of every pair, in the order of `all_pairs`, how probable such differences of P(Y) or P(X | Y) are by chance alone.
+def pair_p_values(summaries: Summaries, report_progress: Callable[[int], None] | None = None) -> np.ndarray:
+    """Return the p-value of the difference of every pair in P(Y) or P(X | Y), in the order of `all_pairs`.
 
-    Of a pair that no class can be compared of they are of P(Y) or P(X). Counts are on shared bins, without noise; memory
-    grows with the clients, not with the pairs. `say` hears how many pairs are done.
+    If no class can be compared, P(X) replaces P(X | Y). Counts are on shared bins, without noise. Memory grows with
+    the number of clients, not of pairs. `report_progress` receives the number of finished pairs.
     """
-    by_class, whole = _Cells.of(told.counts[..., :-1]), _Cells.of(_all_rows(told))
-    features = told.counts.shape[1]
-    step = max(1, _AT_ONCE // max(1, by_class.cells[0].nbytes))
-    clients = len(told.rows)
-    found = []
-    for at in range(clients - 1):
-        for start in range(at + 1, clients, step):
+    by_class, pooled = _Cells.from_counts(summaries.counts[..., :-1]), _Cells.from_counts(_all_rows(summaries))
+    features = summaries.counts.shape[1]
+    step = max(1, _BATCH_BYTES // max(1, by_class.cells[0].nbytes))
+    clients = len(summaries.rows)
+    p_values = []
+    for first in range(clients - 1):
+        for start in range(first + 1, clients, step):
             others = slice(start, min(start + step, clients))
-            statistic, free = _within_classes(by_class.take(at), by_class.take(others))
-            apart = np.flatnonzero(~free.any(-1))
-            if len(apart):
-                statistic[apart], free[apart] = _within_classes(whole.take(at), whole.take(start + apart))
-            least = test.chance((statistic, free)).min(-1, initial=1.0)
-            found.append(np.minimum(least * features, _of_labels(told, at, others)))
-        if say:
-            say((at + 1) * (2 * clients - 2 - at) // 2)
-    return np.minimum(2 * np.concatenate(found), 1.0) if found else np.zeros(0)
+            statistic, dof = _within_classes(by_class.take(first), by_class.take(others))
+            untested = np.flatnonzero(~dof.any(-1))
+            if len(untested):
+                statistic[untested], dof[untested] = _within_classes(pooled.take(first), pooled.take(start + untested))
+            p_value = test.p_value((statistic, dof)).min(-1, initial=1.0)
+            p_values.append(np.minimum(p_value * features, _label_p_value(summaries, first, others)))
+        if report_progress:
+            report_progress((first + 1) * (2 * clients - 2 - first) // 2)
+    return np.minimum(2 * np.concatenate(p_values), 1.0) if p_values else np.zeros(0)
 
 
-def together(told: Summaries, groups: list[list[int]]) -> Summaries:
-    """Each group's clients as one: (groups)."""
-    parts = [told.take(group) for group in groups]
+def combine_groups(summaries: Summaries, groups: list[list[int]]) -> Summaries:
+    """Combine the clients of each group: (groups)."""
+    parts = [summaries.take(group) for group in groups]
     return Summaries(
         np.array([part.rows.sum() for part in parts]),
         np.stack([_labels_of_all(part) for part in parts]),
         np.stack([part.counts.sum(0) for part in parts]),
         np.stack([mixture(np.moveaxis(part.moments, 0, -2)) for part in parts]),
-        None if told.noise is None else np.stack([told.noise[group].sum(0) for group in groups]),
+        None if summaries.noise is None else np.stack([summaries.noise[group].sum(0) for group in groups]),
     )
 
 
-def _labels_of_all(told: Summaries) -> np.ndarray:
-    """(classes,), NaN where nobody tells a class. Who does not is taken to have it as often as those who do, as far as that
-    can be."""
-    known, silent = np.nan_to_num(told.labels), np.isnan(told.labels)
-    tellers = (told.rows[:, None] * ~silent).sum(0)
-    share = np.divide(known.sum(0), tellers, out=np.zeros(known.shape[1]), where=tellers > 0)
-    left = np.maximum(told.rows - known.sum(1), 0)
-    guess = guessed(share * told.rows[:, None], most_untold(told.labels, told.rows), left)
-    return np.where(silent.all(0), np.nan, known.sum(0) + guess.sum(0))
+def _labels_of_all(summaries: Summaries) -> np.ndarray:
+    """Return the rows of each class over all clients, (classes,); NaN if no client reports the class.
+
+    Clients that do not report a class are imputed to have it as often as those that do, as far as possible.
+    """
+    labels, withheld = np.nan_to_num(summaries.labels), np.isnan(summaries.labels)
+    reporting_rows = (summaries.rows[:, None] * ~withheld).sum(0)
+    share = np.divide(labels.sum(0), reporting_rows, out=np.zeros(labels.shape[1]), where=reporting_rows > 0)
+    unreported = np.maximum(summaries.rows - labels.sum(1), 0)
+    imputed = impute_rows(share * summaries.rows[:, None], max_unreported(summaries.labels, summaries.rows), unreported)
+    return np.where(withheld.all(0), np.nan, labels.sum(0) + imputed.sum(0))
 
 
 class _Cells(NamedTuple):
-    """cells: (clients, features, classes, cells) float32, as are squares and `there`; of the others each (..., classes)."""
+    """Counts, (clients, features, classes, cells), their squares and `present`; the others have no axis of cells."""
 
     cells: np.ndarray
     squares: np.ndarray
     rows: np.ndarray
-    there: np.ndarray
-    alone: np.ndarray
+    present: np.ndarray
+    separate: np.ndarray
 
     @classmethod
-    def of(cls, counts: np.ndarray) -> "_Cells":
-        """counts: (clients, features, cells, classes)."""
+    def from_counts(cls, counts: np.ndarray) -> "_Cells":
+        """Prepare counts, (clients, features, cells, classes)."""
         cells = np.ascontiguousarray(np.moveaxis(counts, -1, -2), np.float32)
         rows = cells.sum(-1)
         return cls(cells, cells**2, rows, cells > 0, rows >= LEAST_ROWS)
@@ -106,46 +113,48 @@ class _Cells(NamedTuple):
         return _Cells(*(part[clients] for part in self))
 
 
-def _all_rows(told: Summaries) -> np.ndarray:
-    """As one class, (clients, features, cells, 1); none of a feature where a client does not tell of nearly all."""
-    whole = told.counts.sum(-1, keepdims=True)
-    known = whole.sum((-2, -1)) >= (1 - HIDDEN) * told.rows[:, None]
-    return np.where(known[..., None, None], whole, 0)
+def _all_rows(summaries: Summaries) -> np.ndarray:
+    """Return counts as of one class, (clients, features, cells, 1); 0 if a client does not report nearly all rows."""
+    counts = summaries.counts.sum(-1, keepdims=True)
+    complete = counts.sum((-2, -1)) >= (1 - MAX_UNREPORTED) * summaries.rows[:, None]
+    return np.where(complete[..., None, None], counts, 0)
 
 
-def _within_classes(one: _Cells, others: _Cells) -> tuple[np.ndarray, np.ndarray]:
-    """Pearson's X² of one client beside each of the others, summed over the classes that both tell: (others, features)."""
-    shares = (one.squares / (one.cells + others.cells + np.float32(1e-30))).sum(-1, dtype=np.float64)
-    both = one.alone & others.alone
-    total, product = one.rows + others.rows, one.rows.astype(np.float64) * others.rows
+def _within_classes(client: _Cells, others: _Cells) -> tuple[np.ndarray, np.ndarray]:
+    """Return Pearson's X² and its degrees of freedom, summed over classes that both report: (others, features) each."""
+    shares = (client.squares / (client.cells + others.cells + np.float32(1e-30))).sum(-1, dtype=np.float64)
+    compared = client.separate & others.separate
+    total, product = client.rows + others.rows, client.rows.astype(np.float64) * others.rows
     ratio = np.divide(total**2, product, out=np.zeros_like(product), where=product > 0)
-    whole = np.divide(one.rows.astype(np.float64) ** 2, total, out=np.zeros_like(product), where=total > 0)
-    statistic = np.where(both, ratio * (shares - whole), 0.0).sum(-1)
-    columns = (one.there | others.there).sum(-1)
-    return np.maximum(statistic, 0), np.where(both, np.maximum(columns - 1, 0), 0).sum(-1)
+    expected = np.divide(client.rows.astype(np.float64) ** 2, total, out=np.zeros_like(product), where=total > 0)
+    statistic = np.where(compared, ratio * (shares - expected), 0.0).sum(-1)
+    columns = (client.present | others.present).sum(-1)
+    return np.maximum(statistic, 0), np.where(compared, np.maximum(columns - 1, 0), 0).sum(-1)
 
 
-def _of_labels(told: Summaries, at: int, others: slice) -> np.ndarray:
-    count = len(told.rows[others])
-    both = np.stack([np.broadcast_to(told.labels[at], (count, told.labels.shape[1])), told.labels[others]], 1)
-    rows = np.stack([np.broadcast_to(told.rows[at], count), told.rows[others]], 1)
-    return test.chance(test.pearson(labels(both, rows)))
+def _label_p_value(summaries: Summaries, first: int, others: slice) -> np.ndarray:
+    count = len(summaries.rows[others])
+    labels, rows = (
+        np.stack([np.broadcast_to(of_client[first], (count, *of_client.shape[1:])), of_client[others]], 1)
+        for of_client in (summaries.labels, summaries.rows)
+    )
+    return test.p_value(test.pearson(impute_labels(labels, rows)))
 
 
 PAIRS, FEATURES = 3, 2
-"""That are looked at: pairs, each of other groups, and features of each."""
+"""The number of described pairs, each of other groups, and of features of each."""
 
-MUCH = 1 / 3
-"""Of the largest part of a pair, or of several: what a feature needs to be said to carry a shift."""
+MIN_SHARE = 1 / 3
+"""The share of the largest part that a feature needs to be named as carrying the shift."""
 
 
 @dataclass(frozen=True, eq=False)
 class PairDetails:
-    """One feature of one pair. first, second, feature: places.
+    """One feature of one pair; first, second, feature: indices.
 
-    ends: (bins + 1,) of the bins of a number, from the first to the last value; values: what stands below each bin where
-    there are none; joined: whether these are bins that hold as many rows of all clients. counts: (2, bins, classes), rows
-    by class; shown: (classes,) bool, which of these both told.
+    ends: (bins + 1,) ends of a numeric feature's bins, from the first to the last value, or None; values: the label of
+    each bin without ends; joined: whether bins were merged for all clients together; counts: (2, bins, classes) rows
+    by class; shown: (classes,) bool, the classes that both report.
     """
 
     first: int
@@ -159,66 +168,66 @@ class PairDetails:
 
 
 def pair_details(
-    told: Summaries, layout: Layout, found: Findings, groups: Sequence[Sequence[int]]
+    summaries: Summaries, layout: Layout, findings: Findings, groups: Sequence[Sequence[int]]
 ) -> tuple[PairDetails, ...]:
-    """Of the worst pair of each two groups, the worst of these first; none where clients told no counts."""
-    if not told.counts.shape[2]:
+    """Describe the worst pair of each two groups of clients, the worst first; empty without counts."""
+    if not summaries.counts.shape[2]:
         return ()
-    seen = []
-    for pair in _worst(found, groups):
-        parts, places = found.parts[pair], (int(found.first[pair]), int(found.second[pair]))
-        worst = np.argsort(-parts, kind="stable")[:FEATURES].tolist()
-        seen += [_close_up(told, layout, *places, at) for at in worst if parts[at] >= MUCH * parts[worst[0]]]
-    return tuple(seen)
+    details = []
+    for pair in _worst_pairs(findings, groups):
+        parts, clients = findings.parts[pair], (int(findings.first[pair]), int(findings.second[pair]))
+        features = np.argsort(-parts, kind="stable")[:FEATURES].tolist()
+        leading = [feature for feature in features if parts[feature] >= MIN_SHARE * parts[features[0]]]
+        details += [_details(summaries, layout, *clients, feature) for feature in leading]
+    return tuple(details)
 
 
-def _worst(found: Findings, groups: Sequence[Sequence[int]]) -> list[int]:
-    """Of each two groups one pair with their most common verdict; those whose largest part is the largest first."""
-    of = {at: number for number, group in enumerate(groups) for at in group}
+def _worst_pairs(findings: Findings, groups: Sequence[Sequence[int]]) -> list[int]:
+    """Return for each two groups one pair with their most common verdict, ordered by the largest part."""
+    group_of = {client: index for index, group in enumerate(groups) for client in group}
     between: dict[tuple[int, ...], list[int]] = {}
-    for pair in np.flatnonzero(found.verdicts.types.any(-1)).tolist():
-        places = sorted((of[int(found.first[pair])], of[int(found.second[pair])]))
-        between.setdefault(tuple(places), []).append(pair)
-    largest = found.parts.max(-1)
+    for pair in np.flatnonzero(findings.verdicts.types.any(-1)).tolist():
+        both = sorted((group_of[int(findings.first[pair])], group_of[int(findings.second[pair])]))
+        between.setdefault(tuple(both), []).append(pair)
+    largest = findings.parts.max(-1)
     worst = []
     for pairs in between.values():
-        verdicts = [tuple(found.verdicts.types[pair].tolist()) for pair in pairs]
-        common = max(verdicts, key=verdicts.count)
-        alike = [pair for pair, verdict in zip(pairs, verdicts, strict=True) if verdict == common]
-        worst.append(max(alike, key=lambda pair: largest[pair]))
+        verdicts = [tuple(findings.verdicts.types[pair].tolist()) for pair in pairs]
+        most_common = max(verdicts, key=verdicts.count)
+        candidates = [pair for pair, verdict in zip(pairs, verdicts, strict=True) if verdict == most_common]
+        worst.append(max(candidates, key=lambda pair: largest[pair]))
     return sorted(worst, key=lambda pair: -largest[pair])[:PAIRS]
 
 
-def _close_up(told: Summaries, layout: Layout, first: int, second: int, feature: int) -> PairDetails:
-    table, values = told.counts[[first, second], feature], layout.categories[feature]
-    used = layout.bins if values is None else len(values) + 1
-    cells, missing = table[:, :used], table[:, -1:]
+def _details(summaries: Summaries, layout: Layout, first: int, second: int, feature: int) -> PairDetails:
+    table, values = summaries.counts[[first, second], feature], layout.categories[feature]
+    num_bins = layout.bins if values is None else len(values) + 1
+    cells, missing = table[:, :num_bins], table[:, -1:]
     ends = None
     if values is not None:
         names = (*(f"{value:g}" for value in values), "other")
     elif layout.joined:
-        names = tuple(str(at + 1) for at in range(used))
+        names = tuple(str(index + 1) for index in range(num_bins))
     else:
-        cells, ends = _joined(cells, layout.low[feature], layout.high[feature])
+        cells, ends = _merge_bins(cells, layout.low[feature], layout.high[feature])
         names = ()
     if ends is None:
         cells, names = np.concatenate([cells, missing], 1), (*names, "missing")
-        there = cells.sum((0, 2)) > 0
-        cells, names = cells[:, there], tuple(name for name, kept in zip(names, there.tolist(), strict=True) if kept)
-    shown = ~np.isnan(told.labels[[first, second]]).any(0)
-    return PairDetails(
-        first, second, feature, ends, names, values is None and layout.joined, cells, np.append(shown, False)
-    )
+        present = cells.sum((0, 2)) > 0
+        cells = cells[:, present]
+        names = tuple(name for name, keep in zip(names, present.tolist(), strict=True) if keep)
+    reported = np.append(~np.isnan(summaries.labels[[first, second]]).any(0), False)
+    return PairDetails(first, second, feature, ends, names, values is None and layout.joined, cells, reported)
 
 
-def _joined(cells: np.ndarray, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
-    """Neighbouring bins joined as for the tests, and where the joined ones end."""
-    place = joined_bins(cells.sum((0, 2)))
-    fine = np.array([low, *edges(low, high, cells.shape[1]), high])
-    last = np.append(np.flatnonzero(np.diff(place)), len(place) - 1)
-    into = (place[:, None] == np.unique(place)).astype(float)
-    held = np.flatnonzero(cells.sum((0, 2)) > 0)
+def _merge_bins(cells: np.ndarray, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
+    """Merge neighbouring bins as for the tests, and return their ends."""
+    merged_index = merged_bin_index(cells.sum((0, 2)))
+    fine = np.array([low, *inner_edges(low, high, cells.shape[1]), high])
+    last = np.append(np.flatnonzero(np.diff(merged_index)), len(merged_index) - 1)
+    assignment = (merged_index[:, None] == np.unique(merged_index)).astype(float)
+    occupied = np.flatnonzero(cells.sum((0, 2)) > 0)
     ends = np.append(low, fine[last + 1])
-    if len(held):
-        ends[0], ends[-1] = fine[held[0]], fine[held[-1] + 1]
-    return np.einsum("cbm,bk->ckm", cells, into), ends
+    if len(occupied):
+        ends[0], ends[-1] = fine[occupied[0]], fine[occupied[-1] + 1]
+    return np.einsum("cbm,bk->ckm", cells, assignment), ends

@@ -1,114 +1,129 @@
-"""Results for all pairs of clients, computed a number of them at a time: verdicts, alignment, and inconclusive pairs."""
+"""Results for all pairs of clients, computed in batches: verdicts, alignment, and reasons for undetermined pairs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import numpy as np
 
-from models.shift.chi_square import chance, effect
-from models.shift.classify import FEWEST, Verdicts, among, classify_pairs
-from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries, joined, without_each
-from models.shift.moment_tests import ROWS, mean_and_spread, scaled_at_prior, standard
-from models.shift.nested_tests import ALPHA, LEAST_EFFECT, Evidence, evidence, harmonic, priors
-from models.shift.pairwise_tables import Pairs, guessed, most_untold, side_by_side
+from models.shift.chi_square import effect_size, p_value
+from models.shift.classify import MIN_ROWS, Verdicts, classify_pairs, restrict_to
+from models.shift.client_summaries.client_summary import (
+    LEAST_ROWS,
+    Layout,
+    Summaries,
+    concatenate_summaries,
+    divide_or_zero,
+    leave_one_out,
+)
+from models.shift.moment_tests import ROWS, mean_and_spread, scaled_at_prior, standardize
+from models.shift.nested_tests import ALPHA, LEAST_EFFECT, Evidence, count_evidence, effective_size, priors
+from models.shift.pairwise_tables import Pairs, build_pairs, impute_rows, max_unreported
 
-_FLOOR = 0.1  # of a class's deviation, in deviations of all rows: pixels that never vary say nothing
+_MIN_SD = 0.1  # of a class, in deviations of all rows: pixels that never vary carry no information
 
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """Asked of pairs by the verdict; `lossy` where a feature is a projection that tells less than the row does."""
+    """The checks of AlignmentChecks on pairs; `lossy` if a feature is a projection that carries less than the row does."""
 
     pairs: Pairs
     lossy: bool = False
-    least: int = LEAST_ROWS
 
-    def transforms(self, places: np.ndarray, features: np.ndarray) -> np.ndarray:
-        """Whether class means and deviations agree once each client's feature is scaled: (places,) bool.
+    def transforms(self, indices: np.ndarray, features: np.ndarray) -> np.ndarray:
+        """Return whether class means and deviations agree once each client's feature is scaled: (indices,) bool.
 
-        features: (places, features) which have to; the scale is the mixture's under one prior for both. Gains are positive:
-        a negative one is the same as two classes that changed names. Categories have none: their numbers are places.
+        The scale is that of the mixture under one prior for both. Gains are positive: a negative one equals two
+        classes that changed names. Categories have no scale, since their codes are positions. features: (indices,
+        features) bool, the features that have to agree.
         """
-        scaled, kept = self._scaled(places)
-        statistic = np.where(kept, mean_and_spread(np.moveaxis(scaled, -3, -2)), 0.0).sum(-1)
-        classes = kept.sum(-1)
-        free = np.maximum(2 * classes - 2, 0)
-        size = harmonic(np.where(kept[:, :, None], scaled[..., ROWS], 0.0).sum(-1))
-        tested = (statistic, free)
-        apart = (chance(tested) * self.pairs.counts.shape[1] < ALPHA) & (effect(tested, size) >= LEAST_EFFECT)
-        return (~apart & (classes > 1) & self.pairs.numeric | ~features).all(-1)
+        scaled, compared = self._scaled(indices)
+        statistic = np.where(compared, mean_and_spread(np.moveaxis(scaled, -3, -2)), 0.0).sum(-1)
+        classes = compared.sum(-1)
+        dof = np.maximum(2 * classes - 2, 0)
+        size = effective_size(np.where(compared[:, :, None], scaled[..., ROWS], 0.0).sum(-1))
+        result = (statistic, dof)
+        differ = (p_value(result) * self.pairs.counts.shape[1] < ALPHA) & (effect_size(result, size) >= LEAST_EFFECT)
+        return (~differ & (classes > 1) & self.pairs.numeric | ~features).all(-1)
 
-    def broken(self, places: np.ndarray) -> np.ndarray | None:
-        """How much closer classes are under the best renaming than under their names, in [0, 1]: (places,)."""
+    def broken(self, indices: np.ndarray) -> np.ndarray | None:
+        """Return the relative decrease of the distance of classes under the best renaming, in [0, 1]: (indices,)."""
         if not self.lossy:
             return None
         from scipy.optimize import linear_sum_assignment
 
-        scaled, kept = self._scaled(places)
-        shares = np.zeros(len(places))
-        for at in range(len(places)):
-            there = np.flatnonzero(kept[at].all(0))
-            if len(there) < 2:
+        scaled, compared = self._scaled(indices)
+        shares = np.zeros(len(indices))
+        for index in range(len(indices)):
+            shared = np.flatnonzero(compared[index].all(0))
+            if len(shared) < 2:
                 continue
-            cost = _apart(scaled[at, :, 0][:, there], scaled[at, :, 1][:, there])
-            named, best = np.trace(cost), cost[linear_sum_assignment(cost)].sum()
-            shares[at] = (named - best) / named if named > 0 else 0.0
+            cost = _overlap_cost(scaled[index, :, 0][:, shared], scaled[index, :, 1][:, shared])
+            current, best_cost = np.trace(cost), cost[linear_sum_assignment(cost)].sum()
+            shares[index] = (current - best_cost) / current if current > 0 else 0.0
         return shares
 
-    def _scaled(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Class moments in deviations of the mixture, (places, features, 2, classes, 5), and which are kept."""
-        told = standard(self.pairs.moments[places])[..., :-1, :]
-        kept: np.ndarray = np.all(told[..., ROWS] >= self.least, axis=-2)
-        prior = priors(self.pairs.labels[places], kept)[0]
-        return scaled_at_prior(np.where(kept[:, :, None, :, None], told, 0.0), prior), kept
+    def _scaled(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return class moments in deviations of the mixture, (indices, features, 2, classes, 5), and compared classes."""
+        moments = standardize(self.pairs.moments[indices])[..., :-1, :]
+        compared: np.ndarray = np.all(moments[..., ROWS] >= LEAST_ROWS, axis=-2)
+        prior = priors(self.pairs.labels[indices], compared)[0]
+        return scaled_at_prior(np.where(compared[:, :, None, :, None], moments, 0.0), prior), compared
 
 
-def _apart(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """How little normals of classes overlap, summed over features: (classes, classes); each (features, classes, 5)."""
-    mean, other = first[:, :, None, 1], second[:, None, :, 1]
-    spread, wide = np.maximum(first[:, :, None, 2], _FLOOR), np.maximum(second[:, None, :, 2], _FLOOR)
-    both = spread**2 + wide**2
-    overlap = np.sqrt(2 * spread * wide / both) * np.exp(-((mean - other) ** 2) / (4 * both))
+def _overlap_cost(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the cost 1 - overlap of normals, (classes, classes), summed over features; (features, classes, 5) each."""
+    mean, other_mean = first[:, :, None, 1], second[:, None, :, 1]
+    sd, other_sd = np.maximum(first[:, :, None, 2], _MIN_SD), np.maximum(second[:, None, :, 2], _MIN_SD)
+    total_variance = sd**2 + other_sd**2
+    overlap = np.sqrt(2 * sd * other_sd / total_variance) * np.exp(-((mean - other_mean) ** 2) / (4 * total_variance))
     return (1 - overlap).sum(0)
 
 
-WHY = ("rows", "untold", "apart", "rough", "constant")
-"""Too few rows; a client that may tell nothing of its rows; no class that both tell; none with as many rows as the verdict
-needs; no feature that varies within such a class."""
+REASONS = ("rows", "untold", "apart", "rough", "constant")
+"""Too few rows; a client that may report nothing of its rows; no class reported by both; no class with the rows that
+the verdict needs; no feature that varies within such a class.
+"""
 
 
-def is_conclusive(pairs: Pairs) -> np.ndarray:
-    """Whether each client tells more than its number of rows: (pairs, 2) bool."""
+def reports_rows(pairs: Pairs) -> np.ndarray:
+    """Return whether each client reports more than its number of rows: (pairs, 2) bool."""
     return np.isfinite(pairs.moments[..., ROWS]).any((1, 3))
 
 
-def reason(pairs: Pairs, least: int = LEAST_ROWS) -> np.ndarray:
-    """The first of WHY that holds, the last where none does, if a pair is undetermined: (pairs,) places.
+def undetermined_reason(pairs: Pairs, min_rows: int = LEAST_ROWS) -> np.ndarray:
+    """Return the reason why a pair is undetermined, the first of WHY that holds or else the last: (pairs,) indices.
 
-    least: rows of a class that the verdict needs on both sides.
+    min_rows: rows of a class that the verdict needs on both sides.
     """
     rows = np.nan_to_num(pairs.moments[..., :-1, ROWS]).min(2)
-    most = rows.max((1, 2), initial=0)
-    reasons = [(pairs.rows < FEWEST).any(-1), ~is_conclusive(pairs).all(-1), most < LEAST_ROWS, most < least]
+    max_rows = rows.max((1, 2), initial=0)
+    reasons = [
+        (pairs.rows < MIN_ROWS).any(-1),
+        ~reports_rows(pairs).all(-1),
+        max_rows < LEAST_ROWS,
+        max_rows < min_rows,
+    ]
     return np.select(reasons, range(len(reasons)), len(reasons))
 
 
 DISCOVERIES = 0.05
-"""Share of false ones among the pairs that are said to differ (Benjamini and Hochberg 1995)."""
+"""Share of false discoveries among the pairs that are reported to differ (Benjamini and Hochberg 1995)."""
 
-_AT_ONCE = 2**27  # bytes of one table of a number of pairs; some ten such are held
+_BATCH_BYTES = 2**27  # bytes of one table of a batch of pairs; about ten are in memory
 
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """Of pairs, in the order asked for, (pairs,) or (pairs, features).
+    """Results of pairs, in the order requested, (pairs,) or (pairs, features).
 
-    chance: of labels and features as different where nothing differs, for all hypotheses of the pair together: P(Y) and
-    P(X | Y), or P(X) where no class is compared; labels, moved: whether P(Y) and any feature's P(X) differ, as margins also
-    do under other types of shift; parts: φ of what the verdict names, by feature: of the odds ratios under concept shift,
-    else of P(X) under one prior, which `inputs` has of every pair; overlap: what shares of rows lie in the same bins, of the
-    worst feature, NaN where no counts were told; tells: (pairs, 2) bool, whether a client told more than its number of rows;
-    why: a place in unclear.WHY, of what stands in the way where nothing is said.
+    Attributes:
+        chance: The p-value over all hypotheses of the pair: P(Y) and P(X | Y), or P(X) if no class is compared.
+        labels, moved: Whether P(Y), and P(X) of any feature, differ; margins also differ under other types of shift.
+        parts: φ of the verdict by feature: of odds ratios under concept shift, otherwise of P(X) under one prior.
+        inputs: φ of P(X) under one prior, for every pair.
+        overlap: The share of rows in the same bins, of the worst feature; NaN without counts.
+        tells: (pairs, 2) bool, whether a client reported more than its number of rows.
+        why: An index in WHY, of what prevents a verdict.
     """
 
     first: np.ndarray
@@ -125,111 +140,103 @@ class Findings:
     why: np.ndarray
 
 
-Look = Callable[[Pairs], Evidence]
+EvidenceFunction = Callable[[Pairs], Evidence]
 
 
-def findings(
-    told: Summaries,
+def diagnose_pairs(
+    summaries: Summaries,
     layout: Layout,
     first: np.ndarray,
     second: np.ndarray,
     lossy: bool = False,
-    look: Look = evidence,
-    least: int = LEAST_ROWS,
-    say: Callable[[int], None] | None = None,
+    collect_evidence: EvidenceFunction = count_evidence,
+    min_rows: int = LEAST_ROWS,
+    report_progress: Callable[[int], None] | None = None,
 ) -> Findings:
-    """Of the pairs of places first[i] and second[i]; `say` hears how many pairs are done.
+    """Compare the pairs of clients first[i] and second[i]; `lossy` if features are projections.
 
-    `look` finds the evidence, of classes of `least` rows on both sides.
+    `collect_evidence` needs `min_rows` rows of a class on both sides. `report_progress` receives the number of
+    finished pairs.
     """
-    step = max(1, _AT_ONCE // max(16 * told.counts[0].size, 1))
+    step = max(1, _BATCH_BYTES // max(16 * summaries.counts[0].size, 1))
     parts = []
-    for at in range(0, max(len(first), 1), step):
-        pairs = side_by_side(told, layout, first[at : at + step], second[at : at + step])
-        parts.append(_of(pairs, look(pairs), lossy, least, bool(layout.targets)))
-        if say:
-            say(min(at + step, len(first)))
+    for start in range(0, max(len(first), 1), step):
+        pairs = build_pairs(summaries, layout, first[start : start + step], second[start : start + step])
+        parts.append(_compare_batch(pairs, collect_evidence(pairs), lossy, min_rows, bool(layout.targets)))
+        if report_progress:
+            report_progress(min(start + step, len(first)))
     columns = [np.concatenate(column) for column in zip(*(columns for _, columns in parts), strict=True)]
-    named = Verdicts(*(np.concatenate([getattr(v, f.name) for v, _ in parts]) for f in fields(Verdicts)))
-    return Findings(first, second, columns[0], among(named, find_differences(columns[1])), *columns[1:])
+    verdicts = Verdicts(*(np.concatenate([getattr(v, f.name) for v, _ in parts]) for f in fields(Verdicts)))
+    return Findings(first, second, columns[0], restrict_to(verdicts, find_differences(columns[1])), *columns[1:])
 
 
-def find_differences(chances: np.ndarray) -> np.ndarray:
-    """Which pairs differ at all, so that of those that are said to, few do not."""
+def find_differences(p_values: np.ndarray) -> np.ndarray:
+    """Return which pairs differ at all, with the share of false discoveries at most DISCOVERIES."""
     from scipy.stats import false_discovery_control
 
-    return false_discovery_control(chances) <= DISCOVERIES if len(chances) else np.zeros(0, bool)
+    return false_discovery_control(p_values) <= DISCOVERIES if len(p_values) else np.zeros(0, bool)
 
 
-def against_the_rest(told: Summaries) -> Summaries:
-    """Each client, and behind them for each the others together: (2 clients)."""
-    rows = told.rows.sum() - told.rows
+def append_rest(summaries: Summaries) -> Summaries:
+    """Append to the clients, for each of them, all other clients combined: (2 clients)."""
+    rows = summaries.rows.sum() - summaries.rows
     rest = Summaries(
         rows,
-        _labels_of_others(told, rows),
-        told.counts.sum(0) - told.counts,
-        without_each(told.moments),
-        None if told.noise is None else told.noise.sum(0) - told.noise,
+        _labels_of_others(summaries, rows),
+        summaries.counts.sum(0) - summaries.counts,
+        leave_one_out(summaries.moments),
+        None if summaries.noise is None else summaries.noise.sum(0) - summaries.noise,
     )
-    return joined([told, rest])
+    return concatenate_summaries([summaries, rest])
 
 
-def _labels_of_others(told: Summaries, rows: np.ndarray) -> np.ndarray:
-    """(clients, classes), NaN where none of the others tells a class.
+def _labels_of_others(summaries: Summaries, rows: np.ndarray) -> np.ndarray:
+    """Return rows of each class at all other clients, (clients, classes); NaN if none of them reports the class.
 
-    Those that do not tell it are taken to have together as many as make the class as frequent as with the client itself, as
-    far as that can be. If they counted as none, a class that is rare everywhere would seem to be missing from the others.
+    The others that do not report it are imputed together, so that the class is as frequent as at the client, as far as
+    possible. Counting 0 for them would make a class that is rare everywhere seem missing.
     """
-    known, silent = np.nan_to_num(told.labels), np.isnan(told.labels)
-    least, quiet = known.sum(0) - known, silent.sum(0) - silent
-    share = np.divide(known, told.rows[:, None], out=np.zeros_like(known), where=told.rows[:, None] > 0)
-    most = most_untold(told.labels, told.rows)
-    left = np.maximum(rows - least.sum(-1), 0)
-    more = guessed(share * rows[:, None] - least, most.sum(0) - most, left)
-    return np.where(quiet < len(rows) - 1, least + more, np.nan)
+    labels, withheld = np.nan_to_num(summaries.labels), np.isnan(summaries.labels)
+    reported, num_withheld = labels.sum(0) - labels, withheld.sum(0) - withheld
+    share = divide_or_zero(labels, summaries.rows[:, None])
+    max_rows = max_unreported(summaries.labels, summaries.rows)
+    unreported = np.maximum(rows - reported.sum(-1), 0)
+    imputed = impute_rows(share * rows[:, None] - reported, max_rows.sum(0) - max_rows, unreported)
+    return np.where(num_withheld < len(rows) - 1, reported + imputed, np.nan)
 
 
-def alike(first: np.ndarray, second: np.ndarray, differ: np.ndarray, clients: int) -> list[list[int]]:
-    """Groups of clients most of whose pairs do not differ, by average linkage; places in ascending order."""
+def group_clients(first: np.ndarray, second: np.ndarray, differ: np.ndarray, clients: int) -> list[list[int]]:
+    """Group clients most of whose pairs do not differ, by average linkage; indices ascend."""
     from scipy.cluster import hierarchy
 
     if clients < 2:
-        return [[at] for at in range(clients)]
-    apart = np.zeros((clients, clients))
-    apart[first, second] = apart[second, first] = differ
-    cut = hierarchy.fcluster(hierarchy.linkage(apart[np.triu_indices(clients, 1)], "average"), 0.5, "distance")
+        return [[index] for index in range(clients)]
+    differences = np.zeros((clients, clients))
+    differences[first, second] = differences[second, first] = differ
+    cut = hierarchy.fcluster(hierarchy.linkage(differences[np.triu_indices(clients, 1)], "average"), 0.5, "distance")
     return sorted(np.flatnonzero(cut == group).tolist() for group in np.unique(cut))
 
 
-def _chance(found: Evidence) -> np.ndarray:
-    features = found.bins.shape[1]
-    compared = np.where(found.tested[:, None], found.chances["bins_in_classes"], found.chances["bins"])
-    least = compared.min(-1, initial=1.0) * features
-    return np.minimum(2 * np.minimum(found.chances["labels"], least), 1.0)
+def _joint_p_value(evidence: Evidence) -> np.ndarray:
+    features = evidence.bins.shape[1]
+    compared = np.where(evidence.tested[:, None], evidence.chances["bins_in_classes"], evidence.chances["bins"])
+    p_value_of_inputs = compared.min(-1, initial=1.0) * features
+    return np.minimum(2 * np.minimum(evidence.chances["labels"], p_value_of_inputs), 1.0)
 
 
-def _of(
-    pairs: Pairs, found: Evidence, lossy: bool, least: int, numbers: bool
+def _compare_batch(
+    pairs: Pairs, evidence: Evidence, lossy: bool, min_rows: int, regression: bool
 ) -> tuple[Verdicts, tuple[np.ndarray, ...]]:
-    """The verdicts, and what Findings has besides."""
-    named = classify_pairs(found, pairs.rows, Alignment(pairs, lossy), numbers)
-    concept = named.types[:, 2:]
-    moved: np.ndarray = np.any(found.bins, axis=-1)
-    inputs = np.minimum(found.effects["at_mean"], found.effects["bins"])
-    parts = np.where(concept, found.effects["interaction"], inputs)
-    parts = np.where(found.tested[:, None], parts, found.effects["bins"])
-    cells = np.maximum(pairs.counts.sum(-1), 0)  # under noise there may be less than none
+    """Return the verdicts, and the other fields of Findings."""
+    verdicts = classify_pairs(evidence, pairs.rows, Alignment(pairs, lossy), regression)
+    concept = verdicts.types[:, 2:]
+    moved: np.ndarray = np.any(evidence.bins, axis=-1)
+    inputs = np.minimum(evidence.effects["at_mean"], evidence.effects["bins"])
+    parts = np.where(concept, evidence.effects["interaction"], inputs)
+    parts = np.where(evidence.tested[:, None], parts, evidence.effects["bins"])
+    cells = np.maximum(pairs.counts.sum(-1), 0)  # noisy counts may be negative
     total = cells.sum(-1, keepdims=True)
-    shares = np.divide(cells, total, out=np.zeros_like(cells), where=total > 0)
+    shares = divide_or_zero(cells, total)
     overlap = np.where(total.any((1, 2, 3)), shares.min(2).sum(-1).min(-1, initial=1.0), np.nan)
-    return named, (
-        pairs.rows,
-        _chance(found),
-        found.labels,
-        moved,
-        parts,
-        inputs,
-        overlap,
-        is_conclusive(pairs),
-        reason(pairs, least),
-    )
+    tells, why = reports_rows(pairs), undetermined_reason(pairs, min_rows)
+    return verdicts, (pairs.rows, _joint_p_value(evidence), evidence.labels, moved, parts, inputs, overlap, tells, why)

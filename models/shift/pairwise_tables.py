@@ -1,17 +1,17 @@
-"""Two clients side by side: their counts on bins that the pair has rows for, and their labels as far as they are told."""
+"""Tables of pairs of clients: counts in bins merged for the pair, and labels with unreported classes imputed."""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries, merged
+from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries, divide_or_zero, merge_bins
 
 
 class Pairs(NamedTuple):
-    """Pairs of clients, each array with a leading axis of them; of two, client A comes first.
+    """Pairs of clients; each array has a leading pair axis, and client A of a pair comes first.
 
-    counts: (pairs, features, 2, cells, classes + 1); labels: (pairs, 2, classes + 1); rows: (pairs, 2);
-    moments: (pairs, features, 2, classes + 1, 5); numeric: (features,) bool; noise: as counts, or None (`Summaries`).
+    counts: (pairs, features, 2, cells, classes + 1); labels: (pairs, 2, classes + 1); rows: (pairs, 2); moments:
+    (pairs, features, 2, classes + 1, 5); numeric: (features,) bool; noise: as counts, or None (see `Summaries`).
     """
 
     counts: np.ndarray
@@ -22,95 +22,102 @@ class Pairs(NamedTuple):
     noise: np.ndarray | None = None
 
 
-def side_by_side(told: Summaries, layout: Layout, first: np.ndarray, second: np.ndarray, most: int = 10) -> Pairs:
-    """The clients of places `first` with those of places `second`, (pairs,); `most`: bins that numbers are compared on."""
-    both = np.stack([first, second], 1)
-    counts = np.moveaxis(told.counts[both], 1, 2)
+def build_pairs(
+    summaries: Summaries, layout: Layout, first: np.ndarray, second: np.ndarray, max_bins: int = 10
+) -> Pairs:
+    """Pair the clients of indices `first` with those of `second`, (pairs,).
+
+    max_bins: The bins in which numeric features are compared.
+    """
+    indices = np.stack([first, second], 1)
+    counts = np.moveaxis(summaries.counts[indices], 1, 2)
     withheld = counts.sum(-2, keepdims=True) == 0
-    counts = np.where(withheld.any(2, keepdims=True) & _told_by_both(told.labels[both])[:, None, None, None], 0, counts)
+    counts = np.where(
+        withheld.any(2, keepdims=True) & _reported_by_both(summaries.labels[indices])[:, None, None, None], 0, counts
+    )
     columns = counts.shape[-1]
-    if told.noise is not None:
-        counts = np.concatenate([counts, np.moveaxis(told.noise[both], 1, 2)], -1)
-    table = comparable(counts, layout, most, slice(columns))
+    if summaries.noise is not None:
+        counts = np.concatenate([counts, np.moveaxis(summaries.noise[indices], 1, 2)], -1)
+    tables = merge_cells(counts, layout, max_bins, slice(columns))
     return Pairs(
-        table[..., :columns],
-        labels(told.labels[both], told.rows[both]),
-        told.rows[both],
-        np.moveaxis(told.moments[both], 1, 2),
+        tables[..., :columns],
+        impute_labels(summaries.labels[indices], summaries.rows[indices]),
+        summaries.rows[indices],
+        np.moveaxis(summaries.moments[indices], 1, 2),
         layout.numeric,
-        None if told.noise is None else table[..., columns:],
+        None if summaries.noise is None else tables[..., columns:],
     )
 
 
 def all_pairs(clients: int) -> tuple[np.ndarray, np.ndarray]:
-    """Places of the first and of the second of each of clients (clients - 1) / 2 pairs."""
+    """Return the indices of the first and second client of all clients (clients - 1) / 2 pairs."""
     return np.triu_indices(clients, 1)
 
 
-def comparable(counts: np.ndarray, layout: Layout, most: int = 10, deciding: slice = slice(None)) -> np.ndarray:
-    """Fine bins of numbers joined, unless they are for all; rare categories with the other values; the missing last.
+def merge_cells(counts: np.ndarray, layout: Layout, max_bins: int = 10, counted: slice = slice(None)) -> np.ndarray:
+    """Merge the cells of each pair: fine bins, unless merged for all clients, and rare categories into other values.
 
-    Nothing where no counts were told. Columns that are not `deciding` are put together as these are.
+    Missing values stay last. Returns `counts`, (pairs, features, 2, cells, columns), if it has no cells. The columns
+    `counted` decide what is merged to `max_bins` bins; the others are merged likewise.
     """
     if not counts.shape[-2]:
         return counts
     numeric = layout.numeric
-    widest = max([most, *(len(values) + 1 for values in layout.categories if values is not None)])
+    widest = max([max_bins, *(len(values) + 1 for values in layout.categories if values is not None)])
     shape = (*counts.shape[:-2], widest + 1, counts.shape[-1])
     table = np.zeros(shape)
     table[..., -1, :] = counts[..., -1, :]
     if layout.joined:
         table[:, numeric, :, : layout.bins] = counts[:, numeric][..., : layout.bins, :]
     elif numeric.any():
-        table[:, numeric, :, :most] = merged(counts[:, numeric][..., : layout.bins, :], most, deciding)
-    for at in np.flatnonzero(~numeric):
-        size = len(layout.categories[at] or ())
-        mine = counts[:, at, :, : size + 1].copy()
-        rare = mine[..., :size, deciding].sum((1, 3)) < LEAST_ROWS
-        moved = np.where(rare[:, None, :, None], mine[..., :size, :], 0)
-        mine[..., :size, :] -= moved
-        mine[..., size, :] += moved.sum(-2)
-        table[:, at, :, : size + 1] = mine
+        table[:, numeric, :, :max_bins] = merge_bins(counts[:, numeric][..., : layout.bins, :], max_bins, counted)
+    for index in np.flatnonzero(~numeric):
+        size = len(layout.categories[index] or ())
+        feature_counts = counts[:, index, :, : size + 1].copy()
+        rare = feature_counts[..., :size, counted].sum((1, 3)) < LEAST_ROWS
+        moved_rows = np.where(rare[:, None, :, None], feature_counts[..., :size, :], 0)
+        feature_counts[..., :size, :] -= moved_rows
+        feature_counts[..., size, :] += moved_rows.sum(-2)
+        table[:, index, :, : size + 1] = feature_counts
     return table
 
 
-def labels(told: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Rows of each class, and last of those that neither tells, as alike as they can be: (pairs, 2, classes + 1).
+def impute_labels(reported: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return rows of each class, and last of classes that neither reports: (pairs, 2, classes + 1).
 
-    told: (pairs, 2, classes), NaN where a client does not tell a class; rows: (pairs, 2). Such a class is taken to be as
-    frequent as with the other client, as far as that can be.
+    An unreported class is imputed to be as frequent as at the other client, as far as possible. reported: (pairs, 2,
+    classes), NaN if not reported; rows: (pairs, 2).
     """
-    known = np.nan_to_num(told)
-    rest = np.maximum(rows - known.sum(-1), 0)
-    other = known[:, ::-1]
-    share = np.divide(other, rows[:, ::-1, None], out=np.zeros_like(other), where=rows[:, ::-1, None] > 0)
-    guess = guessed(share * rows[..., None], most_untold(told, rows), rest)
-    return np.concatenate([known + guess, (rest - guess.sum(-1))[..., None]], -1)
+    counts = np.nan_to_num(reported)
+    unreported = np.maximum(rows - counts.sum(-1), 0)
+    other_counts = counts[:, ::-1]
+    share = divide_or_zero(other_counts, rows[:, ::-1, None])
+    imputed = impute_rows(share * rows[..., None], max_unreported(reported, rows), unreported)
+    return np.concatenate([counts + imputed, (unreported - imputed.sum(-1))[..., None]], -1)
 
 
-def most_untold(told: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """How many rows a client can have of a class that it does not tell, and 0 of the others: (..., classes).
+def max_unreported(reported: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the most rows a client can have of an unreported class, and 0 for reported classes: (..., classes).
 
-    told: (..., classes), NaN where it does not tell a class, of which it then has fewer than LEAST_ROWS different rows;
-    rows: (...). They are LEAST_ROWS - 1, unless there are more rows than that of such classes, and so copies, which can be
-    any number.
+    Such a class has fewer than LEAST_ROWS distinct rows, so the bound is LEAST_ROWS - 1. If the unreported rows exceed
+    that for all such classes, there are copies, and the bound is the number of unreported rows. reported: (...,
+    classes), NaN if not reported; rows: (...).
     """
-    silent, rest = np.isnan(told), rows - np.nan_to_num(told).sum(-1)
-    copies = rest > (LEAST_ROWS - 1) * silent.sum(-1)
-    return silent * np.where(copies, rest, LEAST_ROWS - 1)[..., None]
+    withheld, unreported = np.isnan(reported), rows - np.nan_to_num(reported).sum(-1)
+    copies = unreported > (LEAST_ROWS - 1) * withheld.sum(-1)
+    return withheld * np.where(copies, unreported, LEAST_ROWS - 1)[..., None]
 
 
-def guessed(wanted: np.ndarray, most: np.ndarray, rest: np.ndarray) -> np.ndarray:
-    """Rows of classes that are not told, as near to `wanted` as can be: (..., classes).
-
-    most: of each class; rest: of all together, (...).
+def impute_rows(target: np.ndarray, max_rows: np.ndarray, total_rows: np.ndarray) -> np.ndarray:
+    """Impute rows of unreported classes near `target`, (..., classes): at most `max_rows` each and `total_rows` in
+    all.
     """
-    guess = np.clip(wanted, 0, most)
-    total = guess.sum(-1)
-    return guess * np.divide(rest, total, out=np.ones_like(total), where=total > rest)[..., None]
+    imputed = np.clip(target, 0, max_rows)
+    total = imputed.sum(-1)
+    return imputed * np.divide(total_rows, total, out=np.ones_like(total), where=total > total_rows)[..., None]
 
 
-def _told_by_both(told: np.ndarray) -> np.ndarray:
-    """(pairs, classes + 1); the last is what is told together, of which a client may have none."""
-    both = ~np.isnan(told).any(1)
+def _reported_by_both(labels: np.ndarray) -> np.ndarray:
+    """Return which columns both clients report, (pairs, classes + 1); False for the pooled column, which may be empty."""
+    both = ~np.isnan(labels).any(1)
     return np.concatenate([both, np.zeros((len(both), 1), bool)], -1)

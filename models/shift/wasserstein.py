@@ -1,16 +1,15 @@
-"""How far apart two clients' rows lie: the 2-Wasserstein distance, of normal laws and of points with weights.
+"""The 2-Wasserstein distance of normal distributions and of weighted points, and FedWaD, its federated computation.
 
-W(μ, ν) is the root of the least Σ π_ij ‖x_i - y_j‖² over all plans π that carry μ to ν. It is in units of the features, and
-a feature of a large scale decides it: rows are to be on a scale that clients agree on.
+W(μ, ν) is the root of the least Σ π_ij ‖x_i - y_j‖² over all plans π that carry μ to ν. It is in units of the features
+and dominated by features of a large scale, so rows must be on a scale that clients agree on.
 
-FedWaD: the 2-Wasserstein distance of two clients' rows by a measure that goes between them (Rakotomamonjy, Nadjahi and
-Ralaivola, ICLR 2024, arXiv 2310.01973, algorithm 1).
+FedWaD (Rakotomamonjy, Nadjahi and Ralaivola, ICLR 2024, arXiv 2310.01973, algorithm 1) computes the distance of two
+clients' rows through a measure between them. In each round both clients interpolate halfway from the server's measure
+to their own rows, and the server interpolates halfway between the two results. By the triangle inequality the sum of
+the clients' distances from the server's measure is never below the distance of their rows. It equals that distance if
+the measure lies on a shortest curve between them.
 
-In each round both clients go halfway from the server's measure to their own rows, and the server goes halfway between what
-they found. By the triangle inequality the sum of the clients' distances from the server's measure is never below the
-distance from one to the other, and it reaches that where the measure lies on a shortest curve between them.
-
-The clients' rows are given away, see `Points`. It is not private, and nothing should be built on it that says so.
+FedWaD reveals the clients' rows, see `Points`. It is not private, and must not be presented as private.
 """
 
 import math
@@ -21,23 +20,22 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.spatial.distance import cdist
 
-_LEAST_MASS = 1e-12  # less is rounding, and would make a point of its own
+_MIN_MASS = 1e-12  # less is rounding
 _STEPS = 10**7  # of the network simplex; thousands of points take fewer
 
 
 def feature_distances(means: np.ndarray, sds: np.ndarray, other_means: np.ndarray, other_sds: np.ndarray) -> np.ndarray:
-    """Of each feature as if it were normal: ((m - m')² + (s - s')²)^½, in the shape of what is given.
+    """Return the distance of each feature as if it were normal: ((m - m')² + (s - s')²)^½.
 
-    Laws with these moments, whatever they are, are no nearer (Gelbrich 1990). Of rows that holds where s divides by their
-    number.
+    It is a lower bound for any distributions with these moments (Gelbrich 1990); for rows if s has divisor n.
     """
     return np.hypot(means - other_means, sds - other_sds)
 
 
 def diagonal_distance(means: np.ndarray, sds: np.ndarray, other_means: np.ndarray, other_sds: np.ndarray) -> np.ndarray:
-    """Of all features, (...), as if each were normal and independent of the others; all given: (..., features).
+    """Return the distance over all features, (...), as if they were independent normals; inputs: (..., features).
 
-    It needs no more than means and standard deviations, and laws with these, whatever they are, are no nearer.
+    It needs only means and standard deviations, and is a lower bound for any distributions with these.
     """
     return np.linalg.norm(feature_distances(means, sds, other_means, other_sds), axis=-1)
 
@@ -45,27 +43,28 @@ def diagonal_distance(means: np.ndarray, sds: np.ndarray, other_means: np.ndarra
 def normal_distance(
     means: np.ndarray, covariances: np.ndarray, other_means: np.ndarray, other_covariances: np.ndarray
 ) -> np.ndarray:
-    """Of normal laws, (...); means: (..., features), covariances: (..., features, features).
+    """Return the distance of normals, (...); means: (..., features), covariances: (..., features, features).
 
     Its square is ‖m - m'‖² + tr(Σ + Σ' - 2 (Σ^½ Σ' Σ^½)^½). The trace is the least ‖S - S'U‖² over orthogonal U, where
-    S Sᵀ = Σ and S' S'ᵀ = Σ' (Bhatia, Jain and Lim 2019): no difference of large numbers is taken, so equals are at about 0.
+    S Sᵀ = Σ and S' S'ᵀ = Σ' (Bhatia, Jain and Lim 2019). So no large numbers are subtracted, and equal normals are at
+    about 0.
     """
-    root, other = _root(covariances), _root(other_covariances)
-    left, _, right = np.linalg.svd(np.swapaxes(other, -2, -1) @ root)
-    spread = np.linalg.norm(root - other @ (left @ right), axis=(-2, -1))
+    root, other_root = _root(covariances), _root(other_covariances)
+    left, _, right = np.linalg.svd(np.swapaxes(other_root, -2, -1) @ root)
+    spread = np.linalg.norm(root - other_root @ (left @ right), axis=(-2, -1))
     return np.hypot(np.linalg.norm(means - other_means, axis=-1), spread)
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Points and how much of the whole lies at each of them."""
+    """A discrete probability measure."""
 
     points: np.ndarray  # (points, features) float64
     weights: np.ndarray  # (points,) float64, above 0, of sum 1
 
 
 def uniform(rows: np.ndarray) -> Measure:
-    """Rows (rows, features), each with the same weight; ValueError if there are none, or if one has no finite number."""
+    """Give each row of (rows, features) the same weight; ValueError without rows or with values that are not finite."""
     if rows.ndim != 2 or not rows.size:
         raise ValueError(f"rows of shape {rows.shape} have no distance; give at least one, as (rows, features).")
     if not np.isfinite(rows).all():
@@ -74,7 +73,7 @@ def uniform(rows: np.ndarray) -> Measure:
 
 
 class Plan(NamedTuple):
-    """Which mass is carried from which point to which: (moves,) each."""
+    """A transport plan: the mass moved between each pair of points, (moves,) each."""
 
     start: np.ndarray  # int64, places in the first measure
     end: np.ndarray  # int64, places in the second
@@ -82,43 +81,49 @@ class Plan(NamedTuple):
 
 
 def optimal_plan(first: Measure, second: Measure) -> Plan:
-    """The plan of least cost, of at most so many moves as there are points in both.
+    """Return the plan of least cost, with at most as many moves as both measures have points.
 
-    Along one feature both are sorted. Otherwise the linear program is solved exactly by the network simplex of POT:
-    ModuleNotFoundError where the extra `transport` is not installed, RuntimeError where it gives up. ValueError if the
-    measures have other numbers of features. Memory is that of all pairs of points, and time may grow with their cube.
+    One feature is solved by sorting. Otherwise POT's network simplex solves the linear program exactly. Memory is that
+    of all pairs of points, and time may grow with their cube.
+
+    Raises:
+        ValueError: The measures differ in their number of features.
+        ModuleNotFoundError: The extra `transport` is not installed.
+        RuntimeError: The solver did not converge.
     """
-    features, others = first.points.shape[1], second.points.shape[1]
-    if features != others:
-        raise ValueError(f"points of {features} features and of {others} have no distance; give the same to both.")
+    features, other_features = first.points.shape[1], second.points.shape[1]
+    if features != other_features:
+        raise ValueError(
+            f"points of {features} features and of {other_features} have no distance; give the same to both."
+        )
     start, end, mass = _sorted_plan(first, second) if features == 1 else _solved_plan(first, second)
-    kept = mass >= _LEAST_MASS
-    return Plan(start[kept], end[kept], mass[kept] / mass[kept].sum())
+    used = mass >= _MIN_MASS
+    return Plan(start[used], end[used], mass[used] / mass[used].sum())
 
 
 def distance(first: Measure, second: Measure) -> float:
-    """W(first, second); errors as `optimal_plan`."""
+    """Return W(first, second); errors as in `optimal_plan`."""
     return cost(optimal_plan(first, second), first, second)
 
 
 def cost(plan: Plan, first: Measure, second: Measure) -> float:
-    """The root of the mean square of how far the plan carries."""
+    """Return the root mean squared distance that the plan moves mass."""
     moved = first.points[plan.start] - second.points[plan.end]
     return float(np.sqrt(plan.mass @ (moved**2).sum(1)))
 
 
-def between(plan: Plan, first: Measure, second: Measure, share: float) -> Measure:
-    """What lies this share of the way from the first to the second: a point for each move of an optimal plan.
+def interpolate(plan: Plan, first: Measure, second: Measure, share: float) -> Measure:
+    """Interpolate from the first measure to the second: one point for each move of an optimal plan.
 
     Its distance is share · W from the first and (1 - share) · W from the second: it lies on a shortest curve.
     """
     return Measure((1 - share) * first.points[plan.start] + share * second.points[plan.end], plan.mass)
 
 
-def between_centres(plan: Plan, first: Measure, second: Measure, share: float) -> Measure:
-    """As `between`, with as many points as the first has: each goes towards the mean of where its mass is carried.
+def interpolate_centres(plan: Plan, first: Measure, second: Measure, share: float) -> Measure:
+    """Interpolate as `interpolate`, with the points of the first: each moves towards the mean of its mass's targets.
 
-    It is the same where each point's mass stays together, and else not on a shortest curve.
+    It equals `interpolate` if each point's mass stays together, and otherwise does not lie on a shortest curve.
     """
     carried = np.zeros_like(first.points)
     np.add.at(carried, plan.start, plan.mass[:, None] * second.points[plan.end])
@@ -126,36 +131,36 @@ def between_centres(plan: Plan, first: Measure, second: Measure, share: float) -
 
 
 def _root(covariances: np.ndarray) -> np.ndarray:
-    """S with S Sᵀ = Σ, also where Σ has no full rank."""
+    """Return S with S Sᵀ = Σ, also for a singular Σ."""
     values, vectors = np.linalg.eigh(covariances)
     rounding = np.finfo(np.float64).eps * values.shape[-1] * values[..., -1:]
     return vectors * np.sqrt(np.where(values > rounding, values, 0.0))[..., None, :]
 
 
 def _sorted_plan(first: Measure, second: Measure) -> Plan:
-    """Quantile to quantile: both are cut wherever one of them goes to its next point."""
-    order, other = (np.argsort(one.points[:, 0], kind="stable") for one in (first, second))
-    ends, others = np.cumsum(first.weights[order]), np.cumsum(second.weights[other])
-    cuts = np.union1d(ends, others)
+    """Match quantiles: split both measures at every cumulative weight of either."""
+    order, other_order = (np.argsort(measure.points[:, 0], kind="stable") for measure in (first, second))
+    ends, other_ends = np.cumsum(first.weights[order]), np.cumsum(second.weights[other_order])
+    cuts = np.union1d(ends, other_ends)
     mass = np.diff(cuts, prepend=0.0)
     middle = cuts - mass / 2
-    # rounding may leave a last cut beyond the last point
+    # rounding may leave a last cut after the last point
     start = np.minimum(np.searchsorted(ends, middle), len(ends) - 1)
-    end = np.minimum(np.searchsorted(others, middle), len(others) - 1)
-    return Plan(order[start], other[end], mass)
+    end = np.minimum(np.searchsorted(other_ends, middle), len(other_ends) - 1)
+    return Plan(order[start], other_order[end], mass)
 
 
 def _solved_plan(first: Measure, second: Measure) -> Plan:
     # cdist takes differences; products, which POT's own `dist` takes, would leave equal points a little apart
     costs = cdist(first.points, second.points, "sqeuclidean")
-    plan, told = _transport().emd(first.weights, second.weights, costs, numItermax=_STEPS, log=True)
-    if told["warning"] is not None:
-        raise RuntimeError(f"no optimal plan of {len(first.points)} to {len(second.points)} points: {told['warning']}")
+    plan, log = _import_pot().emd(first.weights, second.weights, costs, numItermax=_STEPS, log=True)
+    if log["warning"] is not None:
+        raise RuntimeError(f"no optimal plan of {len(first.points)} to {len(second.points)} points: {log['warning']}")
     start, end = plan.nonzero()
     return Plan(start, end, plan[start, end])
 
 
-def _transport() -> ModuleType:
+def _import_pot() -> ModuleType:
     try:
         import ot  # seconds of import, and an extra
     except ModuleNotFoundError as error:
@@ -167,22 +172,22 @@ def _transport() -> ModuleType:
 
 
 Points = Literal["exact", "centres"]
-"""What stands for halfway between two measures, and so what a client sends.
+"""How the measure halfway between two measures is represented, and so what a client sends.
 
-Whoever asks for either gives the clients' rows away. `exact`: a point of what is sent is the mean of one row and one point
-that the server knows, so the server has every row, but for rounding, after one round. `centres`, the authors' barycentric
-approximation: each is a mean over the rows that one point of the server's stands for. Those are few, or one, unless the
-server has far fewer points than the client has rows, and each round sends other means of the same rows; with so few points
-the bound is well above the distance.
+Either choice reveals the clients' rows. With `exact` each sent point is the mean of one row and one point that the
+server knows, so the server has every row, up to rounding, after one round. `centres` is the authors' barycentric
+approximation: each point is a mean over the rows matched to one point of the server's measure. These are few rows, or
+one, unless the server has far fewer points than the client has rows, and each round sends other means of the same
+rows. With so few points the bound is well above the distance.
 """
 
 _HALF = 0.5
-_STILL = 1e-6  # of the bound: a round that lowers it by less is the last
+_TOLERANCE = 1e-6  # of the bound: a round that lowers it by less is the last
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a client sends in a round: what lies halfway to its rows, and its distance from the server's measure."""
+class HalfwayReport:
+    """A client's message of a round: the measure halfway to its rows, and its distance from the server's measure."""
 
     halfway: Measure
     distance: float
@@ -190,60 +195,61 @@ class Answer:
 
 @dataclass(frozen=True)
 class Client:
-    """The side that has rows, (rows, features), on a scale that all clients agree on; errors as `uniform`."""
+    """The client, with rows (rows, features) on a scale that all clients agree on; errors as in `uniform`."""
 
     rows: np.ndarray
     points: Points = "exact"
 
-    def answer(self, current: Measure) -> Answer:
-        """To the server's measure of this round; errors as `optimal_plan`."""
-        own = uniform(self.rows)
-        plan = optimal_plan(current, own)
-        return Answer(_WAYS[self.points](plan, current, own, _HALF), cost(plan, current, own))
+    def answer(self, current: Measure) -> HalfwayReport:
+        """Answer the server's measure of this round; errors as in `optimal_plan`."""
+        target = uniform(self.rows)
+        plan = optimal_plan(current, target)
+        return HalfwayReport(_INTERPOLATIONS[self.points](plan, current, target, _HALF), cost(plan, current, target))
 
 
 @dataclass(frozen=True)
 class Server:
-    """The side that has none: the measure that clients are asked with, and a bound of each round so far."""
+    """The server: its measure, and a bound of the distance for each round so far."""
 
     current: Measure
     rounds: int = 10
-    """How often the measure is moved; clients are asked once more, for the bound of the last."""
+    """Updates of the measure; one more query of the clients gives the bound of the last."""
     points: Points = "exact"
     bounds: tuple[float, ...] = ()
 
     @property
     def bound(self) -> float:
-        """What the distance is not above: never increases; infinite before the first answers."""
+        """The upper bound of the distance; it never increases, and is infinite before the first answers."""
         return min(self.bounds, default=math.inf)
 
     @property
     def finished(self) -> bool:
-        """All rounds are over, or the bound has stopped moving."""
-        still = len(self.bounds) > 1 and self.bounds[-2] - self.bounds[-1] <= _STILL * self.bounds[-1]
-        return still or len(self.bounds) > self.rounds
+        """Whether all rounds are over, or the bound has converged."""
+        converged = len(self.bounds) > 1 and self.bounds[-2] - self.bounds[-1] <= _TOLERANCE * self.bounds[-1]
+        return converged or len(self.bounds) > self.rounds
 
-    def after(self, first: Answer, second: Answer) -> "Server":
-        """The server after a round's answers."""
-        told = replace(self, bounds=(*self.bounds, first.distance + second.distance))
-        if told.finished:
-            return told
+    def after(self, first: HalfwayReport, second: HalfwayReport) -> "Server":
+        """Return the server after a round's answers."""
+        server = replace(self, bounds=(*self.bounds, first.distance + second.distance))
+        if server.finished:
+            return server
         plan = optimal_plan(first.halfway, second.halfway)
-        return replace(told, current=_WAYS[self.points](plan, first.halfway, second.halfway, _HALF))
+        return replace(server, current=_INTERPOLATIONS[self.points](plan, first.halfway, second.halfway, _HALF))
 
 
-def one_point(at: np.ndarray) -> Measure:
-    """The start that reaches the distance: all mass at one point, (features,), best between both clients' means.
+def point_mass(point: np.ndarray) -> Measure:
+    """Return the start that reaches the distance, all mass at one point, (features,); best between both clients'
+    means.
 
-    All plans then agree with the optimal one between the clients, and what they answer first lies half as far apart as their
-    rows do. Of clients whose rows are the same the bound halves in each round, and is never 0.
+    All plans then agree with the optimal one between the clients, and the first answers lie half as far apart as their
+    rows. For clients with equal rows the bound halves in each round, and never reaches 0.
     """
-    return Measure(np.asarray(at, np.float64)[None], np.ones(1))
+    return Measure(np.asarray(point, np.float64)[None], np.ones(1))
 
 
 def random_points(points: int, features: int, random: np.random.Generator) -> Measure:
-    """The authors' start, standard normal: with two features or more the bound stays above the distance, in 50 by 5 %."""
+    """Return the authors' start, standard normal; from two features on the bound stays too high, with 50 by 5 %."""
     return uniform(random.standard_normal((points, features)))
 
 
-_WAYS = {"exact": between, "centres": between_centres}
+_INTERPOLATIONS = {"exact": interpolate, "centres": interpolate_centres}

@@ -1,1 +1,1 @@
-"""What a client's own rows say of their distribution."""
+"""Statistics of the distribution of a client's rows."""

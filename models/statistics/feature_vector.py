@@ -1,7 +1,7 @@
-"""What one client's training rows say of its distribution: a vector of fixed length, in float64.
+"""The statistics of one client's training rows: a vector of fixed length, in float64.
 
-A statistic is a frozen record of its options, found by name; several are laid end to end. The vector is the same, to the
-bit, in whatever order the client's rows lie, since they are sorted first.
+A statistic is a frozen record of its options, created by name; several are concatenated. The vector is bit-identical
+for any order of the client's rows, since they are sorted first.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from . import moments, spectrum
-from .statistic_base import Found, Statistic, StatisticError
+from .statistic_base import Statistic, StatisticError, StatisticResult
 
 __all__ = ["KINDS", "Statistic", "StatisticError", "Statistics", "check", "compute", "length", "make", "too_few_rows"]
 
@@ -40,7 +40,7 @@ KINDS: Mapping[str, type[Statistic]] = {
 
 @dataclass(frozen=True)
 class Statistics:
-    """One client's: vector (length,) float64; and for each statistic asked for `ok`, `gap`, `agreement` as in `Found`."""
+    """One client's vector (length,) float64, and for each statistic `ok`, `gap` and `agreement` as in `StatisticResult`."""
 
     vector: Tensor
     ok: tuple[bool, ...]
@@ -49,7 +49,7 @@ class Statistics:
 
 
 def make(spec: Mapping[str, Any]) -> Statistic:
-    """`{kind: loadings, components: 2}` as a record; ValueError with a sentence for an unknown kind or option."""
+    """Create a statistic from a record such as `{kind: mean}`; ValueError for an unknown kind or option."""
     options = dict(spec)
     kind = options.pop("kind", None)
     if not isinstance(kind, str) or kind not in KINDS:
@@ -59,8 +59,8 @@ def make(spec: Mapping[str, Any]) -> Statistic:
     fields = {field.name: field.type for field in dataclasses.fields(KINDS[kind])}  # type: ignore[arg-type]
     for name, value in options.items():
         if name not in fields:
-            has = f"has {', '.join(fields)}" if fields else "has no options"
-            raise ValueError(f"the statistic {kind} {has}, and not {name!r}")
+            available = f"has {', '.join(fields)}" if fields else "has no options"
+            raise ValueError(f"the statistic {kind} {available}, and not {name!r}")
         if fields[name] in (int, bool) and type(value) is not fields[name]:
             kind_of = "a whole number" if fields[name] is int else "true or false"
             raise ValueError(f"{name} of the statistic {kind} is {value!r}, and must be {kind_of}")
@@ -68,12 +68,12 @@ def make(spec: Mapping[str, Any]) -> Statistic:
 
 
 def length(statistics: Sequence[Statistic], features: int, classes: int) -> int:
-    """Numbers in the vector of these statistics; a contract, the same for every client."""
-    return sum(s.length(features, classes) for s in statistics)
+    """Return the length of the vector, which is the same for every client."""
+    return sum(statistic.length(features, classes) for statistic in statistics)
 
 
 def too_few_rows(statistics: Sequence[Statistic], rows: int, features: int, classes: int) -> str | None:
-    """What a client with so few rows lacks, as the end of a sentence; None if it has enough."""
+    """Return what a client with `rows` rows lacks, as the end of a sentence; None if it has enough."""
     for s in statistics:
         needed = s.rows_needed(features, classes)
         if rows < needed:
@@ -82,26 +82,26 @@ def too_few_rows(statistics: Sequence[Statistic], rows: int, features: int, clas
 
 
 def compute(statistics: Sequence[Statistic], x: Tensor, y: Tensor, classes: int) -> Statistics:
-    """The statistics of one client's rows, end to end.
+    """Compute and concatenate the statistics of one client's rows; with too few rows they are zeros and not `ok`.
 
-    x: (rows, *shape), any float; y: (rows,) int64 codes below `classes`, or targets where classes is 0 (a regression). Too
-    few rows give zeros and ok False. StatisticError for a row or a result that is not finite, and for an unknown class.
+    x: (rows, *shape), any float; y: (rows,) int64 codes below `classes`, or targets if classes is 0. StatisticError if
+    a row or a result is not finite, or a class is unknown.
     """
-    x, y = _sorted(x.flatten(1).double(), y)
+    x, y = _sort_rows(x.flatten(1).double(), y)
     _check_rows(x, y, classes)
-    parts = [_found(s, x, y, classes) for s in statistics]
-    vector = torch.cat([torch.zeros(0, dtype=torch.float64), *(p.vector for p in parts)])
+    parts = [_compute_one(s, x, y, classes) for s in statistics]
+    vector = torch.cat([torch.zeros(0, dtype=torch.float64), *(part.vector for part in parts)])
     check(vector, statistics, x.shape[1], classes)
-    flags = (tuple(getattr(p, name) for p in parts) for name in ("ok", "gap", "agreement"))
+    flags = (tuple(getattr(part, name) for part in parts) for name in ("ok", "gap", "agreement"))
     return Statistics(vector, *flags)
 
 
 def check(vector: Tensor, statistics: Sequence[Statistic], features: int, classes: int) -> None:
-    """StatisticError unless the last axis has the agreed length and every number is finite, in float32 too."""
+    """Raise StatisticError unless the last axis has the agreed length and all numbers are finite, also in float32."""
     lengths = [s.length(features, classes) for s in statistics]
     if vector.ndim == 0 or vector.shape[-1] != sum(lengths):
-        held = tuple(vector.shape)
-        raise StatisticError(f"statistics have shape {held}, and their last axis must be the agreed {sum(lengths)}")
+        shape = tuple(vector.shape)
+        raise StatisticError(f"statistics have shape {shape}, and their last axis must be the agreed {sum(lengths)}")
     for s, part in zip(statistics, vector.split(lengths, -1), strict=True):
         if not bool(torch.isfinite(part.float()).all()):
             raise StatisticError(
@@ -109,19 +109,19 @@ def check(vector: Tensor, statistics: Sequence[Statistic], features: int, classe
             )
 
 
-def _found(statistic: Statistic, x: Tensor, y: Tensor, classes: int) -> Found:
-    length = statistic.length(x.shape[1], classes)
+def _compute_one(statistic: Statistic, x: Tensor, y: Tensor, classes: int) -> StatisticResult:
+    width = statistic.length(x.shape[1], classes)
     if len(x) < statistic.least_rows:
-        return Found(torch.zeros(length, dtype=torch.float64), ok=False)
-    return statistic.of(x, y, classes)
+        return StatisticResult(torch.zeros(width, dtype=torch.float64), ok=False)
+    return statistic.compute(x, y, classes)
 
 
-def _sorted(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows in the order of their bytes: sums, and the bases of equal eigenvalues, then do not depend on it."""
+def _sort_rows(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Sort rows by their bytes, so that sums, and the bases of equal eigenvalues, do not depend on their order."""
     together = np.ascontiguousarray(torch.cat([x, y.double()[:, None]], 1).numpy())
     order = np.argsort(together.view(np.dtype((np.void, together.strides[0])))[:, 0], kind="stable")
-    place = torch.from_numpy(order)
-    return x[place], y[place]
+    index = torch.from_numpy(order)
+    return x[index], y[index]
 
 
 def _check_rows(x: Tensor, y: Tensor, classes: int) -> None:

@@ -1,4 +1,4 @@
-"""Statistics that are moments of the rows: means, spreads, shapes, and how inputs and targets go together.
+"""Statistics that are moments of the rows: means, variances, shapes, and the dependence of inputs and targets.
 
 Source: Conditioning on Local Statistics for Scalable Heterogeneous Federated Learning (arXiv 2503.00378), which uses
 covariances of inputs and targets, and least squares in its appendix.
@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .statistic_base import Found, Statistic, centred, need_classes, one_hot, target_columns, targets
+from .statistic_base import Statistic, StatisticResult, centred, need_classes, one_hot, target_columns, targets
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,8 @@ class Mean(Statistic):
 
     kind: ClassVar[str] = "mean"
 
-    def of(self, x: Tensor, y: Tensor, classes: int) -> Found:
-        """See Statistic."""
-        return Found(x.mean(0))
+    def compute(self, x: Tensor, y: Tensor, classes: int) -> StatisticResult:
+        return StatisticResult(x.mean(0))
 
 
 @dataclass(frozen=True)
@@ -31,9 +30,8 @@ class Variance(Statistic):
     kind: ClassVar[str] = "variance"
     least_rows: ClassVar[int] = 2
 
-    def of(self, x: Tensor, y: Tensor, classes: int) -> Found:
-        """See Statistic."""
-        return Found((centred(x) ** 2).sum(0) / (len(x) - 1))
+    def compute(self, x: Tensor, y: Tensor, classes: int) -> StatisticResult:
+        return StatisticResult((centred(x) ** 2).sum(0) / (len(x) - 1))
 
 
 @dataclass(frozen=True)
@@ -44,14 +42,13 @@ class Covariance(Statistic):
     least_rows: ClassVar[int] = 2
 
     def length(self, features: int, classes: int) -> int:
-        """The entries on and above the diagonal."""
+        """Return the number of entries on and above the diagonal."""
         return features * (features + 1) // 2
 
-    def of(self, x: Tensor, y: Tensor, classes: int) -> Found:
-        """See Statistic."""
-        c = centred(x)
+    def compute(self, x: Tensor, y: Tensor, classes: int) -> StatisticResult:
+        centred_x = centred(x)
         row, column = torch.triu_indices(x.shape[1], x.shape[1])
-        return Found((c.T @ c / (len(x) - 1))[row, column])
+        return StatisticResult((centred_x.T @ centred_x / (len(x) - 1))[row, column])
 
 
 @dataclass(frozen=True)
@@ -61,9 +58,8 @@ class Skewness(Statistic):
     kind: ClassVar[str] = "skewness"
     least_rows: ClassVar[int] = 3  # of two rows it is always 0
 
-    def of(self, x: Tensor, y: Tensor, classes: int) -> Found:
-        """See Statistic."""
-        return Found((_standardised(x) ** 3).mean(0))
+    def compute(self, x: Tensor, y: Tensor, classes: int) -> StatisticResult:
+        return StatisticResult((_standardised(x) ** 3).mean(0))
 
 
 @dataclass(frozen=True)
@@ -73,25 +69,23 @@ class Kurtosis(Statistic):
     kind: ClassVar[str] = "kurtosis"
     least_rows: ClassVar[int] = 4  # of three rows it is always -1.5
 
-    def of(self, x: Tensor, y: Tensor, classes: int) -> Found:
-        """See Statistic."""
+    def compute(self, x: Tensor, y: Tensor, classes: int) -> StatisticResult:
         z = _standardised(x)
-        return Found(torch.where((z != 0).any(0), (z**4).mean(0) - 3, 0.0))
+        return StatisticResult(torch.where((z != 0).any(0), (z**4).mean(0) - 3, 0.0))
 
 
 @dataclass(frozen=True)
 class LabelMean(Statistic):
-    """The mean target: one number, or the frequency of each class where there are more than two."""
+    """The mean target: one number, or the frequency of each class if there are more than two."""
 
     kind: ClassVar[str] = "label_mean"
 
     def length(self, features: int, classes: int) -> int:
-        """Columns of the target."""
+        """Return the number of target columns."""
         return target_columns(classes)
 
-    def of(self, x: Tensor, y: Tensor, classes: int) -> Found:
-        """See Statistic."""
-        return Found(targets(y, classes).mean(0))
+    def compute(self, x: Tensor, y: Tensor, classes: int) -> StatisticResult:
+        return StatisticResult(targets(y, classes).mean(0))
 
 
 @dataclass(frozen=True)
@@ -101,74 +95,70 @@ class ClassFrequencies(Statistic):
     kind: ClassVar[str] = "class_frequencies"
 
     def length(self, features: int, classes: int) -> int:
-        """Classes; StatisticError in a regression."""
+        """Return the number of classes; StatisticError in a regression."""
         return need_classes(self.kind, classes)
 
-    def of(self, x: Tensor, y: Tensor, classes: int) -> Found:
-        """See Statistic."""
-        return Found(one_hot(y, classes).mean(0))
+    def compute(self, x: Tensor, y: Tensor, classes: int) -> StatisticResult:
+        return StatisticResult(one_hot(y, classes).mean(0))
 
 
 @dataclass(frozen=True)
 class ClassMeans(Statistic):
-    """The mean row of each agreed class, one after another: (classes * features,); zeros for a class without rows."""
+    """The mean row of each agreed class, concatenated: (classes * features,); zeros for a class without rows."""
 
     kind: ClassVar[str] = "class_means"
 
     def length(self, features: int, classes: int) -> int:
-        """Classes * features; StatisticError in a regression."""
+        """Return classes * features; StatisticError in a regression."""
         return need_classes(self.kind, classes) * features
 
-    def of(self, x: Tensor, y: Tensor, classes: int) -> Found:
-        """See Statistic."""
+    def compute(self, x: Tensor, y: Tensor, classes: int) -> StatisticResult:
         member = one_hot(y, classes)
-        return Found((member.T @ x / member.sum(0).clamp_min(1)[:, None]).flatten())
+        return StatisticResult((member.T @ x / member.sum(0).clamp_min(1)[:, None]).flatten())
 
 
 @dataclass(frozen=True)
 class CovarianceXY(Statistic):
-    """cov(x, y) of every feature and the target: (target columns * features,), one target column after another."""
+    """cov(x, y) of every feature and the target: (target columns * features,), target columns concatenated."""
 
     kind: ClassVar[str] = "covariance_xy"
     least_rows: ClassVar[int] = 2
 
     def length(self, features: int, classes: int) -> int:
-        """Features for numbers and for two classes, else classes * features."""
+        """Return features for numeric targets and for two classes, else classes * features."""
         return target_columns(classes) * features
 
-    def of(self, x: Tensor, y: Tensor, classes: int) -> Found:
-        """See Statistic."""
-        return Found((centred(targets(y, classes)).T @ centred(x)).flatten() / (len(x) - 1))
+    def compute(self, x: Tensor, y: Tensor, classes: int) -> StatisticResult:
+        return StatisticResult((centred(targets(y, classes)).T @ centred(x)).flatten() / (len(x) - 1))
 
 
 @dataclass(frozen=True)
 class LeastSquares(Statistic):
-    """Coefficients and intercept of the regression on the client's rows; the smallest where there are many.
+    """Coefficients and intercept of the regression on the client's rows; of minimum norm if not unique.
 
-    (target columns * (features + 1),), the intercept last in each.
+    (target columns * (features + 1),), the intercept last in each target column.
     """
 
     kind: ClassVar[str] = "least_squares"
 
     def length(self, features: int, classes: int) -> int:
-        """A coefficient for each feature and an intercept, for each column of the target."""
+        """Return a coefficient for each feature and an intercept, for each target column."""
         return target_columns(classes) * (features + 1)
 
     def rows_needed(self, features: int, classes: int) -> int:
-        """More than there are coefficients."""
+        """Return more rows than there are coefficients."""
         return features + 2
 
-    def of(self, x: Tensor, y: Tensor, classes: int) -> Found:
-        """See Statistic."""
+    def compute(self, x: Tensor, y: Tensor, classes: int) -> StatisticResult:
         rows, features = x.shape
         design = torch.cat([x, torch.ones(rows, 1, dtype=x.dtype)], 1)
-        solved = torch.linalg.lstsq(design, targets(y, classes), driver="gelsd")
-        unique = rows >= self.rows_needed(features, classes) and int(solved.rank) == features + 1
-        return Found(solved.solution.T.flatten(), unique)
+        solution = torch.linalg.lstsq(design, targets(y, classes), driver="gelsd")
+        unique = rows >= self.rows_needed(features, classes) and int(solution.rank) == features + 1
+        return StatisticResult(solution.solution.T.flatten(), unique)
 
 
 def _standardised(x: Tensor) -> Tensor:
-    """Centred and divided by the root of the second moment; a constant column is 0."""
-    c = centred(x)
-    spread = (c**2).mean(0).sqrt()
-    return c / torch.where(spread > 0, spread, 1.0)
+    """Centre, and divide by the root of the second moment; a constant column becomes 0."""
+    centred_x = centred(x)
+    spread = (centred_x**2).mean(0).sqrt()
+    return centred_x / torch.where(spread > 0, spread, 1.0)

@@ -1,12 +1,12 @@
-"""Which of v and -v a principal direction is told as, and a form that is the same for both.
+"""Sign conventions of principal directions: which of v and -v is reported, and a form that is equal for both.
 
-Every rule that picks one of the two jumps somewhere: no continuous function of a line through the origin tells its ends
-apart. Where a law's direction lies near the jump its clients fall on either side, and few rows move far
-(docs/statistics.md has the shares). `free` picks none: it tells vvᵀ, which v and -v share.
+Every rule that picks one of the two is discontinuous, since no continuous function of a line through the origin
+distinguishes its ends. If a distribution's direction lies near a discontinuity, its clients fall on either side, and
+few rows move far (docs/statistics.md has the shares). `free` picks neither: it reports vvᵀ, which v and -v share.
 
 Sources: `data` is the rule of Bro, Acar and Kolda, "Resolving the sign ambiguity in the singular value decomposition",
-Journal of Chemometrics 22(2), 135-140 (2008); the sketch is that of Pham and Pagh, "Fast and scalable polynomial kernels
-via explicit feature maps", KDD 2013.
+Journal of Chemometrics 22(2), 135-140 (2008); the sketch is that of Pham and Pagh, "Fast and scalable polynomial
+kernels via explicit feature maps", KDD 2013.
 """
 
 from functools import lru_cache
@@ -20,87 +20,89 @@ if TYPE_CHECKING:
 
 RULES = ("free", "ones", "largest", "data")
 
-_TIE = 1e-6  # entries of a unit vector that are as large as each other
-_SETTLED = 1e-3  # a number below this does not settle a sign
-_FEWEST = 100  # numbers of a sketch: the inner products of shorter ones are mostly noise
+_TIE = 1e-6  # entries of a unit vector that count as equally large
+_DECISIVE = 1e-3  # smaller numbers do not decide a sign
+_MIN_SKETCH = 100  # numbers; the inner products of shorter sketches are mostly noise
 
 
-def turned(v: Tensor, rule: str, z: Tensor, inputs: int) -> Tensor:
-    """v or -v, the same for both: v a unit direction (columns,) of z (rows, columns), whose first `inputs` are inputs.
+def orient(v: Tensor, rule: str, z: Tensor, num_inputs: int) -> Tensor:
+    """Return v or -v, the same for both, for a unit direction v (columns,) of centred z (rows, columns).
 
-    z is centred. ones: the inputs' cosine with all ones is positive; data: the direction is where most of the rows and
-    columns are; largest, and where those are nearly 0: the largest entry is positive.
+    `ones` makes the cosine of the first `num_inputs` columns, the inputs, with all ones positive. `data` points where
+    most rows and columns are. `largest`, and either rule if its indicator is nearly 0, makes the largest entry
+    positive.
     """
     if rule == "ones":
-        return fix_sign(v, v[:inputs].sum() / inputs**0.5)
+        return fix_sign(v, v[:num_inputs].sum() / num_inputs**0.5)
     if rule == "data":
-        return fix_sign(v, _with_the_data(v, z))
+        return fix_sign(v, _data_indicator(v, z))
     return fix_sign(v, v.new_zeros(()))
 
 
-def fix_sign(v: Tensor, deciding: Tensor) -> Tensor:
-    """v or -v, the same for both: v is a unit vector (length,), `deciding` a number of it that changes sign with it.
+def fix_sign(v: Tensor, indicator: Tensor) -> Tensor:
+    """Return v or -v, the same for both, for a unit vector v (length,) and an indicator that changes sign with it.
 
-    So that the number is positive; where it is nearly 0, the largest entry; where entries of both signs are the largest,
-    their sum with all others; where that is 0 too, the first of them.
+    The sign makes the indicator positive. If it is nearly 0, the largest entry decides; if largest entries have both
+    signs, the sum of all entries; if that is 0 too, the first of them.
     """
-    if deciding.abs() >= _SETTLED:
-        return v * deciding.sign()
+    if indicator.abs() >= _DECISIVE:
+        return v * indicator.sign()
     largest = v[v.abs() >= v.abs().max() - _TIE]
     if not bool((largest.sign() == largest[0].sign()).all()) and v.sum().abs() > _TIE:
         return v * v.sum().sign()
     return v * largest[0].sign()
 
 
-def unsigned(directions: Tensor, values: Tensor, length: int) -> Tensor:
-    """The sum of λ v vᵀ as a unit vector (length,), a number of `unsigned_length`; zeros where there is no direction.
+def unsigned_vector(directions: Tensor, values: Tensor, length: int) -> Tensor:
+    """Return the sum of λ v vᵀ as a unit vector (length,), see `unsigned_length`; zeros without directions.
 
-    directions: (k, columns), orthonormal, and values: (k,) their eigenvalues. It is the covariance as far as the k
-    directions tell it, which depends on no sign, and on no basis where eigenvalues are equal. Of few columns its entries
-    are told, of many a sketch, by a public map that is the same for every client: then the inner product of two is on
-    average their cosine. Of one direction each that is the square of the directions' own.
+    It is the covariance as far as the directions determine it, and depends on no sign, nor on the basis of equal
+    eigenvalues. With few columns its entries are returned. With many it is a sketch by a public map, equal for every
+    client, such that the inner product of two sketches is on average their cosine. For one direction each that is the
+    square of the directions' cosine. directions: (k, columns), orthonormal; values: (k,) their eigenvalues.
     """
     columns = directions.shape[1]
     if not len(directions):
         return directions.new_zeros(length)
     if length == _entries(columns):
         row, column = torch.triu_indices(columns, columns)
-        told = (directions.T @ (values[:, None] * directions))[row, column]
-        told = torch.where(row == column, told, told * 2**0.5)  # each stands for two
+        vector = (directions.T @ (values[:, None] * directions))[row, column]
+        vector = torch.where(row == column, vector, vector * 2**0.5)  # each represents two entries
     else:
-        told = directions.new_zeros(length)
-        for v, value in zip(directions, values, strict=True):  # one at a time: a sketch's work is as long as all of it
-            told += value / values[0] * torch.from_numpy(_sketch(columns, length).transform(v[None].numpy())[0])
-    size = told.norm()
-    return told / torch.where(size > 0, size, 1.0)
+        vector = directions.new_zeros(length)
+        for v, value in zip(directions, values, strict=True):  # one at a time: a sketch's buffers grow with its input
+            vector += value / values[0] * torch.from_numpy(_sketch(columns, length).transform(v[None].numpy())[0])
+    norm = vector.norm()
+    return vector / torch.where(norm > 0, norm, 1.0)
 
 
 def unsigned_length(columns: int, components: int) -> int:
-    """How many numbers it has: as many as signed directions, but 100 at least, and never more than there are entries."""
-    return min(_entries(columns), max(_FEWEST, components * columns))
+    """Return the length of `unsigned_vector`: that of signed directions, at least 100, at most the number of entries."""
+    return min(_entries(columns), max(_MIN_SKETCH, components * columns))
 
 
 def _entries(columns: int) -> int:
-    """Of a symmetric matrix on and above the diagonal."""
+    """Return the number of entries of a symmetric matrix on and above the diagonal."""
     return columns * (columns + 1) // 2
 
 
-def unsigned_cosine(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> float:
-    """Of two sets of directions (k, columns) with eigenvalues (k,), the root of the cosine of what `unsigned` tells.
+def unsigned_cosine(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> float:
+    """Return the root of the cosine of the `unsigned_vector` of two sets of directions, (k, columns), and eigenvalues,
+    (k,).
 
-    0 to 1; of one direction each, their cosine without its sign; 0 where one has no direction.
+    It is in [0, 1], and 0 if one set is empty. For one direction each it is their cosine without its sign.
     """
-    (directions, values), (others, weights) = one, other
-    if not len(values) or not len(weights):
+    (directions, values), (others, other_values) = first, second
+    if not len(values) or not len(other_values):
         return 0.0
-    inner = values @ (directions @ others.T) ** 2 @ weights
-    return float((inner / (values.norm() * weights.norm())).sqrt())
+    inner = values @ (directions @ others.T) ** 2 @ other_values
+    return float((inner / (values.norm() * other_values.norm())).sqrt())
 
 
-def _with_the_data(v: Tensor, z: Tensor) -> Tensor:
-    """Bro, Acar and Kolda's number of a singular pair, rows and columns together, over its singular value squared: -2 to 2.
+def _data_indicator(v: Tensor, z: Tensor) -> Tensor:
+    """Return the indicator of Bro, Acar and Kolda for rows and columns, over the squared singular value: -2 to 2.
 
-    Of the two sums they let the larger decide, which is the sign of both together.
+    The larger of their two sums decides, which is the sign of both together.
     """
     scores = z @ v
     return (scores.sign() * scores**2).sum() / (scores**2).sum() + (v.sign() * v**2).sum()

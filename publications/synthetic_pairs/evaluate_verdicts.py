@@ -7,32 +7,41 @@ import numpy as np
 
 from models.shift import moment_tests, nested_tests
 from models.shift.classify import check_covariates
-from models.shift.client_summaries.client_summary import Layout, Summaries, columns, joined, summary
+from models.shift.client_summaries.client_summary import (
+    Layout,
+    Summaries,
+    assign_columns,
+    concatenate_summaries,
+    summarize,
+)
 from models.shift.client_summaries.gaussian_mechanism import (
-    as_precise,
+    add_noise,
+    clip_negative,
     counts_sensitivity,
-    drawable,
-    from_noisy,
-    noisy,
     rho,
     sigma,
+    summaries_from_counts,
+    with_effective_rows,
 )
 from models.shift.client_summaries.model_predictions import (
     Design,
-    apportioned,
-    fitted_halves,
-    in_both_halves,
+    classes_in_both_halves,
+    distribute_runs,
+    fit_halves,
+    predict_classes,
     predicted_counts,
-    predictions_on,
 )
 from models.shift.client_summaries.query import Query
-from models.shift.fomichev_distances import Readings, distance_at_equal_priors, statistics_of
-from models.shift.fomichev_verdict import judged
+from models.shift.fomichev_distances import Readings, distance_at_equal_priors, statistics_from_rows
+from models.shift.fomichev_verdict import judge_pairs
 from models.shift.nested_tests import TYPES
-from models.shift.pairwise_results import Findings, Look, findings
+from models.shift.pairwise_results import EvidenceFunction, Findings, diagnose_pairs
 from publications.synthetic_pairs.generators import KnownPair
 
-LOOKS: Mapping[str, Look] = {"guarded": nested_tests.evidence, "moments": moment_tests.moment_evidence}
+LOOKS: Mapping[str, EvidenceFunction] = {
+    "guarded": nested_tests.count_evidence,
+    "moments": moment_tests.moment_evidence,
+}
 JUDGES = (*LOOKS, "paper")
 
 READINGS = Readings(one_row="absent")
@@ -61,14 +70,14 @@ class Opinion:
 def opinion(pair: KnownPair) -> Opinion:
     """Judge one pair, as in a diagnosis of two clients."""
     layout = layout_of(pair)
-    summaries = joined([summary(x, y, different(x), layout) for x, y in pair.clients])
+    summaries = concatenate_summaries([summarize(x, y, different(x), layout) for x, y in pair.clients])
     one, other = np.array([0]), np.array([1])
-    found = {name: findings(summaries, layout, one, other, look=look) for name, look in LOOKS.items()}
+    found = {name: diagnose_pairs(summaries, layout, one, other, collect_evidence=look) for name, look in LOOKS.items()}
     verdicts = {name: verdict_of(of_one) for name, of_one in found.items()}
-    statistics = statistics_of(pair.clients, pair.classes, pair.categories)
+    statistics = statistics_from_rows(pair.clients, pair.classes, pair.categories)
     both = np.array([[0, 1]])
-    printed = judged(statistics, both, READINGS)
-    equal = distance_at_equal_priors(statistics.of(slice(0, 1)), both, READINGS, classes="own")
+    printed = judge_pairs(statistics, both, READINGS)
+    equal = distance_at_equal_priors(statistics.select(slice(0, 1)), both, READINGS, classes="own")
     distances = {
         "D_X": printed.features.largest,
         "D_Y": printed.labels,
@@ -97,10 +106,10 @@ def opinion_under_noise(pair: KnownPair, epsilon: float, rng: np.random.Generato
     layout = layout_of(pair, _NOISY_BINS)
     size = sigma(counts_sensitivity(len(layout.names)), rho(epsilon, _DELTA))
     counts = np.stack([layout.counts(x, y) for x, y in pair.clients]).astype(np.int64)
-    summaries = from_noisy(noisy(counts, size, rng), layout, size)
+    summaries = summaries_from_counts(add_noise(counts, size, rng), layout, size)
     one, other = np.array([0]), np.array([1])
-    aware = findings(as_precise(summaries, layout), layout, one, other)
-    unaware = findings(replace(drawable(summaries), noise=None), layout, one, other)
+    aware = diagnose_pairs(with_effective_rows(summaries, layout), layout, one, other)
+    unaware = diagnose_pairs(replace(clip_negative(summaries), noise=None), layout, one, other)
     return Opinion({"guarded": verdict_of(aware), "unaware": verdict_of(unaware)}, {}, None)
 
 
@@ -147,18 +156,20 @@ def second_opinion(pair: KnownPair, rng: np.random.Generator) -> str:
     """Judge a pair with a second look; halves and rounding, which clients derive from secrets, are drawn from rng."""
     layout, (one, other) = layout_of(pair), (np.array([0]), np.array([1]))
     same = [different(x) for x, _ in pair.clients]
-    summaries = joined([summary(x, y, which, layout) for (x, y), which in zip(pair.clients, same, strict=True)])
-    found = findings(summaries, layout, one, other)
+    summaries = concatenate_summaries(
+        [summarize(x, y, which, layout) for (x, y), which in zip(pair.clients, same, strict=True)]
+    )
+    found = diagnose_pairs(summaries, layout, one, other)
     types = found.verdicts.types
     if types[0, 0] and types[0, 2]:
         takes = check_covariates(
             summaries,
             layout,
-            _foreseen(pair, same, summaries, Design.of(Query("", layout), summaries), rng),
+            _foreseen(pair, same, summaries, Design.from_summaries(Query("", layout), summaries), rng),
             one,
             other,
         )
-        found = replace(found, verdicts=replace(found.verdicts, types=takes.left(types)))
+        found = replace(found, verdicts=replace(found.verdicts, types=takes.unexplained(types)))
     return verdict_of(found)
 
 
@@ -166,24 +177,24 @@ def _foreseen(
     pair: KnownPair, same: list[np.ndarray], summaries: Summaries, design: Design, rng: np.random.Generator
 ) -> np.ndarray:
     """Return the counts that each client's model predicts: (clients, models, features, cells, classes)."""
-    layout = design.question.layout
-    own = [columns(y, which, layout) for (_, y), which in zip(pair.clients, same, strict=True)]
+    layout = design.query.layout
+    own = [assign_columns(y, which, layout) for (_, y), which in zip(pair.clients, same, strict=True)]
     second = [rng.random(which.max() + 1)[which] < 0.5 for which in same]
-    seen = [design.seen(x) for x, _ in pair.clients]
+    seen = [design.matrix(x) for x, _ in pair.clients]
     models = []
     for at, column in enumerate(own):
-        known = in_both_halves(column, same[at], second[at])
-        models.append(fitted_halves(seen[at], column.of, second[at], known))
+        known = classes_in_both_halves(column, same[at], second[at])
+        models.append(fit_halves(seen[at], column.index, second[at], known))
     tables = []
     for at, (x, _) in enumerate(pair.clients):
         ends = rng.random((x.shape[1], layout.cells, layout.classes))
-        column, classes = own[at], in_both_halves(own[at], same[at], second[at], len(models))
+        column, classes = own[at], classes_in_both_halves(own[at], same[at], second[at], len(models))
         chances = np.stack(
             [
-                predictions_on(seen[at], column.of, classes, weights, second[at] if of == at else None)
+                predict_classes(seen[at], column.index, classes, weights, second[at] if of == at else None)
                 for of, weights in enumerate(models)
             ]
         )
         expected = predicted_counts(x, column, same[at], second[at], layout, chances, ends)
-        tables.append(apportioned(expected, summaries.counts[at]))
+        tables.append(distribute_runs(expected, summaries.counts[at]))
     return np.array(tables)

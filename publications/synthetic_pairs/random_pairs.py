@@ -23,7 +23,7 @@ from functools import partial
 import numpy as np
 from scipy.optimize import brentq
 
-from models.shift.chi_square import homogeneous
+from models.shift.chi_square import compare_odds_ratios
 from publications.synthetic_pairs.generators import KnownPair, Size
 from publications.synthetic_pairs.marginals import Margin, tilted
 from publications.synthetic_pairs.random_distributions import (
@@ -67,7 +67,7 @@ def of_dependence(bins: np.ndarray, chances: np.ndarray, others: np.ndarray) -> 
         others: (rows, classes) P(Y | X) of the second law.
     """
     inside = (bins == np.arange(bins.max() + 1)[:, None]) / len(bins)
-    statistic, _ = homogeneous(np.stack([inside @ chances, inside @ others]))
+    statistic, _ = compare_odds_ratios(np.stack([inside @ chances, inside @ others]))
     return float(np.sqrt(2 * statistic))
 
 

@@ -1,1 +1,1 @@
-"""Steps of a diagnosis: what each client tells of its rows, and what the server finds in it."""
+"""Steps of a diagnosis: reports of clients, and their comparison on the server."""

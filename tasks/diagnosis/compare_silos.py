@@ -1,7 +1,4 @@
-"""Compare the reports of clients on the server, and name the shift of every pair; the server sees no row.
-
-The server compares what each client told of two versions of its rows; it sees no row.
-"""
+"""The comparison of all pairs of clients, and of two versions of each client, on the server, which sees no rows."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,50 +9,56 @@ import numpy as np
 
 from models.shift import moment_tests, nested_tests
 from models.shift.classify import EffectSizes, Verdicts, effect_sizes
-from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries, joined
-from models.shift.client_summaries.gaussian_mechanism import as_precise, counts_sensitivity, drawable, from_noisy, sigma
+from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries, concatenate_summaries
+from models.shift.client_summaries.gaussian_mechanism import (
+    clip_negative,
+    counts_sensitivity,
+    sigma,
+    summaries_from_counts,
+    with_effective_rows,
+)
 from models.shift.client_summaries.missing_reports import MissingReports, missing_reports
 from models.shift.client_summaries.query import Query
 from models.shift.fomichev_distances import Readings
-from models.shift.pair_screening import PairDetails, chances, on_shared_bins, pair_details, together
-from models.shift.pairwise_results import Findings, against_the_rest, alike, find_differences, findings
+from models.shift.pair_screening import PairDetails, combine_groups, merge_shared_bins, pair_details, pair_p_values
+from models.shift.pairwise_results import Findings, append_rest, diagnose_pairs, find_differences, group_clients
 from models.shift.pairwise_tables import all_pairs
-from tasks.diagnosis.report_summary import summaries
+from tasks.diagnosis.report_summary import join_summaries
 from tasks.execution.task_types import server_step
 from tasks.messages.diagnosis_messages import NoisyCounts, ShiftNumbers
 
-_EVERY = 5.0  # seconds
+_INTERVAL = 5.0  # seconds between progress messages
 
 
-class Pace:
-    """Says a line each five seconds, the first after as long; `clock`: seconds from any start."""
+class ProgressReporter:
+    """Logs progress at most every five seconds, and not in the first five; `clock` returns seconds."""
 
-    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._say, self._clock = say, clock
-        self._last = clock()
+    def __init__(self, log: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._log, self._clock = log, clock
+        self._last_report = clock()
 
-    def of(self, what: str, pairs: int) -> Callable[[int], None]:
-        """What a part of the comparison tells how many of its pairs are done."""
+    def callback(self, part: str, pairs: int) -> Callable[[int], None]:
+        """Return a function to call with the number of finished pairs of a part."""
 
-        def told(done: int) -> None:
+        def report(done: int) -> None:
             now = self._clock()
-            if now - self._last >= _EVERY and done < pairs:
-                self._last = now
-                self._say(f"{what}: {done:,} of {pairs:,} pairs compared")
+            if now - self._last_report >= _INTERVAL and done < pairs:
+                self._last_report = now
+                self._log(f"{part}: {done:,} of {pairs:,} pairs compared")
 
-        return told
+        return report
 
 
 MOST_PAIRS = 5000
-"""That are looked at one by one; of more, groups of clients that are alike are found first, and these compared."""
+"""Pairs that are compared one by one; with more, similar clients are grouped first and the groups compared."""
 
 
 @dataclass(frozen=True, eq=False)
-class Compared:
-    """Pairs in the order of `all_pairs`: of clients, or of groups where there are too many; groups are of places.
+class Comparison:
+    """The comparison of all pairs in the order of `all_pairs`, of clients or, if there are too many, of groups.
 
-    rest: each client and the others together; strengths: of the same pairs; pair_details: of the worst of them; gaps: of the
-    clients.
+    groups: by the clients' indices; rest: each client against all others together; effect_sizes: of the same pairs as
+    `pairs`; pair_details: of the worst pairs; missing: the gaps of clients.
     """
 
     clients: tuple[str, ...]
@@ -63,108 +66,112 @@ class Compared:
     of_groups: bool
     groups: list[list[int]]
     rest: Findings
-    strengths: EffectSizes
-    rest_strengths: EffectSizes
-    close_ups: tuple[PairDetails, ...]
-    gaps: MissingReports
+    effect_sizes: EffectSizes
+    rest_effect_sizes: EffectSizes
+    pair_details: tuple[PairDetails, ...]
+    missing: MissingReports
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of what pairs are of, by their places."""
-        return tuple(f"group {at + 1}" for at in range(len(self.groups))) if self.of_groups else self.clients
+        """The name of each compared client or group."""
+        return tuple(f"group {index + 1}" for index in range(len(self.groups))) if self.of_groups else self.clients
 
 
 @server_step
 def compare_silos(
     messages: Sequence[ShiftNumbers | NoisyCounts],
-    question: Query,
+    query: Query,
     verdict: Literal["guarded", "moments", "paper"],
     readings: Readings,
-    say: Callable[[str], None],
-) -> Compared:
-    """Of all clients that answered, by name; `say` hears how far it is, where it takes long."""
-    clients, told = reports_of(messages, question)
-    look = Look(question, verdict, Pace(say))
-    layout, places, unseen = question.layout, np.arange(len(clients)), missing_reports(told, question.layout)
-    if len(clients) * (len(clients) - 1) // 2 > MOST_PAIRS and question.counts:
-        told, layout = on_shared_bins(told, layout)
-        groups = alike(*all_pairs(len(clients)), find_differences(look.chances(told, layout)), len(clients))
-        units, of_groups = together(told, groups), True
+    log: Callable[[str], None],
+) -> Comparison:
+    """Compare all clients that reported, ordered by name; `log` receives the progress of long comparisons."""
+    clients, summaries = named_summaries(messages, query)
+    comparer = PairComparer(query, verdict, ProgressReporter(log))
+    layout, indices, missing = query.layout, np.arange(len(clients)), missing_reports(summaries, query.layout)
+    if len(clients) * (len(clients) - 1) // 2 > MOST_PAIRS and query.counts:
+        summaries, layout = merge_shared_bins(summaries, layout)
+        groups = group_clients(
+            *all_pairs(len(clients)), find_differences(comparer.p_values(summaries, layout)), len(clients)
+        )
+        units, of_groups = combine_groups(summaries, groups), True
     else:
-        groups, units, of_groups = [], told, False
+        groups, units, of_groups = [], summaries, False
     first, second = all_pairs(len(units.rows))
-    pairs = look.at(units, layout, first, second)
-    strong = effect_sizes(drawable(units), layout, readings)
-    pairs = as_published(pairs, strong) if verdict == "paper" else pairs
+    pairs = comparer.compare(units, layout, first, second)
+    sizes = effect_sizes(clip_negative(units), layout, readings)
+    pairs = apply_published_rule(pairs, sizes) if verdict == "paper" else pairs
     differ = pairs.verdicts.types.any(-1) | pairs.verdicts.undetermined
-    groups = groups or alike(first, second, differ, len(clients))
-    others = against_the_rest(told)
-    rest = look.at(others, layout, places, places + len(clients))
-    strong_rest = effect_sizes(drawable(others), layout, readings, np.stack([places, places + len(clients)], 1))
-    rest = as_published(rest, strong_rest) if verdict == "paper" else rest
-    closest = pair_details(drawable(units), layout, pairs, [[at] for at in range(len(groups))] if of_groups else groups)
-    return Compared(clients, pairs, of_groups, groups, rest, strong, strong_rest, closest, unseen)
+    groups = groups or group_clients(first, second, differ, len(clients))
+    others = append_rest(summaries)
+    rest = comparer.compare(others, layout, indices, indices + len(clients))
+    rest_sizes = effect_sizes(clip_negative(others), layout, readings, np.stack([indices, indices + len(clients)], 1))
+    rest = apply_published_rule(rest, rest_sizes) if verdict == "paper" else rest
+    units_by_group = [[index] for index in range(len(groups))] if of_groups else groups
+    details = pair_details(clip_negative(units), layout, pairs, units_by_group)
+    return Comparison(clients, pairs, of_groups, groups, rest, sizes, rest_sizes, details, missing)
 
 
-def as_published(found: Findings, strong: EffectSizes) -> Findings:
-    """The same with the printed rule's types, which knows no tests and no number of rows."""
-    no = np.zeros(len(strong.types), bool)
-    unknown: np.ndarray = np.all(strong.grades < 0, axis=-1)
-    return replace(found, verdicts=Verdicts(strong.types, unknown, no, no))
+def apply_published_rule(compared: Findings, sizes: EffectSizes) -> Findings:
+    """Replace the types by those of the published rule, which uses neither tests nor numbers of rows."""
+    none = np.zeros(len(sizes.types), bool)
+    undetermined: np.ndarray = np.all(sizes.grades < 0, axis=-1)
+    return replace(compared, verdicts=Verdicts(sizes.types, undetermined, none, none))
 
 
 @dataclass(frozen=True)
-class Look:
-    """How pairs are looked at: by this verdict, and what its evidence is."""
+class PairComparer:
+    """Compares pairs with the tests of a verdict."""
 
-    question: Query
+    query: Query
     verdict: str
-    pace: Pace
+    progress: ProgressReporter
 
-    def at(self, told: Summaries, layout: Layout, first: np.ndarray, second: np.ndarray) -> Findings:
-        look = moment_tests.moment_evidence if self.verdict == "moments" else nested_tests.evidence
-        least = moment_tests.LEAST_ROWS if self.verdict == "moments" else LEAST_ROWS
-        say = self.pace.of("types of shift", len(first))
-        if told.noise is not None:
-            told = as_precise(told, layout)
-        return findings(told, layout, first, second, self.question.pictures is not None, look, least, say)
+    def compare(self, summaries: Summaries, layout: Layout, first: np.ndarray, second: np.ndarray) -> Findings:
+        collect_evidence = moment_tests.moment_evidence if self.verdict == "moments" else nested_tests.count_evidence
+        min_rows = moment_tests.LEAST_ROWS if self.verdict == "moments" else LEAST_ROWS
+        report_progress = self.progress.callback("types of shift", len(first))
+        if summaries.noise is not None:
+            summaries = with_effective_rows(summaries, layout)
+        lossy = self.query.pictures is not None
+        return diagnose_pairs(summaries, layout, first, second, lossy, collect_evidence, min_rows, report_progress)
 
-    def chances(self, told: Summaries, layout: Layout) -> np.ndarray:
-        """Of all pairs, in the order of `all_pairs`; closed forms do not hold under noise."""
-        first, second = all_pairs(len(told.rows))
-        if told.noise is not None:
-            return self.at(told, layout, first, second).chance
-        return chances(told, self.pace.of("differences", len(first)))
+    def p_values(self, summaries: Summaries, layout: Layout) -> np.ndarray:
+        """Return the p-values of all pairs, in the order of `all_pairs`; closed forms do not hold under noise."""
+        first, second = all_pairs(len(summaries.rows))
+        if summaries.noise is not None:
+            return self.compare(summaries, layout, first, second).chance
+        return pair_p_values(summaries, self.progress.callback("differences", len(first)))
 
 
-def reports_of(messages: Sequence[ShiftNumbers | NoisyCounts], question: Query) -> tuple[tuple[str, ...], Summaries]:
-    """The clients that answered, by name, and what they told."""
+def named_summaries(messages: Sequence[ShiftNumbers | NoisyCounts], query: Query) -> tuple[tuple[str, ...], Summaries]:
+    """Return the clients that reported, ordered by name, and their summaries."""
     names = [client for message in messages for client in message.clients]
     order = np.argsort(np.array(names), kind="stable")
-    return tuple(names[at] for at in order), _all_told(messages, question).take(order)
+    return tuple(names[index] for index in order), _read_summaries(messages, query).take(order)
 
 
-def _all_told(messages: Sequence[ShiftNumbers | NoisyCounts], question: Query) -> Summaries:
-    if not question.rho:
-        return summaries(messages)
+def _read_summaries(messages: Sequence[ShiftNumbers | NoisyCounts], query: Query) -> Summaries:
+    if not query.rho:
+        return join_summaries(messages)
     noisy = [m.counts.numpy() for m in messages if isinstance(m, NoisyCounts)]
-    size = sigma(counts_sensitivity(len(question.layout.names)), question.rho)
-    return from_noisy(np.concatenate(noisy), question.layout, size)
+    noise_sd = sigma(counts_sensitivity(len(query.layout.names)), query.rho)
+    return summaries_from_counts(np.concatenate(noisy), query.layout, noise_sd)
 
 
 @dataclass(frozen=True, eq=False)
-class ComparedVersions:
-    """Of each client that told of both versions, sorted: it before, as the first of a pair, and it after."""
+class VersionComparison:
+    """The comparison of each client that reported on both versions, by name: before as the first of a pair, and after."""
 
     clients: tuple[str, ...]
     pairs: Findings
-    strengths: EffectSizes
-    close_ups: tuple[PairDetails, ...]  # of the clients that moved most
-    gaps: MissingReports  # of each before, and behind them each after
+    effect_sizes: EffectSizes
+    pair_details: tuple[PairDetails, ...]  # of the clients that changed most
+    missing: MissingReports  # of all clients before, then of all clients after
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of what pairs are of, by their places: each client then, and behind them each now."""
+        """The names of what pairs refer to: all clients before, then all clients after."""
         return tuple(f"{client} {when}" for when in ("then", "now") for client in self.clients)
 
 
@@ -172,22 +179,27 @@ class ComparedVersions:
 def compare_versions(
     before: Sequence[ShiftNumbers | NoisyCounts],
     after: Sequence[ShiftNumbers | NoisyCounts],
-    question: Query,
+    query: Query,
     verdict: Literal["guarded", "moments", "paper"],
     readings: Readings,
-    say: Callable[[str], None],
-) -> ComparedVersions:
-    """Of those that answered of both, one at least; `say` hears how far it is, where it takes long."""
-    (names, earlier), (names_after, later) = reports_of(before, question), reports_of(after, question)
+    log: Callable[[str], None],
+) -> VersionComparison:
+    """Compare each client with itself; at least one client must have reported on both versions.
+
+    `log` receives the progress of long comparisons.
+    """
+    (names, earlier), (names_after, later) = named_summaries(before, query), named_summaries(after, query)
     clients = tuple(name for name in names if name in set(names_after))
-    told = joined(
-        [summaries.take([at.index(c) for c in clients]) for at, summaries in ((names, earlier), (names_after, later))]
-    )
-    shown, places = drawable(told), np.arange(len(clients))
-    pairs = Look(question, verdict, Pace(say)).at(told, question.layout, places, places + len(clients))
-    each = [effect_sizes(shown.take(np.array([at, at + len(clients)])), question.layout, readings) for at in places]
-    strong = EffectSizes(*(np.concatenate([getattr(one, f.name) for one in each]) for f in fields(EffectSizes)))
+    earlier = earlier.take([names.index(client) for client in clients])
+    later = later.take([names_after.index(client) for client in clients])
+    both = concatenate_summaries([earlier, later])
+    clipped, indices = clip_negative(both), np.arange(len(clients))
+    comparer = PairComparer(query, verdict, ProgressReporter(log))
+    pairs = comparer.compare(both, query.layout, indices, indices + len(clients))
+    versions = [clipped.take(np.array([index, index + len(clients)])) for index in indices]
+    by_client = [effect_sizes(version, query.layout, readings) for version in versions]
+    sizes = EffectSizes(*(np.concatenate([getattr(size, f.name) for size in by_client]) for f in fields(EffectSizes)))
     if verdict == "paper":
-        pairs = as_published(pairs, strong)
-    closest = pair_details(shown, question.layout, pairs, [[at] for at in range(len(told.rows))])
-    return ComparedVersions(clients, pairs, strong, closest, missing_reports(told, question.layout))
+        pairs = apply_published_rule(pairs, sizes)
+    details = pair_details(clipped, query.layout, pairs, [[index] for index in range(len(both.rows))])
+    return VersionComparison(clients, pairs, sizes, details, missing_reports(both, query.layout))

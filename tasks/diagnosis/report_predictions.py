@@ -1,13 +1,9 @@
-"""Each client of a cohort tells how its labels follow from all features, for a second look; its ledger knows.
-
-Each client of a cohort tells what labels models expect of its rows, in bins, for a second look; its ledger knows.
-
-The server looks again at pairs that seem to differ in inputs and in rule, with what models foresee; it sees no row.
-"""
+"""A second look at pairs that differ in inputs and in rule: reports of models and predictions, and the server's check."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,11 +12,11 @@ from models.shift.classify import CovariateCheck, check_covariates
 from models.shift.client_summaries.client_summary import Summaries
 from models.shift.client_summaries.model_predictions import (
     Design,
-    apportioned,
-    fitted_halves,
-    in_both_halves,
+    classes_in_both_halves,
+    distribute_runs,
+    fit_halves,
+    predict_classes,
     predicted_counts,
-    predictions_on,
 )
 from models.shift.client_summaries.query import Query
 from models.shift.pair_screening import pair_details
@@ -31,8 +27,8 @@ from silos.errors import RefusalError
 from silos.privacy.differencing import EVERY, ReportedGroups
 from silos.privacy.ledger import Draw, Ledger
 from silos.privacy.privacy_budget import Kind
-from tasks.diagnosis.compare_silos import Compared, reports_of
-from tasks.diagnosis.report_summary import LocalSummary, each_allowed
+from tasks.diagnosis.compare_silos import Comparison, named_summaries
+from tasks.diagnosis.report_summary import LocalSummary, answers_by_stack
 from tasks.execution.task_types import server_step, step
 from tasks.messages.diagnosis_messages import HalfModels, NoisyCounts, PredictedCounts, Refusal, ShiftNumbers
 
@@ -40,7 +36,7 @@ ONCE = (
     "ask with the silos, rows and params that it was asked with, leave diagnose.second_look out, or wait until ten rows or "
     "more of its own have changed"
 )
-"""The way out where a client has taken part in another second look with these rows."""
+"""The way out if a client has taken part in another second look with these rows."""
 
 _MODELS_KIND = Kind(
     "models of halves",
@@ -53,38 +49,43 @@ _MODELS_KIND = Kind(
 
 @step
 def report_models(cohort: Cohort, private: ClientStore, design: Design) -> list[HalfModels | Refusal]:
-    """A record a stack, and another of the clients that tell nothing: of one version of its rows a client has one design."""
+    """Report models of halves of the rows: one message a stack, and one of its clients that may not answer.
+
+    A client reports the models of one design for one version of its rows.
+    """
     messages: list[HalfModels | Refusal] = []
-    for told, silence in each_allowed(cohort, private, lambda ledger, mine: _report_model(ledger, mine, design)):
-        if told:
-            weights = torch.from_numpy(np.stack([weights for (weights,) in told.values()]))
-            messages.append(HalfModels(tuple(told), weights))
-        messages += silence
+    for answers, refusals in answers_by_stack(cohort, private, partial(_report_model, design=design)):
+        if answers:
+            weights = torch.from_numpy(np.stack([weights for (weights,) in answers.values()]))
+            messages.append(HalfModels(tuple(answers), weights))
+        messages += refusals
     return messages
 
 
-def second_half(ledger: Ledger, mine: LocalSummary, question: Query) -> np.ndarray:
-    """Which rows are in the second half: (rows,) bool. Copies are in one half; which it is follows from the secret."""
-    return (mine.hashes(ledger, question) & 1).astype(bool)
+def second_half(ledger: Ledger, local: LocalSummary, query: Query) -> np.ndarray:
+    """Return the rows of the second half: (rows,) bool.
+
+    Copies are in one half, which follows from the client's secret.
+    """
+    return (local.hashes(ledger, query) & 1).astype(bool)
 
 
-def _report_model(ledger: Ledger, mine: LocalSummary, design: Design) -> list[np.ndarray]:
-    column, second = mine.columns(design.question), second_half(ledger, mine, design.question)
-    known = in_both_halves(column, mine.same, second)
+def _report_model(ledger: Ledger, local: LocalSummary, design: Design) -> list[np.ndarray]:
+    column, second = local.columns(design.query), second_half(ledger, local, design.query)
+    included = classes_in_both_halves(column, local.row_ids, second)
 
     def compute(_: Draw) -> dict[str, np.ndarray]:
-        seen = design.seen(mine.features(design.question))
-        return {"weights": fitted_halves(seen, column.of, second, known)}
+        return {"weights": fit_halves(design.matrix(local.features(design.query)), column.index, second, included)}
 
-    told = _stands_for(mine.hashes(ledger, design.question), column.of, second, known)
-    return [ledger.answer(mine.version, design.id, compute, groups=told, kind=_MODELS_KIND)["weights"]]
+    groups = _stands_for(local.hashes(ledger, design.query), column.index, second, included)
+    return [ledger.answer(local.version, design.id, compute, groups=groups, kind=_MODELS_KIND)["weights"]]
 
 
-def _stands_for(hashes: np.ndarray, of: np.ndarray, second: np.ndarray, known: np.ndarray) -> ReportedGroups:
-    """The rows behind each regression, by class and half."""
+def _stands_for(hashes: np.ndarray, index: np.ndarray, second: np.ndarray, included: np.ndarray) -> ReportedGroups:
+    """Return the hashes of rows behind each regression, by class and half."""
     halves = {"first": ~second, "second": second}
-    classes = np.flatnonzero(known).tolist() if known.sum() > 1 else []
-    return {EVERY: {f"{c}, {name} half": hashes[(of == c) & half] for c in classes for name, half in halves.items()}}
+    classes = np.flatnonzero(included).tolist() if included.sum() > 1 else []
+    return {EVERY: {f"{c}, {name} half": hashes[(index == c) & half] for c in classes for name, half in halves.items()}}
 
 
 _PREDICTIONS_KIND = Kind(
@@ -99,107 +100,111 @@ _PREDICTIONS_KIND = Kind(
 def report_predictions(
     cohort: Cohort, private: ClientStore, design: Design, models: Mapping[str, Mapping[str, np.ndarray]]
 ) -> list[PredictedCounts | Refusal]:
-    """A record a stack, and another of the clients that tell nothing.
+    """Report predicted counts: one message a stack, and one of its clients that may not answer.
 
-    models: of each client by name, whose models it is asked about, (2, classes, columns) each; of its own rows it asks the
-    one that was not fitted on them. It is silent where they are more than a model of each silo of the data, where the rows
-    of this version were asked about others, and where the ledger lets nothing be told.
+    A client refuses if there are more models than silos of the data. It also refuses if the rows of this version were
+    reported for other models, or if its ledger does not allow it. models: for each client the models, (2, classes,
+    columns) by their owner's name; its own rows are predicted by the model not fitted on them.
     """
-    names, messages = frozenset(cohort.silos.manifest.names), list[PredictedCounts | Refusal]()
+    silo_names, messages = frozenset(cohort.silos.manifest.names), list[PredictedCounts | Refusal]()
 
-    def answer(ledger: Ledger, mine: LocalSummary) -> list[np.ndarray]:
-        _check(mine.client, models[mine.client], names)
-        return _report_predictions(ledger, mine, design, models[mine.client])
+    def answer(ledger: Ledger, local: LocalSummary) -> list[np.ndarray]:
+        _check(local.client, models[local.client], silo_names)
+        return _report_predictions(ledger, local, design, models[local.client])
 
-    for told, silence in each_allowed(cohort, private, answer):
-        if told:
-            counts = {client: torch.from_numpy(counts) for client, (counts,) in told.items()}
-            messages.append(PredictedCounts(tuple(told), counts))
-        messages += silence
+    for answers, refusals in answers_by_stack(cohort, private, answer):
+        if answers:
+            counts = {client: torch.from_numpy(counts) for client, (counts,) in answers.items()}
+            messages.append(PredictedCounts(tuple(answers), counts))
+        messages += refusals
     return messages
 
 
-def _check(client: str, models: Mapping[str, np.ndarray], silos: frozenset[str]) -> None:
-    """RefusalError for models of nobody: whoever may send any number of them learns more of a row with each."""
-    strange = sorted(models.keys() - silos)
-    if strange:
+def _check(client: str, models: Mapping[str, np.ndarray], silo_names: frozenset[str]) -> None:
+    """Raise RefusalError for models that belong to no silo: an unlimited number of them would reveal single rows."""
+    unknown = sorted(models.keys() - silo_names)
+    if unknown:
         raise RefusalError(
-            f"client {client} was asked about {len(models)} models, of which {len(strange)} are of no silo of its data "
-            f"(the first is called {strange[0]}), and it answers of a model of each silo at most; ask about those alone."
+            f"client {client} was asked about {len(models)} models, of which {len(unknown)} are of no silo of its data "
+            f"(the first is called {unknown[0]}), and it answers of a model of each silo at most; ask about those alone."
         )
 
 
 def _report_predictions(
-    ledger: Ledger, mine: LocalSummary, design: Design, models: Mapping[str, np.ndarray]
+    ledger: Ledger, local: LocalSummary, design: Design, models: Mapping[str, np.ndarray]
 ) -> list[np.ndarray]:
-    question, layout = design.question, design.question.layout
-    column, x, second = mine.columns(question), mine.features(question), second_half(ledger, mine, question)
+    query, layout = design.query, design.query.layout
+    column, x, second = local.columns(query), local.features(query), second_half(ledger, local, query)
 
     def compute(draw: Draw) -> dict[str, np.ndarray]:
-        # one draw for all models: of ten, each with its own, the mean would tell what is rounded away
-        ends = draw("rounding").random((len(layout.names), layout.cells, layout.classes))
-        seen, classes = design.seen(x), in_both_halves(column, mine.same, second, len(models))
-        chances = [
-            predictions_on(seen, column.of, classes, weights, second if owner == mine.client else None)
+        # one draw for all models: the mean of ten with draws of their own would reveal what rounding hides
+        thresholds = draw("rounding").random((len(layout.names), layout.cells, layout.classes))
+        design_matrix, classes = design.matrix(x), classes_in_both_halves(column, local.row_ids, second, len(models))
+        probabilities = [
+            predict_classes(design_matrix, column.index, classes, weights, second if owner == local.client else None)
             for owner, weights in models.items()
         ]
-        return {"counts": predicted_counts(x, column, mine.same, second, layout, np.stack(chances), ends)}
+        predicted = predicted_counts(x, column, local.row_ids, second, layout, np.stack(probabilities), thresholds)
+        return {"counts": predicted}
 
-    weights = b"".join(own.tobytes() for own in models.values())
-    asked = hashlib.sha256("\n".join(models).encode() + weights).hexdigest()[:16]
-    told = mine.stands_for(ledger, question)
-    return [ledger.answer(mine.version, f"{design.id} {asked}", compute, groups=told, kind=_PREDICTIONS_KIND)["counts"]]
+    all_weights = b"".join(weights.tobytes() for weights in models.values())
+    models_id = hashlib.sha256("\n".join(models).encode() + all_weights).hexdigest()[:16]
+    groups = local.stands_for(ledger, query)
+    query_id = f"{design.id} {models_id}"
+    return [ledger.answer(local.version, query_id, compute, groups=groups, kind=_PREDICTIONS_KIND)["counts"]]
 
 
-def doubtful_pairs(found: Compared) -> np.ndarray:
-    """Places of the pairs that are said to differ in both their inputs and their rule; none of groups."""
-    feature, _, concept = found.pairs.verdicts.types.T
-    return np.flatnonzero(feature & concept) if not found.of_groups else np.zeros(0, np.int64)
+def doubtful_pairs(comparison: Comparison) -> np.ndarray:
+    """Return the indices of pairs that differ in both inputs and rule; none if groups are compared."""
+    feature, _, concept = comparison.pairs.verdicts.types.T
+    return np.flatnonzero(feature & concept) if not comparison.of_groups else np.zeros(0, np.int64)
 
 
 @server_step
 def refine_pairs(
-    found: Compared,
+    comparison: Comparison,
     messages: Sequence[ShiftNumbers | NoisyCounts],
-    question: Query,
+    query: Query,
     owners: Mapping[str, Sequence[str]],
-    foreseen: Sequence[PredictedCounts],
-) -> Compared:
-    """The same without a change of rule where both models foresee what seemed one.
+    predictions: Sequence[PredictedCounts],
+) -> Comparison:
+    """Remove a change of rule that the models of both clients predict; the server sees no rows.
 
-    owners: of each client that was asked, whose models it was asked about, in the order of its answer. A pair of which one
-    client took no part stays as it was.
+    Pairs with a client that gave no predictions stay unchanged. owners: for each queried client the owners of the
+    models, in the order of its predictions.
     """
-    _, told = reports_of(messages, question)
-    counts = {client: table.numpy() for m in foreseen for client, table in m.counts.items()}
-    places = [at for at, client in enumerate(found.clients) if client in counts]
-    first, second = found.pairs.first, found.pairs.second
-    asked = doubtful_pairs(found)
-    asked = asked[np.isin(first[asked], places) & np.isin(second[asked], places)]
-    if not len(asked):
-        return found
-    own = told.take(places)
-    tables = _tables(own, [found.clients[at] for at in places], owners, counts)
-    ends = (np.searchsorted(places, one[asked]) for one in (first, second))
-    pairs = _explained(found.pairs, asked, check_covariates(own, question.layout, tables, *ends))
-    return replace(found, pairs=pairs, close_ups=pair_details(told, question.layout, pairs, found.groups))
+    _, summaries = named_summaries(messages, query)
+    counts = {client: table.numpy() for m in predictions for client, table in m.counts.items()}
+    queried = [index for index, client in enumerate(comparison.clients) if client in counts]
+    first, second = comparison.pairs.first, comparison.pairs.second
+    pairs_in_doubt = doubtful_pairs(comparison)
+    pairs_in_doubt = pairs_in_doubt[np.isin(first[pairs_in_doubt], queried) & np.isin(second[pairs_in_doubt], queried)]
+    if not len(pairs_in_doubt):
+        return comparison
+    queried_summaries = summaries.take(queried)
+    tables = _tables(queried_summaries, [comparison.clients[index] for index in queried], owners, counts)
+    positions = (np.searchsorted(queried, clients[pairs_in_doubt]) for clients in (first, second))
+    check = check_covariates(queried_summaries, query.layout, tables, *positions)
+    pairs = _explained(comparison.pairs, pairs_in_doubt, check)
+    details = pair_details(summaries, query.layout, pairs, comparison.groups)
+    return replace(comparison, pairs=pairs, pair_details=details)
 
 
 def _tables(
-    told: Summaries, clients: Sequence[str], owners: Mapping[str, Sequence[str]], counts: Mapping[str, np.ndarray]
+    summaries: Summaries, clients: Sequence[str], owners: Mapping[str, Sequence[str]], counts: Mapping[str, np.ndarray]
 ) -> np.ndarray:
-    """What the models of these clients expect of each of them, zeros where it was not asked: as `explained` has it."""
-    tables = np.zeros((len(clients), len(clients), *told.counts.shape[1:-1], told.counts.shape[-1] - 1))
-    for at, client in enumerate(clients):
-        heard = [of for of, owner in enumerate(owners[client]) if owner in clients]
-        whose = [clients.index(owners[client][of]) for of in heard]
-        tables[at, whose] = apportioned(counts[client], told.counts[at])[heard]
+    """Return what these clients' models predict for each of them, as in `check_covariates`; 0 without predictions."""
+    tables = np.zeros((len(clients), len(clients), *summaries.counts.shape[1:-1], summaries.counts.shape[-1] - 1))
+    for index, client in enumerate(clients):
+        known = [model for model, owner in enumerate(owners[client]) if owner in clients]
+        owner_indices = [clients.index(owners[client][model]) for model in known]
+        tables[index, owner_indices] = distribute_runs(counts[client], summaries.counts[index])[known]
     return tables
 
 
-def _explained(pairs: Findings, asked: np.ndarray, takes: CovariateCheck) -> Findings:
-    """The same with what is left of the pairs at these places; what carries it is then of P(X) where no rule differs."""
-    types, parts, rules = pairs.verdicts.types.copy(), pairs.parts.copy(), asked[takes.rules]
-    types[asked] = takes.left(types[asked])
+def _explained(pairs: Findings, indices: np.ndarray, check: CovariateCheck) -> Findings:
+    """Update the types of pairs at `indices`; without a change of rule, the parts are those of P(X)."""
+    types, parts, rules = pairs.verdicts.types.copy(), pairs.parts.copy(), indices[check.rules]
+    types[indices] = check.unexplained(types[indices])
     parts[rules] = pairs.inputs[rules]
     return replace(pairs, verdicts=replace(pairs.verdicts, types=types), parts=parts)

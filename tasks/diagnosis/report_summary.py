@@ -1,7 +1,4 @@
-"""A client's training rows as a diagnosis sees them, and each client's answers as far as its ledger lets it give them.
-
-Each client of a cohort tells counts and moments of its training rows, by class, on what was agreed; its ledger knows.
-"""
+"""Counts and moments of training rows by class, reported for a diagnosis as far as each client's ledger allows."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -12,10 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.shift.client_summaries.client_summary import Columns, Summaries, columns, joined, summary, too_few
-from models.shift.client_summaries.gaussian_mechanism import counts_sensitivity, epsilon, noisy, sigma
+from models.shift.client_summaries.client_summary import (
+    Columns,
+    Summaries,
+    assign_columns,
+    concatenate_summaries,
+    summarize,
+    withheld_columns,
+)
+from models.shift.client_summaries.gaussian_mechanism import add_noise, counts_sensitivity, epsilon, sigma
 from models.shift.client_summaries.query import Query
-from models.shift.client_summaries.random_projections import projected
+from models.shift.client_summaries.random_projections import project_pictures
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
 from silos.errors import RefusalError
@@ -30,7 +34,7 @@ from tasks.messages.diagnosis_messages import NoisyCounts, Refusal, ShiftNumbers
 
 
 class LocalSummary:
-    """One client's training rows: x (rows, *shape) as trained on, y (rows,)."""
+    """One client's training rows: x (rows, *shape) as used in training, y (rows,)."""
 
     def __init__(self, silos: Silos, client: str, x: Tensor, y: Tensor) -> None:
         self.client, self._names = client, silos.manifest.classes
@@ -42,76 +46,78 @@ class LocalSummary:
             flat[np.concatenate([mask for mask in masks if mask is not None])] = np.nan
 
     @cached_property
-    def same(self) -> np.ndarray:
-        """Which of its different rows each is: (rows,) numbers from 0, as `different` has them."""
+    def row_ids(self) -> np.ndarray:
+        """The index of each row among the client's distinct rows, (rows,), as in `different`."""
         return number_different_rows(self._as_opened) if len(self.y) else np.zeros(0, np.int64)
 
     @cached_property
     def version(self) -> str:
-        """Of these rows: another client's change is none of this one."""
+        """A hash of these rows; changes at other clients do not change it."""
         return hashlib.blake2b(self.x.tobytes() + self.y.tobytes(), digest_size=16).hexdigest()
 
-    def features(self, question: Query) -> np.ndarray:
-        """(rows, features) float64, NaN where missing."""
-        pictures = question.pictures
-        x = projected(self.x, pictures == "light")[1] if pictures else self.x.reshape(len(self.x), -1)
-        return np.concatenate([x, self.y[:, None].astype(np.float64)], 1) if question.targets else x
+    def features(self, query: Query) -> np.ndarray:
+        """Return (rows, features) float64, NaN if missing."""
+        pictures = query.pictures
+        x = project_pictures(self.x, pictures == "light")[1] if pictures else self.x.reshape(len(self.x), -1)
+        return np.concatenate([x, self.y[:, None].astype(np.float64)], 1) if query.targets else x
 
-    def columns(self, question: Query) -> Columns:
-        """Which column of counts each row is told in."""
-        return columns(self.y, self.same, question.layout)
+    def columns(self, query: Query) -> Columns:
+        """Return the column of counts of each row."""
+        return assign_columns(self.y, self.row_ids, query.layout)
 
-    def hashes(self, ledger: Ledger, question: Query) -> np.ndarray:
-        """Of each row with its class's name, or with its target where there are none: (rows,) uint64.
+    def hashes(self, ledger: Ledger, query: Query) -> np.ndarray:
+        """Hash each row with its class's name, or with its target if there are no classes: (rows,) uint64.
 
-        A class's code is no name: it is another once some other silo has a label that comes before.
+        The name is used since a class's code changes when another silo brings a label that sorts before it.
         """
         flat = self.x.reshape(len(self.x), -1)
-        if question.layout.targets or question.targets:
+        if query.layout.targets or query.targets:
             return ledger.row_hashes(np.concatenate([flat, self.y[:, None]], 1), "")
-        classes = question.layout.classes_of(self.y)
+        classes = query.layout.classes_of(self.y)
         hashes = np.zeros(len(self.y), np.uint64)
         for c in np.unique(classes).tolist():
             hashes[classes == c] = ledger.row_hashes(flat[classes == c], self._name(c))
         return hashes
 
-    def stands_for(self, ledger: Ledger, question: Query) -> ReportedGroups:
-        """The rows behind each number of counts and moments, for the ledger to hold against other answers."""
-        layout, x, column = question.layout, self.features(question), self.columns(question)
+    def stands_for(self, ledger: Ledger, query: Query) -> ReportedGroups:
+        """Return the hashes of rows behind each count and moment, which the ledger compares with other answers."""
+        layout, x, column = query.layout, self.features(query), self.columns(query)
         names = [self._name(c) for c in range(layout.classes)] + [OTHER]
-        hashes = self.hashes(ledger, question)
-        told = {EVERY: dict(_groups(hashes, column.of, column.kept, names))}
-        kept = np.flatnonzero(column.kept)
-        for feature, few in too_few(x[kept], column.of[kept], self.same[kept], layout):
-            there = column.kept & ~np.isnan(x[:, feature]) & ~few[column.of]
-            told[layout.names[feature]] = dict(_groups(hashes, column.of, there, names))
-        return told
+        hashes = self.hashes(ledger, query)
+        groups = {EVERY: dict(_groups(hashes, column.index, column.reported, names))}
+        reported = np.flatnonzero(column.reported)
+        for feature, withheld in withheld_columns(x[reported], column.index[reported], self.row_ids[reported], layout):
+            used = column.reported & ~np.isnan(x[:, feature]) & ~withheld[column.index]
+            groups[layout.names[feature]] = dict(_groups(hashes, column.index, used, names))
+        return groups
 
-    def _name(self, c: int) -> str:
-        """Of a class; groups of targets have none but their place."""
-        return self._names[c] if self._names else str(c)
+    def _name(self, class_index: int) -> str:
+        """Return the name of a class, or the index of a group of targets."""
+        return self._names[class_index] if self._names else str(class_index)
 
 
-def each_allowed(
+def answers_by_stack(
     cohort: Cohort, private: ClientStore, answer: Callable[[Ledger, LocalSummary], list[np.ndarray]]
 ) -> Iterator[tuple[dict[str, list[np.ndarray]], list[Refusal]]]:
-    """Of each stack what each client answers, and of those whose ledger refuses a record of why, if there are any."""
+    """Yield for each stack the answers by client, and one refusal with the reasons of the clients that may not answer."""
     for stack in cohort.stacks:
         opened = load_rows(cohort.silos, stack, "train", "cpu")
         counts = opened.counts.tolist()[: len(stack.clients)]
-        told, why = {}, {}
+        answers, refusals = {}, {}
         for client, x, y, n in zip(stack.clients, opened.x, opened.y, counts, strict=False):
-            mine = LocalSummary(cohort.silos, client, x[:n], y[:n])
+            local = LocalSummary(cohort.silos, client, x[:n], y[:n])
             try:
-                told[client] = answer(Ledger(private.folder, client), mine)
+                answers[client] = answer(Ledger(private.folder, client), local)
             except RefusalError as refusal:
-                why[client] = str(refusal)
-        yield told, [Refusal(tuple(why), why)] if why else []
+                refusals[client] = str(refusal)
+        yield answers, [Refusal(tuple(refusals), refusals)] if refusals else []
 
 
-def _groups(hashes: np.ndarray, of: np.ndarray, told: np.ndarray, names: list[str]) -> Iterator[tuple[str, np.ndarray]]:
-    for c in np.unique(of[told]).tolist():
-        yield names[c], hashes[told & (of == c)]
+def _groups(
+    hashes: np.ndarray, column: np.ndarray, used: np.ndarray, names: list[str]
+) -> Iterator[tuple[str, np.ndarray]]:
+    for c in np.unique(column[used]).tolist():
+        yield names[c], hashes[used & (column == c)]
 
 
 _PARTS = ("rows", "labels", "counts", "moments")
@@ -119,57 +125,53 @@ _PARTS = ("rows", "labels", "counts", "moments")
 
 @step
 def report_summary(
-    cohort: Cohort,
-    private: ClientStore,
-    question: Query,
-    budget: float | None = None,
-    delta: float | None = None,
+    cohort: Cohort, private: ClientStore, query: Query, budget: float | None = None, delta: float | None = None
 ) -> list[ShiftNumbers | NoisyCounts | Refusal]:
-    """A record a stack, with noise of counts only, and another of the clients of which the ledger lets nothing be told.
+    """Report counts and moments, or with noise counts only.
 
-    Asked again, a client tells what it told before, bit for bit. It is silent where its budget is spent, or where an answer
-    without noise and an earlier one would differ by a few rows: the others' answers are of use without it.
-    budget: of each client, in zCDP, over all that it ever told with noise. delta: at which a refusal names epsilons.
+    Returns one message a stack, and one of its clients that may not answer. For a repeated query a client repeats its
+    answer bit for bit. It refuses if its budget is spent, or if an answer without noise and an earlier one would
+    differ by a few rows. The answers of other clients do not need it. budget: of each client, in zCDP, over all its
+    reports with noise; delta: at which a refusal gives epsilons.
     """
     messages: list[ShiftNumbers | NoisyCounts | Refusal] = []
     unit = RHO if delta is None else Unit("epsilon", partial(epsilon, delta=delta), EPSILON, f" at delta {delta:g}")
-    for told, silence in each_allowed(
-        cohort, private, lambda ledger, mine: _told(ledger, mine, question, budget, unit)
-    ):
-        if told:
-            arrays = [torch.from_numpy(np.concatenate(part)) for part in zip(*told.values(), strict=True)]
-            messages.append((NoisyCounts if question.rho else ShiftNumbers)(tuple(told), *arrays))
-        messages += silence
+    report = partial(_answer, query=query, budget=budget, unit=unit)
+    for answers, refusals in answers_by_stack(cohort, private, report):
+        if answers:
+            arrays = [torch.from_numpy(np.concatenate(part)) for part in zip(*answers.values(), strict=True)]
+            messages.append((NoisyCounts if query.rho else ShiftNumbers)(tuple(answers), *arrays))
+        messages += refusals
     return messages
 
 
-def summaries(messages: Sequence[ShiftNumbers | NoisyCounts]) -> Summaries:
-    """What clients told without noise, in the order of the messages."""
-    told = [message for message in messages if isinstance(message, ShiftNumbers)]
-    return joined([Summaries(*(getattr(message, part).numpy() for part in _PARTS)) for message in told])
+def join_summaries(messages: Sequence[ShiftNumbers | NoisyCounts]) -> Summaries:
+    """Concatenate the reports without noise, in the order of the messages."""
+    precise = [message for message in messages if isinstance(message, ShiftNumbers)]
+    return concatenate_summaries([Summaries(*(getattr(m, part).numpy() for part in _PARTS)) for m in precise])
 
 
-def _told(ledger: Ledger, mine: LocalSummary, question: Query, budget: float | None, unit: Unit) -> list[np.ndarray]:
-    if question.rho:
-        compute = _with_noise(mine, question)
-        answer = ledger.answer(mine.version, question.id, compute, question.rho, budget, unit=unit)
+def _answer(ledger: Ledger, local: LocalSummary, query: Query, budget: float | None, unit: Unit) -> list[np.ndarray]:
+    if query.rho:
+        noisy_counts = _noisy_counts(local, query)
+        answer = ledger.answer(local.version, query.id, noisy_counts, query.rho, budget, unit=unit)
         return [answer["counts"]]
 
-    def truth(_: Draw) -> dict[str, np.ndarray]:
-        told = summary(mine.features(question), mine.y, mine.same, question.layout)
-        counts = told.counts if question.counts else told.counts[..., :0, :]
-        return {"rows": told.rows, "labels": told.labels, "counts": counts, "moments": told.moments}
+    def compute_summary(_: Draw) -> dict[str, np.ndarray]:
+        summary_ = summarize(local.features(query), local.y, local.row_ids, query.layout)
+        counts = summary_.counts if query.counts else summary_.counts[..., :0, :]
+        return {"rows": summary_.rows, "labels": summary_.labels, "counts": counts, "moments": summary_.moments}
 
-    answer = ledger.answer(mine.version, question.id, truth, groups=mine.stands_for(ledger, question))
+    answer = ledger.answer(local.version, query.id, compute_summary, groups=local.stands_for(ledger, query))
     return [answer[part] for part in _PARTS]
 
 
-def _with_noise(mine: LocalSummary, question: Query) -> Callable[[Draw], dict[str, np.ndarray]]:
-    """Of all classes, whatever their rows: which are told may not depend on them."""
+def _noisy_counts(local: LocalSummary, query: Query) -> Callable[[Draw], dict[str, np.ndarray]]:
+    """Compute counts of all classes: which classes are reported must not depend on their rows."""
 
     def compute(draw: Draw) -> dict[str, np.ndarray]:
-        counts = question.layout.counts(mine.features(question), question.layout.classes_of(mine.y))
-        size = sigma(counts_sensitivity(counts.shape[0]), question.rho)
-        return {"counts": noisy(counts[None].astype(np.int64), size, draw("counts"))}
+        counts = query.layout.counts(local.features(query), query.layout.classes_of(local.y))
+        noise_sd = sigma(counts_sensitivity(counts.shape[0]), query.rho)
+        return {"counts": add_noise(counts[None].astype(np.int64), noise_sd, draw("counts"))}
 
     return compute

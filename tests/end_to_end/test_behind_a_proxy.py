@@ -14,7 +14,7 @@ class Proxy(http.server.BaseHTTPRequestHandler):
     asked: list[str] = []  # noqa: RUF012
 
     def do_GET(self) -> None:
-        self.key.append(f"{self.command} {self.path}")
+        self.asked.append(f"{self.command} {self.path}")
         self.send_error(404)
 
     do_POST = do_CONNECT = do_GET  # noqa: N815

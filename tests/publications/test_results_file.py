@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from models.metrics.paired_difference import ACCURACY, Difference, difference_of_cells
+from models.metrics.paired_difference import ACCURACY, Difference, cell_difference_record
 from publications.results_file import Results
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -81,5 +81,5 @@ def test_a_recorded_difference_has_the_sentence_that_its_numbers_tell(file):
     assert records or file.stem in ("mcmahan", "selective", "shift-types")
     for record in records:
         difference = Difference(*(record[name] for name in ("difference", "low", "high")))
-        told = difference_of_cells(record["first"], record["second"], difference, ACCURACY, record["classes"])
+        told = cell_difference_record(record["first"], record["second"], difference, ACCURACY, record["classes"])
         assert {name: record[name] for name in told} == told

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.shift.fomichev_distances import Readings, distance_at_equal_priors, statistics_of
-from models.shift.fomichev_verdict import judged
+from models.shift.fomichev_distances import Readings, distance_at_equal_priors, statistics_from_rows
+from models.shift.fomichev_verdict import judge_pairs
 from models.shift.nested_tests import TYPES
 from publications.published_tables import table_of
 from publications.synthetic_pairs import evaluate_verdicts
@@ -26,10 +26,10 @@ class Tried:
     def __init__(self, name: str, readings: Readings = READINGS, rows: int = 2000) -> None:
         asked = PairRequest(name, (rows, rows))
         pairs = [FAMILIES["traps"].draw(asked, PUBLISHED_SEED, number) for number in range(PUBLISHED[name].of)]
-        told = statistics_of([client for pair in pairs for client in pair.clients], 2)
+        told = statistics_from_rows([client for pair in pairs for client in pair.clients], 2)
         places = np.arange(2 * len(pairs)).reshape(-1, 2)
-        found = judged(told, places, readings)
-        equal = distance_at_equal_priors(told.of(slice(0, 1)), places, readings, classes="own")[:, 0]
+        found = judge_pairs(told, places, readings)
+        equal = distance_at_equal_priors(told.select(slice(0, 1)), places, readings, classes="own")[:, 0]
         self.said = Counter(named(types) for types in found.types)
         self.distances = {
             "D_X": found.features.largest,

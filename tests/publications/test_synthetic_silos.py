@@ -93,13 +93,13 @@ def test_of_digits_turned_far_the_feature_shift_is_always_named_and_a_concept_sh
 def test_cells_that_share_their_silos_diagnose_them_once_and_leave_nothing_but_records_and_partitions(
     folder, monkeypatch
 ):
-    asked, examined = [], verdict_trials.examined
+    asked, examined = [], verdict_trials.run_diagnosis
 
     def counted(project, runner):
         asked.append(project.params.data.seed)
         return examined(project, runner)
 
-    monkeypatch.setattr(verdict_trials, "examined", counted)
+    monkeypatch.setattr(verdict_trials, "run_diagnosis", counted)
     sweep = Sweep("tiny.yaml", "turns", "cpu")
     fill(sweep)
     assert asked == [1, 2]

@@ -279,7 +279,7 @@ def _ask_all(setup, round, features) -> dict[str, list[Any]]:
     )
     told["evaluate_constant"] = [message for cohort in constant for message in cohort]
     for name, asked_shift in {"report_summary": SHIFT, "report_summary with noise": replace(SHIFT, rho=1.0)}.items():
-        options = {"private": round.private, "question": replace(asked_shift, layout=_layout(features)), "budget": 1.0}
+        options = {"private": round.private, "query": replace(asked_shift, layout=_layout(features)), "budget": 1.0}
         cohorts = round.runner.map_cohorts(
             steps(ClientStep)["report_summary"], cohort_calls(silos, 3, round.runner.workers, **options)
         )
@@ -290,11 +290,11 @@ def _ask_all(setup, round, features) -> dict[str, list[Any]]:
             silos,
             3,
             round.runner.workers,
-            **{**options, "budget": 0.5, "question": replace(options["question"], rho=0.7)},
+            **{**options, "budget": 0.5, "query": replace(options["query"], rho=0.7)},
         ),
     )
     told["report_summary with no budget"] = [message for cohort in spent for message in cohort]
-    told |= _ask_for_second_look(round, silos, options["question"])
+    told |= _ask_for_second_look(round, silos, options["query"])
     assert {name for name in told if " " not in name} == steps(ClientStep).keys() - {"common_batchnorm_statistics"}
     return told
 

@@ -161,7 +161,7 @@ def test_on_common_rows_a_rows_difference_is_its_mean_over_clients(task, tmp_pat
         sides.append([(s, s.save(OUTCOMES, clients, {name: t})) for s, t in zip(stores, of_side, strict=True)])
     d = np.stack([a.astype(float) - b.astype(float) for a, b in zip(*tables, strict=True)]).mean(1)
     quantity = TASK_METRICS[task]
-    expected = difference([Stratum.of(d)], bound=quantity.bound, alike=quantity.alike)
+    expected = difference([Stratum.from_differences(d)], bound=quantity.bound, pooled_variance=quantity.alike)
     found = [compare_pairs(PlainRunner(workers), silos, *sides, quantity) for workers in (1, 2, 3)]
     assert found[0] == found[1] == found[2]
     for name in ("mean", "low", "high"):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from models.client_model import Model
-from models.metrics.uncertainty import together
+from models.metrics.uncertainty import average_passes
 from models.networks.mlp import MLP
 from models.prng import client_streams, fold_in, server_stream
 from silos.cohort import Stack
@@ -40,7 +40,7 @@ def test_the_numbers_are_those_of_plain_passes_over_the_clients_rows_of_that_spl
         p = []
         for number, x in enumerate(rows.x[0].split(256)):
             own = [setup.network.apply(weights, {}, x, fold_in(fold_in(stream, number), t)) for t in range(4)]
-            p.append(together([logits[None] for logits in own]).p[0])
+            p.append(average_passes([logits[None] for logits in own]).p[0])
         p = torch.cat(p)
         entropy = torch.special.entr(p).sum(-1).mean()
         assert found[client]["entropy"] == pytest.approx(float(entropy), abs=1e-6)

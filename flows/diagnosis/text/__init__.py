@@ -1,1 +1,1 @@
-"""What a diagnosis says: sentences, the overview and the notes below it, made of a report alone."""
+"""The text of a diagnosis, sentences, table and notes, made from a report alone."""

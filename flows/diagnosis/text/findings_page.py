@@ -1,19 +1,14 @@
-"""Sentences, table and notes of a diagnosis, also as one page of Markdown for its folder, MLflow and Prefect.
-
-The one table of a diagnosis: a row for each pair of groups, or for each silo against the rest or an earlier version.
-
-Each silo beside itself in an earlier version, and silos that tell nothing, in sentences.
-"""
+"""The page of a diagnosis, also as Markdown, and sentences on versions and on silos that refused."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from flows.diagnosis.report import grades
 from flows.diagnosis.text.caveats import next_steps, notes, notes_of_versions
-from flows.diagnosis.text.phrases import brief, clause, counted, joined, note_of, shared, short
+from flows.diagnosis.text.phrases import counted, group_label, joined, reason_clause, reason_note, shared, type_words
 from flows.diagnosis.text.summary import sentences
 from models.shift.nested_tests import TYPES
-from models.shift.pairwise_results import WHY
+from models.shift.pairwise_results import REASONS
 from tasks.tracking.metric_names import as_markdown
 
 _MOVED = {
@@ -26,36 +21,38 @@ _MOVED_IN_A_REGRESSION = {
     "label": "targets moved, P(y)",
     "concept": "targets follow from inputs by another rule, P(y | x)",
 }
-_SAID = 20  # silos that have a sentence of their own
+_MAX_SILOS = 20  # with a sentence of their own
 
 
 def sentences_of_versions(report: dict[str, Any]) -> list[str]:
-    """Of each silo beside itself in an earlier version: the headline, each that moved, and who is not compared."""
+    """Return the headline, a sentence for each silo that changed, and those that are not compared."""
     pairs, since = report["pairs"], report["against"]
     moved = [pair for pair in pairs if pair["types"]]
-    unclear = [pair for pair in pairs if pair["undetermined"]]
-    seen = len(pairs) - len(unclear)
-    said = [f"Of {counted(seen, 'silo')} that could be compared, {len(moved) or 'none'} moved since {since}."]
-    said += [_of_silo(report, pair) for pair in moved[:_SAID]]
-    if len(moved) > _SAID:
-        said.append(f"{len(moved) - _SAID} more moved; --json has them all.")
-    by_reason = [(why, [pair["client"] for pair in unclear if pair["why"] == why]) for why in WHY]
-    said += [_unclear(report, why, clients) for why, clients in by_reason if clients]
-    said += [f"{_named(report['came'])}: not there in {since}."] if report["came"] else []
-    said += [f"{_named(report['left'])}: there in {since}, and no more."] if report["left"] else []
-    return said + silences(report["silent"])
+    undetermined = [pair for pair in pairs if pair["undetermined"]]
+    determined = len(pairs) - len(undetermined)
+    lines = [f"Of {counted(determined, 'silo')} that could be compared, {len(moved) or 'none'} moved since {since}."]
+    lines += [_of_silo(report, pair) for pair in moved[:_MAX_SILOS]]
+    if len(moved) > _MAX_SILOS:
+        lines.append(f"{len(moved) - _MAX_SILOS} more moved; --json has them all.")
+    by_reason = [(why, [pair["client"] for pair in undetermined if pair["why"] == why]) for why in REASONS]
+    lines += [_undetermined(report, why, clients) for why, clients in by_reason if clients]
+    lines += [f"{_join_names(report['came'])}: not there in {since}."] if report["came"] else []
+    lines += [f"{_join_names(report['left'])}: there in {since}, and no more."] if report["left"] else []
+    return lines + refusal_sentences(report["silent"])
 
 
-def silences(silent: Mapping[str, str]) -> list[str]:
-    """A sentence for each of the first silos that tell nothing, with the reason and the way out."""
-    said = [f"{client} tells nothing: {silent[client]}" for client in sorted(silent)[:3]]
-    return said + ([f"{len(silent) - 3} more silos tell nothing; --json has their reasons."] if len(silent) > 3 else [])
+def refusal_sentences(refusals: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each of the first silos that refused, with the reason and the way out."""
+    lines = [f"{client} tells nothing: {refusals[client]}" for client in sorted(refusals)[:3]]
+    if len(refusals) > 3:
+        lines.append(f"{len(refusals) - 3} more silos tell nothing; --json has their reasons.")
+    return lines
 
 
 def _of_silo(report: dict[str, Any], pair: dict[str, Any]) -> str:
     targets = report["asked"]["targets"]
-    words = _MOVED_IN_A_REGRESSION if targets else _MOVED
-    text = f"{pair['client']}: {joined([words[name] for name in pair['types']])}, since {report['against']}"
+    phrases = _MOVED_IN_A_REGRESSION if targets else _MOVED
+    text = f"{pair['client']}: {joined([phrases[name] for name in pair['types']])}, since {report['against']}"
     if pair["features"]:
         text += f"; most in {joined(list(pair['features'])[:3])}"
     if pair["transform"]:
@@ -69,77 +66,77 @@ def _of_silo(report: dict[str, Any], pair: dict[str, Any]) -> str:
     return text + "."
 
 
-def _unclear(report: dict[str, Any], why: str, clients: list[str]) -> str:
+def _undetermined(report: dict[str, Any], why: str, clients: list[str]) -> str:
     if why == "rows":
-        return f"{_named(clients)}: nothing can be said of so few training rows, then or now."
-    return f"{_named(clients)}: nothing can be said, then or now: {clause(why, report, 'both versions')}."
+        return f"{_join_names(clients)}: nothing can be said of so few training rows, then or now."
+    return f"{_join_names(clients)}: nothing can be said, then or now: {reason_clause(why, report, 'both versions')}."
 
 
-def _named(clients: list[str]) -> str:
-    return joined(clients) if len(clients) <= _SAID else f"{', '.join(clients[:3])} and {len(clients) - 3} more"
+def _join_names(clients: list[str]) -> str:
+    return joined(clients) if len(clients) <= _MAX_SILOS else f"{', '.join(clients[:3])} and {len(clients) - 3} more"
 
 
 _SCALE = (
     "strength: negligible, moderate, significant or critical on the scale of Fomichev, Kholod and Kocheshkov, of the middle "
     "pair. Whether silos differ at all is tested, and does not rest on it."
 )
-_UNCLEAR = {
+_UNDETERMINED = {
     "rows": "too few rows",
     "untold": "tells nothing",
     "apart": "no label in common",
     "rough": "too few rows of a label",
     "constant": "nothing varies",
 }
-_MOST = 30  # rows
-_FEATURES = 3  # of a row
+_MAX_ROWS = 30
+_MAX_FEATURES = 3  # of a row
 
 
 def overview(report: dict[str, Any]) -> dict[str, Any]:
-    """`rows` of which each has `first`, `second`, `differ` (lines of what differs and its strength) and `features`.
+    """Build the table: `rows`, each with `first`, `second`, `differ` (what differs, and its strength) and `features`.
 
-    `more` says what is left out, and `scale` what a strength is.
+    `more` names the omitted rows, and `scale` explains strengths.
     """
-    lines = [line for line in report["between"] if line["pairs"] > line["undetermined"]]
-    apart = [line for line in lines if line["groups"][0] != line["groups"][1]]
-    by_group = bool(apart) and len(apart) <= max(len(report["clients"]), _MOST)
+    records = [record for record in report["between"] if record["pairs"] > record["undetermined"]]
+    apart = [record for record in records if record["groups"][0] != record["groups"][1]]
+    by_group = bool(apart) and len(apart) <= max(len(report["clients"]), _MAX_ROWS)
     rows = (
-        [_of_groups(report, line) for line in apart]
+        [_of_groups(report, record) for record in apart]
         if by_group
-        else [_of_one(report, line, "the rest") for line in report["rest"]]
+        else [_of_client(report, record, "the rest") for record in report["rest"]]
     )
     return _overview_table(rows if len(report["clients"]) > 1 else [])
 
 
 def overview_of_versions(report: dict[str, Any]) -> dict[str, Any]:
-    """The same, a row for each silo beside itself then; those that moved come first."""
-    lines = sorted(report["pairs"], key=lambda line: not line["types"])
-    return _overview_table([_of_one(report, line, report["against"]) for line in lines])
+    """Build the table of silos compared with an earlier version; those that changed come first."""
+    records = sorted(report["pairs"], key=lambda record: not record["types"])
+    return _overview_table([_of_client(report, record, report["against"]) for record in records])
 
 
 def _overview_table(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    left = len(rows) - _MOST
-    graded = any(strength != "-" for row in rows for _, strength in row["differ"])
-    more = f"… and {counted(left, 'row')} more" if left > 0 else ""
-    return {"rows": rows[:_MOST], "more": more, "scale": _SCALE if graded else ""}
+    omitted = len(rows) - _MAX_ROWS
+    has_strength = any(strength != "-" for row in rows for _, strength in row["differ"])
+    more = f"… and {counted(omitted, 'row')} more" if omitted > 0 else ""
+    return {"rows": rows[:_MAX_ROWS], "more": more, "scale": _SCALE if has_strength else ""}
 
 
 def _of_groups(report: dict[str, Any], line: dict[str, Any]) -> dict[str, Any]:
-    told = line["pairs"] - line["undetermined"]
-    words = short(report)
+    total = line["pairs"] - line["undetermined"]
+    words = type_words(report)
     differ = [
-        (words[name] + ("" if count == told else f" ({count} of {told})"), line["grades"].get(name) or "-")
+        (words[name] + ("" if count == total else f" ({count} of {total})"), line["grades"].get(name) or "-")
         for name, count in line["types"].items()
         if count
     ]
-    first, second = (brief(report, at) for at in line["groups"])
+    first, second = (group_label(report, group) for group in line["groups"])
     return _row(first, second, differ, "nothing", line["features"])
 
 
-def _of_one(report: dict[str, Any], line: dict[str, Any], beside: str) -> dict[str, Any]:
-    strong, words = grades([line]), short(report)
-    differ = [(words[name], strong[name] or "-") for name in TYPES if name in line["types"]]
-    what = _UNCLEAR[line["why"]] if line["undetermined"] else "nothing"
-    return _row(line["client"], beside, differ, what, list(line["features"]))
+def _of_client(report: dict[str, Any], record: dict[str, Any], other: str) -> dict[str, Any]:
+    strengths, words = grades([record]), type_words(report)
+    differ = [(words[name], strengths[name] or "-") for name in TYPES if name in record["types"]]
+    otherwise = _UNDETERMINED[record["why"]] if record["undetermined"] else "nothing"
+    return _row(record["client"], other, differ, otherwise, list(record["features"]))
 
 
 def _row(first: str, second: str, differ: list[tuple[str, str]], otherwise: str, features: list[str]) -> dict[str, Any]:
@@ -147,30 +144,30 @@ def _row(first: str, second: str, differ: list[tuple[str, str]], otherwise: str,
         "first": first,
         "second": second,
         "differ": differ or [(otherwise, "-")],
-        "features": features[:_FEATURES] if differ else [],
+        "features": features[:_MAX_FEATURES] if differ else [],
     }
 
 
 def report_text(report: dict[str, Any]) -> dict[str, Any]:
-    """The report, behind the words for it; a line of which nothing is said gets a note that says why."""
-    for line in report["pairs"]:
-        line["note"] = note_of(line, (line["first"], line["second"]), report)
-    for line in report["rest"]:
-        line["note"] = note_of(line, (line["client"], "the others together"), report)
-    words = {"sentences": sentences(report), "notes": notes(report), "next": next_steps(report)}
-    return {**words, "overview": overview(report), **report}
+    """Add sentences, notes and table before the report, and a note to each undetermined record."""
+    for record in report["pairs"]:
+        record["note"] = reason_note(record, (record["first"], record["second"]), report)
+    for record in report["rest"]:
+        record["note"] = reason_note(record, (record["client"], "the others together"), report)
+    text = {"sentences": sentences(report), "notes": notes(report), "next": next_steps(report)}
+    return {**text, "overview": overview(report), **report}
 
 
 def version_report_text(report: dict[str, Any]) -> dict[str, Any]:
-    """The same of silos beside themselves in an earlier version, which is `against`."""
-    for line in report["pairs"]:
-        line["note"] = note_of(line, (f"{line['client']} then", f"{line['client']} now"), report)
-    words = {"sentences": sentences_of_versions(report), "notes": notes_of_versions(report), "next": next_steps(report)}
-    return {**words, "overview": overview_of_versions(report), **report}
+    """Add sentences, notes and table to the report of silos compared with the version `against`."""
+    for record in report["pairs"]:
+        record["note"] = reason_note(record, (f"{record['client']} then", f"{record['client']} now"), report)
+    text = {"sentences": sentences_of_versions(report), "notes": notes_of_versions(report), "next": next_steps(report)}
+    return {**text, "overview": overview_of_versions(report), **report}
 
 
 def report_markdown(report: dict[str, Any], data: str) -> str:
-    """What a terminal shows; names are shown as they are written."""
+    """Format as Markdown; names are escaped."""
     since = f" from what they were in {as_markdown(report['against'])}" if "against" in report else ""
     lines = [f"# How the silos of {as_markdown(data)} differ{since}", ""]
     lines += [f"- {as_markdown(sentence)}" for sentence in report["sentences"]]

@@ -1,16 +1,13 @@
-"""The words that sentences and tables of a diagnosis share.
-
-Why nothing can be said of some pairs, in words.
-"""
+"""Phrases that the sentences and tables of a diagnosis share, and reasons for undetermined pairs in words."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.shift import moment_tests
-from models.shift.classify import FEWEST
+from models.shift.classify import MIN_ROWS
 from models.shift.client_summaries import gaussian_mechanism
 from models.shift.client_summaries.client_summary import LEAST_ROWS
-from models.shift.pairwise_results import WHY
+from models.shift.pairwise_results import REASONS
 
 IN_WORDS = {
     "feature": "in their inputs, P(x)",
@@ -24,153 +21,155 @@ IN_A_REGRESSION = {
 }
 SHORT = {"feature": "inputs", "label": "labels", "concept": "rule"}
 SHORT_IN_A_REGRESSION = {"feature": "inputs", "label": "targets", "concept": "rule"}
-_ALONE, _WIDE = 3, 30  # silos, and letters of their names, that stand for their group
-_LISTED = 8  # silos that a sentence lists
+_MAX_SILOS, _MAX_LETTERS = 3, 30  # of a group that is called by its silos' names
+_MAX_LISTED = 8  # silos that a sentence lists
 
 
 def in_words(report: dict[str, Any]) -> dict[str, str]:
-    """Type to the words that follow "differ"."""
+    """Return the words that follow "differ", by type."""
     return IN_A_REGRESSION if report["asked"]["targets"] else IN_WORDS
 
 
-def short(report: dict[str, Any]) -> dict[str, str]:
-    """Type to one word."""
+def type_words(report: dict[str, Any]) -> dict[str, str]:
+    """Return one word by type."""
     return SHORT_IN_A_REGRESSION if report["asked"]["targets"] else SHORT
 
 
-def called(report: dict[str, Any], group: int) -> str:
-    """A group by its silos where they are few, otherwise by its number."""
-    return joined(report["groups"][group]) if _few(report) else f"group {group + 1}"
+def group_name(report: dict[str, Any], group: int) -> str:
+    """Name a group by its silos if they are few, otherwise by its number."""
+    return joined(report["groups"][group]) if _has_short_names(report) else f"group {group + 1}"
 
 
-def brief(report: dict[str, Any], group: int) -> str:
-    """The same for a table."""
-    return ", ".join(report["groups"][group]) if _few(report) else called(report, group)
+def group_label(report: dict[str, Any], group: int) -> str:
+    """Name a group in a table."""
+    return ", ".join(report["groups"][group]) if _has_short_names(report) else group_name(report, group)
 
 
 def members(report: dict[str, Any]) -> list[str]:
-    """Who is in each group, where groups are called by numbers."""
-    if _few(report):
+    """Return the members of each group, if groups are called by numbers."""
+    if _has_short_names(report):
         return []
-    return [f"group {at} is {listed(group)}" for at, group in enumerate(report["groups"], start=1)]
+    return [f"group {number} is {listed(group)}" for number, group in enumerate(report["groups"], start=1)]
 
 
 def plural(report: dict[str, Any], group: int) -> bool:
-    """Whether what a group is called is several."""
-    return _few(report) and len(report["groups"][group]) > 1
+    """Return whether the name of a group is a plural."""
+    return _has_short_names(report) and len(report["groups"][group]) > 1
 
 
 def listed(names: Sequence[str]) -> str:
-    """Those that fit into a sentence, and how many more there are."""
-    if len(names) <= _LISTED:
+    """List the names that fit into a sentence, and the number of others."""
+    if len(names) <= _MAX_LISTED:
         return joined(names)
     return f"{', '.join(names[:3])} and {len(names) - 3:,} more"
 
 
 def joined(words: Sequence[str]) -> str:
-    """With commas, and `and` before the last."""
+    """Join with commas, and `and` before the last."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def counted(number: int, noun: str) -> str:
-    """The noun in the plural but of one."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+def counted(count: int, noun: str) -> str:
+    """Return the count with the noun, in the plural unless the count is 1."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-def _few(report: dict[str, Any]) -> bool:
-    return all(len(group) <= _ALONE and len(joined(group)) <= _WIDE for group in report["groups"])
+def _has_short_names(report: dict[str, Any]) -> bool:
+    return all(len(group) <= _MAX_SILOS and len(joined(group)) <= _MAX_LETTERS for group in report["groups"])
 
 
-def note_of(line: Mapping[str, Any], names: Sequence[str], report: Mapping[str, Any]) -> str | None:
-    """Of one pair, by the names of both; None where something is said. report: what was `asked`, and with which `noise`."""
-    why = line["why"]
+def reason_note(record: Mapping[str, Any], names: Sequence[str], report: Mapping[str, Any]) -> str | None:
+    """Explain why a pair of these names is undetermined, None if it is not; the report needs `asked` and `noise`."""
+    why = record["why"]
     if why is None:
         return None
     if why == "rows":
-        small = [name for name, rows in zip(names, line["rows"], strict=True) if rows < FEWEST]
+        small = [name for name, rows in zip(names, record["rows"], strict=True) if rows < MIN_ROWS]
         return f"Nothing is said: {joined(small)} {_has(small)} {few_rows(report)}."
     if why == "untold":
-        silent = [name for name, tells in zip(names, line["tells"], strict=True) if not tells]
-        return f"Nothing is said: {joined(silent)} {_has(silent)} {too_alike(report)}."
-    return f"Nothing is said: {clause(why, report, ' and '.join(names))}."
+        uninformative = [name for name, tells in zip(names, record["tells"], strict=True) if not tells]
+        return f"Nothing is said: {joined(uninformative)} {_has(uninformative)} {too_alike(report)}."
+    return f"Nothing is said: {reason_clause(why, report, ' and '.join(names))}."
 
 
-def clause(why: str, report: Mapping[str, Any], both: str) -> str:
-    """Why nothing is said of a pair, or of several; `both`: what its two sides are called."""
+def reason_clause(why: str, report: Mapping[str, Any], both: str) -> str:
+    """Return the reason for undetermined pairs as a clause; `both` names the two sides."""
     label = "group of targets" if report["asked"]["targets"] else "label"
     return {
         "rows": f"a silo has {few_rows(report)}",
         "untold": f"a silo has {too_alike(report)}",
-        "apart": f"no {label} has {_least(report)} in {both}, and nothing else was seen to differ",
+        "apart": f"no {label} has {_rows_needed(report)} in {both}, and nothing else was seen to differ",
         "rough": f"no {label} has {moment_tests.LEAST_ROWS} rows in {both}, as the verdict moments needs",
         "constant": f"no feature varies within a {label} that {both} tell",
     }[why]
 
 
 def shared(report: Mapping[str, Any]) -> str:
-    """The rows that a label has on both sides where inputs within it are compared, by the verdict that was asked for."""
+    """Return the rows that a label needs on both sides for inputs within it to be compared by the verdict."""
     if report["noise"]:
         return "more rows than noise drowns"
     return f"{moment_tests.LEAST_ROWS if report['verdict'] == 'moments' else LEAST_ROWS} rows or more"
 
 
 def few_rows(report: Mapping[str, Any]) -> str:
-    """What a silo has of which nothing is said, since its rows are few; under noise nobody knows how many there are."""
-    return f"fewer than {FEWEST} training rows" + (", as far as noise lets that be seen" if report["noise"] else "")
+    """Describe a silo with too few rows for a verdict; with noise the number of rows is not exactly known."""
+    return f"fewer than {MIN_ROWS} training rows" + (", as far as noise lets that be seen" if report["noise"] else "")
 
 
 def too_alike(report: Mapping[str, Any]) -> str:
-    """What a silo has that may tell nothing but its number of rows."""
+    """Describe a silo that may report nothing but its number of rows."""
     if report["noise"]:
-        return f"no label of {gaussian_mechanism.FEWEST} rows, which noise would not drown"
+        return f"no label of {gaussian_mechanism.MIN_NOISY_ROWS} rows, which noise would not drown"
     return f"fewer than {LEAST_ROWS} different training rows, and may tell nothing of so few"
 
 
 def small_silos(report: Mapping[str, Any]) -> list[str]:
-    """Those with too few training rows for any verdict but the printed rule, which knows no number of rows."""
+    """Return the silos with too few training rows; none for the published rule, which uses no number of rows."""
     if report["verdict"] == "paper":
         return []
-    return [line["client"] for line in report["rest"] if line["rows"][0] < FEWEST]
+    return [record["client"] for record in report["rest"] if record["rows"][0] < MIN_ROWS]
 
 
 def left_out(report: Mapping[str, Any]) -> list[str]:
-    """Silos of which nothing is said: all their pairs are unclear, or they are small where groups are compared."""
+    """Return the silos without any verdict.
+
+    All their pairs are undetermined, or they are small and groups are compared.
+    """
     if report["pairs_of"] == "groups":
         return small_silos(report)
-    unclear, clear = (
-        {name for pair in report["pairs"] if pair["undetermined"] is is_so for name in (pair["first"], pair["second"])}
-        for is_so in (True, False)
+    undetermined, determined = (
+        {name for pair in report["pairs"] if pair["undetermined"] is state for name in (pair["first"], pair["second"])}
+        for state in (True, False)
     )
-    return [client for client in report["clients"] if client in unclear - clear]
+    return [client for client in report["clients"] if client in undetermined - determined]
 
 
-def in_all(report: Mapping[str, Any]) -> str:
-    """The sentence where nothing is said of any pair."""
+def no_verdict(report: Mapping[str, Any]) -> str:
+    """Return the sentence for a report in which all pairs are undetermined."""
     reasons = [pair["why"] for pair in report["pairs"]]
     if set(reasons) == {"rows"}:
         seen = ", as far as noise lets that be seen" if report["noise"] else ""
-        return f"Nothing can be said: no two silos have {FEWEST} training rows or more each{seen}."
-    return f"Nothing can be said: {'; '.join(_counted(reasons, report))}."
+        return f"Nothing can be said: no two silos have {MIN_ROWS} training rows or more each{seen}."
+    clauses = [
+        f"in {counted(reasons.count(why), 'pair')} {reason_clause(why, report, 'both silos')}"
+        for why in REASONS
+        if why in reasons
+    ]
+    return f"Nothing can be said: {'; '.join(clauses)}."
 
 
-def of_some(pairs: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> list[str]:
-    """A sentence a reason, of these pairs."""
+def reasons_of(pairs: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each reason of these pairs."""
     reasons = [pair["why"] for pair in pairs]
     return [
-        f"Of {counted(reasons.count(why), 'pair')} nothing is said: {clause(why, report, 'both silos')}."
-        for why in WHY
+        f"Of {counted(reasons.count(why), 'pair')} nothing is said: {reason_clause(why, report, 'both silos')}."
+        for why in REASONS
         if why in reasons
     ]
 
 
-def _counted(reasons: Sequence[str], report: Mapping[str, Any]) -> list[str]:
-    return [
-        f"in {counted(reasons.count(why), 'pair')} {clause(why, report, 'both silos')}" for why in WHY if why in reasons
-    ]
-
-
-def _least(report: Mapping[str, Any]) -> str:
-    return f"{gaussian_mechanism.FEWEST} rows" if report["noise"] else f"{LEAST_ROWS} different rows"
+def _rows_needed(report: Mapping[str, Any]) -> str:
+    return f"{gaussian_mechanism.MIN_NOISY_ROWS} rows" if report["noise"] else f"{LEAST_ROWS} different rows"
 
 
 def _has(names: Sequence[str]) -> str:

@@ -32,7 +32,7 @@ def compare_pairs(
     """First less second on the same seeds and rows, or on those of some classes; None if there are no such rows."""
     common = bool(silos.common("test")) and classes is None
     strata = _over_common(runner, silos, first, second) if common else _over_own(runner, silos, first, second, classes)
-    return difference(strata, bound=quantity.bound, alike=quantity.alike) if strata else None
+    return difference(strata, bound=quantity.bound, pooled_variance=quantity.alike) if strata else None
 
 
 def counted(runner: Runner, silos: Silos, run: Outcomes) -> dict[str, list[int]]:
@@ -74,4 +74,4 @@ def _over_common(runner: Runner, silos: Silos, first: Sequence[Outcomes], second
     answers = runner.map_cohorts(pair_common_rows, cohort_calls(silos, _STACK, runner.workers, first, second))
     messages: list[CommonSums] = [message for cohort in answers for message in cohort]
     total = sum((m.sums for m in messages[1:]), messages[0].sums)
-    return [Stratum.of(total.numpy() / len(silos.clients))]
+    return [Stratum.from_differences(total.numpy() / len(silos.clients))]

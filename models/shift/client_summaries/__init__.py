@@ -1,1 +1,1 @@
-"""What clients tell of their rows: what they are asked, counts and moments, noise, and what stands for a picture."""
+"""Summaries that clients report for a diagnosis: queries, counts and moments, noise, predictions and projections."""

@@ -1,7 +1,4 @@
-"""What clients tell of their rows so that shift between them can be named: counts on agreed bins, and moments, by class.
-
-Fine bins that the schema agrees on, and those that a pair of clients is compared on.
-"""
+"""Summaries that a client reports of its rows, counts in agreed bins and moments by class, and bins merged for a pair."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -9,50 +6,60 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 
-def edges(low: float, high: float, bins: int) -> np.ndarray:
-    """The inner edges of so many bins of equal width, of which the first and the last are open."""
+def divide_or_zero(numerator: np.ndarray | float, denominator: np.ndarray) -> np.ndarray:
+    """Divide, with 0 where the denominator is not positive; the shape is the numerator's unless that is a scalar."""
+    out = np.zeros_like(denominator if np.isscalar(numerator) else numerator)
+    return np.divide(numerator, denominator, out=out, where=denominator > 0)
+
+
+def inner_edges(low: float, high: float, bins: int) -> np.ndarray:
+    """Return the inner edges of `bins` bins of equal width; the first and the last bin are open."""
     return np.linspace(low, high, bins + 1)[1:-1]
 
 
-def merged(tables: np.ndarray, most: int = 10, deciding: slice = slice(None)) -> np.ndarray:
-    """Neighbouring bins joined from the left until they hold a share 1 / most of the pair's rows; (..., 2, most, classes).
+def merge_bins(tables: np.ndarray, max_bins: int = 10, counted: slice = slice(None)) -> np.ndarray:
+    """Merge neighbouring bins from the left until each holds a share of 1 / `max_bins` of the pair's rows.
 
-    tables: (..., 2, bins, classes), of which the classes `deciding` say how many rows there are. Bins that are not needed
-    are empty.
+    tables: counts, (..., 2, bins, columns); the columns `counted` decide how many rows a bin has. Returns (..., 2,
+    max_bins, columns); bins that are not needed are empty.
     """
-    into = joined_bins(tables[..., deciding].sum((-3, -1)), most)[..., None] == np.arange(most)
-    return np.einsum("...cbm,...bk->...ckm", tables, into.astype(tables.dtype))
+    assignment = merged_bin_index(tables[..., counted].sum((-3, -1)), max_bins)[..., None] == np.arange(max_bins)
+    return np.einsum("...cbm,...bk->...ckm", tables, assignment.astype(tables.dtype))
 
 
-def joined_bins(rows: np.ndarray, most: int = 10) -> np.ndarray:
-    """Which joined bin each is in, (..., bins) from 0, if these are their rows; a rest of less than half joins the last."""
-    least = np.maximum(rows.sum(-1) / most, np.finfo(float).tiny)
-    place = np.zeros(rows.shape, np.int64)
-    current, held = np.zeros(least.shape, np.int64), np.zeros(least.shape)
-    for at in range(rows.shape[-1]):
-        place[..., at] = current
-        held = held + rows[..., at]
-        full = held >= least
-        current, held = current + full, np.where(full, 0.0, held)
-    rest = (held < least / 2) & (current > 0)
-    place = np.where(rest[..., None] & (place == current[..., None]), current[..., None] - 1, place)
-    return np.minimum(place, most - 1)
+def merged_bin_index(rows: np.ndarray, max_bins: int = 10) -> np.ndarray:
+    """Return the index of the merged bin of each fine bin, (..., bins), from the fine bins' rows.
+
+    A last merged bin with less than half the required rows is merged with the one before it.
+    """
+    min_rows = np.maximum(rows.sum(-1) / max_bins, np.finfo(float).tiny)
+    result = np.zeros(rows.shape, np.int64)
+    current, rows_so_far = np.zeros(min_rows.shape, np.int64), np.zeros(min_rows.shape)
+    for index in range(rows.shape[-1]):
+        result[..., index] = current
+        rows_so_far = rows_so_far + rows[..., index]
+        full = rows_so_far >= min_rows
+        current, rows_so_far = current + full, np.where(full, 0.0, rows_so_far)
+    incomplete = (rows_so_far < min_rows / 2) & (current > 0)
+    result = np.where(incomplete[..., None] & (result == current[..., None]), current[..., None] - 1, result)
+    return np.minimum(result, max_bins - 1)
 
 
 LEAST_ROWS = 10
-"""Different rows of a class that a number of it stands for; a class with fewer is told with the others like it."""
+"""Distinct rows of a class that each reported number stands for; smaller classes are pooled."""
 
 MOMENTS = ("rows", "mean", "deviation", "skewness", "kurtosis")
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """What all clients count on. Cells of a feature: its bins or categories, one for other values, and last the missing.
+    """The features, bins and classes that all clients count by.
 
-    categories: of each feature the values that it takes, in the agreed order; None is a number, in `bins` of equal width
-    between low and high, (features,), of which the first and the last are open. targets: the inner edges of the groups that
-    stand for classes where the task is a regression. missing: of each feature whether a value may be.
-    joined: bins hold about as many rows of all clients together, and are compared as they are.
+    The cells of a feature are its bins or categories, then one for other values, and last one for missing values.
+    categories: the values of each feature in the agreed order, None for a numeric feature; low, high: (features,)
+    bounds, between which lie `bins` bins of equal width, the first and last of them open; targets: inner edges of the
+    groups that serve as classes in a regression; missing: for each feature whether a value may be missing; joined:
+    whether bins were merged for all clients together, and are compared without further merging.
     """
 
     names: tuple[str, ...]
@@ -67,7 +74,7 @@ class Layout:
 
     @property
     def possible(self) -> np.ndarray:
-        """Which cells a value can be in: (features, cells) bool."""
+        """Cells that a value can be in: (features, cells) bool."""
         used = [self.bins if values is None else len(values) + 1 for values in self.categories]
         possible = np.arange(self.cells) < np.array(used)[:, None]
         possible[:, -1] = self.missing or False
@@ -75,55 +82,61 @@ class Layout:
 
     @property
     def cells(self) -> int:
-        """Of the widest feature; others have empty ones before the last."""
+        """Cells of the widest feature; other features have empty cells before the last."""
         return max([self.bins, *(len(values) + 1 for values in self.categories if values is not None)]) + 1
 
     @property
     def numeric(self) -> np.ndarray:
-        """Which features are numbers: (features,) bool."""
+        """Which features are numeric: (features,) bool."""
         return np.array([values is None for values in self.categories])
 
     def classes_of(self, y: np.ndarray) -> np.ndarray:
-        """The class of each row, or the group that its target is in: (rows,) int64."""
-        if self.classes == 1:  # targets before their groups are agreed on are none either
+        """Return the class of each row, or the group of its target: (rows,) int64."""
+        if self.classes == 1:  # also a regression before groups of targets are agreed on
             return np.zeros(len(y), np.int64)
         if not self.targets:
             return y.astype(np.int64)
         return np.searchsorted(np.asarray(self.targets), y, side="right")
 
     def cells_of(self, x: np.ndarray) -> np.ndarray:
-        """x: (rows, features) float64, NaN where missing; the cell of each: (rows, features) int64."""
+        """Return the cell of each value, (rows, features) int64; x: (rows, features) float64, NaN if missing."""
         cells = np.empty(x.shape, np.int64)
-        for at, values in enumerate(self.categories):
-            column = x[:, at]
+        for i, values in enumerate(self.categories):
+            column = x[:, i]
             if values is None:
-                cells[:, at] = np.searchsorted(edges(self.low[at], self.high[at], self.bins), column, side="right")
+                cells[:, i] = np.searchsorted(inner_edges(self.low[i], self.high[i], self.bins), column, side="right")
             else:
                 same = column[:, None] == np.asarray(values)
-                cells[:, at] = np.where(same.any(1), same.argmax(1), len(values))
+                cells[:, i] = np.where(same.any(1), same.argmax(1), len(values))
         return np.where(np.isnan(x), self.cells - 1, cells)
 
-    def coded(self, x: np.ndarray) -> np.ndarray:
-        """x with categories by their place in the agreed order, from 1 on, other values behind them; numbers as they are."""
+    def encode_categories(self, x: np.ndarray) -> np.ndarray:
+        """Replace categories by their position in the agreed order, from 1 on; numeric values are unchanged.
+
+        Values outside the agreed categories get the next code.
+        """
         codes = self.cells_of(x) + 1.0
         return np.where(self.numeric | np.isnan(x), x, codes)
 
-    def counts(self, x: np.ndarray, columns: np.ndarray, more: int = 0) -> np.ndarray:
-        """Rows in each cell and column: (features, cells, classes + more) float64; columns: (rows,) int64."""
-        features, width = x.shape[1], self.classes + more
-        place = (np.arange(features) * self.cells + self.cells_of(x)) * width + columns[:, None]
-        counted = np.bincount(place.ravel(), minlength=features * self.cells * width)
-        return counted.reshape(features, self.cells, width).astype(np.float64)
+    def counts(self, x: np.ndarray, column: np.ndarray, extra_columns: int = 0) -> np.ndarray:
+        """Count rows by cell and column: (features, cells, classes + extra_columns) float64.
+
+        `column` holds the column of each row, (rows,) int64.
+        """
+        features, width = x.shape[1], self.classes + extra_columns
+        flat_index = (np.arange(features) * self.cells + self.cells_of(x)) * width + column[:, None]
+        counts = np.bincount(flat_index.ravel(), minlength=features * self.cells * width)
+        return counts.reshape(features, self.cells, width).astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class Summaries:
-    """What clients told, each array with a leading axis of them. The column behind the classes is of those told together.
+    """Reports of clients; each array has a leading client axis. The column after the classes pools small classes.
 
-    rows: (clients,) all training rows; labels: (clients, classes) rows of a class, NaN where it is not told alone;
-    counts: (clients, features, cells, classes + 1); moments: (clients, features, classes + 1, 5), as MOMENTS, the deviation
-    with n - 1, NaN where nothing is told. noise: as counts, the variance of what was added to each; None where nothing was,
-    and with it counts are what they came as, which may be negative.
+    rows: (clients,) numbers of training rows; labels: (clients, classes) rows of each class, NaN if not reported
+    separately; counts: (clients, features, cells, classes + 1); moments: (clients, features, classes + 1, 5), in the
+    order of MOMENTS, NaN if not reported, the deviation with divisor n - 1; noise: the variance of the noise added to
+    each count, shaped like `counts`, which may then be negative; None without noise.
     """
 
     rows: np.ndarray
@@ -133,109 +146,117 @@ class Summaries:
     noise: np.ndarray | None = None
 
     def take(self, clients: Sequence[int] | np.ndarray) -> "Summaries":
-        """Of these places only."""
-        there = (field.name for field in fields(self) if getattr(self, field.name) is not None)
-        return Summaries(**{name: getattr(self, name)[clients] for name in there})
+        """Select clients by index."""
+        present = (field.name for field in fields(self) if getattr(self, field.name) is not None)
+        return Summaries(**{name: getattr(self, name)[clients] for name in present})
 
 
-def joined(parts: Sequence[Summaries]) -> Summaries:
-    """One after another along the clients."""
-    there = (field.name for field in fields(Summaries) if getattr(parts[0], field.name) is not None)
-    return Summaries(**{name: np.concatenate([getattr(one, name) for one in parts]) for name in there})
+def concatenate_summaries(parts: Sequence[Summaries]) -> Summaries:
+    """Concatenate summaries along the client axis."""
+    present = (field.name for field in fields(Summaries) if getattr(parts[0], field.name) is not None)
+    return Summaries(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in present})
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Which column each row of a client is told in: its class, or behind the classes that of several together.
+    """The column of counts of each row of a client: its class, or the pooled column after the classes.
 
-    of: (rows,) int64; alone: (classes,) bool, the classes that have their own; kept: (rows,) bool, rows that are told of.
+    index: (rows,) int64; separate: (classes,) bool, with a column of their own; reported: (rows,) bool, rows reported
+    at all.
     """
 
-    of: np.ndarray
-    alone: np.ndarray
-    kept: np.ndarray
+    index: np.ndarray
+    separate: np.ndarray
+    reported: np.ndarray
 
 
-def columns(y: np.ndarray, same: np.ndarray, layout: Layout) -> Columns:
-    """y: (rows,) codes or targets; same: (rows,) which of the client's different rows each is.
+def assign_columns(y: np.ndarray, row_ids: np.ndarray, layout: Layout) -> Columns:
+    """Assign the rows of a client to columns so that every column stands for LEAST_ROWS distinct rows.
 
-    Classes of fewer than LEAST_ROWS different rows are told together, and not at all where even so they are too few; groups
-    of targets then take another group with them, so that all rows of a regression are told of or none.
+    Smaller classes are pooled, and are not reported at all if the pool is too small. In a regression the smallest
+    groups of targets are then added to the pool, so that all rows are reported or none. y: (rows,) class codes or
+    targets; row_ids: (rows,) the index of each row among the client's distinct rows.
     """
     classes = layout.classes
-    of = layout.classes_of(y)
-    alone = _enough(of, same, classes)
-    together = np.where(alone[of], of, classes)
-    told = _enough(together, same, classes + 1)
-    while layout.targets and not told[classes] and (together == classes).any() and alone.any():
-        fewest = np.where(alone, np.bincount(of, minlength=classes), len(y) + 1).argmin()
-        alone[fewest] = False
-        together = np.where(alone[of], of, classes)
-        told = _enough(together, same, classes + 1)
-    return Columns(together, alone, told[together])
+    class_index = layout.classes_of(y)
+    separate = _enough(class_index, row_ids, classes)
+    column = np.where(separate[class_index], class_index, classes)
+    reported = _enough(column, row_ids, classes + 1)
+    while layout.targets and not reported[classes] and (column == classes).any() and separate.any():
+        smallest = np.where(separate, np.bincount(class_index, minlength=classes), len(y) + 1).argmin()
+        separate[smallest] = False
+        column = np.where(separate[class_index], class_index, classes)
+        reported = _enough(column, row_ids, classes + 1)
+    return Columns(column, separate, reported[column])
 
 
-def summary(x: np.ndarray, y: np.ndarray, same: np.ndarray, layout: Layout) -> Summaries:
-    """Of one client, with a leading axis of 1; x: (rows, features) float64, NaN where missing, the others as for `columns`.
+def summarize(x: np.ndarray, y: np.ndarray, row_ids: np.ndarray, layout: Layout) -> Summaries:
+    """Summarize the rows of one client, with a leading axis of 1.
 
-    Of a feature of which too few rows of a class are there, nothing is told of the class.
+    x: (rows, features) float64, NaN if missing; `y` and `row_ids` as for `assign_columns`. A column of a feature is
+    left out if too few of its rows have a value.
     """
-    classes, column = layout.classes, columns(y, same, layout)
-    labels = np.where(column.alone, np.bincount(column.of, minlength=classes + 1)[:classes], np.nan)
-    x, of, same = x[column.kept], column.of[column.kept], same[column.kept]
-    counts, moments = layout.counts(x, of, 1), _moments(layout.coded(x), of, classes + 1)
-    for feature, few in too_few(x, of, same, layout):
-        counts[feature][:, few] = 0
-        moments[feature, few] = np.nan
+    classes, column = layout.classes, assign_columns(y, row_ids, layout)
+    labels = np.where(column.separate, np.bincount(column.index, minlength=classes + 1)[:classes], np.nan)
+    x, index, row_ids = x[column.reported], column.index[column.reported], row_ids[column.reported]
+    counts, moments = layout.counts(x, index, 1), _moments(layout.encode_categories(x), index, classes + 1)
+    for feature, withheld in withheld_columns(x, index, row_ids, layout):
+        counts[feature][:, withheld] = 0
+        moments[feature, withheld] = np.nan
     return Summaries(np.array([len(y)]), labels[None], counts[None], moments[None])
 
 
-def too_few(x: np.ndarray, of: np.ndarray, same: np.ndarray, layout: Layout) -> Iterator[tuple[int, np.ndarray]]:
-    """The features with missing values, and of which columns too few different rows are there: (classes + 1,) bool.
+def withheld_columns(
+    x: np.ndarray, column: np.ndarray, row_ids: np.ndarray, layout: Layout
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield features with missing values, and their columns with values of too few distinct rows: (classes + 1,) bool.
 
-    Not of columns without any value: there the missing ones are all rows. Of all columns in a regression, if of one: what
-    was told of all rows together, less the others, would be those few.
+    A column without any value is not withheld, since its missing values are all its rows. In a regression one such
+    column withholds all: the difference from the total would reveal those few rows.
     """
-    there = ~np.isnan(x)
-    for feature in np.flatnonzero(~there.all(0)).tolist():
-        mine = of[there[:, feature]]
-        few = ~_enough(mine, same[there[:, feature]], layout.classes + 1)
-        few &= np.isin(np.arange(len(few)), mine)
-        yield feature, few | (bool(layout.targets) and bool(few.any()))
+    present = ~np.isnan(x)
+    for feature in np.flatnonzero(~present.all(0)).tolist():
+        with_value = column[present[:, feature]]
+        withheld = ~_enough(with_value, row_ids[present[:, feature]], layout.classes + 1)
+        withheld &= np.isin(np.arange(len(withheld)), with_value)
+        yield feature, withheld | (bool(layout.targets) and bool(withheld.any()))
 
 
 def mixture(moments: np.ndarray) -> np.ndarray:
-    """Moments of several classes or clients together, over the axis before the last: (..., 5); NaN are left out."""
+    """Combine moments of classes or clients over the axis before the last: (..., 5); NaN are left out."""
     centre = _centre(moments)
-    return from_sums(to_sums(moments, centre[..., None]).sum(-2), centre)
+    return from_power_sums(to_power_sums(moments, centre[..., None]).sum(-2), centre)
 
 
-def of_all(told: Summaries) -> np.ndarray:
-    """Moments of all clients' rows that are told of, of each feature: (features, 5)."""
-    return mixture(mixture(told.moments).swapaxes(0, 1))
+def overall_moments(summaries: Summaries) -> np.ndarray:
+    """Return the moments of each feature over all reported rows of all clients: (features, 5)."""
+    return mixture(mixture(summaries.moments).swapaxes(0, 1))
 
 
-def to_sums(moments: np.ndarray, centre: np.ndarray) -> np.ndarray:
-    """Rows, and sums of the first four powers of the distance from `centre`, (..., 5): they add up. NaN are zeros."""
-    there = ~np.isnan(moments).any(-1, keepdims=True)
-    rows, mean, deviation, skewness, kurtosis = np.moveaxis(np.where(there, moments, 0.0), -1, 0)
-    apart = np.where(there[..., 0], mean - centre, 0.0)
+def to_power_sums(moments: np.ndarray, centre: np.ndarray) -> np.ndarray:
+    """Return additive sums, (..., 5): rows, and powers 1 to 4 of the distance from `centre`; zeros for NaN."""
+    present = ~np.isnan(moments).any(-1, keepdims=True)
+    rows, mean, deviation, skewness, kurtosis = np.moveaxis(np.where(present, moments, 0.0), -1, 0)
+    distance = np.where(present[..., 0], mean - centre, 0.0)
     second = np.divide(deviation**2 * (rows - 1), rows, out=np.zeros_like(rows), where=rows > 0)
     third, fourth = skewness * second**1.5, kurtosis * second**2
     return np.stack(
         [
             rows,
-            rows * apart,
-            rows * (second + apart**2),
-            rows * (third + 3 * apart * second + apart**3),
-            rows * (fourth + 4 * apart * third + 6 * apart**2 * second + apart**4),
+            rows * distance,
+            rows * (second + distance**2),
+            rows * (third + 3 * distance * second + distance**3),
+            rows * (fourth + 4 * distance * third + 6 * distance**2 * second + distance**4),
         ],
         -1,
     )
 
 
-def from_sums(sums: np.ndarray, centre: np.ndarray) -> np.ndarray:
-    """The moments again, (..., 5); NaN of fewer than two rows, skewness 0 and kurtosis 3 of what does not vary."""
+def from_power_sums(sums: np.ndarray, centre: np.ndarray) -> np.ndarray:
+    """Return the moments from the sums of `to_power_sums`, (..., 5).
+
+    NaN with fewer than two rows; skewness 0 and kurtosis 3 without variation.
+    """
     rows = sums[..., 0]
     first, second, third, fourth = np.moveaxis(sums[..., 1:] / np.maximum(rows, 1)[..., None], -1, 0)
     m2 = np.maximum(second - first**2, 0)
@@ -245,15 +266,15 @@ def from_sums(sums: np.ndarray, centre: np.ndarray) -> np.ndarray:
     return _as_moments(rows, centre + first, m2, m3, m4, varies)
 
 
-def without_each(moments: np.ndarray) -> np.ndarray:
-    """For each client the moments of all others together: (clients, ..., 5)."""
+def leave_one_out(moments: np.ndarray) -> np.ndarray:
+    """Return for each client the moments of all other clients together: (clients, ..., 5)."""
     centre = _centre(np.moveaxis(moments, 0, -2))
-    sums = to_sums(moments, centre)
-    return from_sums(sums.sum(0) - sums, centre)
+    sums = to_power_sums(moments, centre)
+    return from_power_sums(sums.sum(0) - sums, centre)
 
 
 def _centre(moments: np.ndarray) -> np.ndarray:
-    """The mean of all rows, over the axis before the last: sums about it lose no digits."""
+    """Return the mean of all rows over the axis before the last; sums about it lose no digits."""
     rows, mean = np.nan_to_num(moments[..., 0]), np.nan_to_num(moments[..., 1])
     return (rows * mean).sum(-1) / np.maximum(rows.sum(-1), 1)
 
@@ -267,25 +288,25 @@ def _as_moments(
     return np.where((rows > 1)[..., None], np.stack([rows, mean, spread, skew, kurt], -1), np.nan)
 
 
-def _enough(column: np.ndarray, same: np.ndarray, columns: int) -> np.ndarray:
-    """Whether each column has LEAST_ROWS different rows: (columns,) bool."""
-    pairs = np.unique(np.stack([column, same], 1), axis=0)
-    return np.bincount(pairs[:, 0], minlength=columns) >= LEAST_ROWS
+def _enough(column: np.ndarray, row_ids: np.ndarray, num_columns: int) -> np.ndarray:
+    """Return whether each column has LEAST_ROWS distinct rows: (columns,) bool."""
+    distinct = np.unique(np.stack([column, row_ids], 1), axis=0)
+    return np.bincount(distinct[:, 0], minlength=num_columns) >= LEAST_ROWS
 
 
-def _moments(x: np.ndarray, column: np.ndarray, columns: int) -> np.ndarray:
-    """(features, columns, 5)."""
-    moments = np.full((x.shape[1], columns, len(MOMENTS)), np.nan)
-    for at in range(columns):
-        mine = x[column == at]
-        if not len(mine):
+def _moments(x: np.ndarray, column: np.ndarray, num_columns: int) -> np.ndarray:
+    """Return moments by feature and column: (features, columns, 5)."""
+    moments = np.full((x.shape[1], num_columns, len(MOMENTS)), np.nan)
+    for index in range(num_columns):
+        values = x[column == index]
+        if not len(values):
             continue
-        there = ~np.isnan(mine)
-        rows = there.sum(0)
-        safe = np.maximum(rows, 1)
-        mean = np.where(there, mine, 0).sum(0) / safe
-        apart = np.where(there, mine - mean, 0)
-        m2, m3, m4 = ((apart**power).sum(0) / safe for power in (2, 3, 4))
+        present = ~np.isnan(values)
+        rows = present.sum(0)
+        divisor = np.maximum(rows, 1)
+        mean = np.where(present, values, 0).sum(0) / divisor
+        distance = np.where(present, values - mean, 0)
+        m2, m3, m4 = ((distance**power).sum(0) / divisor for power in (2, 3, 4))
         varies = m2 > 1e-24 * np.maximum(mean**2, np.finfo(float).tiny)
-        moments[:, at] = _as_moments(rows, mean, m2, m3, m4, varies)
+        moments[:, index] = _as_moments(rows, mean, m2, m3, m4, varies)
     return moments

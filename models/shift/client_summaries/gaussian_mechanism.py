@@ -1,20 +1,19 @@
-"""Gaussian noise on the counts that a client tells, and what it costs: zero-concentrated differential privacy (zCDP).
+"""Gaussian noise on reported counts, its cost in zero-concentrated differential privacy (zCDP), and use by the server.
 
-Bun and Steinke 2016 (arXiv 1605.02065). Two sets of rows are neighbours where one has one row more. ρ adds up over
-everything that is told of the same people, whatever version of their rows it was.
+Bun and Steinke 2016 (arXiv 1605.02065). Neighbouring data sets differ by one added row. ρ adds up over everything that
+is reported of the same people, whatever the version of their rows.
 
-Under noise a client tells joint counts of few bins (8: noise grows with the cells) and nothing else: never a mean or a
-deviation, which one row can move by any amount. All classes are told, also those without rows: which are told, or are
-pooled, must not depend on true counts. The number of rows is not told beside that; it follows from the noisy counts. A row
-whose value is missing is counted in a bin of its own. What the server makes of noisy answers costs nothing more.
+With noise a client reports joint counts of few bins (8: noise grows with the cells) and nothing else. A mean or a
+deviation is never sent, since one row can change it by any amount. All classes are reported, also those without rows:
+which classes are reported or pooled must not depend on true counts. The number of rows is not reported separately; it
+follows from the noisy counts. A missing value is counted in a bin of its own. Post-processing on the server costs
+nothing more.
 
-What float64 does not protect against: these claims are about real numbers. Of a noisy float the lowest bits can tell which
-value the noise was added to (Mironov 2012, "On significance of the least significant bits"), and no draw is further out
-than some nine sigma. Hence whole numbers are told; rounding comes after the noise and costs nothing. It takes that attack
-its hold, and is no proof, as sampling the discrete Gaussian (Canonne, Kamath and Steinke 2020) would be. Nor is how long a
-draw takes hidden.
-
-What the server makes of counts that clients added noise to: the rest of what it needs follows from them, at no cost.
+The claims hold for real numbers, and float64 does not give that protection. The lowest bits of a noisy float can
+reveal the value that the noise was added to (Mironov 2012, "On significance of the least significant bits"). No draw
+lies further out than some nine sigma. Counts are therefore rounded to whole numbers after the noise, which costs
+nothing. Rounding prevents that attack but is no proof, unlike sampling the discrete Gaussian (Canonne, Kamath and
+Steinke 2020). The time that a draw takes is not hidden either.
 """
 
 import math
@@ -22,17 +21,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from models.shift.client_summaries.client_summary import Layout, Summaries, edges
+from models.shift.client_summaries.client_summary import Layout, Summaries, inner_edges
 
 
 def epsilon(rho: float, delta: float) -> float:
-    """The ε for which ρ-zCDP is (ε, delta)-differentially private: ρ + 2 √(ρ ln(1/δ)) (proposition 1.3)."""
+    """Return the ε for which ρ-zCDP is (ε, delta)-differentially private: ρ + 2 √(ρ ln(1/δ)) (proposition 1.3)."""
     _check(rho >= 0 and math.isfinite(rho), "rho", rho, "a number from 0 on")
     return rho + 2 * math.sqrt(rho * _log(delta))
 
 
 def rho(epsilon: float, delta: float) -> float:
-    """The largest ρ whose `epsilon` at this delta is no more than that: (√(ln(1/δ) + ε) − √ln(1/δ))²."""
+    """Return the largest ρ that gives at most `epsilon` at this delta: (√(ln(1/δ) + ε) − √ln(1/δ))²."""
     _check(epsilon >= 0 and math.isfinite(epsilon), "epsilon", epsilon, "a number from 0 on")
     log = _log(delta)
     # the difference of the roots, without the digits that subtracting them would cost
@@ -40,19 +39,22 @@ def rho(epsilon: float, delta: float) -> float:
 
 
 def sigma(sensitivity: float, rho: float) -> float:
-    """The standard deviation of Gaussian noise that makes what one row moves by `sensitivity` in L2 cost ρ: Δ / √(2ρ)."""
+    """Return the standard deviation of Gaussian noise that costs ρ: Δ / √(2ρ), for an L2 sensitivity Δ."""
     _check(sensitivity > 0 and math.isfinite(sensitivity), "sensitivity", sensitivity, "a number above 0")
     _check(rho > 0 and math.isfinite(rho), "rho", rho, "a number above 0")
     return sensitivity / math.sqrt(2 * rho)
 
 
 def counts_sensitivity(features: int) -> float:
-    """Of joint counts (features, bins, classes): one row is one more in one cell of each feature, √d."""
+    """Return the L2 sensitivity of joint counts, (features, bins, classes): √d.
+
+    One row adds one to one cell of each of the d features.
+    """
     return math.sqrt(features)
 
 
-def noisy(counts: np.ndarray, sigma: float, generator: np.random.Generator) -> np.ndarray:
-    """Whole numbers with noise, rounded: int64, which may be negative; ValueError unless sigma is above 0."""
+def add_noise(counts: np.ndarray, sigma: float, generator: np.random.Generator) -> np.ndarray:
+    """Add noise and round: int64, which may be negative; ValueError unless sigma is positive."""
     _check(sigma > 0 and math.isfinite(sigma), "sigma", sigma, "a number above 0")
     return np.rint(counts + sigma * generator.standard_normal(counts.shape)).astype(np.int64)
 
@@ -62,85 +64,85 @@ def _log(delta: float) -> float:
     return -math.log(delta)
 
 
-def _check(right: bool, name: str, value: float, must: str) -> None:
-    if not right:
-        raise ValueError(f"{name} is {value}, and must be {must}")
+def _check(valid: bool, name: str, value: float, expected: str) -> None:
+    if not valid:
+        raise ValueError(f"{name} is {value}, and must be {expected}")
 
 
-FEWEST = 30
-"""Noisy rows of a class below which it has no moments."""
+MIN_NOISY_ROWS = 30
+"""Noisy rows that a class needs to have moments."""
 
 
-def from_noisy(counts: np.ndarray, layout: Layout, sigma: float) -> Summaries:
-    """Rows, labels and moments as far as counts tell them; counts: (clients, features, cells, classes), noisy.
+def summaries_from_counts(counts: np.ndarray, layout: Layout, sigma: float) -> Summaries:
+    """Derive rows, labels and moments from noisy counts, (clients, features, cells, classes).
 
-    Cells that no value can be in are none. Others are what they came as, and so are labels, which are the mean over
-    features, as each has its own noise. To call none what noise made less than none would add rows, more of a client's share
-    where it has few, so that clients of two sizes would seem to differ; to leave out rare classes would leave out more that
-    noise made rare than others. Moments are those of the bins' middles.
+    Cells that no value can be in are set to 0. All others keep their noise, and so do labels, the mean over features
+    of their counts. Clipping at 0 would add rows, relatively more for small clients, so that clients of two sizes
+    would seem to differ. Leaving out rare classes would leave out more of the classes that noise made rare. Moments
+    are computed from the middles of the bins.
     """
-    there = np.where(layout.possible[:, :, None], counts, 0.0)
-    labels = there.sum(2).mean(1)
-    other = np.zeros((*there.shape[:-1], 1))
-    told = np.concatenate([there, other], -1)
-    noise = np.concatenate([np.broadcast_to(sigma**2 * layout.possible[:, :, None], there.shape), other], -1)
-    return Summaries(np.maximum(labels.sum(-1), 0.0), labels, told, _of_middles(told, layout), noise)
+    possible = np.where(layout.possible[:, :, None], counts, 0.0)
+    labels = possible.sum(2).mean(1)
+    pooled = np.zeros((*possible.shape[:-1], 1))
+    padded = np.concatenate([possible, pooled], -1)
+    noise = np.concatenate([np.broadcast_to(sigma**2 * layout.possible[:, :, None], possible.shape), pooled], -1)
+    return Summaries(np.maximum(labels.sum(-1), 0.0), labels, padded, _of_middles(padded, layout), noise)
 
 
-def drawable(told: Summaries) -> Summaries:
-    """With no fewer rows in a cell or class than none: for what is shown, and not tested."""
-    if told.noise is None:
-        return told
-    return replace(told, labels=np.maximum(told.labels, 0.0), counts=np.maximum(told.counts, 0.0))
+def clip_negative(summaries: Summaries) -> Summaries:
+    """Clip negative counts and labels at 0: for display, not for tests."""
+    if summaries.noise is None:
+        return summaries
+    return replace(summaries, labels=np.maximum(summaries.labels, 0.0), counts=np.maximum(summaries.counts, 0.0))
 
 
-def as_precise(told: Summaries, layout: Layout) -> Summaries:
-    """With so many rows in moments as would give means and deviations of that variance without noise."""
-    assert told.noise is not None
-    rows, mean, spread, _, kurtosis = np.moveaxis(told.moments, -1, 0)
-    variance = told.noise * _valued(layout)[:, :, None]
-    apart = (_middles(layout)[:, :, None] - mean[:, :, None]) ** 2
+def with_effective_rows(summaries: Summaries, layout: Layout) -> Summaries:
+    """Reduce the rows in moments to the number that gives the same variance of means and deviations without noise."""
+    assert summaries.noise is not None
+    rows, mean, spread, _, kurtosis = np.moveaxis(summaries.moments, -1, 0)
+    variance = summaries.noise * _valued(layout)[:, :, None]
+    squared = (_middles(layout)[:, :, None] - mean[:, :, None]) ** 2
     square = np.where(spread > 0, spread, np.nan) ** 2
-    of_mean = (variance * apart).sum(2) / (rows * square)
-    of_spread = (variance * (apart - square[:, :, None]) ** 2).sum(2) / (
+    of_mean = (variance * squared).sum(2) / (rows * square)
+    of_spread = (variance * (squared - square[:, :, None]) ** 2).sum(2) / (
         rows * square**2 * np.maximum(kurtosis - 1, 0.2)
     )
-    share = np.nan_to_num(np.maximum(of_mean, of_spread))
-    precise = np.maximum(rows / (1 + share), 2.0)  # a deviation is of two rows or more
-    return replace(told, moments=np.concatenate([precise[..., None], told.moments[..., 1:]], -1))
+    noise_share = np.nan_to_num(np.maximum(of_mean, of_spread))
+    effective_rows = np.maximum(rows / (1 + noise_share), 2.0)  # a deviation is of two rows or more
+    return replace(summaries, moments=np.concatenate([effective_rows[..., None], summaries.moments[..., 1:]], -1))
 
 
 def _of_middles(counts: np.ndarray, layout: Layout) -> np.ndarray:
-    """(clients, features, classes + 1, 5), NaN of few rows, and where noise is more than what varies.
+    """Return moments, (clients, features, classes + 1, 5), from the middles of the bins.
 
-    No kurtosis is less than that of two values.
+    NaN with few rows, and where noise exceeds the variation. Kurtosis is at least that of two values.
     """
     middles = _middles(layout)
     weights = counts * _valued(layout)[:, :, None]
     rows = weights.sum(2)
     mean = (weights * middles[:, :, None]).sum(2) / np.maximum(rows, 1)
-    apart = middles[:, :, None] - mean[:, :, None]
-    m2, m3, m4 = ((weights * apart**power).sum(2) / np.maximum(rows, 1) for power in (2, 3, 4))
+    distance = middles[:, :, None] - mean[:, :, None]
+    m2, m3, m4 = ((weights * distance**power).sum(2) / np.maximum(rows, 1) for power in (2, 3, 4))
     m2 = np.maximum(m2, 0.0)
-    safe = np.where(m2 > 0, m2, 1.0)
-    skewness = m3 / safe**1.5
-    kurtosis = np.maximum(m4 / safe**2, 1 + skewness**2)
-    told = np.stack([rows, mean, np.sqrt(m2 * rows / np.maximum(rows - 1, 1)), skewness, kurtosis], -1)
-    return np.where(((rows >= FEWEST) & ((m2 > 0) | (counts >= 0).all(2)))[..., None], told, np.nan)
+    divisor = np.where(m2 > 0, m2, 1.0)
+    skewness = m3 / divisor**1.5
+    kurtosis = np.maximum(m4 / divisor**2, 1 + skewness**2)
+    moments = np.stack([rows, mean, np.sqrt(m2 * rows / np.maximum(rows - 1, 1)), skewness, kurtosis], -1)
+    return np.where(((rows >= MIN_NOISY_ROWS) & ((m2 > 0) | (counts >= 0).all(2)))[..., None], moments, np.nan)
 
 
 def _middles(layout: Layout) -> np.ndarray:
-    """What stands for a value in each cell: (features, cells)."""
+    """Return the value that represents each cell: (features, cells)."""
     middles = np.zeros((len(layout.names), layout.cells))
-    for at, values in enumerate(layout.categories):
+    for i, values in enumerate(layout.categories):
         if values is None:
-            inner = edges(layout.low[at], layout.high[at], layout.bins)
-            middles[at, : layout.bins] = np.convolve([layout.low[at], *inner, layout.high[at]], [0.5, 0.5], "valid")
+            inner = inner_edges(layout.low[i], layout.high[i], layout.bins)
+            middles[i, : layout.bins] = np.convolve([layout.low[i], *inner, layout.high[i]], [0.5, 0.5], "valid")
         else:
-            middles[at, : len(values) + 1] = 1.0 + np.arange(len(values) + 1)
+            middles[i, : len(values) + 1] = 1.0 + np.arange(len(values) + 1)
     return middles
 
 
 def _valued(layout: Layout) -> np.ndarray:
-    """The cells of values that are there: (features, cells) bool."""
+    """Return the cells of values that are not missing: (features, cells) bool."""
     return layout.possible & (np.arange(layout.cells) < layout.cells - 1)

@@ -1,58 +1,65 @@
-"""What clients' answers cannot show: features without a value, features that are not told, and bins that hold nearly all."""
+"""Gaps in the reports of clients: features without values, withheld features, and bins that hold nearly all values."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.shift.client_summaries.client_summary import Layout, Summaries, of_all
+from models.shift.client_summaries.client_summary import Layout, Summaries, overall_moments
 from models.shift.moment_tests import ROWS
 
 _NEARLY_ALL = 0.95
-_ENOUGH = 8  # bins, of which two are few
+_MIN_BINS = 8  # of which two are few
 
 
 class MissingReports(NamedTuple):
-    """absent: which clients have no value of a feature in the rows that they tell of, (clients, features) bool; untold: of
-    which features, though they tell of rows, they tell no value, since too few rows of some class have one; crowded:
-    (features,) bool, numbers that differ, nearly all of which lie in one bin or in two beside each other."""
+    """Gaps by client and feature.
+
+    absent: (clients, features) bool, no reported row has a value; withheld: (clients, features) bool, rows are
+    reported but no value, since a class has too few rows with one; crowded: (features,) bool, values vary and nearly
+    all lie in one bin or in two adjacent bins.
+    """
 
     absent: np.ndarray
-    untold: np.ndarray
+    withheld: np.ndarray
     crowded: np.ndarray
 
-    def named(self, clients: Sequence[str], features: Sequence[str]) -> dict[str, Any]:
-        """By the fields' names: feature to clients, and the crowded features."""
+    def to_dict(self, clients: Sequence[str], features: Sequence[str]) -> dict[str, Any]:
+        """Return plain JSON by field: clients by feature, and the crowded features."""
 
-        def of(there: np.ndarray) -> dict[str, list[str]]:
-            silos = {name: _those(clients, column) for name, column in zip(features, there.T, strict=True)}
-            return {name: some for name, some in silos.items() if some}
+        def by_feature(mask: np.ndarray) -> dict[str, list[str]]:
+            silos = {name: _select(clients, column) for name, column in zip(features, mask.T, strict=True)}
+            return {name: listed for name, listed in silos.items() if listed}
 
-        return {"absent": of(self.absent), "untold": of(self.untold), "crowded": _those(features, self.crowded)}
+        return {
+            "absent": by_feature(self.absent),
+            "untold": by_feature(self.withheld),
+            "crowded": _select(features, self.crowded),
+        }
 
 
-def missing_reports(told: Summaries, layout: Layout) -> MissingReports:
-    """Of counts as they are: noise hides which are none, and under it nothing is found."""
-    shape = (len(told.rows), len(layout.names))
+def missing_reports(summaries: Summaries, layout: Layout) -> MissingReports:
+    """Find the gaps in counts; none are found under noise, which hides empty cells."""
+    shape = (len(summaries.rows), len(layout.names))
     none = MissingReports(np.zeros(shape, bool), np.zeros(shape, bool), np.zeros(shape[1], bool))
-    if told.noise is not None:
+    if summaries.noise is not None:
         return none
-    rows = np.nan_to_num(told.moments[..., ROWS]).sum(-1)
-    if not told.counts.shape[2]:
-        return none._replace(untold=(rows == 0) & rows.any(-1, keepdims=True))
-    cells = told.counts.sum(-1)
+    rows = np.nan_to_num(summaries.moments[..., ROWS]).sum(-1)
+    if not summaries.counts.shape[2]:
+        return none._replace(withheld=(rows == 0) & rows.any(-1, keepdims=True))
+    cells = summaries.counts.sum(-1)
     total, missing = cells.sum(-1), cells[..., -1]
-    of_class = told.counts.sum(2).max(1, initial=0)  # nothing is told of a feature in a class where few have a value
-    of_class[:, :-1] = np.maximum(of_class[:, :-1], np.nan_to_num(told.labels))
-    absent = (total > 0) & (missing == of_class.sum(-1, keepdims=True))
-    untold = (total == missing) & ~absent & total.any(-1, keepdims=True)
+    rows_of_class = summaries.counts.sum(2).max(1, initial=0)  # a feature may be withheld in a class
+    rows_of_class[:, :-1] = np.maximum(rows_of_class[:, :-1], np.nan_to_num(summaries.labels))
+    absent = (total > 0) & (missing == rows_of_class.sum(-1, keepdims=True))
+    withheld = (total == missing) & ~absent & total.any(-1, keepdims=True)
     values = np.pad(cells[..., :-1].sum(0), ((0, 0), (0, 1)))
-    beside = values[:, :-1] + values[:, 1:]  # an edge may lie in the middle of them
-    varies = np.nan_to_num(of_all(told)[:, 2]) > 0
-    crowded = layout.numeric & varies & (beside.max(-1, initial=0) > _NEARLY_ALL * values.sum(-1))
-    crowded &= layout.bins >= _ENOUGH
-    return MissingReports(absent, untold, crowded)
+    adjacent = values[:, :-1] + values[:, 1:]  # an edge may split the crowd
+    varies = np.nan_to_num(overall_moments(summaries)[:, 2]) > 0
+    crowded = layout.numeric & varies & (adjacent.max(-1, initial=0) > _NEARLY_ALL * values.sum(-1))
+    crowded &= layout.bins >= _MIN_BINS
+    return MissingReports(absent, withheld, crowded)
 
 
-def _those(names: Sequence[str], there: np.ndarray) -> list[str]:
-    return [name for name, is_so in zip(names, there.tolist(), strict=True) if is_so]
+def _select(names: Sequence[str], mask: np.ndarray) -> list[str]:
+    return [name for name, selected in zip(names, mask.tolist(), strict=True) if selected]

@@ -1,7 +1,8 @@
-"""What a client's rule foresees of rows: logistic regressions on halves of its rows, and the labels they expect in bins.
+"""Regressions on halves of a client's rows, which check whether a change of P(Y | one feature) follows from others.
 
-Fomichev, Kholod and Kocheshkov look at one feature at a time; P(Y | one feature) may move because another one did. What a
-model of all features foresees of a client's rows moves with it, and tells such a change from one of P(Y | X).
+Fomichev, Kholod and Kocheshkov look at one feature at a time, and P(Y | one feature) may change because another
+feature changed. Predictions of a model of all features change with it, which distinguishes such a change from one of
+P(Y | X).
 """
 
 import hashlib
@@ -16,197 +17,210 @@ from models.shift.client_summaries.client_summary import (
     Columns,
     Layout,
     Summaries,
-    of_all,
-    too_few,
+    divide_or_zero,
+    overall_moments,
+    withheld_columns,
 )
 from models.shift.client_summaries.query import Query
 
-JOINED = -1
-"""Stands where a cell is told with the one before it."""
+SAME_RUN = -1
+"""Marks a cell that is counted together with the cell before it."""
 
-_FAR = 5.0  # deviations, beyond which a value counts as one that is so far away
+_CLIP = 5.0  # deviations at which a value is clipped
 _PENALTY = 10.0  # scikit-learn's C
-_CLOSE = 1e-5  # of the gradient, at which a regression is fitted
+_TOLERANCE = 1e-5  # of the gradient, at which a regression stops
 _STEPS = 500
 
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """What a regression sees of a row, the same for all clients: numbers in deviations from the mean, (features,) each.
+    """The design matrix of regressions, equal for all clients.
 
-    A missing number is the mean; each category, and that a value misses where one may, is a column of its own.
+    Numeric features are in deviations `spread` from the mean `centre`, (features,) each; a missing number is the mean.
+    Each category is a column, and so is whether a value is missing if it may be.
     """
 
-    question: Query
+    query: Query
     centre: np.ndarray
     spread: np.ndarray
 
     @classmethod
-    def of(cls, question: Query, told: Summaries) -> "Design":
-        """By the mean and deviation of all clients' rows together, as what they told has it."""
-        whole = np.nan_to_num(of_all(told))
-        return cls(question, whole[:, 1], np.where(whole[:, 2] > 0, whole[:, 2], 1.0))
+    def from_summaries(cls, query: Query, summaries: Summaries) -> "Design":
+        """Standardize by the mean and deviation of all clients' reported rows."""
+        moments = np.nan_to_num(overall_moments(summaries))
+        return cls(query, moments[:, 1], np.where(moments[:, 2] > 0, moments[:, 2], 1.0))
 
     @cached_property
     def id(self) -> str:
-        """The same of two designs in which regressions mean the same."""
-        parts = (self.question.id.encode(), self.centre.tobytes(), self.spread.tobytes())
+        """Identify the design: equal ids mean that regressions can be compared."""
+        parts = (self.query.id.encode(), self.centre.tobytes(), self.spread.tobytes())
         return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
-    def seen(self, x: np.ndarray) -> np.ndarray:
-        """x: (rows, features), NaN where missing; (rows, columns), of which the last is 1."""
-        layout = self.question.layout
+    def matrix(self, x: np.ndarray) -> np.ndarray:
+        """Return the design matrix, (rows, columns), with a last column of 1; x: (rows, features), NaN if missing."""
+        layout = self.query.layout
         cells, columns = layout.cells_of(x), []
-        for at, values in enumerate(layout.categories):
+        for index, values in enumerate(layout.categories):
             if values is None:
-                far = (x[:, at] - self.centre[at]) / self.spread[at]
-                columns.append(np.clip(np.nan_to_num(far), -_FAR, _FAR))
+                deviations = (x[:, index] - self.centre[index]) / self.spread[index]
+                columns.append(np.clip(np.nan_to_num(deviations), -_CLIP, _CLIP))
             else:
-                columns += [cells[:, at] == place for place in range(len(values))]
-            if layout.missing and layout.missing[at]:
-                columns.append(np.isnan(x[:, at]))
+                columns += [cells[:, index] == category for category in range(len(values))]
+            if layout.missing and layout.missing[index]:
+                columns.append(np.isnan(x[:, index]))
         return np.stack([*columns, np.ones(len(x))], -1).astype(np.float64)
 
 
-def in_both_halves(column: Columns, same: np.ndarray, second: np.ndarray, models: int = 1) -> np.ndarray:
-    """The classes that are told alone, and that so many models may be fitted on or asked about: (classes,) bool.
+def classes_in_both_halves(column: Columns, row_ids: np.ndarray, second: np.ndarray, models: int = 1) -> np.ndarray:
+    """Return the separately reported classes that `models` models may be fitted on or queried about: (classes,) bool.
 
-    They have LEAST_ROWS different rows in either half, and as many as there are models. same: (rows,) which of the client's
-    different rows each is; second: (rows,) bool, which are in the second half.
+    Such a class has at least LEAST_ROWS distinct rows in each half, and at least as many as there are models. row_ids:
+    (rows,), see `assign_columns`; second: (rows,) bool, the rows of the second half.
     """
-    return column.alone & np.array(
-        [
-            all(len(np.unique(same[(column.of == at) & half])) >= _least(models) for half in (~second, second))
-            for at in range(len(column.alone))
-        ]
-    )
+    enough = column.separate.copy()
+    for label in np.flatnonzero(enough):
+        rows = [len(np.unique(row_ids[(column.index == label) & half])) for half in (~second, second)]
+        enough[label] = min(rows) >= _min_rows(models)
+    return enough
 
 
-def fitted_halves(seen: np.ndarray, of: np.ndarray, second: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """A multinomial logistic regression of either half's rows of known classes: (2, classes, columns), NaN of the others.
+def fit_halves(design: np.ndarray, class_index: np.ndarray, second: np.ndarray, included: np.ndarray) -> np.ndarray:
+    """Fit a multinomial logistic regression to each half: (2, classes, columns), NaN for classes not included.
 
-    seen: (rows, columns), see `Design`; of: (rows,) classes. NaN altogether where fewer than two classes are known.
+    All weights are NaN with fewer than two classes. design: (rows, columns), see `Design`; class_index: (rows,);
+    second: (rows,) bool; included: (classes,) bool.
     """
-    weights = np.full((2, len(known), seen.shape[1]), np.nan)
-    if known.sum() < 2:
+    weights = np.full((2, len(included), design.shape[1]), np.nan)
+    if included.sum() < 2:
         return weights
-    there = np.append(known, False)[of]
-    for place, half in enumerate((~second, second)):
-        weights[place, known] = _fitted(seen[there & half], of[there & half])
+    used = np.append(included, False)[class_index]
+    for index, half in enumerate((~second, second)):
+        weights[index, included] = _fit(design[used & half], class_index[used & half])
     return weights
 
 
-def predictions_on(
-    seen: np.ndarray, of: np.ndarray, classes: np.ndarray, weights: np.ndarray, own: np.ndarray | None
+def predict_classes(
+    design: np.ndarray, class_index: np.ndarray, classes: np.ndarray, weights: np.ndarray, second: np.ndarray | None
 ) -> np.ndarray:
-    """The chances of each class that a client's two models, (2, classes, columns), give rows: (rows, classes) float64.
+    """Predict class probabilities of rows with the two models of a client: (rows, classes) float64.
 
-    Of the client's own rows, own (rows,) bool says which are in the second half, and the model that has not seen a row
-    speaks; of another's rows the mean of both. Rows are of those classes, (classes,) bool, that both know, and only these
-    are possible: others have 0, and so has every row of a class (rows,) that the models do not know.
+    Only classes that both models and `classes` include are possible. Other classes have 0, and so have all rows of a
+    class that the models do not include.
+
+    Args:
+        design: (rows, columns), see `Design`.
+        class_index: (rows,) the class of each row.
+        classes: (classes,) bool, the classes in both halves of the rows' client.
+        weights: (2, classes, columns) of the models.
+        second: (rows,) bool for the client's own rows, each predicted by the model not fitted on it; None for another
+            client's, predicted by the mean of both.
     """
-    known = ~np.isnan(weights).any((0, 2)) & classes
-    chances = np.zeros((len(seen), weights.shape[1]))
-    there = np.append(known, False)[of]
-    if not there.any():
-        return chances
-    first, second = (softmax(seen[there] @ half[known].T, axis=-1) for half in weights)
-    mean = (first + second) / 2 if own is None else np.where(own[there, None], first, second)
-    chances[np.ix_(there, known)] = mean
-    return chances
+    included = ~np.isnan(weights).any((0, 2)) & classes
+    probabilities = np.zeros((len(design), weights.shape[1]))
+    used = np.append(included, False)[class_index]
+    if not used.any():
+        return probabilities
+    by_first, by_second = (softmax(design[used] @ half[included].T, axis=-1) for half in weights)
+    mean = (by_first + by_second) / 2 if second is None else np.where(second[used, None], by_first, by_second)
+    probabilities[np.ix_(used, included)] = mean
+    return probabilities
 
 
 def predicted_counts(
     x: np.ndarray,
     column: Columns,
-    same: np.ndarray,
+    row_ids: np.ndarray,
     second: np.ndarray,
     layout: Layout,
-    chances: np.ndarray,
-    ends: np.ndarray,
+    probabilities: np.ndarray,
+    thresholds: np.ndarray,
 ) -> np.ndarray:
-    """The rows of each class that each model expects, as whole numbers: (models, features, cells, classes) int32.
+    """Count the rows that each model expects of each class: (models, features, cells, classes) int32.
 
-    chances: (models, rows, classes), see `foreseen`, of classes in both halves for so many models. Rows are those that
-    counts are told of. Cells are told in runs, the same for all models, and JOINED stands in all but the first of each. Of
-    the rows of either half that the same models speak of, a run has none or LEAST_ROWS different ones, and as many as there
-    are models: whatever the models, also if of the client's own one says the same of every row, neither a number nor a
-    difference of two is of fewer, and no more models than rows speak of any.
-    A number between two whole ones becomes the upper one if the draw for its run, ends (features, cells, classes) in [0, 1)
-    at its first cell, says so: as often as it is near to it.
+    Cells are counted in runs, the same for all models; SAME_RUN marks all but the first cell of a run. Consider the
+    rows of either half that the same models predict. A run has none of them or at least LEAST_ROWS distinct ones, and
+    at least as many as there are models. So no count, and no difference of two counts, stands for fewer rows, even if
+    the client's own model predicts all rows alike. No more models than rows predict any run. Fractions are rounded up
+    with their own probability.
+
+    Args:
+        x, column, row_ids, second, layout: As in `classes_in_both_halves`; x: (rows, features), NaN if missing.
+        probabilities: (models, rows, classes), see `predict_classes`, of classes in both halves for that many models.
+        thresholds: (features, cells, classes) uniform draws in [0, 1); that of a run's first cell rounds its counts.
     """
-    cells, used = layout.cells_of(x), np.repeat(column.kept[:, None], x.shape[1], 1)
-    kept = np.flatnonzero(column.kept)
-    for feature, few in too_few(x[kept], column.of[kept], same[kept], layout):
-        used[:, feature] &= ~few[column.of]
-    speak: np.ndarray = np.any(chances > 0, axis=-1).T
-    kinds = np.unique(np.column_stack([speak, second]), axis=0, return_inverse=True)[1].ravel()
-    used[~np.any(speak, axis=-1)] = False
-    told = np.full((len(chances), *ends.shape[:2], layout.classes), JOINED, np.int32)
+    cells, used = layout.cells_of(x), np.repeat(column.reported[:, None], x.shape[1], 1)
+    reported = np.flatnonzero(column.reported)
+    for feature, withheld in withheld_columns(x[reported], column.index[reported], row_ids[reported], layout):
+        used[:, feature] &= ~withheld[column.index]
+    predicted: np.ndarray = np.any(probabilities > 0, axis=-1).T
+    kinds = np.unique(np.column_stack([predicted, second]), axis=0, return_inverse=True)[1].ravel()
+    used[~np.any(predicted, axis=-1)] = False
+    min_rows = _min_rows(len(probabilities))
+    result = np.full((len(probabilities), *thresholds.shape[:2], layout.classes), SAME_RUN, np.int32)
     for feature in range(x.shape[1]):
-        mine = used[:, feature]
-        firsts = _firsts(cells[mine, feature], kinds[mine], same[mine], layout.cells, _least(len(chances)))
-        expected = np.zeros((layout.cells, len(chances), layout.classes))
-        np.add.at(expected, firsts[cells[mine, feature]], chances[:, mine].swapaxes(0, 1))
-        runs = np.unique(firsts)
-        told[:, feature, runs] = np.floor(expected[runs] + ends[feature, runs, None]).swapaxes(0, 1)
-    return told
+        rows = used[:, feature]
+        run_starts = _run_starts(cells[rows, feature], kinds[rows], row_ids[rows], layout.cells, min_rows)
+        expected = np.zeros((layout.cells, len(probabilities), layout.classes))
+        np.add.at(expected, run_starts[cells[rows, feature]], probabilities[:, rows].swapaxes(0, 1))
+        starts = np.unique(run_starts)
+        result[:, feature, starts] = np.floor(expected[starts] + thresholds[feature, starts, None]).swapaxes(0, 1)
+    return result
 
 
-def apportioned(foreseen: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """What models expect in each cell, each run's rows dealt to its cells as the rows of the classes that are expected are.
+def distribute_runs(predicted: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Distribute the predicted counts of each run over its cells, in proportion to the rows of the predicted classes.
 
-    foreseen: (models, features, cells, classes), see `predicted_counts`; counts: (features, cells, classes + 1), rows that
-    the client told. (models, features, cells, classes) float64.
+    predicted: (models, features, cells, classes), see `predicted_counts`; counts: (features, cells, classes + 1),
+    reported. Returns the shape of `predicted`, float64.
     """
-    at = np.arange(foreseen.shape[2])
-    firsts = np.maximum.accumulate(np.where((foreseen == JOINED).any((0, 3)), 0, at), axis=-1)
-    features = np.arange(len(firsts))[:, None]
-    known = (foreseen > 0).any(-2)
-    rows = np.einsum("mfk,fck->mfc", known, counts[..., :-1])
-    of_run = np.zeros((*firsts.shape, len(foreseen)))
-    np.add.at(of_run, (features, firsts), np.moveaxis(rows, 0, -1))
-    whole = np.moveaxis(of_run[features, firsts], -1, 0)
-    share = np.divide(rows, whole, out=np.zeros_like(rows), where=whole > 0)
-    return foreseen[:, features, firsts] * share[..., None]
+    cells = np.arange(predicted.shape[2])
+    run_starts = np.maximum.accumulate(np.where((predicted == SAME_RUN).any((0, 3)), 0, cells), axis=-1)
+    features = np.arange(len(run_starts))[:, None]
+    predicted_classes = (predicted > 0).any(-2)
+    rows = np.einsum("mfk,fck->mfc", predicted_classes, counts[..., :-1])
+    rows_of_run = np.zeros((*run_starts.shape, len(predicted)))
+    np.add.at(rows_of_run, (features, run_starts), np.moveaxis(rows, 0, -1))
+    total = np.moveaxis(rows_of_run[features, run_starts], -1, 0)
+    share = divide_or_zero(rows, total)
+    return predicted[:, features, run_starts] * share[..., None]
 
 
-def _least(models: int) -> int:
-    """Different rows that a number of so many models stands for."""
+def _min_rows(models: int) -> int:
+    """Return the distinct rows that each number about `models` models stands for."""
     return max(LEAST_ROWS, models)
 
 
-def _firsts(cells: np.ndarray, kinds: np.ndarray, same: np.ndarray, width: int, least: int) -> np.ndarray:
-    """The first cell of each cell's run, (width,): runs are as short as can be from the first cell on.
+def _run_starts(cells: np.ndarray, kind: np.ndarray, row_ids: np.ndarray, width: int, min_rows: int) -> np.ndarray:
+    """Return the first cell of each cell's run, (width,); runs are as short as possible from the first cell on.
 
-    cells, kinds, same: (rows,). Of each kind a run has none or `least` different rows; all rows together have.
+    Of each kind of row, a run has none or at least `min_rows` distinct rows. cells, kind, row_ids: (rows,).
     """
-    there = np.zeros((width, kinds.max(initial=0) + 1), np.int64)
-    rows = np.unique(np.stack([cells, kinds, same]), axis=1)
-    np.add.at(there, (rows[0], rows[1]), 1)
-    firsts: list[int] = []
+    rows_by_kind = np.zeros((width, kind.max(initial=0) + 1), np.int64)
+    distinct = np.unique(np.stack([cells, kind, row_ids]), axis=1)
+    np.add.at(rows_by_kind, (distinct[0], distinct[1]), 1)
+    starts: list[int] = []
     sums: list[np.ndarray] = []
-    first, so_far = 0, np.zeros_like(there[0])
+    start, current = 0, np.zeros_like(rows_by_kind[0])
     for cell in range(width):
-        so_far = so_far + there[cell]
-        if _whole(so_far, least):
-            firsts.append(first)
-            sums.append(so_far)
-            first, so_far = cell + 1, np.zeros_like(so_far)
-    while firsts and not _whole(so_far, least):
-        first, so_far = firsts.pop(), so_far + sums.pop()
-    firsts.append(first)
-    return np.array(firsts)[np.searchsorted(firsts, np.arange(width), side="right") - 1]
+        current = current + rows_by_kind[cell]
+        if _complete(current, min_rows):
+            starts.append(start)
+            sums.append(current)
+            start, current = cell + 1, np.zeros_like(current)
+    while starts and not _complete(current, min_rows):
+        start, current = starts.pop(), current + sums.pop()
+    starts.append(start)
+    return np.array(starts)[np.searchsorted(starts, np.arange(width), side="right") - 1]
 
 
-def _whole(rows: np.ndarray, least: int) -> bool:
-    return bool(rows.any() and ((rows == 0) | (rows >= least)).all())
+def _complete(rows: np.ndarray, min_rows: int) -> bool:
+    return bool(rows.any() and ((rows == 0) | (rows >= min_rows)).all())
 
 
-def _fitted(seen: np.ndarray, of: np.ndarray) -> np.ndarray:
-    """(classes of these rows, columns)."""
+def _fit(design: np.ndarray, class_index: np.ndarray) -> np.ndarray:
+    """Fit a regression: (classes of these rows, columns)."""
     from sklearn.linear_model import LogisticRegression
 
-    model = LogisticRegression(C=_PENALTY, tol=_CLOSE, max_iter=_STEPS).fit(seen[:, :-1], of)
+    model = LogisticRegression(C=_PENALTY, tol=_TOLERANCE, max_iter=_STEPS).fit(design[:, :-1], class_index)
     weights = np.column_stack([model.coef_, model.intercept_])
     return np.concatenate([np.zeros_like(weights), weights]) if len(weights) == 1 else weights

@@ -1,4 +1,4 @@
-"""What every client is asked of its rows: the same of all, decided before anybody answers."""
+"""The query that the server sends to every client: the same for all, decided before any client answers."""
 
 import hashlib
 import json
@@ -13,10 +13,10 @@ from models.shift.client_summaries.client_summary import Layout
 class Query:
     """Counts on a layout, and moments.
 
-    schema: of the agreed features; pictures: they are projected first, as light or as
-    other numbers; counts: whether they are asked for; targets: the
-    target is asked for as one feature more, behind the others, which is how groups of targets are agreed on. rho: what the
-    answer costs, in zCDP, where clients add noise; then counts are all that is told.
+    schema: the id of the agreed features; pictures: how pictures are projected, as light or as other numbers, None for
+    tables; counts: whether counts are requested besides moments; targets: whether the target is appended as a feature,
+    which is how groups of targets are agreed on; rho: the cost in zCDP if clients add noise and report counts only, 0
+    without noise.
     """
 
     schema: str
@@ -28,9 +28,9 @@ class Query:
 
     @cached_property
     def id(self) -> str:
-        """The same of two questions that ask for the same numbers."""
+        """Identify the requested numbers: equal for queries that request the same."""
         layout = self.layout
-        asked = {
+        request = {
             "schema": self.schema,
             "pictures": self.pictures,
             "counts": self.counts,
@@ -45,4 +45,4 @@ class Query:
             "targets": layout.targets,
             "missing": layout.missing,
         }
-        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:16]

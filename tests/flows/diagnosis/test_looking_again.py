@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from flows.diagnose import diagnose, examined
+from flows.diagnose import diagnose, run_diagnosis
 from flows.diagnosis.version_comparison import compare_with_version
 from publications.synthetic_pairs.fixed_pairs import SixFeatures
 from silos.errors import UserError
@@ -53,10 +53,10 @@ def types(found):
 
 
 def test_a_wider_input_is_feature_shift_alone_then_and_another_rule_stays_one(six):
-    _, before = examined(six.open(), PlainRunner())
+    _, before = run_diagnosis(six.open(), PlainRunner())
     assert types(before)[("plain", "wide")] == ["feature", "concept"]
     assert before["second_look"] is None
-    _, after = examined(six.open(LOOK), PlainRunner())
+    _, after = run_diagnosis(six.open(LOOK), PlainRunner())
     assert types(after)[("plain", "wide")] == ["feature"]
     assert {pair: "concept" in of for pair, of in types(after).items()} == {
         ("plain", "swapped"): True,
@@ -83,16 +83,16 @@ def test_a_wider_input_is_feature_shift_alone_then_and_another_rule_stays_one(si
 @pytest.mark.usefixtures("prefect")
 def test_where_a_second_look_runs_does_not_matter(six, monkeypatch):
     monkeypatch.chdir(six.folder)
-    _, after = examined(six.open(LOOK), PlainRunner())
+    _, after = run_diagnosis(six.open(LOOK), PlainRunner())
     forget(six.folder / "private")
     there = diagnose(overrides=[LOOK, "runner.kind=processes", "runner.workers=2"])
     assert text({name: there[name] for name in after}) == text(after)
 
 
 def test_what_is_drawn_of_a_pair_that_is_explained_is_what_its_inputs_differ_in(six):
-    (before, _), (after, _) = (examined(six.open(*also), PlainRunner()) for also in ((), (LOOK,)))
+    (before, _), (after, _) = (run_diagnosis(six.open(*also), PlainRunner()) for also in ((), (LOOK,)))
     drawn = [
-        {close.feature for close in found.close_ups if (close.first, close.second) == (0, 2)}
+        {close.feature for close in found.pair_details if (close.first, close.second) == (0, 2)}
         for found in (before, after)
     ]
     assert drawn[0] != drawn[1] == {1}
@@ -105,7 +105,7 @@ def test_where_the_rule_is_explained_and_label_shares_are_not_inputs_carry_the_s
     x, y = rows["wide"]
     kept = (y != 0) | (np.arange(len(y)) % 4 == 0)
     own.write({**rows, "wide": (x[kept], y[kept])}, features=FEATURES)
-    (before, _), (after, _) = (examined(own.open(*also), PlainRunner()) for also in ((), (LOOK,)))
+    (before, _), (after, _) = (run_diagnosis(own.open(*also), PlainRunner()) for also in ((), (LOOK,)))
     assert before.pairs.verdicts.types.tolist() == [[True, True, True]]
     assert after.pairs.verdicts.types.tolist() == [[True, True, False]]
     np.testing.assert_array_equal(after.pairs.parts, before.pairs.inputs)
@@ -118,7 +118,7 @@ def test_only_silos_of_pairs_in_doubt_are_asked_and_about_their_partners_models_
     laws = {"plain": LAWS["plain"], "same": LAWS["plain"], "small": (15, SixFeatures()), "wide": LAWS["wide"]}
     rows = {name: law(np.random.default_rng([4, at]), count) for at, (name, (count, law)) in enumerate(laws.items())}
     own.write(rows, features=FEATURES)
-    _, found = examined(own.open(LOOK), PlainRunner())
+    _, found = run_diagnosis(own.open(LOOK), PlainRunner())
     look = found["second_look"]
     assert (look["pairs"], look["explained"]) == (2, 2)
     assert look["silos"] == look["told"]["models"] == look["told"]["foreseen"] == ["plain", "same", "wide"]
@@ -135,15 +135,15 @@ def test_only_silos_of_pairs_in_doubt_are_asked_and_about_their_partners_models_
 
 def test_a_pair_of_which_one_silo_is_silent_stays_as_it_was_and_who_told_and_why_not_is_said(six):
     """Fourteen rows of a class left the wide one, some seven of either half; the others forgot what they told."""
-    examined(six.open(LOOK), PlainRunner())
+    run_diagnosis(six.open(LOOK), PlainRunner())
     for name in ("plain", "swapped"):
         forget(next((six.folder / "private" / "own" / ".ledgers").glob(f"{name}-*")))
     rows = six_rows()
     x, y = rows["wide"]
     kept = np.setdiff1d(np.arange(len(y)), np.flatnonzero(y == 0)[:14])
     six.write({**rows, "wide": (x[kept], y[kept])}, features=FEATURES)
-    _, before = examined(six.open(), PlainRunner())
-    _, found = examined(six.open(LOOK), PlainRunner())
+    _, before = run_diagnosis(six.open(), PlainRunner())
+    _, found = run_diagnosis(six.open(LOOK), PlainRunner())
     assert types(found) == types(before)
     assert types(found)[("plain", "wide")] == ["feature", "concept"]
     look = found["second_look"]
@@ -161,7 +161,7 @@ def test_a_pair_of_which_one_silo_is_silent_stays_as_it_was_and_who_told_and_why
 
 def test_where_groups_are_compared_no_silo_is_asked_for_a_model(six, monkeypatch):
     monkeypatch.setattr(compare_silos, "MOST_PAIRS", 1)
-    compared, found = examined(six.open(LOOK), PlainRunner())
+    compared, found = run_diagnosis(six.open(LOOK), PlainRunner())
     feature, _, concept = compared.pairs.verdicts.types.T
     assert (feature & concept).any()
     assert found["second_look"]["of_groups"]
@@ -170,14 +170,14 @@ def test_where_groups_are_compared_no_silo_is_asked_for_a_model(six, monkeypatch
 
 
 def test_stopped_between_its_two_questions_it_ends_as_if_nothing_had_happened_with_the_same_bytes(six):
-    _, whole = examined(six.open(LOOK), PlainRunner())
+    _, whole = run_diagnosis(six.open(LOOK), PlainRunner())
     held = answers(six.folder / "private")
     forget(six.folder / "private")
     with pytest.raises(KeyboardInterrupt):
-        examined(six.open(LOOK), Stopping())
+        run_diagnosis(six.open(LOOK), Stopping())
     part = answers(six.folder / "private")
     assert part < held
-    _, resumed = examined(six.open(LOOK), PlainRunner())
+    _, resumed = run_diagnosis(six.open(LOOK), PlainRunner())
     assert answers(six.folder / "private") == held
     assert text(resumed) == text(whole)
 
@@ -185,7 +185,7 @@ def test_stopped_between_its_two_questions_it_ends_as_if_nothing_had_happened_wi
 def test_no_silo_is_asked_for_a_model_where_no_pair_seems_to_differ_in_inputs_and_rule(world):
     own, rng = world(), np.random.default_rng(0)
     own.write({name: (rng.normal(size=(200, 2)), np.arange(200) % 2) for name in ("one", "other")})
-    _, found = examined(own.open(LOOK), PlainRunner())
+    _, found = run_diagnosis(own.open(LOOK), PlainRunner())
     assert found["second_look"]["silos"] == []
     assert found["second_look"]["bytes"]["up"] == 0
     assert any("no silo was asked" in note for note in found["notes"])

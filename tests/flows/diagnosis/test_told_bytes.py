@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flows.diagnose import examined
+from flows.diagnose import run_diagnosis
 from flows.diagnosis.version_comparison import compare_with_version
 from publications.synthetic_pairs.fixed_pairs import SixFeatures
 from tasks.execution.task_runner import PlainRunner
@@ -22,10 +22,10 @@ def rows(seed, count=60, moved=0.0):
 def test_where_bounds_are_asked_for_first_that_answer_counts_too(world):
     own = world()
     own.write({"a": rows(0), "b": rows(1)})
-    _, found = examined(own.open(), PlainRunner())
+    _, found = run_diagnosis(own.open(), PlainRunner())
     assert found["bytes"] == {"up": 2 * (MOMENTS + COUNTS), "up_of_a_client": MOMENTS + COUNTS}
     own.write({"a": rows(0), "b": rows(1)}, features=BOUNDED)
-    _, found = examined(own.open(), PlainRunner())
+    _, found = run_diagnosis(own.open(), PlainRunner())
     assert found["bytes"] == {"up": 2 * COUNTS, "up_of_a_client": COUNTS}
 
 
@@ -44,8 +44,8 @@ def test_what_a_second_look_asks_for_is_among_the_bytes(world):
     laws = {"plain": (2000, SixFeatures()), "same": (1000, SixFeatures()), "wide": (1000, SixFeatures(width=1.8))}
     there = {name: law(np.random.default_rng([4, at]), count) for at, (name, (count, law)) in enumerate(laws.items())}
     own.write(there, features=features)
-    _, before = examined(own.open(), PlainRunner())
-    _, found = examined(own.open("diagnose.second_look=true"), PlainRunner())
+    _, before = run_diagnosis(own.open(), PlainRunner())
+    _, found = run_diagnosis(own.open("diagnose.second_look=true"), PlainRunner())
     look = found["second_look"]["bytes"]
     assert look["up"] > 0
     assert {name: found["bytes"][name] - look[name] for name in look} == before["bytes"]

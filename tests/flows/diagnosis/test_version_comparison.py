@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from flows.diagnose import examined
+from flows.diagnose import run_diagnosis
 from flows.diagnosis.version_comparison import compare_with_version
 from models.shift import pairwise_results
 from silos.errors import UserError
@@ -274,16 +274,16 @@ def test_a_long_comparison_says_how_far_it_is_and_a_short_one_says_nothing(world
     own.write({**there, "north": rows(7)}, features=NAMED)
     against(own, before)
     assert told.said == []
-    monkeypatch.setattr(pace, "_EVERY", 0.0)
-    monkeypatch.setattr(pairwise_results, "_AT_ONCE", 1)
+    monkeypatch.setattr(pace, "_INTERVAL", 0.0)
+    monkeypatch.setattr(pairwise_results, "_BATCH_BYTES", 1)
     against(own, before)
     compared = [f"types of shift: {done} of 3 pairs compared" for done in (1, 2)]
     assert told.said == compared
-    examined(own.open(), PlainRunner())
+    run_diagnosis(own.open(), PlainRunner())
     assert told.said == compared * 3, "also of each pair of silos, and of each silo beside the rest"
     told.said.clear()
     monkeypatch.setattr(compare_silos, "MOST_PAIRS", 0)
-    examined(own.open(), PlainRunner())
+    run_diagnosis(own.open(), PlainRunner())
     assert told.said[0] == "differences: 2 of 3 pairs compared"
 
 
@@ -296,7 +296,7 @@ def test_of_very_many_silos_the_groups_are_found_under_noise_too(world, monkeypa
         features=NAMED,
     )
     monkeypatch.setattr(compare_silos, "MOST_PAIRS", 0)
-    _, found = examined(own.open("diagnose.noise={epsilon: 2}"), PlainRunner())
+    _, found = run_diagnosis(own.open("diagnose.noise={epsilon: 2}"), PlainRunner())
     assert found["pairs_of"] == "groups"
     assert found["groups"] == [["a", "b", "c"], ["d", "e", "f"]]
     assert found["pairs"][0]["types"] == ["feature"]

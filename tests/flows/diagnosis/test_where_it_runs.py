@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.diagnose import diagnose, examined
+from flows.diagnose import diagnose, run_diagnosis
 from flows.diagnosis.version_comparison import compare_with_version
 from tasks.execution.task_runner import PlainRunner
 
@@ -42,7 +42,7 @@ def twenty(world):
 def test_workers_find_what_one_thread_finds(kind, overrides, twenty, monkeypatch):
     own, before = twenty
     monkeypatch.chdir(own.folder)
-    _, alone = examined(own.open(*overrides), PlainRunner())
+    _, alone = run_diagnosis(own.open(*overrides), PlainRunner())
     assert any(pair["types"] for pair in alone["pairs"])
     forget(own.folder / "private")
     where = [*overrides, f"runner.kind={kind}", "runner.workers=2"]

@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from models.metrics.paired_difference import Difference, Stratum, better, difference, over_draws, sentence_of
+from models.metrics.paired_difference import (
+    Difference,
+    Stratum,
+    better_method,
+    difference,
+    difference_over_draws,
+    difference_sentence,
+)
 from models.metrics.task_metrics import TASK_METRICS
 
 RMSE = TASK_METRICS["regression"]
@@ -53,7 +60,7 @@ def test_with_variances_of_their_own_a_client_with_one_row_gets_the_common_varia
     variance = sum(parts)
     freedom = variance**2 / sum(part**2 / max(len(x) - 1, 1) for part, x in zip(parts, used, strict=True))
     mean, half = np.mean([x.mean() for x in used]), stats.t.ppf(0.975, freedom) * variance**0.5
-    found = difference(strata(d), alike=False)
+    found = difference(strata(d), pooled_variance=False)
     assert (found.mean, found.low, found.high) == pytest.approx((mean, max(mean - half, -1), min(mean + half, 1)))
     assert parts[2] > max(parts[0], parts[1], parts[3]), "the client with one row dominates the interval"
 
@@ -189,7 +196,7 @@ def test_more_seeds_and_more_rows_make_it_narrower():
     ],
 )
 def test_the_sentence_of_a_difference(found, sentence):
-    assert sentence_of("fedprox", "fedavg", found) == sentence
+    assert difference_sentence("fedprox", "fedavg", found) == sentence
 
 
 @pytest.mark.parametrize(
@@ -206,16 +213,16 @@ def test_the_sentence_of_a_difference(found, sentence):
     ],
 )
 def test_less_squared_error_is_better(found, sentence, winner):
-    assert sentence_of("pooled", "fedavg", found, RMSE) == f"pooled − fedavg {sentence}"
-    assert better("pooled", "fedavg", found, RMSE) == winner
+    assert difference_sentence("pooled", "fedavg", found, RMSE) == f"pooled − fedavg {sentence}"
+    assert better_method("pooled", "fedavg", found, RMSE) == winner
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
 def test_a_prediction_that_is_not_finite_leaves_nothing_to_tell(broken):
-    found = difference(strata([np.array([[1.0, 2.0]]), np.array([[broken, 0.0]])]), bound=np.inf, alike=False)
+    found = difference(strata([np.array([[1.0, 2.0]]), np.array([[broken, 0.0]])]), bound=np.inf, pooled_variance=False)
     assert np.isnan([found.mean, found.low, found.high]).all()
-    assert better("pooled", "fedavg", found, RMSE) is None
-    assert sentence_of("pooled", "fedavg", found, RMSE) == (
+    assert better_method("pooled", "fedavg", found, RMSE) is None
+    assert difference_sentence("pooled", "fedavg", found, RMSE) == (
         "pooled − fedavg: not distinguishable, since predictions of one of them are not finite"
     )
 
@@ -225,13 +232,13 @@ def test_with_a_variance_for_each_client_one_seed_is_welchs_interval():
     rng = np.random.default_rng(0)
     d = [5 * rng.normal(size=(1, 9)), rng.normal(size=(1, 40))]
     welch = stats.ttest_ind(d[0][0], -d[1][0], equal_var=False).confidence_interval(0.95)
-    found = difference(strata(d), bound=np.inf, alike=False)
+    found = difference(strata(d), bound=np.inf, pooled_variance=False)
     assert (found.low, found.high) == pytest.approx((welch.low / 2, welch.high / 2))
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_numbers_on_a_single_row_a_client_prove_nothing(seeds):
-    found = difference(strata([np.full((seeds, 1), 7.5), np.ones((seeds, 1))]), bound=np.inf, alike=False)
+    found = difference(strata([np.full((seeds, 1), 7.5), np.ones((seeds, 1))]), bound=np.inf, pooled_variance=False)
     assert found == Difference(4.25, -np.inf, np.inf)
 
 
@@ -258,20 +265,20 @@ def test_the_interval_of_squared_errors_covers_also_where_clients_differ_in_scal
             noise = rng.normal(0, 0.5, (2, seeds, rows))
             first, second = gap + row + own + shift[0] + noise[0], row - own + shift[1] + noise[1]
             tables.append(scale**2 * (first**2 - second**2))
-        found = difference(strata(tables), bound=np.inf, alike=False)
+        found = difference(strata(tables), bound=np.inf, pooled_variance=False)
         covered += found.low <= true <= found.high
     assert 0.915 <= covered / repeats <= 0.99
 
 
 def test_over_draws_is_the_one_sample_t_interval():
     d = [0.3, -0.1, 0.2, 0.25]
-    found = over_draws(d)
+    found = difference_over_draws(d)
     expected = stats.ttest_1samp(d, 0).confidence_interval(0.95)
     assert (found.mean, found.low, found.high) == pytest.approx((np.mean(d), expected.low, expected.high))
 
 
 def test_one_draw_tells_nothing_of_others_and_a_diverged_one_nothing_at_all():
-    assert over_draws([0.2]) == Difference(0.2, -1.0, 1.0)
-    assert np.isnan(over_draws([0.2, np.nan]).mean)
+    assert difference_over_draws([0.2]) == Difference(0.2, -1.0, 1.0)
+    assert np.isnan(difference_over_draws([0.2, np.nan]).mean)
     with pytest.raises(ValueError, match="no draw"):
-        over_draws([])
+        difference_over_draws([])

@@ -67,10 +67,10 @@ def test_which_metrics_are_better_low():
 
 
 def test_a_run_as_text():
-    assert ACCURACY.said({"accuracy/mean": 0.5}) == "accuracy 0.500"
-    assert RMSE.said({"rmse/pooled": 14.9012}) == "rmse 14.90"
-    assert RMSE.said({"rmse/pooled": math.inf}) == "rmse diverged"
-    assert RMSE.said({}) is None
+    assert ACCURACY.headline_text({"accuracy/mean": 0.5}) == "accuracy 0.500"
+    assert RMSE.headline_text({"rmse/pooled": 14.9012}) == "rmse 14.90"
+    assert RMSE.headline_text({"rmse/pooled": math.inf}) == "rmse diverged"
+    assert RMSE.headline_text({}) is None
     metrics = {"rmse/pooled": 0.10434, "rmse/worst": 45231.4, "rmse/median": 1e-7}
     assert RMSE.as_text(metrics) == "rmse 0.1043 pooled over clients, worst 45231, median 1e-07"
     assert "diverged, try a lower training.optimiser.learning_rate" in RMSE.as_text({"rmse/pooled": math.nan})

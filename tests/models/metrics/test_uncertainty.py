@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as some
 from sklearn.metrics import log_loss
 
-from models.metrics.uncertainty import Predictive, doubts, predictive, together
+from models.metrics.uncertainty import Predictive, average_passes, predictive, uncertainty_metrics
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
 from models.networks.vision.cnn import CNN
@@ -49,7 +49,7 @@ def test_passes_over_the_head_are_whole_passes_with_the_same_masks(network):
     streams = client_streams(0, ["a", "b"], 1, "u")
     found = predictive(network, weights, context, x, streams, 5)
     own = [fold_in(fold_in(streams, 0), t) for t in range(5)]
-    whole = together([network.apply_stack(weights, context, x, stream) for stream in own])
+    whole = average_passes([network.apply_stack(weights, context, x, stream) for stream in own])
     torch.testing.assert_close(found.p, whole.p, rtol=0, atol=1e-7)
     assert not torch.equal(found.each, torch.special.entr(found.p).sum(-1))
 
@@ -66,7 +66,7 @@ def test_without_dropout_all_passes_agree_with_the_deterministic_softmax(network
     for given_streams, passes in ((streams, 20), (streams, 1), (None, 0)):
         found = predictive(network, weights, context, x, given_streams, passes)
         assert torch.equal(found.p, expected)
-        numbers = doubts(found, torch.zeros(2, 9, dtype=torch.int64), torch.tensor([9, 9]))
+        numbers = uncertainty_metrics(found, torch.zeros(2, 9, dtype=torch.int64), torch.tensor([9, 9]))
         torch.testing.assert_close(numbers["mutual_information"], torch.zeros(2).double())
 
 
@@ -77,13 +77,13 @@ def test_an_ensemble_without_passes_is_its_members_together(inner):
     said = [
         one.network.apply_stack(one.of(weights), one.of(context), x, None).double() for one in network.single_networks
     ]
-    found, expected = predictive(network, weights, context, x, None, 0), together(said)
+    found, expected = predictive(network, weights, context, x, None, 0), average_passes(said)
     torch.testing.assert_close(found.p, expected.p, rtol=0, atol=1e-12)
     torch.testing.assert_close(found.each, expected.each, rtol=0, atol=1e-12)
     torch.testing.assert_close(
         found.p, torch.softmax(network.apply_stack(weights, context, x, None), -1).double(), rtol=0, atol=1e-6
     )
-    numbers = doubts(found, torch.zeros(2, 9, dtype=torch.int64), torch.tensor([9, 9]))
+    numbers = uncertainty_metrics(found, torch.zeros(2, 9, dtype=torch.int64), torch.tensor([9, 9]))
     assert numbers["mutual_information"].max() > 1e-4, "members that were drawn apart disagree"
 
 
@@ -94,7 +94,7 @@ def test_members_that_are_equal_do_not_disagree():
     for other in others:
         weights |= other.named(first.of(weights))
     found = predictive(network, weights, {}, x, None, 0)
-    numbers = doubts(found, torch.zeros(2, 9, dtype=torch.int64), torch.tensor([9, 9]))
+    numbers = uncertainty_metrics(found, torch.zeros(2, 9, dtype=torch.int64), torch.tensor([9, 9]))
     torch.testing.assert_close(numbers["mutual_information"], torch.zeros(2).double(), rtol=0, atol=1e-12)
     alone = predictive(network.inner, first.of(weights), {}, x, None, 0)
     torch.testing.assert_close(found.p, alone.p, rtol=0, atol=1e-12)
@@ -108,7 +108,7 @@ def test_an_ensembles_passes_are_those_of_every_member_with_masks_of_its_own():
     first, second = network.single_networks
     of_first = predictive(network.inner, first.of(weights), {}, x, streams, 4)
     masks = [second.stream(fold_in(fold_in(streams, 0), t)) for t in range(4)]
-    of_second = together([network.inner.apply_stack(second.of(weights), {}, x, mask) for mask in masks])
+    of_second = average_passes([network.inner.apply_stack(second.of(weights), {}, x, mask) for mask in masks])
     torch.testing.assert_close(found.p, (of_first.p + of_second.p) / 2, rtol=0, atol=1e-7)
     torch.testing.assert_close(found.each, (of_first.each + of_second.each) / 2, rtol=0, atol=1e-7)
 
@@ -153,9 +153,9 @@ def test_more_passes_are_other_passes():
 
 @given(some.integers(2, 6), some.integers(1, 30), some.integers(1, 4), some.integers(0, 10**6))
 def test_entropy_lies_between_none_and_all_and_no_pass_is_less_sure_than_their_mean(classes, rows, passes, seed):
-    found = together([3 * draw(1, rows, classes, seed=seed + t) for t in range(passes)])
+    found = average_passes([3 * draw(1, rows, classes, seed=seed + t) for t in range(passes)])
     y = torch.arange(rows)[None] % classes
-    numbers = {n: float(v[0]) for n, v in doubts(found, y, torch.tensor([rows])).items()}
+    numbers = {n: float(v[0]) for n, v in uncertainty_metrics(found, y, torch.tensor([rows])).items()}
     assert -1e-12 <= numbers["entropy"] <= math.log(classes) + 1e-12
     assert numbers["mutual_information"] >= -1e-12
     p, right = found.p[0].numpy(), (found.p[0].argmax(-1) == y[0]).numpy()
@@ -186,7 +186,9 @@ def test_a_confidence_on_the_edge_of_two_bins_is_in_the_lower_one(told):
     p = torch.from_numpy(np.concatenate([confidence[:, None], np.repeat((1 - confidence[:, None]) / 15, 15, 1)], 1))[
         None
     ]
-    found = doubts(Predictive(p, p.sum(-1)), torch.from_numpy(~right)[None].long(), torch.tensor([len(told)]))
+    found = uncertainty_metrics(
+        Predictive(p, p.sum(-1)), torch.from_numpy(~right)[None].long(), torch.tensor([len(told)])
+    )
     assert float(found["ece"]) == pytest.approx(calibration(confidence, right), abs=1e-12)
 
 
@@ -194,6 +196,6 @@ def test_certain_and_ignorant_predictions_have_the_entropies_that_they_must():
     p = torch.tensor([[[1.0, 0.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]]]).double()
     found = Predictive(p, torch.special.entr(p).sum(-1))
     y = torch.tensor([[0, 1]])
-    assert doubts(found, y, torch.tensor([1]))["entropy"].tolist() == [0]
-    assert doubts(found, y, torch.tensor([2]))["entropy"].tolist() == pytest.approx([math.log(4) / 2])
-    assert doubts(found, y, torch.tensor([0]))["entropy"].isnan().all()
+    assert uncertainty_metrics(found, y, torch.tensor([1]))["entropy"].tolist() == [0]
+    assert uncertainty_metrics(found, y, torch.tensor([2]))["entropy"].tolist() == pytest.approx([math.log(4) / 2])
+    assert uncertainty_metrics(found, y, torch.tensor([0]))["entropy"].isnan().all()

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.shift.client_summaries.client_summary import Layout, Summaries, joined, summary
-from models.shift.pairwise_results import Findings, findings
+from models.shift.client_summaries.client_summary import Layout, Summaries, concatenate_summaries, summarize
+from models.shift.pairwise_results import Findings, diagnose_pairs
 
 Rows = tuple[np.ndarray, np.ndarray]
 
@@ -17,15 +17,15 @@ class Told:
 
     def __init__(self, clients: Sequence[Rows], layout: Layout) -> None:
         parts = [
-            summary(x, y, np.unique(np.nan_to_num(x, nan=1e9), axis=0, return_inverse=True)[1].ravel(), layout)
+            summarize(x, y, np.unique(np.nan_to_num(x, nan=1e9), axis=0, return_inverse=True)[1].ravel(), layout)
             for x, y in clients
         ]
-        self.summaries: Summaries = joined(parts)
+        self.summaries: Summaries = concatenate_summaries(parts)
         self.layout = layout
 
     def between(self, first: int = 0, second: int = 1, **more: Any) -> Findings:
         """Of one pair."""
-        return findings(self.summaries, self.layout, np.array([first]), np.array([second]), **more)
+        return diagnose_pairs(self.summaries, self.layout, np.array([first]), np.array([second]), **more)
 
     def types(self, first: int = 0, second: int = 1) -> list[bool]:
         """Feature, label, concept."""

@@ -187,7 +187,7 @@ def test_evidence_has_the_shapes_that_evidence_by_counts_has():
     pairs = [alike([seed, 4], 4, 3) for seed in range(5)]
     by = paired(*told(pairs, 3))
     counts = np.random.default_rng(0).integers(1, 30, (5, 4, 2, 10, 4)).astype(float)
-    by_counts, found = nested_tests.evidence(by._replace(counts=counts)), moment_tests.moment_evidence(by)
+    by_counts, found = nested_tests.count_evidence(by._replace(counts=counts)), moment_tests.moment_evidence(by)
     for name in (one.name for one in fields(nested_tests.Evidence) if one.name not in ("chances", "effects")):
         assert getattr(found, name).shape == getattr(by_counts, name).shape, name
         assert getattr(found, name).dtype == getattr(by_counts, name).dtype, name

@@ -35,9 +35,9 @@ def of_scipy(counts: np.ndarray) -> tuple[float, int]:
 def test_every_part_is_scipys(seed):
     table = drawn(seed)
     parts = {
-        chi_square.of_bins: [table.sum(2)],
-        chi_square.of_bins_in_classes: [table[:, :, at] for at in range(table.shape[2])],
-        chi_square.of_classes_in_bins: [table[:, at] for at in range(table.shape[1])],
+        chi_square.compare_inputs: [table.sum(2)],
+        chi_square.compare_inputs_in_classes: [table[:, :, at] for at in range(table.shape[2])],
+        chi_square.compare_classes_given_inputs: [table[:, at] for at in range(table.shape[1])],
     }
     for test, counts in parts.items():
         statistic, free = test(table[None])
@@ -51,10 +51,10 @@ def test_every_part_is_scipys(seed):
 def test_a_client_beside_itself_differs_by_nothing_and_who_comes_first_is_nothing(seed):
     table = drawn(seed)
     for test in (
-        chi_square.of_bins,
-        chi_square.of_bins_in_classes,
-        chi_square.of_classes_in_bins,
-        chi_square.homogeneous,
+        chi_square.compare_inputs,
+        chi_square.compare_inputs_in_classes,
+        chi_square.compare_classes_given_inputs,
+        chi_square.compare_odds_ratios,
     ):
         assert test(np.stack([table[0], table[0]])[None])[0][0] == pytest.approx(0, abs=1e-6)
         there, back = test(table[None]), test(table[None, ::-1])
@@ -66,11 +66,11 @@ def test_tables_without_interaction_have_equal_odds_ratios_whatever_their_margin
     odds = np.exp(np.random.default_rng(0).normal(size=(5, 3)))
     first = odds * np.array([1, 5, 2, 1, 3])[:, None] * np.array([4, 1, 2]) * 50
     second = odds * np.array([6, 1, 1, 2, 1])[:, None] * np.array([1, 1, 7]) * 20
-    statistic, free = chi_square.homogeneous(np.stack([first, second])[None])
+    statistic, free = chi_square.compare_odds_ratios(np.stack([first, second])[None])
     assert free[0] == 4 * 2
     assert statistic[0] == pytest.approx(0, abs=1e-3)
     second[0, 0] *= 3
-    assert chi_square.homogeneous(np.stack([first, second])[None])[0][0] > 30
+    assert chi_square.compare_odds_ratios(np.stack([first, second])[None])[0][0] > 30
 
 
 def test_odds_ratios_that_agree_are_rejected_as_often_as_asked():
@@ -78,7 +78,9 @@ def test_odds_ratios_that_agree_are_rejected_as_often_as_asked():
     odds = np.exp(random.normal(size=(4, 3)))
     first, second = (odds * random.gamma(5, size=(4, 1)) * random.gamma(5, size=3) for _ in range(2))
     means = np.stack([300 * first / first.mean() / 12, 200 * second / second.mean() / 12])
-    chances = chi_square.chance(chi_square.homogeneous(random.poisson(means * 3, (2000, *means.shape)).astype(float)))
+    chances = chi_square.p_value(
+        chi_square.compare_odds_ratios(random.poisson(means * 3, (2000, *means.shape)).astype(float))
+    )
     assert kstest(chances, "uniform").pvalue > 1e-3
 
 
@@ -88,16 +90,16 @@ def test_inputs_at_one_prior_agree_where_only_labels_differ_and_are_rejected_as_
     rows = np.array([[300, 50, 100], [60, 200, 150]])
     drawn = np.stack([[random.multinomial(rows[c, m], of_class[m], 3000) for m in range(3)] for c in range(2)])
     counts = np.moveaxis(drawn, (2, 0, 3, 1), (0, 1, 2, 3)).astype(float)
-    chances = chi_square.chance(chi_square.of_bins_at_prior(counts, np.full((3000, 3), 1 / 3)))
+    chances = chi_square.p_value(chi_square.compare_inputs_at_prior(counts, np.full((3000, 3), 1 / 3)))
     assert abs((chances < 0.05).mean() - 0.05) < 0.02
-    assert (chi_square.chance(chi_square.of_bins(counts)) < 0.01).mean() > 0.3  # as they are, inputs differ
+    assert (chi_square.p_value(chi_square.compare_inputs(counts)) < 0.01).mean() > 0.3  # as they are, inputs differ
 
 
 def test_effects_do_not_grow_with_the_rows():
     table = np.array([[[40.0, 10.0], [20.0, 30.0]], [[25.0, 25.0], [25.0, 25.0]]])[None]
     sizes = [100 * 100 / 200 * more for more in (1, 10, 1000)]
     small, middle, large = (
-        chi_square.effect(chi_square.of_classes_in_bins(table * more), np.array([size]))[0]
+        chi_square.effect_size(chi_square.compare_classes_given_inputs(table * more), np.array([size]))[0]
         for more, size in zip((1, 10, 1000), sizes, strict=True)
     )
     assert small < middle < large
@@ -109,22 +111,26 @@ def test_what_cannot_be_tested_is_certain():
     one_bin = np.zeros((1, 2, 3, 2))
     one_bin[0, :, 1] = 20
     for table in (empty, one_bin):
-        for test in (chi_square.of_bins, chi_square.of_bins_in_classes, chi_square.homogeneous):
-            assert chi_square.chance(test(table))[0] == 1
+        for test in (chi_square.compare_inputs, chi_square.compare_inputs_in_classes, chi_square.compare_odds_ratios):
+            assert chi_square.p_value(test(table))[0] == 1
 
 
 @few
 @given(seeds)
 def test_with_noise_of_no_variance_every_part_is_what_it_is_without(seed):
     table = drawn(seed)[None]
-    for test in (chi_square.of_bins, chi_square.of_bins_in_classes, chi_square.of_classes_in_bins):
+    for test in (
+        chi_square.compare_inputs,
+        chi_square.compare_inputs_in_classes,
+        chi_square.compare_classes_given_inputs,
+    ):
         found = test(table, np.zeros_like(table))
         assert found[0][0] == pytest.approx(test(table)[0][0])
         assert found[1][0] == test(table)[1][0]
     full = table + 5.0
-    found = chi_square.homogeneous(full, np.zeros_like(full))
-    assert found[0][0] == pytest.approx(chi_square.homogeneous(full)[0][0], rel=1e-3, abs=1e-3)
-    assert found[1][0] == chi_square.homogeneous(full)[1][0]
+    found = chi_square.compare_odds_ratios(full, np.zeros_like(full))
+    assert found[0][0] == pytest.approx(chi_square.compare_odds_ratios(full)[0][0], rel=1e-3, abs=1e-3)
+    assert found[1][0] == chi_square.compare_odds_ratios(full)[1][0]
 
 
 @pytest.mark.parametrize("rows", [(2000, 2000), (1500, 20_000)])
@@ -141,14 +147,14 @@ def test_under_noise_every_part_is_rejected_as_often_as_asked_whatever_the_sizes
     prior = np.broadcast_to(law.sum(0), (800, 3))
     tested = {
         "labels": chi_square.pearson(counts.sum(-2), noise.sum(-2)),
-        "bins": chi_square.of_bins(counts, noise),
-        "bins in classes": chi_square.of_bins_in_classes(counts, noise),
-        "classes in bins": chi_square.of_classes_in_bins(counts, noise),
-        "odds": chi_square.homogeneous(counts, noise),
-        "at a prior": chi_square.of_bins_at_prior(counts, prior, noise),
+        "bins": chi_square.compare_inputs(counts, noise),
+        "bins in classes": chi_square.compare_inputs_in_classes(counts, noise),
+        "classes in bins": chi_square.compare_classes_given_inputs(counts, noise),
+        "odds": chi_square.compare_odds_ratios(counts, noise),
+        "at a prior": chi_square.compare_inputs_at_prior(counts, prior, noise),
     }
     for name, found in tested.items():
-        rejected = int((chi_square.chance(found) < 0.05).sum())
+        rejected = int((chi_square.p_value(found) < 0.05).sum())
         assert binomtest(rejected, 800, 0.05).pvalue > 1e-3, f"{name}: {rejected} of 800"
     factor = chi_square.pearson(counts.sum(-1))[0].mean() / tested["bins"][0].mean()
     assert factor > 1.5, "the noise is no matter of rounding"
@@ -162,6 +168,6 @@ def test_how_large_a_table_beside_it_is_changes_nothing_of_a_table(seed):
     both = np.zeros((2, *np.maximum(table.shape, large.shape)))
     both[0, : table.shape[0], : table.shape[1], : table.shape[2]] = table
     both[1, : large.shape[0], : large.shape[1], : large.shape[2]] = large
-    assert chi_square.homogeneous(both)[0][0] == pytest.approx(
-        chi_square.homogeneous(table[None])[0][0], rel=1e-3, abs=1e-3
+    assert chi_square.compare_odds_ratios(both)[0][0] == pytest.approx(
+        chi_square.compare_odds_ratios(table[None])[0][0], rel=1e-3, abs=1e-3
     )

@@ -6,20 +6,20 @@ from scipy.stats import binomtest
 
 from models.shift import moment_tests, nested_tests
 from models.shift.classify import classify_pairs
-from models.shift.client_summaries.client_summary import Layout, joined, summary
+from models.shift.client_summaries.client_summary import Layout, concatenate_summaries, summarize
 from models.shift.pairwise_results import Alignment
-from models.shift.pairwise_tables import side_by_side
+from models.shift.pairwise_tables import build_pairs
 from publications.synthetic_pairs.fixed_pairs import ONE_FEATURE
 
 LAYOUT = Layout(("x",), (None,), np.array([-3.0]), np.array([3.0]), 32, 2)
 PAIRS = 60
 
 
-def named(clients, layout=LAYOUT, look=nested_tests.evidence, lossy=False):
+def named(clients, layout=LAYOUT, look=nested_tests.count_evidence, lossy=False):
     """The types of each two clients that follow each other, as text."""
-    told = joined([summary(x, y, np.arange(len(y)), layout) for x, y in clients])
+    told = concatenate_summaries([summarize(x, y, np.arange(len(y)), layout) for x, y in clients])
     first = np.arange(0, len(clients), 2)
-    pairs = side_by_side(told, layout, first, first + 1)
+    pairs = build_pairs(told, layout, first, first + 1)
     found = classify_pairs(look(pairs), pairs.rows, Alignment(pairs, lossy))
     texts = ["+".join(np.array(nested_tests.TYPES)[types]) or "none" for types in found.types]
     return ["undetermined" if unknown else text for text, unknown in zip(texts, found.undetermined, strict=True)]

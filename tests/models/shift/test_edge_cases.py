@@ -10,8 +10,8 @@ from scipy.stats import norm
 
 from models.shift import moment_tests, nested_tests
 from models.shift.client_summaries.client_summary import LEAST_ROWS
-from models.shift.pairwise_results import findings
-from models.shift.pairwise_tables import side_by_side
+from models.shift.pairwise_results import diagnose_pairs
+from models.shift.pairwise_tables import build_pairs
 from publications.synthetic_pairs.generators import Bump, Logistic, Normals, drawn
 
 NONE, FEATURE, LABEL, CONCEPT = (
@@ -21,7 +21,7 @@ NONE, FEATURE, LABEL, CONCEPT = (
     [False, False, True],
 )
 LOOKS = {
-    "guarded": (nested_tests.evidence, LEAST_ROWS),
+    "guarded": (nested_tests.count_evidence, LEAST_ROWS),
     "moments": (moment_tests.moment_evidence, moment_tests.LEAST_ROWS),
 }
 few = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -35,7 +35,7 @@ def two(first, second, seed=1, rows=600, noise=True):
 
 
 def evidence(told, first=0, second=1):
-    return nested_tests.evidence(side_by_side(told.summaries, told.layout, np.array([first]), np.array([second])))
+    return nested_tests.count_evidence(build_pairs(told.summaries, told.layout, np.array([first]), np.array([second])))
 
 
 def test_a_feature_that_is_the_same_constant_on_both_sides_is_one_bin_and_accepted(tell):
@@ -119,11 +119,11 @@ def test_inputs_that_moved_are_named_where_no_class_is_told_by_both_and_labels_a
     look, least = LOOKS[verdict]
     ends = {"low": np.full(2, -6.0), "high": np.full(2, 6.0), "classes": few_each["classes"]}
     told = tell([of_many_classes(seed, moved, **few_each) for seed, moved in enumerate((0.0, 4.0, 0.0))], **ends)
-    found = told.between(look=look, least=least)
+    found = told.between(collect_evidence=look, min_rows=least)
     assert found.verdicts.types[0].tolist() == FEATURE
     assert found.verdicts.margins_only.tolist() == [True]
     assert found.chance[0] < 1e-20
-    again = told.between(0, 2, look=look, least=least)
+    again = told.between(0, 2, collect_evidence=look, min_rows=least)
     assert (again.verdicts.types[0].tolist(), again.verdicts.undetermined.tolist()) == (NONE, [True])
 
 
@@ -138,7 +138,7 @@ def test_alike_clients_that_tell_of_different_classes_do_not_seem_to_differ_in_t
         mine = x.copy()
         mine[y == silent] = mine[y == silent][np.arange(200) % 5]
         clients.append((mine, y))
-    found = tell(clients).between(look=look, least=least)
+    found = tell(clients).between(collect_evidence=look, min_rows=least)
     assert not found.labels[0]
     assert (found.verdicts.types[0].tolist(), found.verdicts.undetermined.tolist()) == (NONE, [True])
 
@@ -160,7 +160,7 @@ def test_where_no_class_is_compared_inputs_are_only_if_both_clients_tell_of_near
 def test_moments_of_fewer_than_a_hundred_rows_say_nothing_of_inputs(rows, tell):
     look, least = LOOKS["moments"]
     told = tell([of_many_classes(seed, moved, 1, rows) for seed, moved in enumerate((0.0, 4.0))], classes=1)
-    assert told.between(look=look, least=least).verdicts.undetermined.tolist() == [True]
+    assert told.between(collect_evidence=look, min_rows=least).verdicts.undetermined.tolist() == [True]
 
 
 def test_a_class_of_nine_rows_is_in_no_conditional_test(tell):
@@ -172,8 +172,8 @@ def test_a_class_of_nine_rows_is_in_no_conditional_test(tell):
     told = tell(
         [(np.r_[x, nine], np.r_[y, np.full(9, 2)]), (np.r_[other, many], np.r_[label, np.full(200, 2)])], classes=3
     )
-    pairs = side_by_side(told.summaries, told.layout, np.array([0]), np.array([1]))
-    assert nested_tests.kept_classes(pairs.counts)[0].tolist() == [[True, True, False]] * 2
+    pairs = build_pairs(told.summaries, told.layout, np.array([0]), np.array([1]))
+    assert nested_tests.comparable_classes(pairs.counts)[0].tolist() == [[True, True, False]] * 2
     assert told.types()[1:] == [True, False]
 
 
@@ -251,7 +251,7 @@ def test_a_category_of_ten_rows_of_both_clients_together_is_compared_alone_and_a
         category = np.repeat([1.0, 2.0, 9.0], [count, 60, 20])
         clients.append((np.column_stack([category, np.arange(len(category)) / 100]), np.arange(len(category)) % 2))
     told = tell(clients, categories=((1.0, 2.0), None))
-    pairs = side_by_side(told.summaries, told.layout, np.array([0]), np.array([1]))
+    pairs = build_pairs(told.summaries, told.layout, np.array([0]), np.array([1]))
     cells = pairs.counts[0, 0, :, :3].sum(-1)
     expected = [[count, 60, 20] if alone else [0, 60, 20 + count] for count in rows]
     assert cells.tolist() == expected
@@ -388,8 +388,8 @@ def test_the_order_of_clients_does_not_matter(tell, seed, order):
     places = np.argsort(order)
     told, moved = tell(pool, **MIXED), tell([pool[at] for at in order], **MIXED)
     first, second = np.triu_indices(5, 1)
-    here = findings(told.summaries, told.layout, first, second)
-    there = findings(moved.summaries, moved.layout, places[first], places[second])
+    here = diagnose_pairs(told.summaries, told.layout, first, second)
+    there = diagnose_pairs(moved.summaries, moved.layout, places[first], places[second])
     same(here, there)
 
 

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from models.shift.wasserstein import (
-    Answer,
     Client,
+    HalfwayReport,
     Measure,
     Points,
     Server,
     distance,
-    one_point,
     optimal_plan,
+    point_mass,
     random_points,
     uniform,
 )
@@ -59,7 +59,7 @@ def exact(a: np.ndarray, b: np.ndarray) -> float:
 )
 def test_from_one_point_the_bound_reaches_the_distance(n, m, features, bounds):
     a, b = drawn(n, m, features, 5)
-    server = play(a, b, one_point(np.ones(features)))
+    server = play(a, b, point_mass(np.ones(features)))
     np.testing.assert_allclose(np.array(server.bounds)[[0, 1, 2, 5, 10]], bounds, atol=6e-5)
     assert server.bound == pytest.approx(exact(a, b), rel=1e-5)
 
@@ -126,7 +126,7 @@ def test_the_bound_never_increases_and_is_never_below_the_distance(n, m, held, f
 def test_neither_the_order_of_rows_nor_of_clients_matters_from_one_point(n, m, features, seed):
     random = np.random.default_rng(seed)
     a, b = random.standard_normal((n, features)), random.standard_normal((m, features)) + 1
-    start = one_point(random.standard_normal(features))
+    start = point_mass(random.standard_normal(features))
     bounds = play(a, b, start).bounds
     for other in (play(random.permutation(a), random.permutation(b), start), play(b, a, start)):
         np.testing.assert_allclose(other.bounds, bounds, rtol=1e-7)
@@ -134,13 +134,13 @@ def test_neither_the_order_of_rows_nor_of_clients_matters_from_one_point(n, m, f
 
 def test_of_clients_with_the_same_rows_the_bound_halves_in_each_round():
     a = np.random.default_rng(0).standard_normal((30, 3))
-    bounds = np.array(play(a, a, one_point(np.zeros(3))).bounds)
+    bounds = np.array(play(a, a, point_mass(np.zeros(3))).bounds)
     np.testing.assert_allclose(bounds[1:] / bounds[:-1], 0.5, rtol=1e-7)
 
 
 def test_the_server_asks_once_more_than_it_has_rounds_and_no_more_once_the_bound_is_still():
     a, b = drawn(20, 10, 2, 0)
-    start = one_point(np.ones(2))
+    start = point_mass(np.ones(2))
     assert [len(play(a, b, start, rounds).bounds) for rounds in (0, 1, 4)] == [1, 2, 5]
     long = play(a, b, start, 1000)
     assert len(long.bounds) < 20
@@ -148,12 +148,12 @@ def test_the_server_asks_once_more_than_it_has_rounds_and_no_more_once_the_bound
 
 
 def test_a_server_without_answers_knows_no_bound():
-    server = Server(one_point(np.zeros(2)))
+    server = Server(point_mass(np.zeros(2)))
     assert not server.finished
     assert server.bound == math.inf
 
 
-def recovered(known: Measure, answer: Answer) -> np.ndarray:
+def recovered(known: Measure, answer: HalfwayReport) -> np.ndarray:
     """The rows of the client who went halfway from the known measure: the attack, which needs only what the server has."""
     plan = optimal_plan(known, answer.halfway)
     return (answer.halfway.points[plan.end] - 0.5 * known.points[plan.start]) / 0.5
@@ -178,6 +178,6 @@ def test_centres_give_rows_back_too_where_the_server_has_as_many_points():
 
 def test_of_one_point_the_first_answers_already_tell_the_server_the_distance():
     a, b = drawn(40, 30, 5, 0)
-    known = one_point(np.zeros(5))
+    known = point_mass(np.zeros(5))
     apart = distance(Client(a).answer(known).halfway, Client(b).answer(known).halfway)
     assert 2 * apart == pytest.approx(exact(a, b), rel=1e-9)

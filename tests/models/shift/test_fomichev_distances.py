@@ -17,7 +17,7 @@ from models.shift.fomichev_distances import (
     distance_in_classes,
     feature_distance,
     label_distance,
-    statistics_of,
+    statistics_from_rows,
 )
 from publications.synthetic_pairs.generators import Logistic, Normals
 
@@ -56,7 +56,7 @@ def test_the_distances_are_the_printed_formulas_by_hand():
         Normals(0.4)(np.random.default_rng(0), 50),
         Logistic(1)(np.random.default_rng(1), 70),
     ]
-    told = statistics_of(clients, 2)
+    told = statistics_from_rows(clients, 2)
     low, high = min(x.min(), other_x.min()), max(x.max(), other_x.max())
     sds = x.std(ddof=1), other_x.std(ddof=1)
     by_hand = np.hypot((x.mean() - other_x.mean()) / (high - low), (sds[0] - sds[1]) / max(sds))
@@ -76,7 +76,7 @@ def test_the_distances_are_the_printed_formulas_by_hand():
 @given(SEEDS)
 def test_a_client_is_at_no_distance_from_itself_and_a_pair_has_no_order(seed):
     clients = random_clients(seed)
-    told = statistics_of(clients, 3)
+    told = statistics_from_rows(clients, 3)
     for values in all_distances(told, np.array([[0, 0], [1, 1]])):
         assert not np.nan_to_num(values).any()
     same(all_distances(told), all_distances(told, BACK))
@@ -87,8 +87,8 @@ def test_the_order_of_features_and_of_classes_is_nothing(seed):
     clients, rng = random_clients(seed), np.random.default_rng(seed)
     features, classes = rng.permutation(3), rng.permutation(3)
     moved = [(x[:, features], classes[y]) for x, y in clients]
-    d_x, d_y, d_yx, equal = all_distances(statistics_of(clients, 3))
-    same([d_x[:, features], d_y, d_yx[:, features], equal[:, features]], all_distances(statistics_of(moved, 3)))
+    d_x, d_y, d_yx, equal = all_distances(statistics_from_rows(clients, 3))
+    same([d_x[:, features], d_y, d_yx[:, features], equal[:, features]], all_distances(statistics_from_rows(moved, 3)))
 
 
 @given(SEEDS, st.floats(-4, 4), st.sampled_from([-1, 1]), st.floats(-5, 5))
@@ -96,19 +96,19 @@ def test_a_features_unit_and_its_zero_are_nothing(seed, exponent, sign, offset):
     clients = random_clients(seed)
     scale = sign * 10**exponent
     moved = [(scale * (x + offset), y) for x, y in clients]
-    same(all_distances(statistics_of(clients, 3)), all_distances(statistics_of(moved, 3)))
+    same(all_distances(statistics_from_rows(clients, 3)), all_distances(statistics_from_rows(moved, 3)))
 
 
 @given(SEEDS, st.floats(0, 1e6))
 def test_over_the_union_of_ranges_d_x_is_at_most_the_root_of_2(seed, apart):
     (x, y), (other_x, other_y) = random_clients(seed)
-    told = statistics_of([(x, y), (other_x + apart, other_y)], 3)
+    told = statistics_from_rows([(x, y), (other_x + apart, other_y)], 3)
     assert (feature_distance(told, PAIR) <= np.sqrt(2) + 1e-12).all()
 
 
 @given(SEEDS)
 def test_the_other_distances_are_at_most_2(seed):
-    for values in all_distances(statistics_of(random_clients(seed), 3))[1:]:
+    for values in all_distances(statistics_from_rows(random_clients(seed), 3))[1:]:
         assert (np.nan_to_num(values) <= 2 + 1e-12).all()
 
 
@@ -116,7 +116,7 @@ def test_over_a_clients_own_range_as_printed_d_x_has_no_bound():
     """Uniform on [0, 1] and on [100, 101]: the reference's 100.3 and 0.990, on rows of ours."""
     rng = np.random.default_rng(0)
     x, other = rng.random((2000, 1)), 100 + rng.random((2000, 1))
-    told = statistics_of([(x, np.zeros(2000)), (other, np.zeros(2000))], 1)
+    told = statistics_from_rows([(x, np.zeros(2000)), (other, np.zeros(2000))], 1)
     by_hand = (other.mean() - x.mean()) / max(np.ptp(x), np.ptp(other))
     assert feature_distance(told, PAIR, Readings(range="printed"))[0, 0] == pytest.approx(by_hand, rel=1e-3)
     assert by_hand > 99
@@ -125,7 +125,7 @@ def test_over_a_clients_own_range_as_printed_d_x_has_no_bound():
 
 def test_the_printed_range_is_the_larger_of_both_clients_own():
     narrow, wide = np.array([[0.0], [1], [2]]), np.array([[0.0], [5], [10]])
-    told = statistics_of([(narrow, np.zeros(3)), (wide, np.zeros(3))], 1)
+    told = statistics_from_rows([(narrow, np.zeros(3)), (wide, np.zeros(3))], 1)
     by_hand = np.hypot((5 - 1) / 10, (5 - 1) / 5)
     for pair in (PAIR, BACK):
         assert feature_distance(told, pair, Readings(range="printed"))[0, 0] == pytest.approx(by_hand)
@@ -137,7 +137,7 @@ def test_the_order_in_which_categories_are_coded_changes_d_x():
     found = set()
     for order in permutations([1, 2, 3]):
         clients = [(np.array(order, float)[one][:, None], np.zeros(10)) for one in categories]
-        found.add(round(float(feature_distance(statistics_of(clients, 1, np.array([3])), PAIR)[0, 0]), 3))
+        found.add(round(float(feature_distance(statistics_from_rows(clients, 1, np.array([3])), PAIR)[0, 0]), 3))
     assert found == {0.378, 0.400}
 
 
@@ -147,7 +147,7 @@ def test_variances_are_divided_by_n_of_discrete_features_and_by_n_less_1_of_nume
 ):
     clients = [(np.array([[1.0], [2], [2]]), np.zeros(3)), (np.array([[1.0], [3], [1], [3], [3]]), np.zeros(5))]
     both = [(np.hstack([x, x]), y) for x, y in clients]
-    found = feature_distance(statistics_of(both, 1, np.array([3, 0])), PAIR, Readings(divisor=divisor))[0]
+    found = feature_distance(statistics_from_rows(both, 1, np.array([3, 0])), PAIR, Readings(divisor=divisor))[0]
     for place, less in enumerate((discrete, numeric)):
         sds = [x.std(ddof=less) for x, _ in clients]
         means = abs(clients[0][0].mean() - clients[1][0].mean()) / 2
@@ -157,7 +157,7 @@ def test_variances_are_divided_by_n_of_discrete_features_and_by_n_less_1_of_nume
 def test_on_a_grid_of_all_clients_a_third_client_counts_and_on_a_pairs_own_it_does_not():
     clients = [Normals()(np.random.default_rng(s), 200) for s in (0, 1)]
     far = (np.array([[-40.0], [40.0], [0.0]]), np.array([0, 1, 1]))
-    two, three = statistics_of(clients, 2), statistics_of([*clients, far], 2)
+    two, three = statistics_from_rows(clients, 2), statistics_from_rows([*clients, far], 2)
     np.testing.assert_array_equal(concept_distance(two, PAIR), concept_distance(three, PAIR))
     federation = Readings(grid="federation")
     np.testing.assert_array_equal(concept_distance(two, PAIR, federation), concept_distance(two, PAIR))
@@ -165,7 +165,7 @@ def test_on_a_grid_of_all_clients_a_third_client_counts_and_on_a_pairs_own_it_do
 
 
 def test_more_points_of_the_grid_come_nearer_to_the_integral():
-    told = statistics_of([law(np.random.default_rng(2), 300) for law in (Normals(), Logistic(slope=0.3))], 2)
+    told = statistics_from_rows([law(np.random.default_rng(2), 300) for law in (Normals(), Logistic(slope=0.3))], 2)
     fine, coarse, more = (concept_distance(told, PAIR, Readings(points=points)) for points in (20001, 10, 1000))
     assert abs(more - fine) < abs(coarse - fine)
     assert more == pytest.approx(fine, abs=2e-3)
@@ -174,7 +174,7 @@ def test_more_points_of_the_grid_come_nearer_to_the_integral():
 def test_pairs_that_do_not_fit_in_memory_at_once_are_as_pair_after_pair():
     """So many points that eleven pairs fit, and there are sixty."""
     told, many = (
-        statistics_of([client for seed in range(6) for client in random_clients(seed)], 3),
+        statistics_from_rows([client for seed in range(6) for client in random_clients(seed)], 3),
         Readings(points=5000),
     )
     pairs = np.stack(np.triu_indices(12, 1), -1)[:60]
@@ -185,7 +185,7 @@ def test_pairs_that_do_not_fit_in_memory_at_once_are_as_pair_after_pair():
 def test_label_shift_alone_leaves_no_distance_at_equal_priors_and_swapped_classes_leave_all_of_it():
     rng = np.random.default_rng(0)
     laws = Normals(), Normals(0.9), Normals(means=(1, -1))
-    told = statistics_of([law(rng, 20000) for law in laws], 2)
+    told = statistics_from_rows([law(rng, 20000) for law in laws], 2)
     pairs = np.array([[0, 1], [0, 2]])
     label, swapped = distance_at_equal_priors(told, pairs)[:, 0]
     assert label < 0.02 < 0.2 < concept_distance(told, pairs)[0, 0]
@@ -197,7 +197,7 @@ def test_at_equal_priors_a_class_of_one_client_alone_counts_only_where_own_class
     y = np.arange(600) % 3
     x = (2.0 * y + rng.normal(size=600))[:, None]
     two = y < 2
-    told = statistics_of([(x, y), (x[two], y[two]), (x[y == 2], y[y == 2])], 3)
+    told = statistics_from_rows([(x, y), (x[two], y[two]), (x[y == 2], y[y == 2])], 3)
     assert distance_at_equal_priors(told, PAIR)[0, 0] == pytest.approx(0, abs=1e-12)
     assert distance_at_equal_priors(told, PAIR, classes="own")[0, 0] > 0.3
     assert np.isnan(distance_at_equal_priors(told, np.array([[0, 2]])))  # one shared class has no posterior to compare
@@ -216,14 +216,14 @@ def constant(value: float, rows: int = 6) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_a_feature_that_is_one_constant_on_both_sides_is_no_difference():
-    told = statistics_of([constant(3), constant(3)], 2)
+    told = statistics_from_rows([constant(3), constant(3)], 2)
     for range_ in ("union", "printed"):
         assert feature_distance(told, PAIR, Readings(range=range_)) == 0
     assert concept_distance(told, PAIR) == 0  # the grid is one point, and the posterior is the prior
 
 
 def test_a_feature_of_two_constants_differs_by_the_whole_range():
-    told = statistics_of([constant(3), constant(4)], 2)
+    told = statistics_from_rows([constant(3), constant(4)], 2)
     assert feature_distance(told, PAIR) == 1
     assert feature_distance(told, PAIR, Readings(range="printed")) == np.inf
 
@@ -231,7 +231,7 @@ def test_a_feature_of_two_constants_differs_by_the_whole_range():
 def test_a_class_that_is_constant_is_as_narrow_as_a_thousandth_of_the_feature():
     x = np.array([[0.0], [0], [0], [1], [2], [3]])
     y = np.array([0, 0, 0, 1, 1, 1])
-    told = statistics_of([(x, y), (x, 1 - y)], 2)
+    told = statistics_from_rows([(x, y), (x, 1 - y)], 2)
     narrow = replace(told, class_sd=np.where(told.class_sd == 0, 1e-3 * x.std(ddof=1), told.class_sd))
     np.testing.assert_array_equal(concept_distance(told, PAIR), concept_distance(narrow, PAIR))
 
@@ -239,7 +239,7 @@ def test_a_class_that_is_constant_is_as_narrow_as_a_thousandth_of_the_feature():
 def test_a_class_of_one_row_is_as_wide_as_the_others_or_absent_as_it_is_read():
     rng = np.random.default_rng(5)
     x, y = rng.normal(size=(41, 1)), np.array([0] * 20 + [1] * 20 + [2])
-    told = statistics_of([(x, y), (rng.normal(size=(40, 1)), np.arange(40) % 3)], 3)
+    told = statistics_from_rows([(x, y), (rng.normal(size=(40, 1)), np.arange(40) % 3)], 3)
     within = np.sqrt(sum(((x[y == name] - x[y == name].mean()) ** 2).sum() for name in (0, 1)) / 38)
     filled = replace(told, class_sd=np.where(np.isnan(told.class_sd), within, told.class_sd), present=told.present + 1)
     assert concept_distance(told, PAIR) == pytest.approx(concept_distance(filled, PAIR))
@@ -252,7 +252,7 @@ def test_a_class_of_one_row_is_as_wide_as_the_others_or_absent_as_it_is_read():
 def test_a_class_that_one_side_lacks_counts_fully_in_d_y_and_has_posterior_0_there():
     rng = np.random.default_rng(6)
     x = rng.normal(size=(40, 1))
-    told = statistics_of([(x, np.arange(40) % 2), (x, np.zeros(40))], 2)
+    told = statistics_from_rows([(x, np.arange(40) % 2), (x, np.zeros(40))], 2)
     assert label_distance(told, PAIR) == pytest.approx(1)
     assert concept_distance(told, PAIR) == pytest.approx(2 * (1 - _mean_of_first_class(told)))
 
@@ -265,13 +265,13 @@ def _mean_of_first_class(told: Statistics) -> float:
 
 def test_without_a_shared_class_labels_and_concept_differ_by_all_that_they_can():
     x = np.random.default_rng(7).normal(size=(40, 1))
-    told = statistics_of([(x, np.zeros(40)), (x, np.ones(40))], 2)
+    told = statistics_from_rows([(x, np.zeros(40)), (x, np.ones(40))], 2)
     assert label_distance(told, PAIR) == pytest.approx(2)
     assert concept_distance(told, PAIR) == pytest.approx(2)
 
 
 def test_a_client_with_one_row_has_no_d_x():
-    told = statistics_of([(np.array([[1.0]]), np.array([0])), constant(2)], 2)
+    told = statistics_from_rows([(np.array([[1.0]]), np.array([0])), constant(2)], 2)
     assert np.isnan(feature_distance(told, PAIR))
     assert label_distance(told, PAIR) == pytest.approx(1)
     assert not np.isnan(concept_distance(told, PAIR))
@@ -280,8 +280,8 @@ def test_a_client_with_one_row_has_no_d_x():
 def test_a_feature_that_a_client_never_has_is_unknown_and_the_others_are_as_without_it():
     clients = random_clients(8)
     clients[0][0][:, 1] = np.nan
-    told = statistics_of(clients, 3)
-    without = statistics_of([(x[:, [0, 2]], y) for x, y in clients], 3)
+    told = statistics_from_rows(clients, 3)
+    without = statistics_from_rows([(x[:, [0, 2]], y) for x, y in clients], 3)
     for found, expected in ((f(told, PAIR), f(without, PAIR)) for f in (feature_distance, concept_distance)):
         assert np.isnan(found[0, 1])
         np.testing.assert_array_equal(found[:, [0, 2]], expected)
@@ -291,6 +291,6 @@ def test_a_category_that_one_client_lacks_keeps_its_code():
     x = np.array([[1.0], [2], [3], [3]])
     y = np.array([0, 0, 1, 1])
     lacks = np.array([[1.0], [3], [3], [3]])
-    told = statistics_of([(x, y), (lacks, y)], 2, np.array([3]))
+    told = statistics_from_rows([(x, y), (lacks, y)], 2, np.array([3]))
     by_hand = np.hypot(abs(x.mean() - lacks.mean()) / 2, abs(x.std() - lacks.std()) / max(x.std(), lacks.std()))
     assert feature_distance(told, PAIR)[0, 0] == pytest.approx(by_hand)

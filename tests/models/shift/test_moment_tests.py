@@ -96,7 +96,9 @@ def test_overall_moments_are_numpys_of_all_rows(seed, classes):
     generator = np.random.default_rng(seed)
     labels = np.repeat(np.arange(classes), generator.integers(10, 60, classes))
     values = generator.gamma(2, 3, labels.size) + 5 * generator.normal(size=classes)[labels]
-    found = class_moments.overall(moments_of(values, labels, classes + 1))  # a class that is absent changes nothing
+    found = class_moments.combine_classes(
+        moments_of(values, labels, classes + 1)
+    )  # a class that is absent changes nothing
     expected = [
         values.size,
         values.mean(),
@@ -128,13 +130,13 @@ def test_mean_and_spread_floors_the_kurtosis_and_the_determinant():
 def test_batched_tests_equal_a_loop_over_pairs_with_written_out_covariances(classes):
     generator = np.random.default_rng(classes)
     moments = random_moments(generator, 8, 3, 2, classes)
-    told = class_moments.standard(moments)
+    told = class_moments.standardize(moments)
     prior = generator.dirichlet(np.ones(classes), (8, 3))
     batched = {
-        "in_classes": moment_tests.of_values_in_classes(told),
-        "at_values": moment_tests.of_classes_at_values(told),
-        "homogeneous": moment_tests.homogeneous(told),
-        "at_prior": moment_tests.of_values_at_prior(told, prior),
+        "in_classes": moment_tests.compare_inputs_in_classes(told),
+        "at_values": moment_tests.compare_classes_given_inputs(told),
+        "homogeneous": moment_tests.compare_odds_ratios(told),
+        "at_prior": moment_tests.compare_inputs_at_prior(told, prior),
     }
     for place in np.ndindex(8, 3):
         pair = moments[place]  # in its own units: the tests do not depend on them
@@ -150,30 +152,32 @@ def test_batched_tests_equal_a_loop_over_pairs_with_written_out_covariances(clas
 
 
 def test_of_values_is_the_test_of_the_overall_moments():
-    told = class_moments.standard(random_moments(np.random.default_rng(1), 20, 2, 4))
-    statistic, free = moment_tests.of_values(told)
-    np.testing.assert_allclose(statistic, moment_tests.mean_and_spread(class_moments.overall(told)))
+    told = class_moments.standardize(random_moments(np.random.default_rng(1), 20, 2, 4))
+    statistic, free = moment_tests.compare_inputs(told)
+    np.testing.assert_allclose(statistic, moment_tests.mean_and_spread(class_moments.combine_classes(told)))
     assert (free == 2).all()
 
 
-@pytest.mark.parametrize("name", ["of_values", "of_values_in_classes", "of_classes_at_values", "homogeneous"])
+@pytest.mark.parametrize(
+    "name", ["compare_inputs", "compare_inputs_in_classes", "compare_classes_given_inputs", "homogeneous"]
+)
 def test_no_test_depends_on_units_or_on_the_order_of_clients_and_classes(name):
     moments = random_moments(np.random.default_rng(2), 30, 2, 4)
     one = getattr(moment_tests, name)
-    statistic, free = one(class_moments.standard(moments))
+    statistic, free = one(class_moments.standardize(moments))
     other_units = moments * [1, 40, 40, 1, 1] + [0, 1e4, 0, 0, 0]
     for changed in (other_units, moments[:, ::-1], moments[:, :, [2, 0, 3, 1]]):
-        np.testing.assert_allclose(one(class_moments.standard(changed))[0], statistic, rtol=1e-5)
-        np.testing.assert_array_equal(one(class_moments.standard(changed))[1], free)
+        np.testing.assert_allclose(one(class_moments.standardize(changed))[0], statistic, rtol=1e-5)
+        np.testing.assert_array_equal(one(class_moments.standardize(changed))[1], free)
 
 
 def test_a_client_does_not_differ_from_itself():
     moments = np.repeat(random_moments(np.random.default_rng(3), 10, 1, 3), 2, axis=1)
-    told = class_moments.standard(moments)
+    told = class_moments.standardize(moments)
     for tested in (
-        moment_tests.of_values(told),
-        moment_tests.of_classes_at_values(told),
-        moment_tests.homogeneous(told),
+        moment_tests.compare_inputs(told),
+        moment_tests.compare_classes_given_inputs(told),
+        moment_tests.compare_odds_ratios(told),
     ):
         np.testing.assert_allclose(tested[0], 0, atol=1e-9)
 
@@ -181,22 +185,26 @@ def test_a_client_does_not_differ_from_itself():
 def test_a_class_that_one_client_lacks_counts_for_the_overall_moments_only():
     moments = random_moments(np.random.default_rng(4), 10, 2, 3)
     moments[:, 1, 2] = np.nan
-    told = class_moments.standard(moments)
-    for one in (moment_tests.of_values_in_classes, moment_tests.of_classes_at_values, moment_tests.homogeneous):
+    told = class_moments.standardize(moments)
+    for one in (
+        moment_tests.compare_inputs_in_classes,
+        moment_tests.compare_classes_given_inputs,
+        moment_tests.compare_odds_ratios,
+    ):
         lacking, shared = one(told), one(told[:, :, :2])
         np.testing.assert_allclose(lacking[0], shared[0])
         np.testing.assert_array_equal(lacking[1], shared[1])
-    np.testing.assert_array_equal(class_moments.overall(told)[:, 0, 0], moments[:, 0, :, 0].sum(-1))
+    np.testing.assert_array_equal(class_moments.combine_classes(told)[:, 0, 0], moments[:, 0, :, 0].sum(-1))
 
 
 def test_what_cannot_be_tested_has_no_degrees_of_freedom():
-    nothing = class_moments.standard(np.full((2, 2, 3, 5), np.nan))
+    nothing = class_moments.standardize(np.full((2, 2, 3, 5), np.nan))
     everything = [
-        moment_tests.of_values(nothing),
-        moment_tests.of_values_in_classes(nothing),
-        moment_tests.of_classes_at_values(nothing),
-        moment_tests.homogeneous(nothing),
-        moment_tests.of_values_at_prior(nothing, np.zeros((2, 3))),
+        moment_tests.compare_inputs(nothing),
+        moment_tests.compare_inputs_in_classes(nothing),
+        moment_tests.compare_classes_given_inputs(nothing),
+        moment_tests.compare_odds_ratios(nothing),
+        moment_tests.compare_inputs_at_prior(nothing, np.zeros((2, 3))),
     ]
     for statistic, free in everything:
         assert not statistic.any()
@@ -209,22 +217,22 @@ def test_constant_values_differ_exactly_where_they_are_not_the_same():
     same[0, 1, 1] = np.nextafter(0.1, 1)  # its mean may be rounded
     other = same.copy()
     other[1, :, 1] = 0.2
-    told = class_moments.standard(np.stack([same, other]))
-    for one in (moment_tests.of_values, moment_tests.of_values_in_classes):
-        np.testing.assert_array_equal(chi_square.chance(one(told)) < 1e-9, [False, True])
+    told = class_moments.standardize(np.stack([same, other]))
+    for one in (moment_tests.compare_inputs, moment_tests.compare_inputs_in_classes):
+        np.testing.assert_array_equal(chi_square.p_value(one(told)) < 1e-9, [False, True])
 
 
 def test_one_odd_row_among_values_that_are_else_one_is_no_difference():
     labels = np.repeat([0, 1], 150)
     odd = np.where(np.arange(300) == 7, 1.0, 0.0)
-    told = class_moments.standard(np.stack([moments_of(x, labels, 2) for x in (np.zeros(300), odd)]))
-    for one in (moment_tests.of_values, moment_tests.of_values_in_classes, moment_tests.homogeneous):
-        assert chi_square.chance(one(told)) > 0.1
+    told = class_moments.standardize(np.stack([moments_of(x, labels, 2) for x in (np.zeros(300), odd)]))
+    for one in (moment_tests.compare_inputs, moment_tests.compare_inputs_in_classes, moment_tests.compare_odds_ratios):
+        assert chi_square.p_value(one(told)) > 0.1
 
 
 def test_in_its_own_units_at_a_prior_a_client_has_mean_0_and_standard_deviation_1():
     generator = np.random.default_rng(5)
-    told = class_moments.standard(random_moments(generator, 20, 2, 4))
+    told = class_moments.standardize(random_moments(generator, 20, 2, 4))
     prior = generator.dirichlet(np.ones(4), 20)
     scaled = class_moments.scaled_at_prior(told, prior)
     weight = prior[:, None]
@@ -237,7 +245,7 @@ def test_a_gain_and_an_offset_of_one_client_are_gone_in_its_own_units():
     one = random_moments(generator, 20, 1, 3)
     turned = one * [1, 2.5, 2.5, 1, 1] + [0, -7, 0, 0, 0]
     pair = class_moments.scaled_at_prior(
-        class_moments.standard(np.concatenate([one, turned], 1)), generator.dirichlet(np.ones(3), 20)
+        class_moments.standardize(np.concatenate([one, turned], 1)), generator.dirichlet(np.ones(3), 20)
     )
     np.testing.assert_allclose(pair[:, 0], pair[:, 1], rtol=1e-9, atol=1e-9)
 
@@ -273,25 +281,27 @@ def test_where_a_hypothesis_holds_its_probabilities_are_uniform(seed):
     prior = np.broadcast_to(share, (repetitions, 3))
 
     def pair(b):
-        return class_moments.standard(np.stack([a, b], 1))
+        return class_moments.standardize(np.stack([a, b], 1))
 
     true = {
-        "X": moment_tests.of_values(pair(same)),
-        "X | Y": moment_tests.of_values_in_classes(pair(other)),
-        "Y | X": moment_tests.of_classes_at_values(pair(fed)),
-        "no interaction": moment_tests.homogeneous(pair(moved)),
-        "X at a prior": moment_tests.of_values_at_prior(pair(other), prior),
+        "X": moment_tests.compare_inputs(pair(same)),
+        "X | Y": moment_tests.compare_inputs_in_classes(pair(other)),
+        "Y | X": moment_tests.compare_classes_given_inputs(pair(fed)),
+        "no interaction": moment_tests.compare_odds_ratios(pair(moved)),
+        "X at a prior": moment_tests.compare_inputs_at_prior(pair(other), prior),
     }
     for name, tested in true.items():
-        chance = chi_square.chance(tested)
+        chance = chi_square.p_value(tested)
         assert stats.kstest(chance, "uniform").pvalue > 0.001, name
         assert stats.binomtest(int((chance < 0.05).sum()), repetitions, 0.05).pvalue > 0.001, name
     false = {
-        "X": moment_tests.of_values(pair(fed)),
-        "X | Y": moment_tests.of_values_in_classes(pair(fed)),
-        "Y | X": moment_tests.of_classes_at_values(pair(other)),
-        "X at a prior": moment_tests.of_values_at_prior(pair(moved), prior),
-        "no interaction": moment_tests.homogeneous(class_moments.standard(np.stack([a, a[:, [1, 0, 2]]], 1))),
+        "X": moment_tests.compare_inputs(pair(fed)),
+        "X | Y": moment_tests.compare_inputs_in_classes(pair(fed)),
+        "Y | X": moment_tests.compare_classes_given_inputs(pair(other)),
+        "X at a prior": moment_tests.compare_inputs_at_prior(pair(moved), prior),
+        "no interaction": moment_tests.compare_odds_ratios(
+            class_moments.standardize(np.stack([a, a[:, [1, 0, 2]]], 1))
+        ),
     }
     for name, tested in false.items():
-        assert (chi_square.chance(tested) < 0.01).mean() > 0.95, name
+        assert (chi_square.p_value(tested) < 0.01).mean() > 0.95, name

@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from models.shift import chi_square, pair_screening
-from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, joined, summary
-from models.shift.pair_screening import chances, on_shared_bins, together
-from models.shift.pairwise_results import alike, find_differences
-from models.shift.pairwise_tables import all_pairs, labels
+from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, concatenate_summaries, summarize
+from models.shift.pair_screening import combine_groups, merge_shared_bins, pair_p_values
+from models.shift.pairwise_results import find_differences, group_clients
+from models.shift.pairwise_tables import all_pairs, impute_labels
 
 few = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
@@ -27,14 +27,14 @@ def slowly(told):
         least, compared = 1.0, False
         for feature in range(told.counts.shape[1]):
             table = told.counts[both][:, feature, :, :-1].astype(float)
-            tested = chi_square.of_bins_in_classes(table * (table.sum(1) >= LEAST_ROWS).all(0))
+            tested = chi_square.compare_inputs_in_classes(table * (table.sum(1) >= LEAST_ROWS).all(0))
             compared |= bool(tested[1] > 0)
-            least = min(least, float(chi_square.chance(tested)))
+            least = min(least, float(chi_square.p_value(tested)))
         for feature in range(0 if compared else told.counts.shape[1]):
             whole = told.counts[both][:, feature].sum(-1).astype(float)
             if (whole.sum(-1) >= 0.995 * told.rows[both]).all() and (whole.sum(-1) >= LEAST_ROWS).all():
-                least = min(least, float(chi_square.chance(chi_square.pearson(whole))))
-        own = chi_square.chance(chi_square.pearson(labels(told.labels[None, both], told.rows[None, both])))[0]
+                least = min(least, float(chi_square.p_value(chi_square.pearson(whole))))
+        own = chi_square.p_value(chi_square.pearson(impute_labels(told.labels[None, both], told.rows[None, both])))[0]
         found.append(min(1.0, 2 * min(own, least * told.counts.shape[1])))
     return np.array(found)
 
@@ -57,8 +57,8 @@ KINDS = {"categories": (None, None, (0.0, 1.0, 2.0)), "classes": 3}
 @given(st.integers(0, 99), st.lists(st.integers(5, 200), min_size=2, max_size=6), st.sampled_from([0.0, 0.4, 2.0]))
 def test_chances_are_those_of_each_pair_on_the_same_bins(tell, seed, sizes, moved):
     told = tell(clients(seed, sizes, moved), **KINDS)
-    shared, _ = on_shared_bins(told.summaries, told.layout)
-    np.testing.assert_allclose(chances(shared), slowly(shared), rtol=1e-4, atol=1e-12)
+    shared, _ = merge_shared_bins(told.summaries, told.layout)
+    np.testing.assert_allclose(pair_p_values(shared), slowly(shared), rtol=1e-4, atol=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -72,36 +72,36 @@ def test_a_pair_with_a_class_to_compare_is_compared_within_it_also_where_a_featu
         x[:, 2] = np.clip(np.round(x[:, 2]), 0, 2)
         own.append((x, y))
     told = tell(own, **{**KINDS, "classes": 2}, missing=(False, True, False))
-    shared, _ = on_shared_bins(told.summaries, told.layout)
+    shared, _ = merge_shared_bins(told.summaries, told.layout)
     both = (shared.counts[:, 1].sum(1) >= LEAST_ROWS)[..., :2]
     assert not (both[0] & both[1]).any(), "no class of the second feature is told by both"
-    assert (chances(shared) < 1).any()
-    np.testing.assert_allclose(chances(shared), slowly(shared), rtol=1e-4)
+    assert (pair_p_values(shared) < 1).any()
+    np.testing.assert_allclose(pair_p_values(shared), slowly(shared), rtol=1e-4)
 
 
 def test_sixty_clients_of_six_rows_a_class_fall_into_groups_by_their_inputs(tell):
     """Of no class is there enough to be told, and labels are alike: inputs are all that can be compared."""
     rng, law = np.random.default_rng(4), np.arange(60) % 2
     told = tell([(rng.normal(size=(120, 2)) + 2.0 * moved, np.repeat(np.arange(20), 6)) for moved in law], classes=20)
-    shared, _ = on_shared_bins(told.summaries, told.layout)
-    np.testing.assert_allclose(chances(shared), slowly(shared), rtol=1e-4, atol=1e-12)
-    groups = alike(*all_pairs(60), find_differences(chances(shared)), 60)
+    shared, _ = merge_shared_bins(told.summaries, told.layout)
+    np.testing.assert_allclose(pair_p_values(shared), slowly(shared), rtol=1e-4, atol=1e-12)
+    groups = group_clients(*all_pairs(60), find_differences(pair_p_values(shared)), 60)
     assert groups == [np.flatnonzero(law == kind).tolist() for kind in (0, 1)]
 
 
 def test_many_pairs_at_once_or_few_make_no_difference(tell, monkeypatch):
     told = tell(clients(1, [80] * 9, 0.5), **KINDS)
-    shared, _ = on_shared_bins(told.summaries, told.layout)
-    whole, heard = chances(shared), []
-    monkeypatch.setattr(pair_screening, "_AT_ONCE", 1)
-    np.testing.assert_array_equal(chances(shared, heard.append), whole)
+    shared, _ = merge_shared_bins(told.summaries, told.layout)
+    whole, heard = pair_p_values(shared), []
+    monkeypatch.setattr(pair_screening, "_BATCH_BYTES", 1)
+    np.testing.assert_array_equal(pair_p_values(shared, heard.append), whole)
     assert heard == [8, 15, 21, 26, 30, 33, 35, 36]
-    assert chances(shared.take([0])).shape == (0,)
+    assert pair_p_values(shared.take([0])).shape == (0,)
 
 
 def test_shared_bins_hold_every_row_and_about_as_many_each(tell):
     told = tell(clients(2, [150] * 8), **KINDS)
-    shared, layout = on_shared_bins(told.summaries, told.layout)
+    shared, layout = merge_shared_bins(told.summaries, told.layout)
     np.testing.assert_array_equal(shared.counts.sum(2), told.summaries.counts.sum(2))
     rows = shared.counts[:, 0].sum((0, 2))[: layout.bins]
     assert (rows > 0).sum() >= 8
@@ -129,8 +129,8 @@ def laws(seed):
 def test_sixty_clients_of_five_laws_fall_into_their_groups(seed, tell):
     own, law = laws(seed)
     told = tell(own)
-    shared, _ = on_shared_bins(told.summaries, told.layout)
-    groups = alike(*all_pairs(60), find_differences(chances(shared)), 60)
+    shared, _ = merge_shared_bins(told.summaries, told.layout)
+    groups = group_clients(*all_pairs(60), find_differences(pair_p_values(shared)), 60)
     assert sorted(groups) == sorted(np.flatnonzero(law == kind).tolist() for kind in range(5))
 
 
@@ -138,7 +138,7 @@ def test_a_group_together_is_one_client_with_all_its_rows(tell):
     own, law = laws(5)
     told = tell(own)
     groups = [np.flatnonzero(law == kind).tolist() for kind in range(5)]
-    merged = together(told.summaries, groups)
+    merged = combine_groups(told.summaries, groups)
     whole = tell(
         [tuple(np.concatenate(part) for part in zip(*(own[at] for at in group), strict=True)) for group in groups]
     )
@@ -146,7 +146,7 @@ def test_a_group_together_is_one_client_with_all_its_rows(tell):
         np.testing.assert_array_equal(getattr(merged, name), getattr(whole.summaries, name))
     np.testing.assert_allclose(merged.moments[:, :, :2], whole.summaries.moments[:, :, :2], rtol=1e-8)
     noise = np.random.default_rng(0).random(told.summaries.counts.shape)
-    noisy = together(replace(told.summaries, noise=noise), groups)
+    noisy = combine_groups(replace(told.summaries, noise=noise), groups)
     np.testing.assert_allclose(noisy.noise, [noise[group].sum(0) for group in groups])  # variances add up
 
 
@@ -155,11 +155,11 @@ def test_groups_of_one_law_whose_clients_have_about_ten_rows_of_a_class_do_not_d
     parts = []
     for _ in range(60):
         y = (rng.random(300) < 10 / 300).astype(int)  # told of by about half of them
-        parts.append(summary(rng.normal(size=(300, 1)), y, np.arange(300), layout))
-    told = joined(parts)
+        parts.append(summarize(rng.normal(size=(300, 1)), y, np.arange(300), layout))
+    told = concatenate_summaries(parts)
     tellers = ~np.isnan(told.labels[:, 1])
     assert 15 < tellers.sum() < 45
     silent, telling = np.flatnonzero(~tellers).tolist(), np.flatnonzero(tellers).tolist()
-    groups = together(told, [[*silent[:14], *telling[:2]], telling[2:]])
-    both = labels(groups.labels[None], groups.rows[None])
-    assert chi_square.chance(chi_square.pearson(both))[0] > 1e-4
+    groups = combine_groups(told, [[*silent[:14], *telling[:2]], telling[2:]])
+    both = impute_labels(groups.labels[None], groups.rows[None])
+    assert chi_square.p_value(chi_square.pearson(both))[0] > 1e-4

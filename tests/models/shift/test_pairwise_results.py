@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from scipy.cluster import hierarchy
 
 from models.shift import pairwise_results as room
-from models.shift.nested_tests import evidence
-from models.shift.pairwise_results import DISCOVERIES, against_the_rest, alike, find_differences, findings
-from models.shift.pairwise_tables import all_pairs, side_by_side
+from models.shift.nested_tests import count_evidence
+from models.shift.pairwise_results import DISCOVERIES, append_rest, diagnose_pairs, find_differences, group_clients
+from models.shift.pairwise_tables import all_pairs, build_pairs
 
 few = settings(max_examples=40)
 
@@ -48,14 +48,14 @@ def test_a_pair_that_is_no_discovery_has_no_verdict(tell, monkeypatch):
 
 def test_false_alarms_among_many_pairs_that_are_alike_are_few(tell):
     told = tell([normal(seed, 200) for seed in range(30)])
-    found = findings(told.summaries, told.layout, *all_pairs(30))
+    found = diagnose_pairs(told.summaries, told.layout, *all_pairs(30))
     assert found.verdicts.types.any(-1).mean() <= 0.01
 
 
 def test_what_inputs_differ_by_is_kept_of_every_pair_and_carries_the_shift_of_those_whose_rule_is_the_same(tell):
     told = tell([normal(seed, moved=seed % 2, swapped=seed == 3) for seed in range(4)])
-    found = findings(told.summaries, told.layout, *all_pairs(4))
-    effects = evidence(side_by_side(told.summaries, told.layout, *all_pairs(4))).effects
+    found = diagnose_pairs(told.summaries, told.layout, *all_pairs(4))
+    effects = count_evidence(build_pairs(told.summaries, told.layout, *all_pairs(4))).effects
     np.testing.assert_array_equal(found.inputs, np.minimum(effects["at_mean"], effects["bins"]))
     rules = found.verdicts.types[:, 2]
     assert 0 < rules.sum() < len(rules)
@@ -76,8 +76,8 @@ def test_the_chance_of_a_pair_is_twice_the_least_of_labels_and_of_each_feature_t
         ],
         classes=3,
     )
-    found = findings(told.summaries, told.layout, *all_pairs(3))
-    by_test = evidence(side_by_side(told.summaries, told.layout, *all_pairs(3)))
+    found = diagnose_pairs(told.summaries, told.layout, *all_pairs(3))
+    by_test = count_evidence(build_pairs(told.summaries, told.layout, *all_pairs(3)))
     assert by_test.tested.tolist() == [True, False, False]
     for pair, name in enumerate(("bins_in_classes", "bins", "bins")):
         least = min(by_test.chances["labels"][pair], 5 * by_test.chances[name][pair].min())
@@ -87,9 +87,9 @@ def test_the_chance_of_a_pair_is_twice_the_least_of_labels_and_of_each_feature_t
 
 def test_pairs_looked_at_a_few_at_a_time_are_found_alike(tell, monkeypatch):
     told = tell([normal(seed, moved=seed % 3 / 2, swapped=seed == 4) for seed in range(7)])
-    whole, heard = findings(told.summaries, told.layout, *all_pairs(7)), []
-    monkeypatch.setattr(room, "_AT_ONCE", 8 * told.summaries.counts[0].size * 2 * 4)
-    parts = findings(told.summaries, told.layout, *all_pairs(7), say=heard.append)
+    whole, heard = diagnose_pairs(told.summaries, told.layout, *all_pairs(7)), []
+    monkeypatch.setattr(room, "_BATCH_BYTES", 8 * told.summaries.counts[0].size * 2 * 4)
+    parts = diagnose_pairs(told.summaries, told.layout, *all_pairs(7), report_progress=heard.append)
     assert heard == [4, 8, 12, 16, 20, 21]
     np.testing.assert_array_equal(whole.verdicts.types, parts.verdicts.types)
     for name in ("rows", "chance", "labels", "parts", "overlap"):
@@ -98,7 +98,7 @@ def test_pairs_looked_at_a_few_at_a_time_are_found_alike(tell, monkeypatch):
 
 def test_the_rest_of_a_client_is_all_other_clients_rows(tell):
     own = [normal(seed, moved=seed / 5) for seed in range(4)]
-    rest = against_the_rest(tell(own).summaries)
+    rest = append_rest(tell(own).summaries)
     for at in range(4):
         others = [own[other] for other in range(4) if other != at]
         whole = tell([tuple(np.concatenate(part) for part in zip(*others, strict=True))]).summaries
@@ -110,8 +110,8 @@ def test_the_rest_of_a_client_is_all_other_clients_rows(tell):
 @pytest.mark.parametrize("count", [0, 1, 2, 3])
 def test_few_clients_are_grouped_too(count):
     first, second = all_pairs(count)
-    assert alike(first, second, np.zeros(len(first), bool), count) == ([list(range(count))] if count else [])
-    assert alike(first, second, np.ones(len(first), bool), count) == [[at] for at in range(count)]
+    assert group_clients(first, second, np.zeros(len(first), bool), count) == ([list(range(count))] if count else [])
+    assert group_clients(first, second, np.ones(len(first), bool), count) == [[at] for at in range(count)]
 
 
 @few
@@ -119,7 +119,7 @@ def test_few_clients_are_grouped_too(count):
 def test_groups_are_those_of_average_linkage_and_hold_every_client_once(count, data):
     first, second = all_pairs(count)
     differ = np.array(data.draw(st.lists(st.booleans(), min_size=len(first), max_size=len(first))))
-    groups = alike(first, second, differ, count)
+    groups = group_clients(first, second, differ, count)
     assert sorted(place for group in groups for place in group) == list(range(count))
     cut = hierarchy.fcluster(hierarchy.average(differ.astype(float)), 0.5, "distance")
     for group in groups:

@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 from sklearn.naive_bayes import GaussianNB
 
-from models.shift.fomichev_distances import Readings, federation_grid, posterior, posteriors, statistics_of, usable_sd
+from models.shift.fomichev_distances import (
+    Readings,
+    federation_grid,
+    posterior,
+    posteriors,
+    statistics_from_rows,
+    usable_sd,
+)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 5), st.floats(-6, 6), st.floats(-3, 3))
@@ -18,7 +25,7 @@ def test_a_clients_posterior_is_that_of_scikit_learns_naive_bayes(seed, classes,
     x = 10**exponent * (
         rng.normal(size=classes)[y] + rng.uniform(0.2, 3, classes)[y] * rng.normal(size=y.size) + offset
     )
-    told = statistics_of([(x[:, None], y)], classes)
+    told = statistics_from_rows([(x[:, None], y)], classes)
     grid = federation_grid(told, 50)
     ours = posteriors(told, grid, Readings(divisor="n"))[0, 0]
     theirs = GaussianNB(var_smoothing=0).fit(x[:, None], y).predict_proba(grid.T)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.shift import moment_tests
-from models.shift.pairwise_results import WHY
+from models.shift.pairwise_results import REASONS
 
 
 def rows(seed, count, classes=2):
@@ -38,14 +38,14 @@ def test_the_reason_is_named_whoever_comes_first(first, second, why, tell):
     for places in ((0, 1), (1, 0)):
         found = told.between(*places)
         assert found.verdicts.undetermined.tolist() == [True]
-        assert WHY[found.why[0]] == why
+        assert REASONS[found.why[0]] == why
     tells = told.between().tells[0].tolist()
     assert tells == [len(np.unique(x, axis=0)) >= 10 for x, _ in (first, second)]
 
 
 def test_moments_say_that_a_class_has_too_few_rows_for_them(tell):
     told = tell([rows(0, 150), rows(1, 150)])
-    found = told.between(look=moment_tests.moment_evidence, least=moment_tests.LEAST_ROWS)
+    found = told.between(collect_evidence=moment_tests.moment_evidence, min_rows=moment_tests.LEAST_ROWS)
     assert found.verdicts.undetermined.tolist() == [True]
-    assert WHY[found.why[0]] == "rough"
+    assert REASONS[found.why[0]] == "rough"
     assert not told.between().verdicts.undetermined.any()

@@ -14,12 +14,12 @@ from scipy.spatial.distance import cdist
 from models.shift import wasserstein
 from models.shift.wasserstein import (
     Measure,
-    between,
-    between_centres,
     cost,
     diagonal_distance,
     distance,
     feature_distances,
+    interpolate,
+    interpolate_centres,
     normal_distance,
     optimal_plan,
     uniform,
@@ -96,7 +96,7 @@ def test_what_lies_between_is_on_a_shortest_curve(n, m, features, share, seed):
     random = np.random.default_rng(seed)
     first, second = weighted(random, n, features), weighted(random, m, features)
     plan = optimal_plan(first, second)
-    middle, apart = between(plan, first, second, share), cost(plan, first, second)
+    middle, apart = interpolate(plan, first, second, share), cost(plan, first, second)
     assert len(middle.points) <= n + m - 1
     assert middle.weights.sum() == pytest.approx(1)
     assert distance(first, middle) == pytest.approx(share * apart, abs=1e-6)
@@ -109,7 +109,7 @@ def test_centres_go_towards_the_mean_of_where_their_mass_is_carried(n, m, featur
     random = np.random.default_rng(seed)
     first, second = weighted(random, n, features), weighted(random, m, features)
     plan = optimal_plan(first, second)
-    found = between_centres(plan, first, second, 0.25)
+    found = interpolate_centres(plan, first, second, 0.25)
     for i in range(n):
         moves = plan.start == i
         centre = np.average(second.points[plan.end[moves]], axis=0, weights=plan.mass[moves])

@@ -11,10 +11,10 @@ from models.statistics.feature_vector import compute, make
 from models.statistics.sign_convention import (
     RULES,
     fix_sign,
-    turned,
-    unsigned,
+    orient,
     unsigned_cosine,
     unsigned_length,
+    unsigned_vector,
 )
 from models.statistics.statistic_base import STEADY, centred
 
@@ -43,10 +43,10 @@ def test_a_vector_and_its_negative_get_the_same_sign(rule, v, seed):
     unit = torch.from_numpy(v / np.linalg.norm(v))
     z = torch.randn(5, len(v), generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 3 * unit
     inputs = max(1, len(v) - 2)
-    once = turned(unit, rule, z, inputs)
-    assert torch.equal(once, turned(-unit, rule, z, inputs))
+    once = orient(unit, rule, z, inputs)
+    assert torch.equal(once, orient(-unit, rule, z, inputs))
     assert torch.equal(once, unit) or torch.equal(once, -unit)
-    assert torch.equal(once, turned(once, rule, z, inputs))
+    assert torch.equal(once, orient(once, rule, z, inputs))
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def test_the_order_in_which_a_sign_is_settled(v, deciding, sign):
 
 def test_ones_looks_at_inputs_only_and_falls_back_where_they_say_nothing():
     v, z = torch.tensor([0.6, -0.3, -0.7], dtype=torch.float64), torch.zeros(2, 3, dtype=torch.float64)
-    assert torch.equal(turned(v, "ones", z, 2), v)  # of all three the sum is below 0
+    assert torch.equal(orient(v, "ones", z, 2), v)  # of all three the sum is below 0
     balanced = torch.tensor([0.5, -0.5, -0.7], dtype=torch.float64)
-    assert torch.equal(turned(balanced, "ones", z, 2), -balanced)
+    assert torch.equal(orient(balanced, "ones", z, 2), -balanced)
 
 
 @pytest.mark.parametrize("rows", [6, 40])
@@ -87,7 +87,7 @@ def test_data_is_the_rule_of_bro_acar_and_kolda(rows):
         if left * right < 0:
             left, right = (-left, right) if abs(left) < abs(right) else (left, -right)
         theirs = vt[k] * np.sign(right)
-        np.testing.assert_allclose(turned(torch.from_numpy(vt[k]), "data", z, 9).numpy(), theirs)
+        np.testing.assert_allclose(orient(torch.from_numpy(vt[k]), "data", z, 9).numpy(), theirs)
 
 
 @pytest.mark.parametrize("components", [1, 3])
@@ -95,22 +95,26 @@ def test_the_free_form_is_the_same_whatever_the_signs_are(components):
     v = torch.linalg.qr(torch.randn(9, components, generator=torch.Generator().manual_seed(0)).double()).Q.T
     values = torch.arange(components, 0, -1).double()
     flips = torch.tensor([-1.0, 1.0, -1.0]).double()[:components, None]
-    torch.testing.assert_close(unsigned(v * flips, values, 20), unsigned(v, values, 20), rtol=0, atol=1e-15)
-    assert float(unsigned(v, values, 20).norm()) == pytest.approx(1)
+    torch.testing.assert_close(
+        unsigned_vector(v * flips, values, 20), unsigned_vector(v, values, 20), rtol=0, atol=1e-15
+    )
+    assert float(unsigned_vector(v, values, 20).norm()) == pytest.approx(1)
 
 
 def test_the_free_form_is_the_same_in_every_basis_where_eigenvalues_are_equal():
     v = torch.eye(6, dtype=torch.float64)[:2]
     turn = torch.tensor([[0.6, 0.8], [-0.8, 0.6]], dtype=torch.float64)
     values = torch.ones(2, dtype=torch.float64)
-    torch.testing.assert_close(unsigned(turn @ v, values, 50), unsigned(v, values, 50), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        unsigned_vector(turn @ v, values, 50), unsigned_vector(v, values, 50), rtol=0, atol=1e-12
+    )
 
 
 def test_inner_products_of_the_free_form_are_squared_cosines():
     one = torch.tensor([[0.6, 0.8] + [0.0] * 18], dtype=torch.float64)
     other = torch.tensor([[0.8, 0.6] + [0.0] * 18], dtype=torch.float64)
     value = torch.ones(1, dtype=torch.float64)
-    inner = unsigned(one, value, 5000) @ unsigned(other, value, 5000)
+    inner = unsigned_vector(one, value, 5000) @ unsigned_vector(other, value, 5000)
     assert float(inner) == pytest.approx(float(one[0] @ other[0]) ** 2, abs=0.03)
     assert unsigned_cosine((one, value), (other, value)) == pytest.approx(float(one[0] @ other[0]))
 
@@ -118,7 +122,7 @@ def test_inner_products_of_the_free_form_are_squared_cosines():
 def test_the_map_of_the_free_form_is_a_contract_between_clients_and_with_served_models():
     """These numbers must never change: clients that sketch otherwise describe the same rows otherwise."""
     v = torch.tensor([[0.6, 0.0, 0.8]], dtype=torch.float64)
-    found = unsigned(v, torch.ones(1, dtype=torch.float64), 4)
+    found = unsigned_vector(v, torch.ones(1, dtype=torch.float64), 4)
     np.testing.assert_allclose(found, [-0.3813142974919905, 0.653681652843412, 0, -0.653681652843412], atol=1e-12)
 
 
@@ -126,9 +130,9 @@ def test_of_few_columns_every_entry_is_told_and_inner_products_are_exact():
     one, other = (torch.tensor([v], dtype=torch.float64) for v in ([0.6, 0.0, 0.8], [0.0, 1.0, 0.0]))
     value = torch.ones(1, dtype=torch.float64)
     root = 2**0.5
-    found = unsigned(one, value, 6)
+    found = unsigned_vector(one, value, 6)
     np.testing.assert_allclose(found, [0.36, 0, 0.48 * root, 0, 0, 0.64], atol=1e-15)
-    assert float(found @ unsigned(other, value, 6)) == 0
+    assert float(found @ unsigned_vector(other, value, 6)) == 0
     assert [unsigned_length(columns, 1) for columns in (2, 13, 14, 100, 794)] == [3, 91, 100, 100, 794]
     assert [unsigned_length(columns, 4) for columns in (2, 13, 14, 100, 794)] == [3, 91, 100, 400, 3176]
 

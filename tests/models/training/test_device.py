@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from models.metrics.uncertainty import doubts, predictive
+from models.metrics.uncertainty import predictive, uncertainty_metrics
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
 from models.networks.vision.cnn import CNN
@@ -47,7 +47,9 @@ def test_every_tensor_is_made_where_the_rows_are(device, network, optimiser, eng
     with torch.device("meta"):
         trained, loss, _ = train(network, weights, context, rows, plan, streams, proximal=0.1)
         found = per_example_metrics(network, trained, context, rows, CrossEntropy(), engine)
-        found |= doubts(predictive(network, trained, context, rows.x, streams, 3, engine), rows.y, rows.counts)
+        found |= uncertainty_metrics(
+            predictive(network, trained, context, rows.x, streams, 3, engine), rows.y, rows.counts
+        )
         for one in network.single_networks:
             if isinstance(one.network, QuantizedNetwork):
                 found |= code_usage(one.network, one.of(trained), one.of(context), rows.x, rows.counts, engine)

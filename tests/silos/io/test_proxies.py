@@ -26,7 +26,7 @@ class Counting(http.server.ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answering)
-        self.key: list[str] = []
+        self.asked: list[str] = []
         self.address = f"http://127.0.0.1:{self.server_address[1]}"
 
 

@@ -13,7 +13,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.data_params import DataParams
 from silos.storage.partition_store import write
-from tasks.diagnosis.report_summary import summaries
+from tasks.diagnosis.report_summary import join_summaries
 from tasks.execution.task_runner import PlainRunner, Runner
 
 
@@ -24,7 +24,7 @@ class PairRequest:
         store = ClientStore(str(private))
         self.first = first_query(silos, params)
         self.to_first: Responses | None = self.first and query_clients(runner, silos, store, self.first, params)
-        told = summaries(self.to_first.messages) if self.to_first else None
+        told = join_summaries(self.to_first.messages) if self.to_first else None
         self.question = build_query(silos, params, told)
         self.answers = query_clients(runner, silos, store, self.question, params)
 

@@ -81,7 +81,7 @@ def looked(keep, silos_of, asked, tmp_path, monkeypatch):
 
         class Hears(PlainRunner):
             def run_on_server(self, task, *args):
-                given.update(zip(("found", "messages", "question", "owners", "foreseen"), args, strict=True))
+                given.update(zip(("comparison", "messages", "query", "owners", "predictions"), args, strict=True))
                 return super().run_on_server(task, *args)
 
         private = ClientStore(str(tmp_path / "private" / "own"))
@@ -91,7 +91,7 @@ def looked(keep, silos_of, asked, tmp_path, monkeypatch):
 
 
 def test_only_pairs_that_differ_in_inputs_and_in_rule_are_doubted(looked):
-    found = looked["found"]
+    found = looked["comparison"]
     assert doubtful_pairs(found).tolist() == [0, 1, 2]
     types = np.array([[True, False, False], [False, False, True], [True, True, True]])
     other = replace(found, pairs=replace(found.pairs, verdicts=replace(found.pairs.verdicts, types=types)))
@@ -100,23 +100,23 @@ def test_only_pairs_that_differ_in_inputs_and_in_rule_are_doubted(looked):
 
 
 def test_a_second_look_explains_the_pair_whose_inputs_alone_differ_whatever_the_order_of_answers(looked):
-    found, foreseen = looked["found"], looked["foreseen"]
+    found, foreseen = looked["comparison"], looked["predictions"]
     again = refine_pairs.fn(**looked)
     assert again.pairs.verdicts.types[:, 2].tolist() == [True, False, True]
     np.testing.assert_array_equal(again.pairs.parts[1], found.pairs.inputs[1])
     np.testing.assert_array_equal(again.pairs.parts[[0, 2]], found.pairs.parts[[0, 2]])
     turned = {c: tuple(reversed(of)) for c, of in looked["owners"].items()}
     other = [PredictedCounts((c,), {c: m.counts[c].flip(0)}) for m in foreseen for c in reversed(m.clients)]
-    mixed = refine_pairs.fn(**{**looked, "owners": turned, "foreseen": other})
+    mixed = refine_pairs.fn(**{**looked, "owners": turned, "predictions": other})
     np.testing.assert_array_equal(mixed.pairs.verdicts.types, again.pairs.verdicts.types)
     np.testing.assert_array_equal(mixed.pairs.parts, again.pairs.parts)
 
 
 @pytest.mark.parametrize("silent", LAWS)
 def test_pairs_of_a_client_that_took_no_part_stay_as_they_were_and_the_others_are_looked_at(silent, looked):
-    found, again = looked["found"], refine_pairs.fn(**looked)
-    heard = [PredictedCounts((c,), {c: m.counts[c]}) for m in looked["foreseen"] for c in m.clients if c != silent]
-    part = refine_pairs.fn(**{**looked, "foreseen": heard})
+    found, again = looked["comparison"], refine_pairs.fn(**looked)
+    heard = [PredictedCounts((c,), {c: m.counts[c]}) for m in looked["predictions"] for c in m.clients if c != silent]
+    part = refine_pairs.fn(**{**looked, "predictions": heard})
     away = [found.clients.index(silent) in pair for pair in ((0, 1), (0, 2), (1, 2))]
     expected = np.where(np.array(away)[:, None], found.pairs.verdicts.types, again.pairs.verdicts.types)
     np.testing.assert_array_equal(part.pairs.verdicts.types, expected)

@@ -42,8 +42,8 @@ def test_the_earlier_version_is_the_first_of_each_pair_in_all_that_is_found(comp
     )
     assert found.pairs.rows.tolist() == [[300, 200], [120, 120], [90, 60]]
     assert found.names == ("a then", "b then", "c then", "a now", "b now", "c now")
-    assert found.gaps.named(found.names, ("a", "b"))["absent"] == {"b": ["c then"]}
-    (of_a, *_) = [close for close in found.close_ups if close.first == 0]
+    assert found.missing.to_dict(found.names, ("a", "b"))["absent"] == {"b": ["c then"]}
+    (of_a, *_) = [close for close in found.pair_details if close.first == 0]
     assert of_a.second == 3
     assert of_a.counts.sum((1, 2)).tolist() == [300, 200]
 
@@ -59,6 +59,6 @@ def test_clients_that_told_of_one_version_are_left_out_and_the_others_are_found_
     for name in ("rows", "chance", "labels", "moved", "parts", "inputs", "overlap", "tells"):
         values = np.concatenate([getattr(one.pairs, name) for one in alone])
         np.testing.assert_array_equal(getattr(found.pairs, name), values, name)
-    for name in (field.name for field in fields(found.strengths)):
-        values = np.concatenate([getattr(one.strengths, name) for one in alone])
-        np.testing.assert_array_equal(getattr(found.strengths, name), values, name)
+    for name in (field.name for field in fields(found.effect_sizes)):
+        values = np.concatenate([getattr(one.effect_sizes, name) for one in alone])
+        np.testing.assert_array_equal(getattr(found.effect_sizes, name), values, name)

@@ -36,7 +36,7 @@ def tell(moment, to):
     silos, question, budget = pickle.loads(Path(sys.argv[1]).read_bytes())
     cohort = Cohort(silos, (Stack(silos.clients, 3),))
     with open(to, "w") as told:
-        for message in report_summary.fn(cohort, private=ClientStore(sys.argv[2]), question=question, budget=budget):
+        for message in report_summary.fn(cohort, private=ClientStore(sys.argv[2]), query=question, budget=budget):
             for client, counts in zip(message.clients, message.counts, strict=True):
                 print(client, counts.numpy().tobytes().hex(), file=told)
 

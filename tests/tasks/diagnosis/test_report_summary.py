@@ -90,7 +90,7 @@ def test_of_a_regression_the_groups_of_an_answer_are_all_rows_or_ten_fewer_than_
     """The first question has all rows together, so that rows of a group that was left out would be the rest."""
     silos = silos_of({"a": targets(seed, count, missing), "b": targets(seed + 50, 300, 0.1)}, "regression", MISSING)
     found = asked(silos)
-    assert found.answers.silent == {}, "and no client is refused for it"
+    assert found.answers.refusals == {}, "and no client is refused for it"
     for first, second in zip(of_client(found.to_first.messages), of_client(found.answers.messages), strict=True):
         for feature in range(2):
             whole, parts = (np.nan_to_num(told[feature, :, 0]).sum() for told in (first, second))
@@ -208,8 +208,8 @@ def test_a_client_that_may_not_answer_is_silent_in_a_message_of_its_own_and_the_
     fewer = {**rows, "b": (x[1:], y[1:])}
     found = asked(silos_of(fewer, features=BOUNDED), keeps="own").answers
     assert [message.clients for message in found.messages] == [("a", "c")]
-    assert set(found.silent) == {"b"}
-    assert "client b" in found.silent["b"]
+    assert set(found.refusals) == {"b"}
+    assert "client b" in found.refusals["b"]
     assert bytes_reported([found])["up"] == sum(message.bytes_up for message in found.messages)
 
 
@@ -236,8 +236,8 @@ def test_a_row_is_the_same_to_a_ledger_also_where_another_silos_new_label_moved_
     (x, y), (other, labels) = rows["a"], rows["b"]
     later = {"a": (x, np.where(np.arange(len(y)) < 36, "ash", y)), "b": (other[1:], labels[1:])}
     found = asked(silos_of(later, features=BOUNDED), keeps="own").answers
-    assert set(found.silent) == {"b"}
-    assert "differ by fewer than 10 different rows" in found.silent["b"]
+    assert set(found.refusals) == {"b"}
+    assert "differ by fewer than 10 different rows" in found.refusals["b"]
 
 
 def test_of_a_regression_a_row_with_another_target_is_another_row_to_the_ledger(silos_of, tmp_path):
@@ -249,9 +249,9 @@ def test_of_a_regression_a_row_with_another_target_is_another_row_to_the_ledger(
         silos = silos_of({"a": (x, mine), "b": others}, "regression")
         heard.append(query_clients(PlainRunner(), silos, private, first_query(silos, params), params))
     before, after = heard
-    assert before.silent == {}
+    assert before.refusals == {}
     assert [message.clients for message in after.messages] == [("b",)]
-    assert "differ by fewer than 10 different rows" in after.silent["a"]
+    assert "differ by fewer than 10 different rows" in after.refusals["a"]
 
 
 def test_a_category_is_counted_as_itself_also_where_float32_rounds_it(silos_of, asked):

@@ -56,7 +56,7 @@ def test_of_the_same_rows_nobody_is_refused_and_what_is_left_are_ten_rows_or_non
     else:
         counts, _, earlier = scale(silos, keeps)
         found = asked(silos, keeps=keeps)
-    assert (found.answers.silent, earlier) == ({}, "")
+    assert (found.answers.refusals, earlier) == ({}, "")
     (told,) = found.answers.messages
     of_class = np.nan_to_num(told.moments[0].numpy()[..., 0])  # (features, classes + 1): rows with a value
     for feature in range(2):
@@ -92,4 +92,4 @@ def test_after_a_diagnosis_of_nearly_the_same_rows_nothing_is_told(task, silos_o
 def test_a_diagnosis_of_nearly_the_same_rows_is_refused_after_a_scale(silos_of, asked, scale):
     scale(silos_of({"a": rows([20, 15]), "b": rows([20, 20])}).select(["a"]), "own")
     found = asked(silos_of({"a": rows([20, 16]), "b": rows([20, 20])}), keeps="own")
-    assert [*found.answers.silent] == ["a"]
+    assert [*found.answers.refusals] == ["a"]

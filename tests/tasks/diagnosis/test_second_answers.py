@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from flows.diagnosis.query_clients import answered
-from models.shift.client_summaries.model_predictions import JOINED, Design
+from flows.diagnosis.query_clients import collect_answers
+from models.shift.client_summaries.model_predictions import SAME_RUN, Design
 from silos.client_store import ClientStore
 from silos.cohort import Stack
 from silos.privacy.ledger import Ledger
@@ -36,11 +36,11 @@ def looked(asked, tmp_path):
         private = ClientStore(str(tmp_path / "private" / keeps))
         question = asked(silos, keeps=keeps).question
         design = Design(question, np.zeros(2), np.full(2, spread))
-        (models, silent) = answered(PlainRunner(), report_models, silos, private=private, design=design)
+        (models, silent) = collect_answers(PlainRunner(), report_models, silos, private=private, design=design)
         weights = {c: own for m in models for c, own in zip(m.clients, m.weights.numpy(), strict=True)}
         about = dict.fromkeys(weights, weights) if others is None else others
         sent = {"private": private, "design": design, "models": about}
-        foreseen, more = answered(PlainRunner(), report_predictions, silos.select(list(about)), **sent)
+        foreseen, more = collect_answers(PlainRunner(), report_predictions, silos.select(list(about)), **sent)
         return models, foreseen, {**silent, **more}
 
     return look
@@ -189,7 +189,7 @@ def test_the_model_of_the_other_half_speaks_of_a_clients_own_row_and_the_mean_of
     second = second_half(Ledger(str(tmp_path / "private" / "own"), "a"), mine, question)
     cells = question.layout.cells_of(mine.features(question))
     for feature in range(2):
-        firsts = np.flatnonzero((by_own[feature] != JOINED).all(-1))
+        firsts = np.flatnonzero((by_own[feature] != SAME_RUN).all(-1))
         run = np.searchsorted(firsts, cells[:, feature], side="right") - 1
         halves = np.stack([np.bincount(run[half], minlength=len(firsts)) for half in (second, ~second)], -1)
         assert len(firsts) > 2

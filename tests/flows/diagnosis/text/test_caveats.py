@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from flows.diagnosis.text.caveats import _LARGE, next_steps, notes
+from flows.diagnosis.text.caveats import _SIZE_RATIO, next_steps, notes
 
 PICTURES = {"pictures": True, "counts": True, "targets": [], "bins": 32}
 
@@ -139,7 +139,7 @@ def test_to_standardise_is_proposed_where_a_gain_and_an_offset_undo_more_than_ha
     assert ("align age at the silos before training" in step) != standardised
 
 
-@pytest.mark.parametrize(("large", "said"), [(_LARGE * 100 - 1, False), (_LARGE * 100, True)])
+@pytest.mark.parametrize(("large", "said"), [(_SIZE_RATIO * 100 - 1, False), (_SIZE_RATIO * 100, True)])
 def test_sizes_are_said_to_differ_from_their_least_factor_on(large, said, a_report, a_pair, a_line):
     rest = [{"client": name} | a_pair(name, "", rows=[rows, 900]) for name, rows in (("a", 100), ("b", large))]
     lines = notes(a_report([["a", "b"]], [a_pair("a", "b")], [a_line((0, 0), 1)], rest=rest))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flows.diagnose import examined
+from flows.diagnose import run_diagnosis
 from flows.diagnosis.text.caveats import notes
 from flows.diagnosis.text.findings_page import sentences_of_versions
 from flows.diagnosis.version_comparison import compare_with_version
@@ -25,7 +25,7 @@ def answers(seed, questions, count=200):
 def test_a_silo_whose_rows_are_too_much_alike_is_said_to_be_so(world):
     own = world()
     before = own.write({"a": answers(0, 4), "b": answers(1, 4), "narrow": answers(2, 2)}, features=FEATURES)
-    _, found = examined(own.open(), PlainRunner())
+    _, found = run_diagnosis(own.open(), PlainRunner())
     assert found["sentences"] == [
         "No difference was found between the 2 silos that could be compared; of narrow nothing can be said."
     ]
@@ -42,7 +42,7 @@ def test_a_silo_whose_rows_are_too_much_alike_is_said_to_be_so(world):
 def test_where_all_are_so_the_first_sentence_says_it_and_not_that_rows_are_few(world):
     own = world()
     own.write({name: answers(seed, 2) for seed, name in enumerate("abc")}, features=FEATURES)
-    _, found = examined(own.open(), PlainRunner())
+    _, found = run_diagnosis(own.open(), PlainRunner())
     assert found["sentences"] == [f"Nothing can be said: in 3 pairs a silo has {FEW}."]
     assert found["notes"] == []
 
@@ -51,7 +51,7 @@ def test_silos_that_share_no_label_of_ten_rows_are_said_to_share_none(world):
     rng = np.random.default_rng(0)
     own = world()
     own.write({name: (rng.normal(size=(25, 2)), np.arange(25) % 5) for name in "ab"})
-    _, found = examined(own.open(), PlainRunner())
+    _, found = run_diagnosis(own.open(), PlainRunner())
     why = "no label has 10 different rows in both silos, and nothing else was seen to differ"
     assert found["sentences"] == [f"Nothing can be said: in 1 pair {why}."]
     assert found["pairs"][0]["note"] == f"Nothing is said: {why.replace('both silos', 'a and b')}."

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 from torch import distributions as laws
 from torch.nn.functional import softplus
 
-from models.metrics.uncertainty import doubts, predictive
+from models.metrics.uncertainty import predictive, uncertainty_metrics
 from models.networks.mlp import MLP
 from models.networks.network_factory import from_json, to_json
 from models.networks.wrappers.fedsr_network import DEVIATION, MEAN, SCALE, StochasticRepresentation, divergence
@@ -113,7 +113,7 @@ def test_passes_draw_the_representation_also_without_dropout(inner, images):
         weights, rows, streams = images(network)
         found = [predictive(network, weights, {}, rows.x, streams, 5, kind) for kind in KINDS]
         torch.testing.assert_close(found[0].p, found[1].p)
-        disagreement = doubts(found[0], rows.y, rows.counts)["mutual_information"]
+        disagreement = uncertainty_metrics(found[0], rows.y, rows.counts)["mutual_information"]
         assert bool((disagreement > 1e-6).all()) == sampled
 
 

@@ -9,13 +9,13 @@ from scipy import stats
 from models.shift.client_summaries.client_summary import (
     LEAST_ROWS,
     Layout,
-    columns,
-    from_sums,
-    joined,
+    assign_columns,
+    concatenate_summaries,
+    from_power_sums,
+    leave_one_out,
     mixture,
-    summary,
-    to_sums,
-    without_each,
+    summarize,
+    to_power_sums,
 )
 
 few = settings(max_examples=40)
@@ -44,14 +44,14 @@ def moments_of(x):
 @given(st.integers(0, 99), st.lists(st.integers(10, 60), min_size=3, max_size=3), st.floats(1e-3, 1e3))
 def test_moments_of_a_class_are_numpys_and_scipys(seed, sizes, scale):
     x, y = drawn(seed, sizes, scale)
-    told = summary(x, y, np.arange(len(y)), layout())
+    told = summarize(x, y, np.arange(len(y)), layout())
     for c in range(3):
         np.testing.assert_allclose(told.moments[0, :, c], moments_of(x[y == c]), rtol=1e-9)
 
 
 def test_a_large_offset_costs_few_digits():
     x, y = drawn(1, (50, 50, 50))
-    here, there = (summary(x + off, y, np.arange(150), layout()).moments[0, :, :3] for off in (0, 1e6))
+    here, there = (summarize(x + off, y, np.arange(150), layout()).moments[0, :, :3] for off in (0, 1e6))
     np.testing.assert_allclose(there[..., 2:], here[..., 2:], rtol=1e-6)
 
 
@@ -59,7 +59,7 @@ def test_a_large_offset_costs_few_digits():
 @given(st.integers(0, 99), st.lists(st.integers(0, 40), min_size=3, max_size=3))
 def test_counts_are_numpys_histogram_of_each_class(seed, sizes):
     x, y = drawn(seed, sizes)
-    told = summary(x - 2, y, np.arange(len(y)), layout())
+    told = summarize(x - 2, y, np.arange(len(y)), layout())
     ends = [-np.inf, *np.linspace(-3, 3, 9)[1:-1], np.inf]
     few_rows = [c for c in range(3) if sizes[c] < LEAST_ROWS]
     rest = np.isin(y, few_rows)
@@ -75,12 +75,12 @@ def test_counts_are_numpys_histogram_of_each_class(seed, sizes):
 def test_a_category_that_nobody_knows_is_in_a_cell_of_its_own_and_a_missing_value_in_another():
     kinds = layout(1, 1, categories=((5.0, 2.0, 7.0),), missing=(True,))
     x = np.array([5, 2, 2, 7, 6, np.nan, np.nan, np.nan, -1, 5], float)[:, None]
-    told = summary(x, np.zeros(10, int), np.arange(10), kinds)
+    told = summarize(x, np.zeros(10, int), np.arange(10), kinds)
     assert not told.counts.any(), "seven rows have a value"
     codes = np.array([1, 2, 2, 3, 4, 4, 1.0])[:, None]
-    assert kinds.coded(x)[~np.isnan(x)].tolist() == [1, 2, 2, 3, 4, 4, 1]
+    assert kinds.encode_categories(x)[~np.isnan(x)].tolist() == [1, 2, 2, 3, 4, 4, 1]
     assert np.isnan(told.moments[0, 0, 0]).all()
-    more = summary(np.repeat(x, 2, 0), np.zeros(20, int), np.arange(20), kinds)
+    more = summarize(np.repeat(x, 2, 0), np.zeros(20, int), np.arange(20), kinds)
     assert more.counts[0, 0, :, 0].tolist() == [4, 4, 2, 4, 0, 0, 0, 0, 6]
     np.testing.assert_allclose(more.moments[0, 0, 0], moments_of(np.repeat(codes, 2, 0))[0])
 
@@ -95,7 +95,7 @@ def test_a_mixture_of_groups_has_the_moments_of_all_rows_together(seed, sizes, o
     np.testing.assert_array_equal(mixture(absent), mixture(parts))
     centre = parts[:, 0, 1] + 1
     np.testing.assert_allclose(
-        from_sums(to_sums(parts, centre[:, None]).sum(1), centre), moments_of(x), rtol=1e-5, atol=1e-8
+        from_power_sums(to_power_sums(parts, centre[:, None]).sum(1), centre), moments_of(x), rtol=1e-5, atol=1e-8
     )
 
 
@@ -104,14 +104,14 @@ def test_a_mixture_of_groups_has_the_moments_of_all_rows_together(seed, sizes, o
 def test_without_each_client_the_moments_are_those_of_the_others_rows(seed, sizes):
     x, client = drawn(seed, sizes)
     told = np.stack([moments_of(x[client == c]) for c in range(len(sizes))])
-    others = without_each(told)
+    others = leave_one_out(told)
     for c in range(len(sizes)):
         np.testing.assert_allclose(others[c], moments_of(x[client != c]), rtol=1e-6)
 
 
 def test_a_constant_has_no_spread_and_a_normals_shape():
     x = np.full((30, 2), [0.1, 1e8])
-    told = summary(x, np.zeros(30, int), np.arange(30), layout(classes=1))
+    told = summarize(x, np.zeros(30, int), np.arange(30), layout(classes=1))
     np.testing.assert_allclose(told.moments[0, :, 0], [[30, 0.1, 0, 0, 3], [30, 1e8, 0, 0, 3]], rtol=1e-12)
 
 
@@ -124,18 +124,20 @@ def test_columns_hold_ten_different_rows_or_nothing(rows, regression):
     """By counting; a regression tells all rows or none."""
     y, same = (np.array(part) for part in zip(*rows, strict=True))
     asked = layout(targets=(0.5, 1.5)) if regression else layout()
-    found = columns(y, same, asked)
+    found = assign_columns(y, same, asked)
     for column in range(4):
-        mine = found.kept & (found.of == column)
+        mine = found.reported & (found.index == column)
         assert not mine.any() or len(set(same[mine].tolist())) >= LEAST_ROWS
-    assert (found.of[found.alone[asked.classes_of(y)]] == asked.classes_of(y)[found.alone[asked.classes_of(y)]]).all()
-    assert (found.of[~found.alone[asked.classes_of(y)]] == 3).all()
+    assert (
+        found.index[found.separate[asked.classes_of(y)]] == asked.classes_of(y)[found.separate[asked.classes_of(y)]]
+    ).all()
+    assert (found.index[~found.separate[asked.classes_of(y)]] == 3).all()
     if regression and len(set(same.tolist())) >= LEAST_ROWS:
-        assert found.kept.all() == (found.alone.any() or (found.of == 3).all())
-        assert found.kept.all() or not found.kept.any()
+        assert found.reported.all() == (found.separate.any() or (found.index == 3).all())
+        assert found.reported.all() or not found.reported.any()
     if not regression:
         expected = [len({s for c, s in rows if c == place}) >= LEAST_ROWS for place in range(3)]
-        assert found.alone.tolist() == expected
+        assert found.separate.tolist() == expected
 
 
 @few
@@ -143,8 +145,8 @@ def test_columns_hold_ten_different_rows_or_nothing(rows, regression):
 def test_the_order_of_rows_does_not_matter(seed, order):
     x, y = drawn(seed, (30, 30, 20))
     here, there = (
-        summary(x, y, np.arange(80), layout()),
-        summary(x[list(order)], y[list(order)], np.arange(80), layout()),
+        summarize(x, y, np.arange(80), layout()),
+        summarize(x[list(order)], y[list(order)], np.arange(80), layout()),
     )
     np.testing.assert_array_equal(here.counts, there.counts)
     np.testing.assert_array_equal(here.labels, there.labels)
@@ -152,8 +154,8 @@ def test_the_order_of_rows_does_not_matter(seed, order):
 
 
 def test_clients_one_after_another_are_taken_back_one_by_one():
-    parts = [summary(*drawn(seed, (30, 9, 2)), np.arange(41), layout()) for seed in range(3)]
-    whole = joined(parts)
+    parts = [summarize(*drawn(seed, (30, 9, 2)), np.arange(41), layout()) for seed in range(3)]
+    whole = concatenate_summaries(parts)
     for at, part in enumerate(parts):
         for name in ("rows", "labels", "counts", "moments"):
             np.testing.assert_array_equal(getattr(whole.take([at]), name), getattr(part, name))
@@ -162,10 +164,10 @@ def test_clients_one_after_another_are_taken_back_one_by_one():
 def test_of_a_feature_without_a_value_the_missing_rows_are_told_and_of_few_values_nothing():
     one = layout(1, 1, missing=(True,))
     x, y, same = np.full((30, 1), np.nan), np.zeros(30, np.int64), np.arange(30)
-    assert summary(x, y, same, one).counts[0, 0, -1, 0] == 30
+    assert summarize(x, y, same, one).counts[0, 0, -1, 0] == 30
     for there, told in ((1, 0), (9, 0), (10, 30)):
         x[:there] = 0.5
-        assert summary(x, y, same, one).counts.sum() == told
+        assert summarize(x, y, same, one).counts.sum() == told
 
 
 @pytest.mark.parametrize("classes", [1, 3])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, optimize, stats
 
-from models.shift.client_summaries.gaussian_mechanism import counts_sensitivity, epsilon, noisy, rho, sigma
+from models.shift.client_summaries.gaussian_mechanism import add_noise, counts_sensitivity, epsilon, rho, sigma
 
 DELTAS = st.floats(1e-12, 0.5)
 SIZES = st.floats(1e-6, 50.0)
@@ -68,7 +68,7 @@ def test_no_row_moves_what_is_told_by_more_than_its_sensitivity(features, classe
 
 @pytest.mark.parametrize("spread", [0.3, 2.9, 11.0])
 def test_noise_is_a_normal_of_its_sigma_about_the_truth_rounded(spread):
-    noise = (noisy(np.full((5, 8, 500), 40), spread, np.random.default_rng(0)) - 40).ravel()
+    noise = (add_noise(np.full((5, 8, 500), 40), spread, np.random.default_rng(0)) - 40).ravel()
     assert noise.dtype == np.int64
     assert abs(noise.mean()) < 4.5 * noise.std() / math.sqrt(noise.size)
     for cell in (-1, 0, 1, 2):  # the share of each whole number is its interval's
@@ -77,7 +77,7 @@ def test_noise_is_a_normal_of_its_sigma_about_the_truth_rounded(spread):
 
 
 def test_noise_of_one_cell_says_nothing_of_anothers():
-    told = noisy(np.zeros((4, 20_000)), 10.0, np.random.default_rng(0))
+    told = add_noise(np.zeros((4, 20_000)), 10.0, np.random.default_rng(0))
     assert np.abs(np.corrcoef(told) - np.eye(4)).max() < 4.5 / math.sqrt(20_000)
 
 
@@ -89,7 +89,7 @@ def test_noise_of_one_cell_says_nothing_of_anothers():
         (lambda: rho(1, 0), "delta is 0, and must be between 0 and 1"),
         (lambda: sigma(1.0, 0.0), "rho is 0.0, and must be a number above 0"),
         (lambda: sigma(0.0, 1.0), "sensitivity is 0.0"),
-        (lambda: noisy(np.zeros(2), 0.0, np.random.default_rng(0)), "sigma is 0.0"),
+        (lambda: add_noise(np.zeros(2), 0.0, np.random.default_rng(0)), "sigma is 0.0"),
     ],
 )
 def test_what_would_be_no_protection_is_refused(wrong, sentence):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from models.shift.client_summaries.client_summary import Layout, joined, summary
+from models.shift.client_summaries.client_summary import Layout, concatenate_summaries, summarize
 from models.shift.client_summaries.missing_reports import missing_reports
 
 NAMES = ("age", "dose", "kind")
@@ -21,14 +21,14 @@ def rows(seed, count=200):
 
 
 def told(*clients, of):
-    return joined([summary(x, y, np.arange(len(y)), of) for x, y in clients])
+    return concatenate_summaries([summarize(x, y, np.arange(len(y)), of) for x, y in clients])
 
 
 @pytest.mark.parametrize("there", [0, 9, 18, 40])
 def test_a_feature_is_absent_or_untold_by_how_many_rows_have_a_value(there):
     (x, y), other = rows(0), rows(1)
     x[there:, 1] = np.nan
-    found = missing_reports(told((x, y), other, of=layout()), layout()).named(CLIENTS, NAMES)
+    found = missing_reports(told((x, y), other, of=layout()), layout()).to_dict(CLIENTS, NAMES)
     assert found["absent"] == ({"dose": ["north"]} if there == 0 else {})
     assert found["untold"] == ({"dose": ["north"]} if there in (9, 18) else {})
     assert found["crowded"] == []
@@ -40,7 +40,7 @@ def test_a_feature_with_few_values_in_one_class_and_none_in_the_other_is_not_abs
     (x, y), other = rows(0), rows(1)
     x[:, 1:] = np.nan
     x[np.flatnonzero(y == 0)[:there], 1:] = 1.0
-    found = missing_reports(told((x, y), other, of=layout()), layout()).named(CLIENTS, NAMES)
+    found = missing_reports(told((x, y), other, of=layout()), layout()).to_dict(CLIENTS, NAMES)
     assert found["absent"] == ({"dose": ["north"], "kind": ["north"]} if there == 0 else {})
     assert found["untold"] == ({"dose": ["north"], "kind": ["north"]} if there == 5 else {})
 
@@ -51,7 +51,7 @@ def test_one_far_value_that_makes_all_others_one_bin_is_seen_in_the_bin_and_a_co
     x[0, 0] = 1e6
     wide = layout()
     wide.low[0], wide.high[0] = -1e5, 1e5
-    assert missing_reports(told((x, y), other, of=wide), wide).named(CLIENTS, NAMES)["crowded"] == ["age"]
+    assert missing_reports(told((x, y), other, of=wide), wide).to_dict(CLIENTS, NAMES)["crowded"] == ["age"]
 
 
 def test_of_moments_alone_it_is_known_which_features_are_not_told():
@@ -59,7 +59,7 @@ def test_of_moments_alone_it_is_known_which_features_are_not_told():
     x[:, 1] = np.nan
     answers = told((x, y), other, of=layout())
     bare = type(answers)(answers.rows, answers.labels, answers.counts[..., :0, :], answers.moments)
-    found = missing_reports(bare, layout()).named(CLIENTS, NAMES)
+    found = missing_reports(bare, layout()).to_dict(CLIENTS, NAMES)
     assert found == {"absent": {}, "untold": {"dose": ["north"]}, "crowded": []}
 
 
@@ -68,4 +68,4 @@ def test_under_noise_nothing_is_found():
     noisy = type(answers)(
         answers.rows, answers.labels, answers.counts * 0, answers.moments, np.ones(answers.counts.shape)
     )
-    assert missing_reports(noisy, layout()).named(CLIENTS, NAMES) == {"absent": {}, "untold": {}, "crowded": []}
+    assert missing_reports(noisy, layout()).to_dict(CLIENTS, NAMES) == {"absent": {}, "untold": {}, "crowded": []}

@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
-from models.shift.client_summaries.client_summary import LEAST_ROWS, Columns, Layout, columns, summary
+from models.shift.client_summaries.client_summary import LEAST_ROWS, Columns, Layout, assign_columns, summarize
 from models.shift.client_summaries.model_predictions import (
-    JOINED,
+    SAME_RUN,
     Design,
-    apportioned,
-    fitted_halves,
-    in_both_halves,
+    classes_in_both_halves,
+    distribute_runs,
+    fit_halves,
+    predict_classes,
     predicted_counts,
-    predictions_on,
 )
 from models.shift.client_summaries.query import Query
 
@@ -41,7 +41,7 @@ def some_rows(seed, count=120, classes=3):
 
 
 def test_a_number_is_in_deviations_up_to_five_a_category_and_a_missing_value_are_columns_and_the_last_is_one():
-    seen = a_design(a_layout()).seen(np.array([[3.0, 2.0, 0.5], [-99.0, 9.0, np.nan]]))
+    seen = a_design(a_layout()).matrix(np.array([[3.0, 2.0, 0.5], [-99.0, 9.0, np.nan]]))
     assert seen.tolist() == [[1.0, 0, 1, 0, 0.5, 0, 1], [-5.0, 0, 0, 0, 0.0, 1, 1]]
 
 
@@ -49,8 +49,8 @@ def test_a_number_is_in_deviations_up_to_five_a_category_and_a_missing_value_are
 def test_a_half_s_regression_has_the_least_penalised_loss_of_its_rows_and_no_other_row_has_a_part_in_it(classes):
     """SciPy's minimum of the same loss: half the squared weights, without the constants, over 10 of the log loss."""
     x, y, same = some_rows(1, classes=classes)
-    seen, second = a_design(a_layout(classes)).seen(x), same % 2 == 1
-    weights = fitted_halves(seen, y, second, np.ones(classes, bool))
+    seen, second = a_design(a_layout(classes)).matrix(x), same % 2 == 1
+    weights = fit_halves(seen, y, second, np.ones(classes, bool))
     for place, half in enumerate((~second, second)):
 
         def loss(flat, mine=seen[half], labels=y[half]):
@@ -63,41 +63,41 @@ def test_a_half_s_regression_has_the_least_penalised_loss_of_its_rows_and_no_oth
         best = best.x.reshape(classes, -1)
         np.testing.assert_allclose(softmax(seen @ weights[place].T, -1), softmax(seen @ best.T, -1), atol=2e-3)
     changed = np.where(second, (y + 1) % classes, y)
-    np.testing.assert_array_equal(fitted_halves(seen, changed, second, np.ones(classes, bool))[0], weights[0])
+    np.testing.assert_array_equal(fit_halves(seen, changed, second, np.ones(classes, bool))[0], weights[0])
 
 
 def test_of_a_client_s_own_rows_the_model_speaks_that_has_not_seen_them_and_of_others_the_mean_of_both():
     x, y, same = some_rows(2)
-    seen, second = a_design(a_layout()).seen(x), same % 3 == 0
-    weights = fitted_halves(seen, y, second, np.ones(3, bool))
+    seen, second = a_design(a_layout()).matrix(x), same % 3 == 0
+    weights = fit_halves(seen, y, second, np.ones(3, bool))
     first, other = (softmax(seen @ half.T, axis=-1) for half in weights)
-    np.testing.assert_allclose(predictions_on(seen, y, ALL, weights, second), np.where(second[:, None], first, other))
-    np.testing.assert_allclose(predictions_on(seen, y, ALL, weights, None), (first + other) / 2)
+    np.testing.assert_allclose(predict_classes(seen, y, ALL, weights, second), np.where(second[:, None], first, other))
+    np.testing.assert_allclose(predict_classes(seen, y, ALL, weights, None), (first + other) / 2)
 
 
 def test_only_classes_that_both_know_are_possible_and_rows_of_others_have_no_part():
     x, y, same = some_rows(3)
-    seen = a_design(a_layout()).seen(x)
-    weights = fitted_halves(seen, y, same % 2 == 1, np.array([True, False, True]))
+    seen = a_design(a_layout()).matrix(x)
+    weights = fit_halves(seen, y, same % 2 == 1, np.array([True, False, True]))
     assert np.isnan(weights[:, 1]).all()
-    chances = predictions_on(seen, y, ALL, weights, None)
+    chances = predict_classes(seen, y, ALL, weights, None)
     assert not chances[y == 1].any()
     assert not chances[:, 1].any()
     np.testing.assert_allclose(chances[y != 1].sum(-1), 1.0)
-    alone = predictions_on(seen, y, np.array([True, True, False]), weights, None)
+    alone = predict_classes(seen, y, np.array([True, True, False]), weights, None)
     assert (alone == np.where(y[:, None] == 0, [1.0, 0.0, 0.0], 0.0)).all()
 
 
 def test_a_class_is_asked_about_that_has_as_many_different_rows_in_either_half_as_there_are_models():
     y = np.repeat([0, 1, 2, 3], [19, 24, 40, 40])
     same = np.where(y == 3, 999, np.arange(len(y)))  # the last are copies of one row
-    column, second = columns(y, same, a_layout(4)), same % 2 == 1
+    column, second = assign_columns(y, same, a_layout(4)), same % 2 == 1
     for models, expected in (
         (2, [False, True, True, False]),
         (12, [False, True, True, False]),
         (13, [False, False, True, False]),
     ):
-        assert in_both_halves(column, same, second, models).tolist() == expected
+        assert classes_in_both_halves(column, same, second, models).tolist() == expected
 
 
 @settings(max_examples=40)
@@ -109,16 +109,16 @@ def test_a_model_knows_the_classes_of_ten_different_rows_in_either_half_and_is_n
     same = np.arange(len(y)) // 2  # every row twice
     second = (rng.random(len(y)) < 0.5)[same]
     layout = a_layout()
-    column = columns(y, same, layout)
+    column = assign_columns(y, same, layout)
     expected = [
         min(len({row for row, c, half in zip(same, y, second, strict=True) if c == at and half == h}) for h in (0, 1))
         >= LEAST_ROWS
         for at in range(3)
     ]
-    known = in_both_halves(column, same, second)
+    known = classes_in_both_halves(column, same, second)
     assert known.tolist() == expected
     seen = np.column_stack([rng.normal(size=len(y)), np.ones(len(y))])
-    there = ~np.isnan(fitted_halves(seen, column.of, second, known)).any((0, 2))
+    there = ~np.isnan(fit_halves(seen, column.index, second, known)).any((0, 2))
     assert there.tolist() == (expected if sum(expected) > 1 else [False] * 3)
 
 
@@ -127,7 +127,7 @@ def test_a_class_that_is_told_with_others_is_in_no_model_whatever_its_rows():
     of = np.repeat([0, 1, 3], 40)
     column = Columns(of, np.array([True, True, False]), np.ones(120, bool))
     second = np.arange(120) % 2 == 1
-    assert in_both_halves(column, np.arange(120), second).tolist() == [True, True, False]
+    assert classes_in_both_halves(column, np.arange(120), second).tolist() == [True, True, False]
 
 
 def counted(seed, missing=0.3, models=2, count=400):
@@ -155,7 +155,7 @@ def halves(same):
 
 def runs_of(told):
     """(feature, cells) of each run, by our own walk over what is told."""
-    for feature, cells in enumerate((told == JOINED).all((0, 3))):
+    for feature, cells in enumerate((told == SAME_RUN).all((0, 3))):
         firsts = np.flatnonzero(~cells)
         yield from ((feature, range(*ends)) for ends in zip(firsts, [*firsts[1:], len(cells)], strict=True))
 
@@ -175,12 +175,12 @@ def test_a_number_and_a_difference_of_two_models_numbers_stand_for_ten_different
 ):
     """Also where one model knows a class that others do not, and where one half's model says the same of every row."""
     x, y, same, layout, chances, ends = counted(seed, missing, models, count)
-    column = columns(y, same, layout)
-    chances *= in_both_halves(column, same, halves(same), models)[y][:, None]
+    column = assign_columns(y, same, layout)
+    chances *= classes_in_both_halves(column, same, halves(same), models)[y][:, None]
     told, cells = predicted_counts(x, column, same, halves(same), layout, chances, ends), layout.cells_of(x)
     least = max(LEAST_ROWS, models)
     for feature, run in runs_of(told):
-        inside = np.isin(cells[:, feature], run) & used_rows(y, same, layout, x, feature) & column.kept
+        inside = np.isin(cells[:, feature], run) & used_rows(y, same, layout, x, feature) & column.reported
         speak = [inside & chances[model].any(-1) for model in range(models)]
         kinds = [rows & half for rows in (*speak, speak[0] & ~speak[-1]) for half in (halves(same), ~halves(same))]
         different = [len({*same[rows].tolist()}) for rows in kinds]
@@ -194,7 +194,7 @@ def test_runs_are_no_longer_than_they_must_be(missing):
     """Where every model knows every class: but for a feature's last none has enough rows of both halves a cell earlier."""
     x, y, same, layout, chances, ends = counted(6, missing, count=1000)
     chances[-1] = chances[0]
-    told = predicted_counts(x, columns(y, same, layout), same, halves(same), layout, chances, ends)
+    told = predicted_counts(x, assign_columns(y, same, layout), same, halves(same), layout, chances, ends)
     cells, runs = layout.cells_of(x), list(runs_of(told))
     assert len(runs) > 10
     for (feature, run), after in zip(runs, [*runs[1:], (3, None)], strict=True):
@@ -204,7 +204,7 @@ def test_runs_are_no_longer_than_they_must_be(missing):
 
 def test_expected_rows_are_whole_numbers_next_to_the_sums_of_chances_and_in_the_mean_are_these():
     x, y, same, layout, chances, ends = counted(4)
-    rng, column = np.random.default_rng(0), columns(y, same, layout)
+    rng, column = np.random.default_rng(0), assign_columns(y, same, layout)
     sums = predicted_counts(x, column, same, halves(same), layout, chances, np.zeros(ends.shape))
     heard = [
         predicted_counts(x, column, same, halves(same), layout, chances, rng.random(ends.shape)) for _ in range(400)
@@ -220,7 +220,9 @@ def test_expected_rows_are_whole_numbers_next_to_the_sums_of_chances_and_in_the_
 def test_all_models_are_rounded_by_one_draw():
     """The same chances told by any number of models are the same numbers: their mean tells nothing more."""
     x, y, same, layout, chances, ends = counted(8, missing=0.0)
-    told = predicted_counts(x, columns(y, same, layout), same, halves(same), layout, np.repeat(chances[:1], 9, 0), ends)
+    told = predicted_counts(
+        x, assign_columns(y, same, layout), same, halves(same), layout, np.repeat(chances[:1], 9, 0), ends
+    )
     assert (told == told[:1]).all()
 
 
@@ -229,9 +231,9 @@ def test_dealt_to_cells_expected_rows_sum_up_to_the_runs_and_of_all_classes_to_t
     missing,
 ):
     x, y, same, layout, chances, ends = counted(6, missing)
-    told = predicted_counts(x, columns(y, same, layout), same, halves(same), layout, chances, ends)
-    counts = summary(x, y, same, layout).counts[0]
-    dealt = apportioned(told, counts)
+    told = predicted_counts(x, assign_columns(y, same, layout), same, halves(same), layout, chances, ends)
+    counts = summarize(x, y, same, layout).counts[0]
+    dealt = distribute_runs(told, counts)
     for feature, run in runs_of(told):
         np.testing.assert_allclose(dealt[:, feature, run].sum(1), told[:, feature, run[0]])
         for model, classes in ((0, [0, 1, 2]), (1, [0, 1])):

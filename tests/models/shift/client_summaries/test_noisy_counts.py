@@ -7,16 +7,16 @@ from scipy import stats
 from models.shift import moment_tests, nested_tests
 from models.shift.client_summaries.client_summary import Layout
 from models.shift.client_summaries.gaussian_mechanism import (
-    FEWEST,
-    as_precise,
+    MIN_NOISY_ROWS,
+    add_noise,
+    clip_negative,
     counts_sensitivity,
-    drawable,
-    from_noisy,
-    noisy,
     rho,
     sigma,
+    summaries_from_counts,
+    with_effective_rows,
 )
-from models.shift.pairwise_results import against_the_rest, findings
+from models.shift.pairwise_results import append_rest, diagnose_pairs
 from publications.synthetic_pairs.generators import Normals, drawn
 
 pytestmark = pytest.mark.slow
@@ -35,14 +35,17 @@ def told(law, rows, epsilon, seed, layout=FIVE, pairs=PAIRS):
         ):
             side.append(layout.counts(x, y))
     truth = np.stack([*found[0], *found[1]])
-    return noisy(truth.astype(np.int64), size, rng), size
+    return add_noise(truth.astype(np.int64), size, rng), size
 
 
-def each_pair(law, rows, epsilon, seed=0, known_noise=True, look=nested_tests.evidence):
+def each_pair(law, rows, epsilon, seed=0, known_noise=True, look=nested_tests.count_evidence):
     """What is found of each pair, looked at alone as the reference did."""
     counts, size = told(law, rows, epsilon, seed)
-    known = as_precise(from_noisy(counts, FIVE, size if known_noise else 0.0), FIVE)
-    return [findings(known, FIVE, np.array([at]), np.array([at + PAIRS]), look=look) for at in range(PAIRS)]
+    known = with_effective_rows(summaries_from_counts(counts, FIVE, size if known_noise else 0.0), FIVE)
+    return [
+        diagnose_pairs(known, FIVE, np.array([at]), np.array([at + PAIRS]), collect_evidence=look)
+        for at in range(PAIRS)
+    ]
 
 
 def named(*asked, **more) -> list[frozenset[str]]:
@@ -114,8 +117,8 @@ def test_the_noise_of_all_others_together_is_known():
     """Twelve clients of very different sizes that are alike: none differs from the rest."""
     counts = np.concatenate([told(Normals(), (rows, rows), 1, rows, pairs=2)[0] for rows in (800, 3000, 20_000)])
     size = told(Normals(), (50, 50), 1, 0, pairs=1)[1]
-    both = as_precise(against_the_rest(from_noisy(counts, FIVE, size)), FIVE)
-    found = findings(both, FIVE, np.arange(12), np.arange(12, 24))
+    both = with_effective_rows(append_rest(summaries_from_counts(counts, FIVE, size)), FIVE)
+    found = diagnose_pairs(both, FIVE, np.arange(12), np.arange(12, 24))
     assert not found.verdicts.types.any()
     assert stats.kstest(found.chance, "uniform", alternative="greater").pvalue > 1e-3
 
@@ -124,7 +127,7 @@ def test_the_noise_of_all_others_together_is_known():
 def test_moments_of_bins_with_noise_vary_as_those_of_so_many_rows_would(epsilon):
     """Of all pairs' first clients, which are drawn alike: a mean's variance is the deviation's over the rows, or less."""
     counts, size = told(Normals(), (2000, 2000), epsilon, 8)
-    known = as_precise(from_noisy(counts, FIVE, size), FIVE)
+    known = with_effective_rows(summaries_from_counts(counts, FIVE, size), FIVE)
     rows, mean, spread, _, kurtosis = np.moveaxis(known.moments[:, :, :2], -1, 0)
     assert (rows < 1000).all()
     expected = (spread**2 / rows).mean(0)
@@ -136,7 +139,7 @@ def test_moments_of_bins_with_noise_vary_as_those_of_so_many_rows_would(epsilon)
 
 def test_labels_and_rows_follow_from_counts_within_the_noise_of_a_mean_over_features():
     counts, size = told(Normals(positive=0.7), (2000, 2000), 4, 6)
-    known = from_noisy(counts, FIVE, size)
+    known = summaries_from_counts(counts, FIVE, size)
     expected = size * np.sqrt(8 / 5)  # eight cells of a feature, and five features
     first = known.labels[:PAIRS]
     assert np.abs(first.sum(1) - 2000).max() < 6 * expected * np.sqrt(2)
@@ -147,7 +150,7 @@ def test_labels_and_rows_follow_from_counts_within_the_noise_of_a_mean_over_feat
 def test_without_noise_all_follows_exactly_but_for_values_inside_a_bin():
     rng = np.random.default_rng(7)
     x, y = rng.uniform(-4, 4, size=(3000, 5)), rng.integers(0, 2, 3000)
-    known = from_noisy(FIVE.counts(x, y)[None], FIVE, 0.0)
+    known = summaries_from_counts(FIVE.counts(x, y)[None], FIVE, 0.0)
     np.testing.assert_array_equal(known.labels[0], np.bincount(y))
     for c in range(2):
         mean, spread = known.moments[0, :, c, 1], known.moments[0, :, c, 2]
@@ -158,11 +161,11 @@ def test_without_noise_all_follows_exactly_but_for_values_inside_a_bin():
 def test_counts_are_what_they_came_as_but_where_no_value_can_be():
     kinds = Layout(tuple("ab"), (None, (0.0, 1.0)), -np.ones(2), np.ones(2), 8, 3, missing=(False, True))
     counts = np.full((1, 2, kinds.cells, 3), -2)
-    counts[0, :, :2, 0], counts[0, :, :2, 1] = FEWEST, 8
+    counts[0, :, :2, 0], counts[0, :, :2, 1] = MIN_NOISY_ROWS, 8
     counts[0, 0, -1, 0] = 1000  # missing, where nothing may be
     counts[0, 1, 3:8, 0] = 1000  # a category that there is not
     counts[0, 1, -1, 0] = 10
-    known = from_noisy(counts, kinds, 1.5)
+    known = summaries_from_counts(counts, kinds, 1.5)
     there = np.zeros(known.noise.shape, bool)
     there[0, 0, :8, :3] = there[0, 1, :3, :3] = there[0, 1, -1, :3] = True
     np.testing.assert_array_equal(known.noise, 1.5**2 * there)
@@ -170,12 +173,12 @@ def test_counts_are_what_they_came_as_but_where_no_value_can_be():
     assert not known.counts[..., 3].any()
     np.testing.assert_allclose(known.labels[0], known.counts[0, :, :, :3].sum(1).mean(0))
     assert (known.labels < 0).any()
-    shown = drawable(known)
+    shown = clip_negative(known)
     assert (shown.counts >= 0).all()
     assert (shown.labels >= 0).all()
     assert np.isnan(known.moments[0, :, 1:]).all(), "of fewer rows than noise would leave in doubt"
     other = -2  # rows with a third value, by the noise
-    expected = [2 * FEWEST + other, (3 * FEWEST + 3 * other) / (2 * FEWEST + other)]
+    expected = [2 * MIN_NOISY_ROWS + other, (3 * MIN_NOISY_ROWS + 3 * other) / (2 * MIN_NOISY_ROWS + other)]
     np.testing.assert_allclose(known.moments[0, 1, 0, :2], expected)
 
 
@@ -192,9 +195,9 @@ def test_classes_that_are_rare_raise_no_false_alarm_under_noise(rows):
             for count in np.repeat(rows, PAIRS).tolist()
         ]
     )
-    counts = noisy(truth.astype(np.int64), size, rng)
-    known = as_precise(from_noisy(counts, layout, size), layout)
-    found = [findings(known, layout, np.array([at]), np.array([at + PAIRS])) for at in range(PAIRS)]
+    counts = add_noise(truth.astype(np.int64), size, rng)
+    known = with_effective_rows(summaries_from_counts(counts, layout, size), layout)
+    found = [diagnose_pairs(known, layout, np.array([at]), np.array([at + PAIRS])) for at in range(PAIRS)]
     alarms = sum(bool(pair.verdicts.types.any()) for pair in found)
     assert stats.binomtest(alarms, PAIRS, 0.03, alternative="greater").pvalue > 1e-3
     low = sum(pair.chance[0] < 0.05 for pair in found)

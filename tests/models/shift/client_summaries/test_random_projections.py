@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from models.shift.client_summaries.random_projections import MOST_CHANNELS, bounds, projected
+from models.shift.client_summaries.random_projections import MAX_CHANNELS, light_bounds, project_pictures
 
 few = settings(max_examples=25)
 SHAPES = [(8, 8), (3, 5), (1, 1), (28, 28), (1, 9, 8), (3, 12, 10)]
@@ -48,7 +48,7 @@ def by_hand(picture):
     found["xx"] = mean([[(x - cx) ** 2 for x in xs]] * height, 0.0)
     found["yy"] = mean([[(y - cy) ** 2] * width for y in ys], 0.0)
     found["xy"] = mean([[(x - cx) * (y - cy) for x in xs] for y in ys], 0.0)
-    if 1 < channels <= MOST_CHANNELS:
+    if 1 < channels <= MAX_CHANNELS:
         for c in range(channels):
             found[f"channel {c}"] = sum(picture[c].ravel()) / (height * width)
     return found
@@ -70,7 +70,7 @@ def mean_of_area(grey, row, column):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_numbers_are_those_of_a_slow_loop(shape):
     x = np.random.default_rng(1).random((3, *shape))
-    names, numbers = projected(x)
+    names, numbers = project_pictures(x)
     for at in range(3):
         slow = by_hand(x[at].reshape(-1, *shape[-2:]))
         assert names == tuple(slow)
@@ -79,12 +79,12 @@ def test_numbers_are_those_of_a_slow_loop(shape):
 
 def test_a_row_without_height_is_a_picture_of_one_line():
     x = np.random.default_rng(2).random((4, 13))
-    np.testing.assert_array_equal(projected(x)[1], projected(x[:, None])[1])
+    np.testing.assert_array_equal(project_pictures(x)[1], project_pictures(x[:, None])[1])
 
 
 def test_numbers_that_are_no_light_have_no_place_where_light_is():
     x = np.random.default_rng(3).normal(size=(4, 2, 6, 6))
-    light, other = projected(np.abs(x)), projected(x, light=False)
+    light, other = project_pictures(np.abs(x)), project_pictures(x, light=False)
     assert set(light[0]) - set(other[0]) == {"centre x", "centre y", "xx", "yy", "xy"}
     assert np.isfinite(other[1]).all()
 
@@ -94,8 +94,8 @@ def test_numbers_that_are_no_light_have_no_place_where_light_is():
 def test_every_number_of_light_is_within_bounds_that_are_known_without_data(shape, data):
     values = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1))
     x = data.draw(arrays(np.float64, (2, *shape), elements=values, fill=st.sampled_from([0.0, 1.0])))
-    names, numbers = projected(x)
-    low, high = bounds(names)
+    names, numbers = project_pictures(x)
+    low, high = light_bounds(names)
     assert (numbers >= low - 1e-9).all()
     assert (numbers <= high + 1e-9).all()
 
@@ -104,8 +104,8 @@ def test_bounds_are_reached_where_they_are_tight():
     """A direction's largest value is of the picture that is white just where it weighs more than nothing."""
     drawn = np.random.default_rng(7).standard_normal((64, 8))
     white = np.stack([(drawn[:, at] > 0).reshape(8, 8) for at in range(8)]).astype(float)
-    names, numbers = projected(np.concatenate([white, 1 - white]))
-    low, high = bounds(names)
+    names, numbers = project_pictures(np.concatenate([white, 1 - white]))
+    low, high = light_bounds(names)
     np.testing.assert_allclose(np.diagonal(numbers[:8, :8]), high[:8])
     np.testing.assert_allclose(np.diagonal(numbers[8:, :8]), low[:8])
 
@@ -113,6 +113,6 @@ def test_bounds_are_reached_where_they_are_tight():
 def test_a_pictures_numbers_do_not_depend_on_the_pictures_beside_it():
     """So clients that project alone have what they would have together."""
     x = np.random.default_rng(4).random((40, 3, 12, 10))
-    together = projected(x)[1]
-    parts = np.concatenate([projected(part)[1] for part in (x[:1], x[1:7], x[7:])])
+    together = project_pictures(x)[1]
+    parts = np.concatenate([project_pictures(part)[1] for part in (x[:1], x[1:7], x[7:])])
     np.testing.assert_allclose(together, parts, rtol=0, atol=1e-14)
