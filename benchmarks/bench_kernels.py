@@ -21,7 +21,7 @@ from flows.config.method_settings import method_of
 from flows.experiment.project import Project
 from flows.methods.base import Method, start_method
 from flows.methods.context import TrainingSetup
-from models.client_model import of_one
+from models.client_model import first_client
 from models.prng import client_streams
 
 _KERNELS = {"mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward"}
@@ -77,13 +77,13 @@ class _Recorder(TorchDispatchMode):
 def _calls(setup: TrainingSetup, method: Method) -> list[tuple[Callable, tuple, dict[str, Any]]]:
     """Record the kernels of one batch of one client, forward and backward."""
     model = method.model(start_method(method, setup), setup)
-    weights = {n: w.clone().requires_grad_() for n, w in {**model.shared, **of_one(model.personal)}.items()}
+    weights = {n: w.clone().requires_grad_() for n, w in {**model.shared, **first_client(model.personal)}.items()}
     manifest, batch = setup.silos.manifest, setup.training.batch
     x = torch.rand(batch, *manifest.shape)
     y = torch.zeros(batch, dtype=torch.int64 if manifest.classes else torch.float32)
     stream = client_streams(0, ["a"], 1, "kernels")[0]
     with _Recorder() as recorder:
-        loss = setup.training.objective(model.network.apply(weights, of_one(model.context), x, stream), y).mean()
+        loss = setup.training.objective(model.network.apply(weights, first_client(model.context), x, stream), y).mean()
         torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
     return recorder.calls
 

@@ -31,7 +31,7 @@ from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.base import start_method
 from flows.partition import make
-from models.client_model import of_one
+from models.client_model import first_client
 from models.metrics.flops import network_cost
 from silos.errors import UserError
 
@@ -243,10 +243,10 @@ def _limits(root: Path, workload: Workload, seconds: float) -> dict[str, float]:
     setup = project.training_setup(0)
     method = method_of(project.params, workload.method)
     model = method.model(start_method(method, setup), setup)
-    weights = {**model.shared, **of_one(model.personal)}
+    weights = {**model.shared, **first_client(model.personal)}
     manifest = setup.silos.manifest
     x, y = torch.rand(1, *manifest.shape), torch.zeros(1, dtype=torch.int64 if manifest.classes else torch.float32)
-    counted = network_cost(model.network, weights, of_one(model.context), x, y, setup.training.objective)
+    counted = network_cost(model.network, weights, first_client(model.context), x, y, setup.training.objective)
     rows = workload.clients * workload.rows
     flop = 2 * counted.both * rows
     found, _ = child([sys.executable, "-m", "benchmarks.bench_kernels", workload.method, str(THREADS)], root)

@@ -1,4 +1,4 @@
-"""A trained thing as a function of one client; evaluation, training and export never ask which method made it."""
+"""A trained model as a function of one client, independent of the method that trained it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,18 +11,18 @@ from .server_state import ClientStateRefs, Weights
 
 
 @dataclass(frozen=True)
-class OfGroups(Mapping[str, Tensor]):
-    """Weights of which every client has its group's: name to (clients, ...), put together when it is asked for.
+class GroupedWeights(Mapping[str, Tensor]):
+    """Weights that clients share by group: names to (clients, ...), expanded when they are read.
 
-    `groups`: name to (groups, ...), of which there is one copy however many clients there are; `place`: the group of each
-    client, in the clients' order.
+    `groups` maps names to (groups, ...) and is stored once, however many clients there are. `group_of` is each client's
+    group index, in the clients' order.
     """
 
     groups: Weights
-    place: tuple[int, ...]
+    group_of: tuple[int, ...]
 
     def __getitem__(self, name: str) -> Tensor:
-        return self.groups[name][list(self.place)]
+        return self.groups[name][list(self.group_of)]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.groups)
@@ -30,24 +30,24 @@ class OfGroups(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self.groups)
 
-    def take(self, clients: Sequence[int]) -> "OfGroups":
-        """Of the clients at these places, with their groups alone."""
-        place = [self.place[client] for client in clients]
-        used = sorted({*place})
-        return OfGroups({name: w[used] for name, w in self.groups.items()}, tuple(map(used.index, place)))
+    def take(self, clients: Sequence[int]) -> "GroupedWeights":
+        """Select the clients at these indices, with only their groups."""
+        group_of = [self.group_of[client] for client in clients]
+        used = sorted({*group_of})
+        return GroupedWeights({name: w[used] for name, w in self.groups.items()}, tuple(map(used.index, group_of)))
 
     @property
-    def bytes_of_one(self) -> int:
-        """Of a group's weights as they travel."""
+    def bytes_per_client(self) -> int:
+        """Return the bytes of one group's weights as sent."""
         return sum(int(w[0].numel() * w.element_size()) for w in self.groups.values())
 
 
 @dataclass(frozen=True)
 class Model:
-    """`shared` weights, `personal` weights (which train too) and `context` (which does not).
+    """A network with `shared` weights, trainable `personal` weights, and `context` that is not trained.
 
-    personal and context either have a leading axis over `clients` (see also OfGroups), or are `ClientStateRefs`: then
-    the server holds hashes only, and the task that works on a client opens them on that client's side.
+    personal and context have a leading axis over `clients` (see GroupedWeights), or are `ClientStateRefs`. With
+    references the server holds only hashes; the task that works on a client loads the tensors on that client's side.
     """
 
     network: Network
@@ -58,44 +58,49 @@ class Model:
 
     @property
     def is_personal(self) -> bool:
-        """Whether clients differ in the weights or the context they use."""
+        """Whether clients differ in weights or context."""
         return any(isinstance(part, ClientStateRefs) or bool(part) for part in (self.personal, self.context))
 
     @property
     def bytes_down(self) -> int:
-        """Bytes that one client receives: the shared weights; what is private is with it already."""
-        of_client = sum(self._bytes_of_one(part) for part in (self.personal, self.context))
-        return size_in_bytes(self.shared) + of_client
+        """Return the bytes that one client receives; private state is not sent, because the client has it already."""
+        per_client = sum(self._bytes_per_client(part) for part in (self.personal, self.context))
+        return size_in_bytes(self.shared) + per_client
 
     def select(self, clients: Sequence[str]) -> "Model":
-        """The model of these clients only: what travels to their cohort."""
+        """Restrict the model to these clients, as it is sent to their cohort."""
 
-        def of(part: Weights | ClientStateRefs) -> Weights | ClientStateRefs:
+        def select_part(part: Weights | ClientStateRefs) -> Weights | ClientStateRefs:
             if isinstance(part, ClientStateRefs):
                 return replace(part, refs={c: part.refs[c] for c in clients if c in part.refs})
             if not part:
                 return part
-            places = [self._place[client] for client in clients]
-            return part.take(places) if isinstance(part, OfGroups) else {n: t[places] for n, t in part.items()}
+            indices = [self._index[client] for client in clients]
+            return part.take(indices) if isinstance(part, GroupedWeights) else {n: t[indices] for n, t in part.items()}
 
-        return replace(self, personal=of(self.personal), context=of(self.context), clients=tuple(clients))
+        return replace(
+            self, personal=select_part(self.personal), context=select_part(self.context), clients=tuple(clients)
+        )
 
     @cached_property
-    def _place(self) -> dict[str, int]:
-        return {name: at for at, name in enumerate(self.clients)}
+    def _index(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self.clients)}
 
-    def _bytes_of_one(self, part: Weights | ClientStateRefs) -> int:
-        """Of what one client gets of it."""
-        if isinstance(part, OfGroups):
-            return part.bytes_of_one
+    def _bytes_per_client(self, part: Weights | ClientStateRefs) -> int:
+        """Return the bytes of this part that one client receives."""
+        if isinstance(part, GroupedWeights):
+            return part.bytes_per_client
         return 0 if isinstance(part, ClientStateRefs) else size_in_bytes(part) // max(len(self.clients), 1)
 
 
-def of_one(part: Weights | ClientStateRefs) -> Weights:
-    """What one client has of a model's part, without the client axis: the first one's, or the start of what is private."""
+def first_client(part: Weights | ClientStateRefs) -> Weights:
+    """Return the first client's tensors of a model's part, without a client axis.
+
+    For private state these are its initial tensors.
+    """
     return part.start if isinstance(part, ClientStateRefs) else {name: tensor[0] for name, tensor in part.items()}
 
 
 def size_in_bytes(weights: Weights) -> int:
-    """Bytes of the tensors as they travel."""
+    """Return the bytes of the tensors as sent."""
     return sum(int(t.numel() * t.element_size()) for t in weights.values())

@@ -1,8 +1,8 @@
-"""Clusters of clients from tables of evidence.
+"""Clusters clients by tables of similarities or losses.
 
-A table of likeness, (clients, clients) float64, is symmetric: cosines of updates, or shared correctness. A table of fit,
-(clients, clusters), says how badly each cluster's model does on a client's rows. Clusters are lists of indices, each
-sorted, in the order of their first members.
+A similarity table, (clients, clients) float64, is symmetric: cosines of updates, or overlaps of correct predictions. A
+loss table, (clients, clusters), contains the loss of each cluster's model on a client's rows. Clusters are sorted lists
+of client indices, ordered by their first members.
 """
 
 from typing import Literal
@@ -11,105 +11,119 @@ import numpy as np
 
 Overlap = Literal["jaccard", "equal", "dot"]
 
-_TINY = 1e-12  # an update of zeros is like no other
-_BYTES_AT_ONCE = 2**26  # of rows unpacked to float32; one product serves so many, and counts below 2^24 are exact
+_TINY = 1e-12  # makes an update of zeros orthogonal to every other
+_CHUNK_BYTES = 2**26  # of rows unpacked to float32 for one product; counts below 2^24 are exact
 
 
 def normalize_rows(updates: np.ndarray) -> np.ndarray:
-    """Each update divided by its length: (clients, numbers) float64; zeros stay zeros."""
+    """Divide each update by its length: (clients, numbers) float64. Zero updates stay zero."""
     return updates / (np.linalg.norm(updates, axis=1, keepdims=True) + _TINY)
 
 
 def cosines(updates: np.ndarray) -> np.ndarray:
-    """Of all pairs of updates (clients, numbers)."""
+    """Compute the cosine similarity of all pairs of updates (clients, numbers)."""
     unit = normalize_rows(updates)
     return unit @ unit.T
 
 
-def both_right(bits: np.ndarray, other: np.ndarray | None = None) -> np.ndarray:
-    """On how many rows both of a pair are right: (clients, others) float64, whole numbers.
+def count_both_correct(bits: np.ndarray, other: np.ndarray | None = None) -> np.ndarray:
+    """Count the rows that both clients of a pair predict correctly: (clients, others) float64, whole numbers.
 
-    bits: (clients, bytes) uint8, eight rows a byte as numpy packs them, the last filled up with zeros; `other` likewise,
-    or the same clients. Memory does not grow with the rows.
+    Args:
+        bits: (clients, bytes) uint8, eight rows a byte as numpy.packbits packs them, the last byte padded with
+            zeros.
+        other: The other clients' bits, by default the same clients. Memory does not grow with the rows.
     """
     other = bits if other is None else other
     counts = np.zeros((len(bits), len(other)))
-    step = max(1, _BYTES_AT_ONCE // (32 * max(1, len(bits) + len(other))))
-    for at in range(0, bits.shape[1], step):
-        left = np.unpackbits(bits[:, at : at + step], axis=1).astype(np.float32)
-        right = left if other is bits else np.unpackbits(other[:, at : at + step], axis=1).astype(np.float32)
+    step = max(1, _CHUNK_BYTES // (32 * max(1, len(bits) + len(other))))
+    for start in range(0, bits.shape[1], step):
+        left = np.unpackbits(bits[:, start : start + step], axis=1).astype(np.float32)
+        right = left if other is bits else np.unpackbits(other[:, start : start + step], axis=1).astype(np.float32)
         counts += left @ right.T
     return counts
 
 
-def right_counts(bits: np.ndarray) -> np.ndarray:
-    """On how many rows each is right: (clients,) float64."""
+def count_correct(bits: np.ndarray) -> np.ndarray:
+    """Count the rows that each client predicts correctly: (clients,) float64."""
     return np.bitwise_count(bits).sum(1, dtype=np.int64).astype(np.float64)
 
 
 def overlaps(bits: np.ndarray, rows: int, kind: Overlap, other: np.ndarray | None = None) -> np.ndarray:
-    """How much pairs are right on the same of `rows` rows, (clients, others) in [0, 1]; `bits` as for `both_right`.
+    """Compute how much pairs of clients are correct on the same rows, (clients, others) in [0, 1].
 
-    With d the share of rows on which both are right, and c each one's own share of right rows: `dot` is d, as Liu, Lee and
-    Julien print it, bounded by the smaller c; `equal` is 1 - c_i - c_j + 2 d, as their code has it, the share of equal
-    bits, for which common errors are as good as common knowledge; `jaccard` is d / (c_i + c_j - d), and 0 where neither is
-    ever right. ValueError without rows.
+    Let d be the share of rows on which both are correct, and c each client's own share of correct rows. `dot` is d, as
+    printed by Liu, Lee and Julien; it is bounded by the smaller c. `equal` is 1 - c_i - c_j + 2 d, as in their code:
+    the share of equal bits, where common errors count like common correct rows. `jaccard` is d / (c_i + c_j - d), and 0
+    where neither client is ever correct.
+
+    Args:
+        bits: Packed bits as in `count_both_correct`.
+        rows: The number of rows.
+        kind: The similarity.
+        other: The other clients' bits, by default the same clients.
+
+    Raises:
+        ValueError: If there are no rows.
     """
     if not rows:
         raise ValueError("there are no rows to be right on")
-    # whole numbers up to the one division: equals are equal
-    d, c = both_right(bits, other), right_counts(bits)[:, None]
-    each = c + (c.T if other is None else right_counts(other)[None])
+    # counts are whole numbers until the single division, so equal similarities compare equal
+    both, correct = count_both_correct(bits, other), count_correct(bits)[:, None]
+    total = correct + (correct.T if other is None else count_correct(other)[None])
     if kind == "dot":
-        return d / rows
+        return both / rows
     if kind == "equal":
-        return (rows - each + 2 * d) / rows
-    return np.divide(d, each - d, out=np.zeros_like(d), where=each > 0)
+        return (rows - total + 2 * both) / rows
+    return np.divide(both, total - both, out=np.zeros_like(both), where=total > 0)
 
 
 Linkage = Literal["single", "complete"]
 Assign = Literal["complete", "greedy", "first_member"]
 
-Groups = list[list[int]]
+Clusters = list[list[int]]
 
 
 def best_fit(losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each client the model with the smallest loss, the first of equals, and that loss; losses: (clients, ..., models).
+    """Find each client's model with the smallest loss, the first of equals, and that loss.
 
-    A loss that is no number is the last choice.
+    losses: (clients, ..., models). NaN losses are chosen last.
     """
     losses = np.where(np.isnan(losses), np.inf, losses)
-    best = losses.argmin(-1)  # numpy promises the first of equals, torch does not
+    best = losses.argmin(-1)  # numpy guarantees the first of equals, torch does not
     return best, np.take_along_axis(losses, best[..., None], -1)[..., 0]
 
 
-def cluster_by_threshold(likeness: np.ndarray, threshold: float, assign: Assign = "complete") -> Groups:
-    """Groups of clients that are at least as alike as the threshold.
+def cluster_by_threshold(similarity: np.ndarray, threshold: float, assign: Assign = "complete") -> Clusters:
+    """Group clients whose similarity is at least the threshold.
 
-    `complete` cuts complete linkage there, and `greedy` takes clients one after another: in both every pair of a group is
-    as alike, and every client is in one group. `first_member` is what the code of Liu, Lee and Julien does: a client joins
-    every group with whose first member it is more alike than the threshold, so that it may be in several.
+    `complete` cuts complete linkage at the threshold; `greedy` assigns clients one after another. In both, every pair
+    of a cluster reaches the threshold, and every client is in one cluster. `first_member` follows the code of Liu, Lee
+    and Julien. There a client joins every cluster whose first member is more similar to it than the threshold. So
+    clients may be in several clusters.
     """
     rules = {"complete": _complete, "greedy": _greedy, "first_member": _first_member}
-    return sorted(rules[assign](np.asarray(likeness, np.float64), threshold))
+    return sorted(rules[assign](np.asarray(similarity, np.float64), threshold))
 
 
-def joined(likeness: np.ndarray, groups: Groups, threshold: float) -> int | None:
-    """The group that a newcomer is let into; None if there is none: that with the largest least likeness to its members.
+def find_cluster(similarity: np.ndarray, clusters: Clusters, threshold: float) -> int | None:
+    """Return the index of the cluster that a new client joins, or None if there is none.
 
-    likeness: (clients,) to those in the groups. Of equal groups the first. Nobody else moves.
+    The cluster has the largest minimum similarity to the client, at least the threshold; of equal clusters the first is
+    taken. similarity: (clients,), to the clients in the clusters. Other clients stay where they are.
     """
-    least = [min(likeness[member] for member in group) for group in groups]
-    best = int(np.argmax(least)) if least else 0
-    return best if least and least[best] >= threshold else None
+    minima = [min(similarity[member] for member in cluster) for cluster in clusters]
+    best = int(np.argmax(minima)) if minima else 0
+    return best if minima and minima[best] >= threshold else None
 
 
-def largest_gap(likeness: np.ndarray) -> float:
-    """A threshold: the middle of the widest gap between the pairs' values in order, of equal gaps the upper.
+def largest_gap(similarity: np.ndarray) -> float:
+    """Choose the middle of the widest gap between the sorted pairwise similarities as threshold.
 
-    1 if there is no pair, and 0 where all pairs are equally alike: then everybody is together, on any rows.
+    Of equal gaps the upper is taken. The threshold is 1 if there is no pair. It is 0 if all pairs are equally similar,
+    so that all clients form one cluster.
     """
-    values = np.unique(likeness[np.triu_indices(len(likeness), 1)])
+    values = np.unique(similarity[np.triu_indices(len(similarity), 1)])
     if len(values) < 2:
         return 0.0 if len(values) else 1.0
     gaps = np.diff(values)
@@ -118,62 +132,66 @@ def largest_gap(likeness: np.ndarray) -> float:
 
 
 def bipartition(alpha: np.ndarray, linkage: Linkage = "single") -> tuple[list[int], list[int]]:
-    """Both parts as sorted places, the one with place 0 first; alpha: (clients, clients), symmetric, 2 clients or more.
+    """Split clients into two sorted lists of indices, the one with index 0 first.
 
-    `single` joins pairs from the most alike on until two parts remain, which makes the largest similarity across them as
-    small as it can be (algorithm 1 of the paper). `complete`, which the authors' code takes, is a heuristic for that.
+    `single` joins the most similar pairs until two parts remain, which minimises the largest similarity across the
+    parts (algorithm 1 of the paper). `complete`, used by the authors' code, is a heuristic for this.
+
+    Args:
+        alpha: Similarities (clients, clients), symmetric, of two clients or more.
+        linkage: The linkage.
     """
-    from scipy.cluster import hierarchy  # here: a cluster that never splits need not wait for it
+    from scipy.cluster import hierarchy  # imported here, because it is slow and many clusters never split
     from scipy.spatial.distance import squareform
 
     distances = 1 - alpha.astype(np.float64)
     np.fill_diagonal(distances, 0)
-    joined = hierarchy.linkage(squareform(distances, checks=False), linkage)
-    # the last join rather than fcluster, which gives one part where distances tie
-    last = hierarchy.to_tree(joined)
-    parts = sorted(sorted(branch.pre_order()) for branch in (last.get_left(), last.get_right()))
+    tree = hierarchy.linkage(squareform(distances, checks=False), linkage)
+    # the last join, because fcluster gives one part where distances tie
+    root = hierarchy.to_tree(tree)
+    parts = sorted(sorted(branch.pre_order()) for branch in (root.get_left(), root.get_right()))
     return parts[0], parts[1]
 
 
 def across_clusters(alpha: np.ndarray, first: list[int], second: list[int]) -> float:
-    """The largest similarity of a pair that was parted."""
+    """Return the largest similarity of a pair across the two parts."""
     return float(alpha[np.ix_(first, second)].max())
 
 
-def _complete(likeness: np.ndarray, threshold: float) -> Groups:
-    """The clients' order decides nothing, but where pairs are exactly as alike."""
+def _complete(similarity: np.ndarray, threshold: float) -> Clusters:
+    """Cut complete linkage. The clients' order only matters where pairs are exactly as similar."""
     from scipy.cluster import hierarchy
     from scipy.spatial.distance import squareform
 
-    if len(likeness) < 2:
-        return [[place] for place in range(len(likeness))]
-    # ranks in place of 1 - likeness: linkage asks only which is larger, and nothing is lost in the subtraction
-    values, rank = np.unique(likeness, return_inverse=True)
-    distances = (len(values) - 1 - rank).reshape(likeness.shape).astype(np.float64)
+    if len(similarity) < 2:
+        return [[client] for client in range(len(similarity))]
+    # ranks instead of 1 - similarity: linkage only compares, and ranks lose no digits
+    values, rank = np.unique(similarity, return_inverse=True)
+    distances = (len(values) - 1 - rank).reshape(similarity.shape).astype(np.float64)
     np.fill_diagonal(distances, 0)
     allowed = len(values) - 1 - int(np.searchsorted(values, threshold))
     tree = hierarchy.linkage(squareform(distances, checks=False), "complete")
-    labels = hierarchy.fcluster(tree, allowed, "distance") if allowed >= 0 else np.arange(len(likeness))
+    labels = hierarchy.fcluster(tree, allowed, "distance") if allowed >= 0 else np.arange(len(similarity))
     return [np.flatnonzero(labels == label).tolist() for label in np.unique(labels)]
 
 
-def _greedy(likeness: np.ndarray, threshold: float) -> Groups:
-    groups: Groups = []
-    for place in range(len(likeness)):
-        at = joined(likeness[place], groups, threshold)
-        if at is None:
-            groups.append([place])
+def _greedy(similarity: np.ndarray, threshold: float) -> Clusters:
+    clusters: Clusters = []
+    for client in range(len(similarity)):
+        cluster = find_cluster(similarity[client], clusters, threshold)
+        if cluster is None:
+            clusters.append([client])
         else:
-            groups[at].append(place)
-    return groups
+            clusters[cluster].append(client)
+    return clusters
 
 
-def _first_member(likeness: np.ndarray, threshold: float) -> Groups:
-    groups: Groups = []
-    for place in range(len(likeness)):
-        mine = [group for group in groups if likeness[place, group[0]] > threshold]
-        for group in mine:
-            group.append(place)
-        if not mine:
-            groups.append([place])
-    return groups
+def _first_member(similarity: np.ndarray, threshold: float) -> Clusters:
+    clusters: Clusters = []
+    for client in range(len(similarity)):
+        matching = [cluster for cluster in clusters if similarity[client, cluster[0]] > threshold]
+        for cluster in matching:
+            cluster.append(client)
+        if not matching:
+            clusters.append([client])
+    return clusters

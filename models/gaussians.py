@@ -1,12 +1,12 @@
-"""Gaussians with a diagonal covariance, as means and deviations or as natural parameters.
+"""Gaussians with diagonal covariance, and networks whose weights are drawn from them.
 
-Natural parameters of N(mean, deviation²) are precision = 1 / deviation² and pull = precision * mean. A product of densities
-is a sum of them and a quotient their difference, which may have no deviation: it is a function, and no law.
+Natural parameters of N(mean, deviation²) are precision = 1 / deviation² and pull = precision * mean. A product of
+densities is the sum of their natural parameters. A quotient is the difference; its precision may be negative, and then
+it is not a density.
 
-Weights of which some are Gaussian, as a layer meets them: drawn once for all rows, or as noise of its own for each row.
-
-Every layer is linear in its weights, which is all that is used here; so a network becomes a random one without a word of
-its own, and layers that do not ask (see `linear` and `convolve`) get weights that are drawn once for all rows.
+`Noisy` gives layers random weights, either drawn once for all rows or as noise per row. It only relies on layers being
+linear in their weights, so networks need no code for it. Layers that do not call `Noisy.layer` (see `linear` and
+`convolve`) get weights drawn once for all rows.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,118 +14,113 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from .prng import fold_in, normal, uniform
 from .server_state import Weights
 
 PULL, PRECISION = ".pull", ".precision"
-"""What the names of weights end in that are natural parameters, in float64."""
+"""Suffixes of the names of natural parameters, stored in float64."""
 
 DEVIATION = ".deviation"
-"""What the name of a Gaussian weight's deviation ends in; its mean has the weight's own name."""
+"""Suffix of the name of a Gaussian weight's deviation; its mean has the weight's own name."""
 
 
 class Natural(NamedTuple):
-    """Of one weight: tensors of its shape in float64, or with the clients' axis before it."""
+    """Natural parameters of one weight: float64 tensors of its shape, with an optional leading client axis."""
 
     pull: Tensor
     precision: Tensor
 
     @classmethod
     def of(cls, named: Weights, name: str) -> "Natural":
-        """Those of the weight `name`, in float64."""
+        """Read the natural parameters of the weight `name`, in float64."""
         return cls(named[name + PULL].double(), named[name + PRECISION].double())
 
     def named(self, name: str) -> dict[str, Tensor]:
-        """The inverse of `of`."""
+        """Return the natural parameters by name, the inverse of `of`."""
         return {name + PULL: self.pull, name + PRECISION: self.precision}
 
     @property
     def mean(self) -> Tensor:
-        """Only of a positive precision is it one."""
+        """Return the mean; it is meaningful only for a positive precision."""
         return self.pull / self.precision
 
     @property
     def deviation(self) -> Tensor:
-        """NaN where the precision is negative."""
+        """Return the deviation; NaN where the precision is negative."""
         return self.precision.rsqrt()
 
 
 def natural(mean: Tensor, deviation: Tensor) -> Natural:
-    """Of N(mean, deviation²), in float64."""
+    """Convert N(mean, deviation²) to natural parameters in float64."""
     precision = deviation.double() ** -2
     return Natural(precision * mean.double(), precision)
 
 
 def plus(first: Weights, second: Weights) -> dict[str, Tensor]:
-    """Sums of natural parameters by name: the product of two Gaussians."""
+    """Add natural parameters by name: the product of two Gaussians."""
     return {name: t + second[name] for name, t in first.items()}
 
 
 def minus(first: Weights, second: Weights) -> dict[str, Tensor]:
-    """Differences of natural parameters by name: the quotient of two Gaussians."""
+    """Subtract natural parameters by name: the quotient of two Gaussians."""
     return {name: t - second[name] for name, t in first.items()}
 
 
-def gaussian_names(named: Weights, ending: str = DEVIATION) -> list[str]:
-    """The weights of which there is something under their name with this ending."""
-    return [name.removesuffix(ending) for name in named if name.endswith(ending)]
+def gaussian_names(named: Weights, suffix: str = DEVIATION) -> list[str]:
+    """Return the weights that have an entry with this suffix."""
+    return [name.removesuffix(suffix) for name in named if name.endswith(suffix)]
 
 
 def divergence(mean: Tensor, variance: Tensor, other_mean: Tensor, other_precision: Tensor) -> Tensor:
-    """KL(N(mean, variance) || N(other_mean, 1 / other_precision)) of every number, in nats."""
+    """Compute KL(N(mean, variance) || N(other_mean, 1 / other_precision)) elementwise, in nats."""
     ratio = other_precision * variance
     return (ratio - ratio.log() - 1 + other_precision * (mean - other_mean) ** 2) / 2
 
 
-def positive(raw: Tensor) -> Tensor:
-    """A deviation as it is trained: softplus(raw)."""
-    return softplus(raw)
-
-
-def raw_of(deviation: Tensor) -> Tensor:
-    """The inverse of `positive`."""
+def inverse_softplus(deviation: Tensor) -> Tensor:
+    """Invert softplus: return the raw parameter of a deviation."""
     return deviation + torch.log(-torch.expm1(-deviation))
 
 
 Noise = Literal["local", "flipout", "naive"]
 """How noise of weights reaches rows.
 
-local: what a layer gives is drawn, for every row, from the law that it has (local reparameterisation, Kingma et al. 2015);
-of a convolution without what its places have in common. flipout: one draw for all rows, whose sign changes from row to row
-(Wen et al. 2018). naive: one draw for all rows (Blundell et al. 2015).
+`local` draws each row's layer output from its distribution (local reparameterisation, Kingma et al. 2015); a
+convolution ignores correlations between positions. `flipout` draws weights once for all rows and flips signs per row
+(Wen et al. 2018). `naive` draws weights once for all rows (Blundell et al. 2015).
 """
 
 Layer = Callable[[Weights, Tensor], Tensor]
-"""A layer as a linear function of its weights, for what it reads."""
+"""A layer as a linear function of its weights, applied to an input."""
 
 Draw = Callable[[Sequence[int]], Tensor]
-"""Numbers of this shape for each client: (*shape) of one, (clients, *shape) of a stack."""
+"""Draws numbers of a shape for each client: (*shape) for one client, (clients, *shape) for a stack."""
 
-_FIRST = 2**19  # of a stream; dropout has smaller numbers, what is drawn of features has larger ones
-_LEAST = 1e-12  # variance, so that its root has a slope
+_WEIGHT_STREAMS = 2**19  # first stream number of weights; dropout uses smaller numbers, features larger ones
+_MIN_VARIANCE = 1e-12  # keeps the gradient of the square root finite
 
 
 class Layout(NamedTuple):
-    """How draws are laid out as what a layer reads and gives is: a number for each of its, or one for a row's channel."""
+    """Arranges draws like a layer's inputs and outputs: one number per element, or one per row and channel."""
 
     each: Callable[[Draw, Tensor], Tensor]
     channels: Callable[[Draw, Tensor], Tensor]
 
 
 class Noisy(Mapping[str, Tensor]):
-    """Means and variances, and a stream of one client, (), or of a stack, (clients,).
+    """Weights as means and variances, with a stream of one client, (), or of a stack, (clients,).
 
-    `common`: the stream is one for a stack, all clients of which get the same draws. What has no variance is as it is.
+    With `common`, all clients of a stack share one stream and so the same draws. Weights without a variance are
+    constant.
     """
 
     def __init__(self, means: Weights, variances: Weights, stream: Tensor, noise: Noise, common: bool = False) -> None:
         self.means, self.variances, self.stream, self.noise, self.common = means, variances, stream, noise, common
-        self._place = {name: number for number, name in enumerate(sorted(variances))}
+        self._index = {name: index for index, name in enumerate(sorted(variances))}
 
     def __getitem__(self, name: str) -> Tensor:
-        """One draw for all rows."""
+        """Draw the weight once for all rows."""
         if name not in self.variances:
             return self.means[name]
         return self.means[name] + self._deviation(name)
@@ -137,7 +132,7 @@ class Noisy(Mapping[str, Tensor]):
         return len(self.means)
 
     def layer(self, name: str, x: Tensor, layer: Layer, layout: Layout) -> Tensor:
-        """What the layer gives whose weights are called `name`.weight and, if there is one, `name`.bias."""
+        """Compute the output of the layer with the weights `name`.weight and, if present, `name`.bias."""
         weight, parts = f"{name}.weight", [part for part in (f"{name}.weight", f"{name}.bias") if part in self.means]
         random = {part: self.variances[part] for part in parts if part in self.variances}
         if self.noise == "naive" or weight not in random:
@@ -145,14 +140,14 @@ class Noisy(Mapping[str, Tensor]):
         if self.noise == "local":
             mean = layer({part: self.means[part] for part in parts}, x)
             variance = layer(random, x**2)
-            drawn = layout.each(lambda shape: normal(self._stream(weight), shape), mean)
-            return mean + (variance + _LEAST).sqrt() * drawn.to(mean.dtype)
+            noise = layout.each(lambda shape: normal(self._stream(weight), shape), mean)
+            return mean + (variance + _MIN_VARIANCE).sqrt() * noise.to(mean.dtype)
         mean = layer({part: self.means[part] if part == weight else self[part] for part in parts}, x)
-        apart = layer({weight: self._deviation(weight)}, x * layout.channels(self._signs(weight, 1), x).to(x.dtype))
-        return mean + apart * layout.channels(self._signs(weight, 2), mean).to(mean.dtype)
+        deviation = layer({weight: self._deviation(weight)}, x * layout.channels(self._signs(weight, 1), x).to(x.dtype))
+        return mean + deviation * layout.channels(self._signs(weight, 2), mean).to(mean.dtype)
 
     def _deviation(self, name: str) -> Tensor:
-        """One draw of how far a weight is from its mean."""
+        """Draw once how far a weight is from its mean."""
         deviation = self.variances[name].sqrt()
         axes = 1 if self.common else self.stream.dim()
         return deviation * normal(self._stream(name), deviation.shape[axes:]).to(deviation.dtype)
@@ -161,4 +156,4 @@ class Noisy(Mapping[str, Tensor]):
         return lambda shape: torch.where(uniform(fold_in(self._stream(name), purpose), shape) < 0.5, -1.0, 1.0)
 
     def _stream(self, name: str) -> Tensor:
-        return fold_in(self.stream, _FIRST + self._place[name])
+        return fold_in(self.stream, _WEIGHT_STREAMS + self._index[name])

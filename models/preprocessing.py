@@ -1,6 +1,6 @@
-"""What a model that leaves siloflow does with rows as they were partitioned, and with its answers.
+"""Preprocessing that an exported model applies to raw rows, and the conversion of its outputs to units of y.
 
-Rows of a table, as its file has them, to the numbers that a model takes.
+Rows of a table are encoded from its file's columns to the numbers that a model takes.
 """
 
 from collections import Counter
@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, nn
 
 Scale = Mapping[str, Sequence[float]]
-"""`mean` and `scale` of each number of a row, or of the target; as silos.standardizer has them."""
+"""`mean` and `scale` of each number of a row, or of the target, as in silos.standardizer."""
 
 
 class RawInputModel(nn.Module):
-    """Rows to what the network is trained on, and its outputs to units of y; the arithmetic is that of silos.standardizer.
+    """Converts raw rows to the network's inputs, and its outputs to units of y.
 
-    Pixels, uint8, are divided by 255; other numbers are scaled where there is a scale, in float64, else taken as they are.
+    The arithmetic is that of silos.standardizer. uint8 pixels are divided by 255. Other numbers are standardised in
+    float64 if there is a scale, else unchanged.
     """
 
     inputs_mean: Tensor
@@ -29,120 +30,123 @@ class RawInputModel(nn.Module):
 
     def __init__(self, inputs: Scale | None, targets: Scale | None) -> None:
         super().__init__()
-        self.scaled, self.answers = inputs is not None, targets is not None
-        for name, of in (("inputs", inputs), ("targets", targets)):
-            for part in ("mean", "scale") if of else ():
-                self.register_buffer(f"{name}_{part}", torch.tensor(of[part], dtype=torch.float64))  # type: ignore[index]
+        self.scales_inputs, self.scales_targets = inputs is not None, targets is not None
+        for name, scale in (("inputs", inputs), ("targets", targets)):
+            for part in ("mean", "scale") if scale else ():
+                self.register_buffer(f"{name}_{part}", torch.tensor(scale[part], dtype=torch.float64))  # type: ignore[index]
 
     def forward(self, rows: Tensor) -> Tensor:
-        """(rows, *shape) in the type of the data to float32."""
+        """Convert (rows, *shape) of the data's type to float32."""
         if rows.dtype == torch.uint8:
             return rows.float() / 255
-        if not self.scaled:
+        if not self.scales_inputs:
             return rows.float()
         columns = rows.flatten(1).double()
         return ((columns - self.inputs_mean) / self.inputs_scale).float().reshape(rows.shape)
 
     def predictions(self, output: Tensor) -> Tensor:
-        """(rows, 1), a network's output of a regression, to (rows,) in units of y."""
-        if not self.answers:
+        """Convert a regression network's output (rows, 1) to (rows,) in units of y."""
+        if not self.scales_targets:
             return output[:, 0]
         return (output[:, 0].double() * self.targets_scale + self.targets_mean).float()
 
 
 Columns = Sequence[Mapping[str, Any]]
-"""What `silos.sources.tabular.table_reader` returns: name, kind, missing, and the values of a text column."""
+"""The columns that `silos.sources.tabular.table_reader` returns: name, kind, missing, and the values of a text column."""
 
-_TRUTHS = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0}
+_BOOLEANS = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0}
 
 
 def encode(rows: pd.DataFrame, columns: Columns) -> np.ndarray:
-    """Return the features of rows, (rows, features) float32, as `siloflow partition` makes them of a file.
+    """Return the features of rows, (rows, features) float32, as `siloflow partition` computes them from a file.
 
-    Columns are found by name, in any order. A missing value is filled in as the rule of its column says.
+    Columns are matched by name, in any order. Missing values are filled in by their column's rule.
 
     Raises:
-        ValueError: if a name is missing, unknown or repeated, or a value is unusable; rows are counted from 1.
+        ValueError: If a name is missing, unknown or repeated, or a value is unusable; rows are counted from 1.
     """
     _check_names([str(name) for name in rows.columns], [column["name"] for column in columns])
     parts = [(_one_hot if column["kind"] == "text" else _numbers)(rows[column["name"]], column) for column in columns]
     return np.concatenate(parts, axis=1)
 
 
-def _check_names(found: list[str], expected: list[str]) -> None:
-    count, known = Counter(found), set(expected)
+def _check_names(names: list[str], expected: list[str]) -> None:
+    count, allowed = Counter(names), set(expected)
     faults = {
         "no": [name for name in expected if name not in count],
-        "unknown": [name for name in count if name not in known],
+        "unknown": [name for name in count if name not in allowed],
         "repeated": [name for name in count if count[name] > 1],
     }
-    if got := ", ".join(f"{fault} {_some(names, 5)}" for fault, names in faults.items() if names):
+    if got := ", ".join(f"{fault} {_some(found, 5)}" for fault, found in faults.items() if found):
         raise ValueError(f"columns: got {got}, expected each of {_some(expected, 20)} once. Correct the names.")
 
 
 def _numbers(values: pd.Series, column: Mapping[str, Any]) -> np.ndarray:
     """Return (rows, 1) float32."""
-    truth = column["kind"] == "boolean"
-    if isinstance(values.dtype, np.dtype) and values.dtype.kind == "f" and not truth:
-        made = values.to_numpy(np.float64, copy=True)
+    boolean = column["kind"] == "boolean"
+    if isinstance(values.dtype, np.dtype) and values.dtype.kind == "f" and not boolean:
+        numbers = values.to_numpy(np.float64, copy=True)
     else:
-        made = np.array([_number(value, truth) for value in values.tolist()], np.float64)
+        numbers = np.array([_number(value, boolean) for value in values.tolist()], np.float64)
     with np.errstate(over="ignore"):
-        odd = np.flatnonzero(~np.isfinite(made.astype(np.float32)))
-    for at in odd.tolist():
-        if not _is_missing(values.iloc[at]):
-            wanted = "true or false" if truth else "a finite float32 number"
-            raise _unusable(column, at, values.iloc[at], wanted)
-        made[at] = _filled(column, at)
-    return made.astype(np.float32)[:, None]
+        unusable = np.flatnonzero(~np.isfinite(numbers.astype(np.float32)))
+    for row in unusable.tolist():
+        if not _is_missing(values.iloc[row]):
+            expected = "true or false" if boolean else "a finite float32 number"
+            raise _unusable(column, row, values.iloc[row], expected)
+        numbers[row] = _filled(column, row)
+    return numbers.astype(np.float32)[:, None]
 
 
-def _number(value: Any, truth: bool) -> float:
-    """Return NaN for a value that is missing or no number."""
-    if truth:
-        return _TRUTHS.get(str(value).strip().lower(), np.nan)
+def _number(value: Any, boolean: bool) -> float:
+    """Return NaN for a value that is missing or not a number."""
+    if boolean:
+        return _BOOLEANS.get(str(value).strip().lower(), np.nan)
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         return np.nan
 
 
-def _filled(column: Mapping[str, Any], at: int) -> float:
+def _filled(column: Mapping[str, Any], row: int) -> float:
     """Return the number that the column's rule fills in for a missing value."""
     rule = column["missing"]
     if not isinstance(rule, str):
         return float(rule)
     if rule == "mean":
-        raise _unusable(column, at, None, "one, since the model holds no client's mean", "Fill in the client's mean")
-    raise _unusable(column, at, None, "one, since `missing: refuse` holds", "Fill in a value")
+        raise _unusable(column, row, None, "one, since the model holds no client's mean", "Fill in the client's mean")
+    raise _unusable(column, row, None, "one, since `missing: refuse` holds", "Fill in a value")
 
 
 def _one_hot(values: pd.Series, column: Mapping[str, Any]) -> np.ndarray:
-    """Return (rows, values) float32: 1 for the value of the row; if values may be missing, the last place is for them."""
-    known = column["values"]
-    made = np.zeros((len(values), len(known) + column["missing"]), np.float32)
-    for at, value in enumerate(values.tolist()):
-        place = None if _is_missing(value) else _place(value, known)
-        # in `inputs` and `instances` MLflow turns null into the text None
-        if place is None and column["missing"] and (_is_missing(value) or value == "None"):
-            place = len(known)
-        if place is None:
-            raise _unusable(column, at, value, f"one of {_some(known, 20)}{' or none' * column['missing']}")
-        made[at, place] = 1
-    return made
+    """Return (rows, values) float32: 1 for the row's value.
+
+    If values may be missing, the last column stands for missing values.
+    """
+    categories = column["values"]
+    encoded = np.zeros((len(values), len(categories) + column["missing"]), np.float32)
+    for row, value in enumerate(values.tolist()):
+        index = None if _is_missing(value) else _value_index(value, categories)
+        # MLflow turns null into the text None in `inputs` and `instances`
+        if index is None and column["missing"] and (_is_missing(value) or value == "None"):
+            index = len(categories)
+        if index is None:
+            raise _unusable(column, row, value, f"one of {_some(categories, 20)}{' or none' * column['missing']}")
+        encoded[row, index] = 1
+    return encoded
 
 
-def _place(value: Any, known: list[str]) -> int | None:
-    """Return the place of a value among the texts of the file: as it is written, or the only one that is equal."""
+def _value_index(value: Any, texts: list[str]) -> int | None:
+    """Return the index of a value among the file's texts: as written, or the only equal one."""
     text = str(value).strip()
-    if text in known:
-        return known.index(text)
-    same = [at for at, each in enumerate(known) if not isinstance(value, str) and _is_same(value, each)]
-    return same[0] if len(same) == 1 else None
+    if text in texts:
+        return texts.index(text)
+    equal = [i for i, candidate in enumerate(texts) if not isinstance(value, str) and _is_same(value, candidate)]
+    return equal[0] if len(equal) == 1 else None
 
 
 def _is_same(value: Any, text: str) -> bool:
-    """Whether a truth or a number, such as 7, is what a file writes in another way, such as 7.0."""
+    """Whether a boolean or a number, such as 7, equals a file's text, such as 7.0."""
     if isinstance(value, bool | np.bool_):
         return text.lower() == str(value).lower()
     try:
@@ -158,13 +162,13 @@ def _is_missing(value: Any) -> bool:
 
 
 def _unusable(
-    column: Mapping[str, Any], at: int, value: Any, expected: str, way_out: str = "Correct the value"
+    column: Mapping[str, Any], row: int, value: Any, expected: str, advice: str = "Correct the value"
 ) -> ValueError:
     value = value.item() if isinstance(value, np.generic) else value
     got = "no value" if _is_missing(value) else repr(value)[:60]
-    return ValueError(f"{column['name']}: got {got} in row {at + 1}, expected {expected}. {way_out}, or drop the row.")
+    return ValueError(f"{column['name']}: got {got} in row {row + 1}, expected {expected}. {advice}, or drop the row.")
 
 
-def _some(names: Sequence[str], shown: int) -> str:
-    text = ", ".join(repr(name)[:60] for name in names[:shown])
-    return text if len(names) <= shown else f"{text} and {len(names) - shown} more"
+def _some(names: Sequence[str], limit: int) -> str:
+    text = ", ".join(repr(name)[:60] for name in names[:limit])
+    return text if len(names) <= limit else f"{text} and {len(names) - limit} more"

@@ -1,8 +1,8 @@
 """Counter-based random streams, one for each (seed, client, round, purpose).
 
-A stream is one int64 number; what it yields is a function of that number and a counter (SplitMix64, Steele et al. 2014).
-So a client's orders, dropout and noise are the same in any stack, on any worker, inside or outside `vmap`, and nothing
-draws from a global generator.
+A stream is one int64 number; its values are a function of that number and a counter (SplitMix64, Steele et al. 2014).
+So a client's row orders, dropout and noise are the same in any stack, on any worker, inside or outside `vmap`. No
+global generator is used.
 """
 
 import math
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def _signed(number: int) -> int:
-    """The 64-bit number as two's complement, which is how torch's int64 wraps."""
+    """Return the 64-bit number in two's complement, as torch's int64 wraps."""
     number &= (1 << 64) - 1
     return number - (1 << 64) if number >= 1 << 63 else number
 
@@ -26,16 +26,16 @@ _MIX_2 = _signed(0x94D049BB133111EB)
 
 
 class Sketch:
-    """Stands for a stream where only shapes are asked: what is drawn from it has a shape, and no numbers.
+    """A stand-in for a stream when only shapes are needed: tensors drawn from it have a shape and no values.
 
-    torch's own device for that, `meta`, imports a compiler for 3 s.
+    torch's `meta` device does the same, but imports a compiler for 3 s.
     """
 
     def __init__(self, shape: Sequence[int] = ()) -> None:
         self.shape = tuple(shape)
 
     def numel(self) -> int:
-        """As of a tensor."""
+        """Return the number of elements, as for a tensor."""
         return math.prod(self.shape)
 
     def _same(self, *_: Any) -> "Sketch":
@@ -49,29 +49,29 @@ class Sketch:
 
 
 def client_streams(seed: int, clients: Sequence[str], round: int, purpose: str) -> Tensor:
-    """One stream a client, (clients,) int64; it depends on the client's name, not on its place in the list."""
-    return torch.tensor([_named(seed, name, round, purpose) for name in clients], dtype=torch.int64)
+    """Return one stream per client, (clients,) int64; it depends on the client's name, not on its position."""
+    return torch.tensor([_hash_name(seed, name, round, purpose) for name in clients], dtype=torch.int64)
 
 
 def server_stream(seed: int, round: int, purpose: str) -> Tensor:
-    """The server's own stream for one purpose, () int64."""
-    return torch.tensor(_named(seed, "", round, purpose), dtype=torch.int64)
+    """Return the server's stream for one purpose, () int64."""
+    return torch.tensor(_hash_name(seed, "", round, purpose), dtype=torch.int64)
 
 
 def fold_in(stream: Tensor, number: int | Tensor) -> Tensor:
-    """A stream of its own for each number (epoch, step, layer)."""
+    """Derive an independent stream for each number, such as an epoch, step or layer."""
     step = _GOLDEN * (number + 1)
     return _mix(stream + (step if isinstance(step, Tensor) else _signed(step)))
 
 
 def random_bits(stream: Tensor, count: int) -> Tensor:
-    """(..., count) int64, every bit random, for streams (...)."""
+    """Draw (..., count) int64 of 64 random bits each, for streams (...)."""
     counter = torch.arange(1, count + 1, device=stream.device, dtype=torch.int64)
     return _mix(_mix(stream).unsqueeze(-1) + counter * _GOLDEN)
 
 
 def uniform(stream: Tensor, shape: Sequence[int]) -> Tensor:
-    """(..., *shape) float32 in [0, 1), in steps of 2^-24, for streams (...)."""
+    """Draw (..., *shape) float32 in [0, 1), in steps of 2^-24, for streams (...)."""
     if isinstance(stream, Sketch):
         return cast(Tensor, Sketch(shape))
     high = _shift_right(random_bits(stream, math.prod(shape)), 40)
@@ -79,20 +79,20 @@ def uniform(stream: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def normal(stream: Tensor, shape: Sequence[int]) -> Tensor:
-    """Standard normal float32 (Box and Muller 1958)."""
+    """Draw (..., *shape) standard normal float32 (Box and Muller 1958)."""
     radius = torch.sqrt(-2 * torch.log(1 - uniform(fold_in(stream, 0), shape)))
     return radius * torch.cos(2 * math.pi * uniform(fold_in(stream, 1), shape))
 
 
 def shuffle(stream: Tensor, width: int, rows: Tensor) -> Tensor:
-    """A random order of the first `rows` of `width` places, the padding last: (..., width) int64 for streams (...)."""
+    """Shuffle the first `rows` of `width` positions and put the padding last: (..., width) int64 for streams (...)."""
     keys = _shift_right(random_bits(stream, width), 1)
-    place = torch.arange(width, device=stream.device)
-    real = place < rows.unsqueeze(-1)
+    position = torch.arange(width, device=stream.device)
+    real = position < rows.unsqueeze(-1)
     return torch.argsort(torch.where(real, keys, torch.iinfo(torch.int64).max), dim=-1, stable=True)
 
 
-def _named(seed: int, client: str, round: int, purpose: str) -> int:
+def _hash_name(seed: int, client: str, round: int, purpose: str) -> int:
     name = f"{seed}\x1f{round}\x1f{purpose}\x1f{client}".encode()
     return int.from_bytes(blake2b(name, digest_size=8).digest(), "little", signed=True)
 
@@ -103,6 +103,6 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ _shift_right(x, 31)
 
 
-def _shift_right(x: Tensor, places: int) -> Tensor:
-    """Logical shift: torch's own keeps the sign."""
-    return (x >> places) & ((1 << (64 - places)) - 1)
+def _shift_right(x: Tensor, bits: int) -> Tensor:
+    """Shift logically; torch's own shift keeps the sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)

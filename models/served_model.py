@@ -1,4 +1,4 @@
-"""A logged model's answers to rows: what its card says of it, and its weights, where no checkout of siloflow is."""
+"""Predicts from a logged model's card and weights, without a siloflow project."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,8 +13,8 @@ from .preprocessing import RawInputModel, encode
 from .statistics.statistic_base import made_as
 
 
-def of_classes(classes: Sequence[str]) -> list[str]:
-    """The column of each class's probability; no class can be called so that it clashes with another column."""
+def probability_columns(classes: Sequence[str]) -> list[str]:
+    """Return the column name of each class's probability; the prefix avoids clashes with other columns."""
     return [f"probability/{name}" for name in classes]
 
 
@@ -22,7 +22,7 @@ def checked_array(rows: Any, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Return rows as (rows, *shape) of `dtype`, uint8 or float32.
 
     Raises:
-        ValueError: for rows of another shape, floats as pixels, pixels outside of 0 to 255, and numbers that are not finite.
+        ValueError: For another shape, floats as pixels, pixels outside 0 to 255, and numbers that are not finite.
     """
     try:
         array = np.asarray(rows)
@@ -43,20 +43,20 @@ def checked_array(rows: Any, shape: tuple[int, ...], dtype: str) -> np.ndarray:
             raise ValueError(f"rows: got {array.dtype}, expected finite {dtype} numbers.")
         with np.errstate(over="ignore"):
             usable, expected = np.isfinite(array.astype(dtype)), f"finite {dtype} numbers"
-    for at in np.argwhere(~usable).tolist():
+    for index in np.argwhere(~usable).tolist():
         raise ValueError(
-            f"rows: got {array[tuple(at)]} in row {at[0] + 1}, expected {expected}. Correct or drop the row."
+            f"rows: got {array[tuple(index)]} in row {index[0] + 1}, expected {expected}. Correct or drop the row."
         )
     return array.astype(dtype)
 
 
-class Answering:
-    """Rows to label, its probability, entropy (nats) and the probability of each class; of a regression to prediction.
+class ServedModel:
+    """Predicts label, its probability, entropy (nats) and each class's probability; for regression the prediction.
 
-    Rows of a table come as a data frame with the columns of its file, other rows as an array of the shape and type that
-    they were partitioned in. `params={"client": name}` chooses a client's weights where each client has a model, and is
-    refused where there is one for all. A conditional model is given the statistics of the rows' client, as `siloflow stats`
-    makes them: `params={"statistics": [...]}`, with their `made_as`, which is compared with the card's.
+    Rows of a table are a data frame with the columns of its file. Other rows are an array of the shape and type that
+    they were partitioned in. `params={"client": name}` selects a client's weights if each client has a model, and is
+    refused if all clients share one. A conditional model takes the statistics of the rows' client, as `siloflow stats`
+    computes them: `params={"statistics": [...]}`, with their `made_as`, which is compared with the card's.
     """
 
     def __init__(self, card: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -64,8 +64,8 @@ class Answering:
         self.network = from_json(card["network"])
         self.raw = RawInputModel(card["inputs"], card["targets"])
 
-    def answer(self, rows: Any, params: Mapping[str, Any]) -> pd.DataFrame:
-        """Return one finite answer a row; ValueError, which names the row, for rows or params that have none."""
+    def predict(self, rows: Any, params: Mapping[str, Any]) -> pd.DataFrame:
+        """Return one finite prediction per row; ValueError, which names the row, for rows or params without one."""
         weights = self._weights(params.get("client", ""))
         context = self._statistics(params.get("statistics", ()), params.get("made_as", ""))
         context |= {name: weights.pop(name) for name in self.card["context"] if name in weights}
@@ -73,31 +73,31 @@ class Answering:
         with torch.no_grad():
             output = self.network.apply(weights, context, self.raw(x), None)
         if self.card["task"] == "regression":
-            made = pd.DataFrame({"prediction": self.raw.predictions(output).numpy()})
+            predictions = pd.DataFrame({"prediction": self.raw.predictions(output).numpy()})
         else:
-            made = self._of_classes(torch.log_softmax(output, -1))
-        finite = np.isfinite(made.select_dtypes("number").to_numpy()).all(axis=1)
-        for at in np.flatnonzero(~finite).tolist():
+            predictions = self._classification(torch.log_softmax(output, -1))
+        finite = np.isfinite(predictions.select_dtypes("number").to_numpy()).all(axis=1)
+        for row in np.flatnonzero(~finite).tolist():
             raise ValueError(
-                f"rows: got row {at + 1}, for which the answer of this model is not finite, expected values near those of "
+                f"rows: got row {row + 1}, for which the answer of this model is not finite, expected values near those of "
                 "the training data. Correct the row, or use a model whose training did not diverge."
             )
-        return made
+        return predictions
 
-    def _of_classes(self, log_p: Tensor) -> pd.DataFrame:
-        """log_p: (rows, classes)."""
+    def _classification(self, log_p: Tensor) -> pd.DataFrame:
+        """Return the columns of a classification; log_p: (rows, classes)."""
         best = log_p.argmax(-1)
         return pd.DataFrame(
             {
                 "label": [self.card["classes"][i] for i in best.tolist()],
                 "probability": log_p.exp().gather(1, best[:, None])[:, 0].numpy(),
                 "entropy": -(log_p.exp() * log_p).sum(-1).numpy(),
-                **dict(zip(of_classes(self.card["classes"]), log_p.exp().T.numpy(), strict=True)),
+                **dict(zip(probability_columns(self.card["classes"]), log_p.exp().T.numpy(), strict=True)),
             }
         )
 
     def _checked(self, rows: Any) -> np.ndarray:
-        """Return rows as (rows, *shape) of the data's type."""
+        """Return rows as (rows, *shape) in the data's type."""
         if self.card["columns"] is not None:
             if not isinstance(rows, pd.DataFrame):
                 raise ValueError(
@@ -116,38 +116,38 @@ class Answering:
                 )
             return shared
         if client not in self.card["clients"]:
-            known = ", ".join(self.card["clients"][:20])
+            names = ", ".join(self.card["clients"][:20])
             raise ValueError(
                 f"{self.card['method']} has a model of its own for each client and none for {client!r}; "
-                f'choose one by params={{"client": name}}: {known}'
+                f'choose one by params={{"client": name}}: {names}'
             )
-        place = self.card["clients"].index(client)
-        personal = {k.removeprefix("personal/"): t[place] for k, t in self.tensors.items() if k.startswith("personal/")}
+        index = self.card["clients"].index(client)
+        personal = {k.removeprefix("personal/"): t[index] for k, t in self.tensors.items() if k.startswith("personal/")}
         return {**shared, **personal}
 
-    def _statistics(self, given: Sequence[float], how: str) -> dict[str, Tensor]:
-        wanted = self.card["statistics"]
-        if wanted is None:
-            if len(given) or how:
+    def _statistics(self, values: Sequence[float], origin: str) -> dict[str, Tensor]:
+        expected = self.card["statistics"]
+        if expected is None:
+            if len(values) or origin:
                 raise ValueError(
-                    f"statistics: got {len(given)} numbers, expected none, since {self.card['method']} reads rows only. "
+                    f"statistics: got {len(values)} numbers, expected none, since {self.card['method']} reads rows only. "
                     "Drop the parameters `statistics` and `made_as`."
                 )
             return {}
-        kinds = made_as(wanted["kinds"])
-        takes = f"{wanted['length']} numbers" + (f" ({kinds})" if kinds else "")
-        numbers = torch.tensor([float(number) for number in given]).float()
-        if not len(numbers):
+        expected_origin = made_as(expected["kinds"])
+        takes = f"{expected['length']} numbers" + (f" ({expected_origin})" if expected_origin else "")
+        statistics = torch.tensor([float(number) for number in values]).float()
+        if not len(statistics):
             raise ValueError(
                 f"{self.card['method']} reads {takes} of a client beside its rows, and was given none; "
                 'params={"statistics": [...]} are what `siloflow stats CLIENT --json` prints'
             )
-        if len(numbers) != wanted["length"]:
-            raise ValueError(f"{len(numbers)} statistics were given, and this model takes {takes}")
-        if how and how != kinds:
-            raise ValueError(f"the statistics were made as {how}, and this model takes {takes}")
-        for place in torch.nonzero(~torch.isfinite(numbers)).flatten().tolist():
+        if len(statistics) != expected["length"]:
+            raise ValueError(f"{len(statistics)} statistics were given, and this model takes {takes}")
+        if origin and origin != expected_origin:
+            raise ValueError(f"the statistics were made as {origin}, and this model takes {takes}")
+        for index in torch.nonzero(~torch.isfinite(statistics)).flatten().tolist():
             raise ValueError(
-                f"number {place + 1} of the statistics is {given[place]}, which is no finite float32 number"
+                f"number {index + 1} of the statistics is {values[index]}, which is no finite float32 number"
             )
-        return {"statistics": numbers}
+        return {"statistics": statistics}

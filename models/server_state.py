@@ -1,4 +1,4 @@
-"""What the server knows between two rounds, in a form that is written and compared without knowing the method."""
+"""The server's state between rounds, in a form that is saved and compared independently of the method."""
 
 import hashlib
 import json
@@ -13,9 +13,9 @@ Weights = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class ClientStateRefs:
-    """What stays with the clients, as the server sees it: a hash for each client that has stored something.
+    """The server's view of private client state: a hash for each client that has stored state.
 
-    `start` is what a client begins with that has stored nothing yet: names to tensors without a client axis.
+    `start` is the initial state of clients that have stored none yet: names to tensors without a client axis.
     """
 
     section: str
@@ -25,10 +25,10 @@ class ClientStateRefs:
 
 @dataclass(frozen=True)
 class ServerState:
-    """Named sections of tensors, plain numbers, references to private state, and why the method ended itself.
+    """Named sections of tensors, plain numbers, references to private client state, and why the method finished.
 
-    Names are sorted on construction: their order reaches sums, files and hashes.
-    Ragged per-client tensors are a table of rows with an owner column, not a list of tensors.
+    Names are sorted on construction, because their order affects sums, files and hashes. Ragged per-client tensors are
+    stored as a table of rows with an owner column, not as a list of tensors.
     """
 
     tensors: Mapping[str, Weights] = field(default_factory=dict)
@@ -37,31 +37,31 @@ class ServerState:
     finished: str | None = None
 
     def __post_init__(self) -> None:
-        ordered = {section: dict(sorted(ts.items())) for section, ts in sorted(self.tensors.items())}
+        ordered = {section: dict(sorted(tensors.items())) for section, tensors in sorted(self.tensors.items())}
         object.__setattr__(self, "tensors", ordered)
         object.__setattr__(self, "numbers", dict(sorted(self.numbers.items())))
-        refs = {section: dict(sorted(rs.items())) for section, rs in sorted(self.private.items())}
+        refs = {section: dict(sorted(clients.items())) for section, clients in sorted(self.private.items())}
         object.__setattr__(self, "private", refs)
 
     def with_tensors(self, **sections: Weights) -> "ServerState":
-        """The same state with these sections replaced."""
+        """Return the state with these sections replaced."""
         return replace(self, tensors={**self.tensors, **sections})
 
     def with_numbers(self, **numbers: Any) -> "ServerState":
-        """The same state with these numbers replaced."""
+        """Return the state with these numbers replaced."""
         return replace(self, numbers={**self.numbers, **numbers})
 
     def with_private(self, section: str, refs: Mapping[str, str]) -> "ServerState":
-        """The same state with the references of these clients replaced, the others kept."""
+        """Return the state with these clients' references replaced; the others stay."""
         return replace(self, private={**self.private, section: {**self.private.get(section, {}), **refs}})
 
     def without_private(self, section: str, clients: Collection[str]) -> "ServerState":
-        """The same state without the references of these clients."""
+        """Return the state without these clients' references."""
         refs = {client: ref for client, ref in self.private[section].items() if client not in clients}
         return replace(self, private={**self.private, section: refs})
 
     def sha256(self) -> str:
-        """A hash of everything that the state holds; private state enters by the hashes of its contents."""
+        """Hash everything in the state; private client state enters by the hashes of its contents."""
         digest = hashlib.sha256()
         for section, tensors in self.tensors.items():
             for name, tensor in tensors.items():

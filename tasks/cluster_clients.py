@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from models import clustering
-from models.clustering import Assign, Overlap, cluster_by_threshold, joined, largest_gap, overlaps, right_counts
+from models.clustering import Assign, Overlap, cluster_by_threshold, count_correct, find_cluster, largest_gap, overlaps
 from models.server_state import Weights
 from tasks.execution.task_types import server_step
 from tasks.messages.clustering_messages import CorrectnessBits
@@ -63,10 +63,10 @@ def overlap(
         choosing, clustering_rows = split_rows(rows, seed)
         choosing_bits, bits, rows = _of_rows(bits, choosing), _of_rows(bits, clustering_rows), len(clustering_rows)
         if threshold is None:
-            threshold = largest_gap(overlaps(choosing_bits[right_counts(choosing_bits) > 0], len(choosing), kind))
+            threshold = largest_gap(overlaps(choosing_bits[count_correct(choosing_bits) > 0], len(choosing), kind))
     if threshold is None:
         raise ValueError("a threshold that is not given is found on one half of the rows: give a seed")
-    never_correct = right_counts(bits) == 0  # equal to each other if equal bits count, yet of no use to each other
+    never_correct = count_correct(bits) == 0  # equal to each other if equal bits count, yet of no use to each other
     flagged, usable = np.flatnonzero(never_correct).tolist(), np.flatnonzero(~never_correct)
     affinity = overlaps(bits, rows, kind)[np.ix_(usable, usable)]
     clusters = cluster_by_threshold(affinity, threshold, assign)
@@ -92,7 +92,7 @@ def candidates(
     names, bits = correctness_by_client(messages)
     choosing, _ = split_rows(rows, seed)
     choosing_bits = _of_rows(bits, choosing)
-    usable = np.flatnonzero(right_counts(choosing_bits) > 0)
+    usable = np.flatnonzero(count_correct(choosing_bits) > 0)
     affinity = overlaps(choosing_bits[usable], len(choosing), kind)
     values = np.unique(affinity[np.triu_indices(len(usable), 1)])
     between = [0.0, *((values[:-1] + values[1:]) / 2).tolist(), 1.0]
@@ -125,7 +125,9 @@ def admit(
     names, bits = list(members.clients), members.bits.numpy()
     for name, newcomer in zip(*correctness_by_client(newcomers), strict=True):
         affinity = np.where(bits.any(1), overlaps(newcomer[None], rows, kind, bits)[0], -np.inf)
-        joined_cluster = joined(affinity, [[names.index(member) for member in group] for group in clusters], threshold)
+        joined_cluster = find_cluster(
+            affinity, [[names.index(member) for member in group] for group in clusters], threshold
+        )
         if joined_cluster is None or not newcomer.any():
             clusters.append([name])
         else:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from models.client_model import Model
 from models.networks.network import Member
-from models.networks.wrappers.codebook_network import OWN, centres
+from models.networks.wrappers.codebook_network import OWN, kmeans_centroids
 from models.prng import client_streams, normal
 from models.server_state import ClientStateRefs
 from models.training.engine import Training
@@ -132,7 +132,7 @@ def _clustered(
     for client, stream in zip(clients, _streams(member, clients, when).tolist(), strict=True):
         features = tokens[client]
         with name_diverged_client(books.cohort, client):
-            by_client[client] = centres(features, words, stream & 0x7FFFFFFF)[0] if len(features) else features
+            by_client[client] = kmeans_centroids(features, words, stream & 0x7FFFFFFF)[0] if len(features) else features
     return by_client
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from models.client_model import Model
 from models.networks.network import Member
-from models.networks.wrappers.codebook_network import COUNT, OWN, SHARED, centres, centres_of_many
+from models.networks.wrappers.codebook_network import COUNT, OWN, SHARED, kmeans_centroids, pooled_centroids
 from models.prng import client_streams
 from models.server_state import ClientStateRefs, Weights
 from models.training.engine import Training
@@ -113,7 +113,7 @@ def compute_tokens(
     with torch.no_grad():
         for start in range(0, rows.x.shape[1], _ROWS_AT_ONCE):
             z = plan.features(weights, context, rows.x[:, start : start + _ROWS_AT_ONCE])
-            parts.append(network.cut(z).cpu())
+            parts.append(network.to_tokens(z).cpu())
     tokens = torch.cat(parts, 1)
     counts = (rows.counts * network.tokens).tolist()
     return {client: tokens[i, : counts[i]].numpy() for i, client in enumerate(stack.clients)}
@@ -174,7 +174,7 @@ def reportable_centroids(
         rows = len(tokens[client]) // member.network.tokens
         row_of_token = number_different_rows(x[index, :rows]).repeat(member.network.tokens)
         with name_diverged_client(cohort, client):
-            pairs.append(centres_of_many(tokens[client], row_of_token, words, seed & 0x7FFFFFFF, LEAST_ROWS))
+            pairs.append(pooled_centroids(tokens[client], row_of_token, words, seed & 0x7FFFFFFF, LEAST_ROWS))
     return pairs
 
 
@@ -187,7 +187,7 @@ def common_codes(messages: Sequence[Centroids], words: int, seed: int) -> Tensor
     by_client = {c: (x, w) for m in messages for c, x, w in zip(m.clients, m.centres, m.weights, strict=True)}
     clients = sorted(by_client)
     points, weight = (np.concatenate([by_client[c][part] for c in clients]) for part in (0, 1))
-    return torch.from_numpy(centres(points, words, seed, weight)[0] if words and len(points) else points[:0])
+    return torch.from_numpy(kmeans_centroids(points, words, seed, weight)[0] if words and len(points) else points[:0])
 
 
 _POINTS = 60  # per client; more would hide each other

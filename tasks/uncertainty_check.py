@@ -61,7 +61,7 @@ def _scores(
 ) -> dict[str, Tensor]:
     prediction = predictive(model.network, weights, context, rows.x, streams, passes, training.engine)
     scores = uncertainty_metrics(prediction, rows.y, rows.counts)
-    coded = [member for member in model.network.single_networks if member.network.coded]
+    coded = [member for member in model.network.single_networks if member.network.quantized]
     usage = [
         code_usage(member.network, member.of(weights), member.of(context), rows.x, rows.counts, training.engine)
         for member in coded

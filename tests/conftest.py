@@ -394,7 +394,7 @@ class MlflowServer:
 class _Solved(Tilted):
     """Its expected squared error is known, so that no weights are drawn."""
 
-    rates = {"dense0.weight" + RAW: 40.0}  # noqa: RUF012
+    lr_multipliers = {"dense0.weight" + RAW: 40.0}  # noqa: RUF012
 
     def cost(
         self, weights: Weights, context: Weights, batch: ClientBatch, objective: Objective

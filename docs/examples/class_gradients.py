@@ -13,7 +13,7 @@ from flows.methods.base import RoundReport
 from flows.plugins import register_method
 from models.networks.wrapper import NetworkWrapper
 from models.training.execution_plan import resolve
-from models.training.objectives import slopes
+from models.training.objectives import loss_and_gradient
 from silos.cohort import Cohort
 from tasks.aggregate import aggregate
 from tasks.execution.load_client_data import has_enough_of_class, load_stacks
@@ -34,8 +34,8 @@ def class_gradients(cohort: Cohort, model, private, training, device="cpu") -> l
     told = []
     for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
         logits = resolve(model.network, training.engine).logits(weights, context, rows.x, None)
-        slope = slopes(training.objective, logits.flatten(0, 1), rows.y.flatten())[1].view_as(logits).double().cpu()
-        own = has_enough_of_class(rows, logits.shape[-1])
+        _, slope = loss_and_gradient(training.objective, logits.flatten(0, 1), rows.y.flatten())
+        own, slope = has_enough_of_class(rows, logits.shape[-1]), slope.view_as(logits).double().cpu()
         told.append(ClassGradients(stack.clients, own.sum((0, 1)).long(), torch.einsum("kri,kro->io", own, slope)))
     return told
 

@@ -15,7 +15,7 @@ from flows.config.method_settings import method_of
 from flows.experiment.project import Project
 from flows.methods.base import start_method
 from flows.methods.context import TrainingSetup
-from models.client_model import Model, of_one, size_in_bytes
+from models.client_model import Model, first_client, size_in_bytes
 from models.metrics.flops import largest_activation, network_cost, training_floor
 from models.networks.network import Network
 from models.networks.network_factory import is_bundled, kind_of
@@ -92,7 +92,9 @@ def _of_method(project: Project, method_name: str, setup: TrainingSetup) -> _Cli
     model: Model = method.model(start_method(method, setup), setup)
     reads = method.conditioning()
     given = {STATISTICS: torch.zeros(reads.count(setup.silos))} if reads else {}
-    return _Client(model.network, {**model.shared, **of_one(model.personal)}, of_one(model.context) or given)
+    return _Client(
+        model.network, {**model.shared, **first_client(model.personal)}, first_client(model.context) or given
+    )
 
 
 def _bytes(weights: Weights) -> dict[str, int]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from models.client_model import Model, of_one
+from models.client_model import Model, first_client
 from models.networks.network_factory import learned
 from models.server_state import ClientStateRefs, ServerState, Weights
 from models.training.engine import Training, broadcast_weights
@@ -37,7 +37,7 @@ class ClientOptimizerStates:
             return None
         number = max(self.times[client] for client in clients)
         self.times.update(clients)
-        weights = {**model.shared, **of_one(model.personal)}
+        weights = {**model.shared, **first_client(model.personal)}
         fresh = training.optimiser.init(learned(model.network, broadcast_weights(weights, 1)), 1)
         if not fresh:
             return None

@@ -21,7 +21,7 @@ from flows.methods.context import TrainingSetup
 from flows.methods.samplers.client_sampler import PluginSampler, Sampler, validation_rows
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.network_factory import Network, build, kind_of, size
-from models.networks.torch_module import ModuleRefusedError, wrapped
+from models.networks.torch_module import ModuleRefusedError, wrap_module
 from models.networks.vision.pretrained import Pretrained
 from models.training import objectives, optimizers
 from models.training.engine import Training
@@ -50,11 +50,11 @@ def load_pretrained(network: Pretrained, path: Path) -> Pretrained:
         raise UserError(f"{where} is no file; {way_out}.")
     with path.open("rb") as file:
         network = replace(network, pretrained=hashlib.file_digest(file, "sha256").hexdigest())
-        if network.is_kept:
+        if network.is_stored:
             return network
         file.seek(0)
         try:
-            network.keep(_state(torch.load(file, map_location="cpu", weights_only=True)))
+            network.load_pretrained(_state(torch.load(file, map_location="cpu", weights_only=True)))
         except ValueError as error:
             raise UserError(f"{where} {error}; {way_out}.") from None
         except Exception as error:  # torch raises whatever pickle, zipfile and its own readers do
@@ -135,7 +135,7 @@ def own_network(params: OwnNetwork, shape: Sequence[int], outputs: int) -> Netwo
         if isinstance(target, type) and issubclass(target, Network):
             return target.for_rows(shape, outputs, **options)
         try:
-            return wrapped(params.kind, target, shape, outputs, options)
+            return wrap_module(params.kind, target, shape, outputs, options)
         except ModuleRefusedError as error:
             raise UserError(f"params.yaml: model.kind {params.kind}: {error}") from None
 

@@ -134,14 +134,14 @@ class Conditional(Method):
             return Bilinear(inputs, outputs, count, self.constant)
         if self.form == "ensemble":
             return Ensemble(inputs, outputs, count, self.experts)
-        joined = network.reading(count)
+        joined = network.with_statistics(count)
         if joined is None:
             raise UserError(f"params.yaml: model.kind {kind_of(network)} takes no statistics; use mlp or cnn.")
         if self.form == "joined":
             return joined
         planes = [s.components for s in self._statistics if isinstance(s, Loadings) and s.sign != "free"]
         all_planes = len(planes) == len(self._statistics) and self.source not in ("client_id", "cluster_id")
-        with_planes = network.reading(count, planes=sum(planes)) if all_planes else None
+        with_planes = network.with_statistics(count, planes=sum(planes)) if all_planes else None
         if with_planes is None:
             raise UserError(
                 "params.yaml: method.conditional.form is planes, which needs a cnn on images of one channel and the "

@@ -23,7 +23,7 @@ from models.networks.network import Network
 from models.networks.wrappers.client_columns import ClientColumns, Lateral
 from models.networks.wrappers.ep_update import SiteTraining
 from models.networks.wrappers.tilted_posterior import Site, Tilted
-from models.networks.wrappers.variational import Bias, Variational, without
+from models.networks.wrappers.variational import Bias, Variational, drop_biases
 from models.prng import server_stream
 from models.server_state import ClientStateRefs, ServerState, Weights
 from silos import param_types
@@ -183,5 +183,9 @@ class Virtual(Method):
     def _initial_column(self, setup: TrainingSetup) -> Weights:
         """Return the initial weights of a client's column, the same for all clients."""
         network = self._network(setup)
-        weights = network.own(server_stream(setup.seed, 0, "init column")) if isinstance(network, ClientColumns) else {}
-        return without(weights, self.bias)
+        weights = (
+            network.init_column(server_stream(setup.seed, 0, "init column"))
+            if isinstance(network, ClientColumns)
+            else {}
+        )
+        return drop_biases(weights, self.bias)

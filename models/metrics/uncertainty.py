@@ -99,5 +99,5 @@ def _passes(plan: Plan, weights: Weights, context: Weights, x: Tensor) -> Callab
     if parts is None:
         return lambda streams: plan.logits(weights, context, x, streams)
     z, _ = parts.encode_stack(weights, context, x)
-    settled = parts.settle_stack(weights, context, z)
-    return lambda streams: parts.finish(weights, settled, streams)
+    embedding = parts.pre_head_stack(weights, context, z)
+    return lambda streams: parts.apply_head(weights, embedding, streams)

@@ -1,11 +1,11 @@
-"""Networks of one kind that learn side by side and answer together: a deep ensemble (Lakshminarayanan et al. 2017).
+"""Deep ensembles: networks of one kind that train side by side (Lakshminarayanan et al. 2017).
 
-Everything around it sees one network, whose weights are the members' under prefixed names. What has to look at single
-members asks for its `singles`, which a network that stands alone has too: so there is one way for both.
+Other modules see one network, with the members' weights under prefixed names. Code that inspects single members uses
+`single_networks`, which every network has.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,10 +22,11 @@ from .protocols import BatchedNetwork
 @register("deep_ensemble")
 @dataclass(frozen=True)
 class DeepEnsemble(BatchedNetwork, Network):
-    """So many networks like `inner`: "0/dense0.weight" is the first one's "dense0.weight".
+    """An ensemble of `members` networks like `inner`: "0/dense0.weight" is the first member's "dense0.weight".
 
-    Every member has a start and dropout of its own, the first those of `inner` alone; all see the same batches. The answer
-    is the logarithm of the mean of their probabilities. The paper's adversarial examples are left out.
+    Each member has its own initial weights and dropout; the first has those of `inner`. All members see the same
+    batches. The ensemble predicts the logarithm of the members' mean probabilities. The paper's adversarial examples
+    are left out.
     """
 
     pays_alone = True
@@ -35,99 +36,107 @@ class DeepEnsemble(BatchedNetwork, Network):
 
     @property
     def single_networks(self) -> tuple[Member, ...]:
-        """The members in order."""
-        return tuple(Member(self.inner, number, f"{number}/") for number in range(self.members))
+        """Return the members in order."""
+        return tuple(Member(self.inner, index, f"{index}/") for index in range(self.members))
 
     @property
     def stacked(self) -> BatchedNetwork | None:
-        """Its own form, if the members have one."""
+        """Return itself if the members have a batched form."""
         return self if self.inner.stacked else None
 
     @property
     def dropout(self) -> float:
-        """The inner network's."""
         return float(self.inner.dropout)
 
     @property
     def max_width(self) -> int:
-        """Numbers of one row in the largest layer of all members together."""
+        """Return the number of values of one row in the largest layer of all members together."""
         return self.members * int(self.inner.max_width)
 
     @property
     def buffers(self) -> tuple[str, ...]:
-        """Every member's."""
-        return tuple(one.prefix + name for one in self.single_networks for name in self.inner.buffers)
+        """Return every member's buffers."""
+        return tuple(member.prefix + name for member in self.single_networks for name in self.inner.buffers)
 
     @property
     def normalising(self) -> tuple[str, ...]:
-        """Every member's."""
-        return tuple(one.prefix + name for one in self.single_networks for name in self.inner.normalising)
+        """Return every member's normalisation weights."""
+        return tuple(member.prefix + name for member in self.single_networks for name in self.inner.normalising)
 
     @property
-    def rates(self) -> dict[str, float]:
-        """Every member's."""
-        return {one.prefix + name: rate for one in self.single_networks for name, rate in self.inner.rates.items()}
+    def lr_multipliers(self) -> dict[str, float]:
+        """Return every member's learning-rate multipliers."""
+        return {
+            member.prefix + name: rate
+            for member in self.single_networks
+            for name, rate in self.inner.lr_multipliers.items()
+        }
 
     @property
     def random(self) -> bool:
-        """The inner network's."""
         return bool(self.inner.random)
 
     def init(self, stream: Tensor) -> dict[str, Tensor]:
-        """A draw for each member, the first being the inner network's own."""
+        """Draw each member's weights, the first member's as for the inner network alone."""
         return {
-            n: w for one in self.single_networks for n, w in one.named(one.network.init(one.stream(stream))).items()
+            n: w
+            for member in self.single_networks
+            for n, w in member.named(member.network.init(member.stream(stream))).items()
         }
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
-        """x: (rows, *shape) to (rows, classes), whose softmax is the mean of the members'."""
-        outputs = []
-        for one in self.single_networks:
-            substream = None if stream is None else one.stream(stream)
-            outputs.append(torch.log_softmax(one.network.apply(one.of(weights), one.of(context), x, substream), -1))
-        return torch.logsumexp(torch.stack(outputs), 0) - math.log(self.members)
+        """Map x (rows, *shape) to (rows, classes), whose softmax is the mean of the members'."""
+        return self._mean_probabilities(
+            m.network.apply(m.of(weights), m.of(context), x, None if stream is None else m.stream(stream))
+            for m in self.single_networks
+        )
 
     def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
-        """x: (clients, rows, *shape) to (clients, rows, classes), whose softmax is the mean of the members'."""
-        outputs = []
-        for one in self.single_networks:
-            substreams = None if streams is None else one.stream(streams)
-            logits = one.network.apply_stack(one.of(weights), one.of(context), x, substreams)
-            outputs.append(torch.log_softmax(logits, -1))
-        return torch.logsumexp(torch.stack(outputs), 0) - math.log(self.members)
+        return self._mean_probabilities(
+            m.network.apply_stack(m.of(weights), m.of(context), x, None if streams is None else m.stream(streams))
+            for m in self.single_networks
+        )
+
+    def _mean_probabilities(self, outputs: Iterable[Tensor]) -> Tensor:
+        """Return the logarithm of the members' mean softmax."""
+        return torch.logsumexp(torch.stack([torch.log_softmax(o, -1) for o in outputs]), 0) - math.log(self.members)
 
     def cost(
         self, weights: Weights, context: Weights, batch: ClientBatch, objective: Objective
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The sum of what each member minimises alone, so that no member learns from another, and all their buffers."""
-        costs: list[Tensor] = []
-        moved: dict[str, Tensor] = {}
-        for one in self.single_networks:
-            member_batch = batch._replace(stream=one.stream(batch.stream))
-            cost, after = one.network.cost(one.of(weights), one.of(context), member_batch, objective)
-            costs.append(cost)
-            moved |= one.named(after)
-        return torch.stack(costs).sum(), moved
+        """Return the sum of the members' separate losses, and all their buffers.
+
+        No member learns from another.
+        """
+        return self._sum_costs(
+            m.network.cost(m.of(weights), m.of(context), batch._replace(stream=m.stream(batch.stream)), objective)
+            for m in self.single_networks
+        )
 
     def cost_stack(
         self, weights: Weights, context: Weights, batch: Batch, objective: Objective
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """`cost` for a stack."""
+        return self._sum_costs(
+            m.network.cost_stack(
+                m.of(weights), m.of(context), batch._replace(streams=m.stream(batch.streams)), objective
+            )
+            for m in self.single_networks
+        )
+
+    def _sum_costs(self, results: Iterable[tuple[Tensor, dict[str, Tensor]]]) -> tuple[Tensor, dict[str, Tensor]]:
         costs: list[Tensor] = []
-        moved: dict[str, Tensor] = {}
-        for one in self.single_networks:
-            member_batch = batch._replace(streams=one.stream(batch.streams))
-            cost, after = one.network.cost_stack(one.of(weights), one.of(context), member_batch, objective)
+        buffers: dict[str, Tensor] = {}
+        for member, (cost, member_buffers) in zip(self.single_networks, results, strict=True):
             costs.append(cost)
-            moved |= one.named(after)
-        return torch.stack(costs).sum(0), moved
+            buffers |= member.named(member_buffers)
+        return torch.stack(costs).sum(0), buffers
 
 
-def each_made(network: Any, make: Callable[[Any], Any]) -> Any:
-    """What `make` makes of a network, or the ensemble of what it makes of a member."""
+def map_members(network: Any, make: Callable[[Any], Any]) -> Any:
+    """Apply `make` to a network, or to the member network of an ensemble."""
     return replace(network, inner=make(network.inner)) if isinstance(network, DeepEnsemble) else make(network)
 
 
 def plain(name: str) -> str:
-    """A weight's name without a member's prefix."""
+    """Remove a member's prefix from a weight's name."""
     return name.rpartition("/")[2]

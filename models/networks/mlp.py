@@ -1,4 +1,4 @@
-"""Dense layers with ReLU between them."""
+"""Dense networks with ReLU, and the dense-layer functions that all networks share."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,14 +13,14 @@ from ..gaussians import Draw, Layout, Noisy
 from ..prng import fold_in, uniform
 from ..server_state import Weights
 from .network import Network, register
-from .protocols import Descent, EncoderHeadStack, FusedSGD, LinearHead
-from .wrappers.per_row_context import join
+from .protocols import EncoderHeadStack, FusedSGD, LinearHead, SGDStep
+from .wrappers.per_row_context import append_statistics
 
 
-class Ending(LinearHead):
-    """What networks share that end in dense layers: how their third part is made, of one client and of a stack.
+class DenseHead(LinearHead):
+    """Implements a head of dense layers, for one client and for a stack.
 
-    `finish` is dense layer number `last` of what `represent` gives, then `conclude`.
+    `apply_head` is `represent`, dense layer `last`, then `to_logits`.
     """
 
     hidden: tuple[int, ...]
@@ -28,28 +28,29 @@ class Ending(LinearHead):
 
     @property
     def last(self) -> int:
-        """The number of the last dense layer."""
+        """Return the index of the last dense layer."""
         return len(self.hidden)
 
-    def represent(self, weights: Weights, settled: Tensor, stream: Tensor | None) -> Tensor:
-        """What the last dense layer reads, from the first dropout on."""
-        return before_last(weights, self.last, settled, self.dropout, stream, self.last > 0)
+    def represent(self, weights: Weights, embedding: Tensor, stream: Tensor | None) -> Tensor:
+        """Compute the last dense layer's inputs, from the first dropout on."""
+        return hidden_layers(weights, self.last, embedding, self.dropout, stream, self.last > 0)
 
-    def conclude(self, scores: Tensor, stream: Tensor | None) -> Tensor:
-        """What the last dense layer gives, to logits: nothing is left to do."""
+    def to_logits(self, scores: Tensor, stream: Tensor | None) -> Tensor:
+        """Return the last dense layer's outputs as logits."""
         return scores
 
-    def finish(self, weights: Weights, settled: Tensor, stream: Tensor | None) -> Tensor:
-        """The other dense layers, from the first dropout on."""
-        return self.conclude(dense(weights, self.last, self.represent(weights, settled, stream)), stream)
+    def apply_head(self, weights: Weights, embedding: Tensor, stream: Tensor | None) -> Tensor:
+        """Apply the dense layers from the first dropout on."""
+        return self.to_logits(dense(weights, self.last, self.represent(weights, embedding, stream)), stream)
 
 
 @register("mlp")
 @dataclass(frozen=True)
-class MLP(Ending, EncoderHeadStack, FusedSGD, Network):
-    """Flatten, then dense layers with ReLU between them; no hidden layer is multinomial logistic or linear regression.
+class MLP(DenseHead, EncoderHeadStack, FusedSGD, Network):
+    """Flattens rows and applies dense layers with ReLU between them.
 
-    `outputs` is the number of classes; a regression has 1. `statistics` numbers of the client join each row.
+    Without hidden layers it is multinomial logistic or linear regression. `outputs` is the number of classes, or 1 for
+    regression. `statistics` client statistics are appended to each row.
     """
 
     inputs: int
@@ -58,27 +59,24 @@ class MLP(Ending, EncoderHeadStack, FusedSGD, Network):
     dropout: float = 0.0
     statistics: int = 0
 
-    def reading(self, statistics: int, planes: int = 0) -> "MLP | None":
-        """Beside its inputs."""
+    def with_statistics(self, statistics: int, planes: int = 0) -> "MLP | None":
+        """Append the statistics to the inputs."""
         return None if planes else replace(self, statistics=statistics)
 
     @classmethod
     def for_rows(cls, shape: Sequence[int], outputs: int, **options: Any) -> Self:
-        """For rows of this shape."""
         return cls(inputs=math.prod(shape), outputs=outputs, **options)
 
     @property
     def max_width(self) -> int:
-        """Numbers of one row in its largest layer."""
         return max(self.inputs + self.statistics, *self.hidden, self.outputs)
 
     @property
     def encoded(self) -> tuple[int, int]:
-        """Channels and places of what `encode` gives."""
         return (self.hidden[0] if self.hidden else self.inputs + self.statistics), 1
 
     def init(self, stream: Tensor) -> dict[str, Tensor]:
-        """Uniform in ±1/√fan_in, weights and biases, as torch.nn.Linear starts."""
+        """Draw weights and biases uniformly from ±1/√fan_in, as torch.nn.Linear does."""
         widths = (self.inputs + self.statistics, *self.hidden, self.outputs)
         weights: dict[str, Tensor] = {}
         for layer, sizes in enumerate(pairwise(widths)):
@@ -86,95 +84,86 @@ class MLP(Ending, EncoderHeadStack, FusedSGD, Network):
         return weights
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
-        """Dropout acts on the hidden activations, each kept value scaled by 1 / (1 - rate)."""
-        return self._layers(weights, join(x.flatten(1), context, self.statistics), stream)
+        """Map x (rows, *shape) to logits. Dropout zeroes hidden activations and scales the others by 1 / (1 - rate)."""
+        return self._layers(weights, append_statistics(x.flatten(1), context, self.statistics), stream)
 
     def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
-        """`apply` for a stack: x (clients, rows, *shape) to (clients, rows, outputs)."""
-        return self._layers(weights, join(x.flatten(2), context, self.statistics), streams)
+        return self._layers(weights, append_statistics(x.flatten(2), context, self.statistics), streams)
 
     def encode(
         self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The first hidden layer with its ReLU, one place a row: (rows, units, 1)."""
-        return self._encoded(weights, join(x.flatten(1), context, self.statistics)), {}
+        """Apply the first hidden layer with its ReLU, as one position: (rows, units, 1)."""
+        return self._encoded(weights, append_statistics(x.flatten(1), context, self.statistics)), {}
 
     def encode_stack(
-        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, whole: bool = True
+        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, unpadded: bool = True
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """`encode` for a stack: (clients, rows, units, 1)."""
-        return self._encoded(weights, join(x.flatten(2), context, self.statistics)), {}
+        """Run `encode` for a stack: (clients, rows, units, 1)."""
+        return self._encoded(weights, append_statistics(x.flatten(2), context, self.statistics)), {}
 
-    def settle(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
-        """Nothing: dropout acts on the first hidden layer."""
-        return z.squeeze(-1)
-
-    def settle_stack(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
-        """Nothing either."""
+    def pre_head(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
+        """Remove the position axis; nothing else precedes dropout, which acts on the first hidden layer."""
         return z.squeeze(-1)
 
     def _encoded(self, weights: Weights, x: Tensor) -> Tensor:
         return (torch.relu(dense(weights, 0, x)) if self.hidden else x).unsqueeze(-1)
 
     def _layers(self, weights: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
-        return dense_layers(weights, len(self.hidden) + 1, x, self.dropout, stream)
+        return dense(weights, self.last, hidden_layers(weights, self.last, x, self.dropout, stream))
 
-    def descend(self, weights: Weights, context: Weights, x: Tensor, step: Descent) -> None:
-        """The step for a stack, in place; x: (clients, rows, *shape).
+    def sgd_step(self, weights: Weights, context: Weights, x: Tensor, step: SGDStep) -> None:
+        """Take the step for a stack in place; x: (clients, rows, *shape).
 
-        The weights' gradient, as large as they are, is never written: its product is added to them as it is computed.
+        The gradient, which is as large as the weights, is not stored: its product is added to the weights as it is
+        computed.
         """
-        inputs, slope_of = [join(x.flatten(2), context, self.statistics)], []
+        inputs, derivatives = [append_statistics(x.flatten(2), context, self.statistics)], []
         for layer in range(len(self.hidden)):
-            out = dense(weights, layer, inputs[-1]).relu_()
-            slope_of.append((out > 0).to(out.dtype))
+            activation = dense(weights, layer, inputs[-1]).relu_()
+            derivatives.append((activation > 0).to(activation.dtype))
             if self.dropout:
-                slope_of[-1] = drop(slope_of[-1], self.dropout, step.streams, layer + 1)
-                out = drop(out, self.dropout, step.streams, layer + 1)
-            inputs.append(out)
-        slope = step.slopes(dense(weights, len(self.hidden), inputs[-1]))
+                derivatives[-1] = drop(derivatives[-1], self.dropout, step.streams, layer + 1)
+                activation = drop(activation, self.dropout, step.streams, layer + 1)
+            inputs.append(activation)
+        gradient = step.logit_gradient(dense(weights, len(self.hidden), inputs[-1]))
         for layer in reversed(range(len(self.hidden) + 1)):
             weight, bias = weights[f"dense{layer}.weight"], weights[f"dense{layer}.bias"]
-            below = torch.bmm(slope, weight.transpose(1, 2)).mul_(slope_of[layer - 1]) if layer else slope
-            weight.baddbmm_(inputs[layer].transpose(1, 2), slope, beta=step.keep, alpha=-step.rate)
-            bias.mul_(step.keep).sub_(slope.sum(1), alpha=step.rate)
-            slope = below
+            below = torch.bmm(gradient, weight.transpose(1, 2)).mul_(derivatives[layer - 1]) if layer else gradient
+            weight.baddbmm_(inputs[layer].transpose(1, 2), gradient, beta=step.keep, alpha=-step.rate)
+            bias.mul_(step.keep).sub_(gradient.sum(1), alpha=step.rate)
+            gradient = below
 
 
-def dense_layers(weights: Weights, layers: int, x: Tensor, dropout: float, stream: Tensor | None) -> Tensor:
-    """So many dense layers with ReLU and dropout between them, of one client or of a stack (see `dense`)."""
-    return dense(weights, layers - 1, before_last(weights, layers - 1, x, dropout, stream))
-
-
-def before_last(
+def hidden_layers(
     weights: Weights,
     last: int,
     x: Tensor,
     dropout: float,
     stream: Tensor | None,
-    done: bool = False,
+    first_applied: bool = False,
     activation: Callable[[Tensor], Tensor] = torch.relu,
 ) -> Tensor:
-    """What dense layer number `last` reads: those before it, each with its activation and dropout.
+    """Compute the inputs of dense layer `last`: the layers before it, each with activation and dropout.
 
-    `done`: x has been through the first layer and its activation.
+    `done` means that x is already the activation of the first layer.
     """
     for layer in range(last):
-        if layer or not done:
+        if layer or not first_applied:
             x = activation(dense(weights, layer, x))
         x = drop(x, dropout, stream, layer + 1)
     return x
 
 
 def dense(weights: Weights, layer: int, x: Tensor) -> Tensor:
-    """Dense layer number `layer`, see `linear`."""
+    """Apply dense layer `layer`, see `linear`."""
     return linear(weights, f"dense{layer}", x)
 
 
 def linear(weights: Weights, name: str, x: Tensor) -> Tensor:
-    """One dense layer of one client, (rows, in) to (rows, out), or of every client of a stack, (clients, rows, in)."""
+    """Apply a dense layer of one client, (rows, in) to (rows, out), or of a stack, (clients, rows, in)."""
     if isinstance(weights, Noisy):
-        return weights.layer(name, x, lambda drawn, x: linear(drawn, name, x), _OF_ROWS)
+        return weights.layer(name, x, lambda weights, x: linear(weights, name, x), _ROW_LAYOUT)
     weight, bias = weights[f"{name}.weight"], weights.get(f"{name}.bias")
     if bias is None:
         return x @ weight
@@ -182,30 +171,35 @@ def linear(weights: Weights, name: str, x: Tensor) -> Tensor:
 
 
 def _as_rows(draw: Draw, x: Tensor) -> Tensor:
-    """A number for each of the last two axes, rows and units."""
+    """Draw one number for each element of the last two axes, rows and units."""
     return draw(x.shape[-2:])
 
 
-_OF_ROWS = Layout(_as_rows, _as_rows)
+_ROW_LAYOUT = Layout(_as_rows, _as_rows)
 
 
 def dense_weights(stream: Tensor, layer: int, fan_in: int, fan_out: int) -> dict[str, Tensor]:
-    """Fresh weights (in, out) and bias of one dense layer, uniform in ±1/√fan_in."""
-    return within(
+    """Draw weights (in, out) and bias of one dense layer uniformly from ±1/√fan_in."""
+    return uniform_weights(
         stream, 1 / math.sqrt(fan_in), {f"dense{layer}.weight": (fan_in, fan_out), f"dense{layer}.bias": (fan_out,)}
     )
 
 
-def within(stream: Tensor, bound: float, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """Tensors of these shapes, uniform in ±bound, each from a stream of its own."""
+def linear_weights(stream: Tensor, name: str, fan_in: int, fan_out: int) -> dict[str, Tensor]:
+    """Draw the weights of layer `name` like `dense_weights`; the bounds differ in the last bit for some widths."""
+    return uniform_weights(stream, fan_in**-0.5, {f"{name}.weight": (fan_in, fan_out), f"{name}.bias": (fan_out,)})
+
+
+def uniform_weights(stream: Tensor, bound: float, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """Draw tensors of these shapes uniformly from ±bound, each from its own stream."""
     return {
-        name: (2 * uniform(fold_in(stream, part), shape) - 1) * bound
-        for part, (name, shape) in enumerate(shapes.items())
+        name: (2 * uniform(fold_in(stream, index), shape) - 1) * bound
+        for index, (name, shape) in enumerate(shapes.items())
     }
 
 
 def drop(x: Tensor, rate: float, stream: Tensor | None, layer: int) -> Tensor:
-    """Dropout of one client (stream: ()) or of a stack (streams: (clients,)); none without a stream."""
+    """Apply dropout for one client (stream: ()) or a stack (streams: (clients,)); without a stream return x."""
     if not rate or stream is None:
         return x
     mask = uniform(fold_in(stream, layer), x.shape[stream.dim() :]) >= rate

@@ -1,8 +1,8 @@
-"""What a network is: functions of one client. What it has besides it says by the classes that it extends.
+"""The base class of networks, whose functions are those of one client, and the registry of kinds.
 
-The engine maps the functions of one client over a stack, or runs them client after client; forms for a whole stack are
-written by hand where they pay, and tested against both (see models.training.execution_plan). Every kind registers
-itself under a name.
+The engine maps these functions over a stack, or runs them client by client. Batched forms are written by hand where
+they pay, and are tested against both (see models.training.execution_plan). Networks declare further abilities by their
+base classes (see protocols).
 """
 
 from abc import ABC, abstractmethod
@@ -19,13 +19,13 @@ from ..training.batch import ClientBatch
 from ..training.objectives import Objective
 from .protocols import BatchedNetwork, EncoderHead, FusedSGD, LinearHead
 
-_MEMBERS = 2**21  # of a stream; layers and wrapped networks have smaller numbers
+_MEMBER_STREAMS = 2**21  # first stream number of ensemble members; layers and wrappers use smaller numbers
 
 
 class Network(ABC):
     """A network of one client, as a frozen record of its sizes."""
 
-    kind: ClassVar[str] = ""  # the name under which it is registered
+    kind: ClassVar[str] = ""  # the name in the registry
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -41,82 +41,87 @@ class Network(ABC):
     @property
     @abstractmethod
     def dropout(self) -> float:
-        """The chance of a hidden activation to be dropped in training."""
+        """Return the dropout probability of hidden activations in training."""
 
     @property
     @abstractmethod
     def max_width(self) -> int:
-        """Numbers of one row in its largest layer."""
+        """Return the number of values of one row in the largest layer."""
 
     @abstractmethod
     def init(self, stream: Tensor) -> dict[str, Tensor]:
-        """Fresh weights, names to float32 tensors."""
+        """Draw initial weights, names to float32 tensors."""
 
     @abstractmethod
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
-        """x: (rows, *shape) float32 to logits (rows, outputs); a stream switches dropout on."""
+        """Map x (rows, *shape) float32 to logits (rows, outputs); a stream switches dropout on."""
 
     def cost(
         self, weights: Weights, context: Weights, batch: ClientBatch, objective: Objective
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What one client minimises, (), and the buffers as they are after the step: the objective, and none."""
+        """Return one client's training loss, (), and the buffers after the step.
+
+        By default this is the objective, without buffers.
+        """
         return batch.loss(objective, self.apply(weights, context, batch.x, batch.stream)), {}
 
     @classmethod
     def for_rows(cls, shape: Sequence[int], outputs: int, **options: Any) -> Self:
-        """For rows of this shape."""
-        made: Self = cast(Any, cls)(shape=tuple(shape), outputs=outputs, **options)
-        return made
+        """Build the network for rows of this shape."""
+        return cast(Self, cast(Any, cls)(shape=tuple(shape), outputs=outputs, **options))
 
     @property
     def buffers(self) -> tuple[str, ...]:
-        """Names of weights that no gradient moves, such as running statistics."""
+        """Return the names of weights without gradients, such as running statistics."""
         return ()
 
     @property
     def normalising(self) -> tuple[str, ...]:
-        """Names of the weights of its normalising layers: scales, shifts and running statistics.
+        """Return the names of the normalisation layers' weights: scales, shifts and running statistics.
 
-        Of these the running statistics are buffers too. A batch moves them by layers.MOMENTUM.
+        The running statistics are also buffers. A batch moves them by grouped_layers.MOMENTUM.
         """
         return ()
 
     @property
-    def rates(self) -> Mapping[str, float]:
-        """Names of weights that learn faster or slower to their learning rate, in units of the optimiser's."""
+    def lr_multipliers(self) -> Mapping[str, float]:
+        """Return learning rates relative to the optimiser's, for the weights that have one."""
         return {}
 
     @property
     def starts_from(self) -> str:
-        """The hash of the file that its first weights are from; empty where they are drawn."""
+        """Return the hash of the file with the initial weights, or an empty string if they are drawn."""
         return ""
 
-    def reading(self, statistics: int, planes: int = 0) -> "Network | None":
-        """Itself with room for so many statistics of a client beside its rows, or as so many pictures beside an image.
+    def with_statistics(self, statistics: int, planes: int = 0) -> "Network | None":
+        """Return the network with `statistics` client statistics as further inputs, or None if it has no such form.
 
-        None if it has no such form.
+        With `planes`, the statistics are that many images, joined to the image as input channels.
         """
         return None
 
     @property
     def served(self) -> "Network":
-        """What answers when the model is logged: itself, unless what it adds is for training only."""
+        """Return the network to log for predictions: itself, unless it contains parts used only in training."""
         return self
 
     @property
-    def coded(self) -> "Network | None":
-        """Itself, if it reads features as codewords, whose use can be counted; see models.networks.wrappers."""
+    def quantized(self) -> "Network | None":
+        """Return itself if it replaces features by codewords, whose usage can be counted.
+
+        See models.networks.wrappers.
+        """
         return None
 
     @property
     def maps(self) -> bool:
-        """Whether torch can map it over clients; else they are computed one after another."""
-        return all(one.maps for one in vars(self).values() if isinstance(one, Network))
+        """Whether torch.vmap can map it over clients; else clients are computed one after another."""
+        return all(part.maps for part in vars(self).values() if isinstance(part, Network))
 
     @property
     def portable(self) -> bool:
-        """Whether its kind and sizes say all that is needed to make it again."""
-        return all(one.portable for one in vars(self).values() if isinstance(one, Network))
+        """Whether its kind and sizes are enough to rebuild it."""
+        return all(part.portable for part in vars(self).values() if isinstance(part, Network))
 
     @property
     def random(self) -> bool:
@@ -125,89 +130,96 @@ class Network(ABC):
 
     @property
     def single_networks(self) -> "tuple[Member, ...]":
-        """The networks that learn side by side in it; one that stands alone is its own only one."""
+        """Return the networks that are trained side by side in it; for a single network only itself."""
         return (Member(self),)
 
     @property
-    def costs(self) -> int:
-        """Of how many networks' costs its own is the sum: a loss that is told is their mean."""
+    def num_losses(self) -> int:
+        """Return how many networks' losses its cost sums; the reported loss is their mean."""
         return len(self.single_networks)
 
     @property
     def stacked(self) -> BatchedNetwork | None:
-        """The form for a whole stack, if there is one."""
+        """Return the batched form, if there is one."""
         return self if isinstance(self, BatchedNetwork) else None
 
     @property
-    def costed(self) -> bool:
-        """Whether it minimises more than an objective of its logits, or moves weights without a gradient."""
+    def has_custom_cost(self) -> bool:
+        """Whether its cost adds terms to the objective, or updates buffers."""
         return type(self).cost is not Network.cost
 
     @property
     def fused_sgd(self) -> FusedSGD | None:
-        """The step of plain gradient descent in place, if there is one."""
+        """Return the in-place step of plain gradient descent, if there is one."""
         return self if isinstance(self, FusedSGD) else None
 
     @property
     def encoder_head(self) -> EncoderHead | None:
-        """Its parts, if it has any."""
+        """Return itself if it consists of an encoder and a head."""
         return self if isinstance(self, EncoderHead) else None
 
     @property
     def linear_head(self) -> LinearHead | None:
-        """Its parts, if they end in a dense layer."""
+        """Return itself if its head ends in a dense layer."""
         return self if isinstance(self, LinearHead) else None
 
 
 @dataclass(frozen=True)
 class Member:
-    """One network of an ensemble; or, with an empty prefix, a network that stands alone."""
+    """A network of an ensemble; a single network has an empty prefix."""
 
     network: Any
     number: int = 0
     prefix: str = ""
 
     def of(self, named: Weights) -> Weights:
-        """Its own, under the names that they have alone; what has no member's prefix is for every member."""
+        """Select the member's tensors and remove its prefix.
+
+        Names without any member's prefix belong to every member.
+        """
         if not self.prefix:
             return named
         return {n.removeprefix(self.prefix): t for n, t in named.items() if "/" not in n or n.startswith(self.prefix)}
 
-    def named(self, own: Weights) -> dict[str, Tensor]:
-        """The inverse of `of`."""
-        return {self.prefix + name: t for name, t in own.items()}
+    def named(self, weights: Weights) -> dict[str, Tensor]:
+        """Add the member's prefix, the inverse of `of`."""
+        return {self.prefix + name: t for name, t in weights.items()}
 
     def stream(self, stream: Tensor) -> Tensor:
-        """A stream of its own for every stream; the first member's is the stream itself."""
-        return fold_in(stream, _MEMBERS + self.number) if self.number else stream
+        """Derive the member's stream; the first member uses the stream itself."""
+        return fold_in(stream, _MEMBER_STREAMS + self.number) if self.number else stream
 
 
-Kind = TypeVar("Kind", bound=type[Network])
+NetworkClass = TypeVar("NetworkClass", bound=type[Network])
 
 _KINDS: dict[str, type[Network]] = {}
 
 
-def register(kind: str) -> Callable[[Kind], Kind]:
-    """Makes a class known under this name, to JSON and to the tests of every kind; ValueError if it is another's."""
+def register(kind: str) -> Callable[[NetworkClass], NetworkClass]:
+    """Register a network class under a name, for JSON and for the tests of every kind.
 
-    def known(cls: Kind) -> Kind:
+    Raises:
+        ValueError: If another class has the name.
+    """
+
+    def decorate(cls: NetworkClass) -> NetworkClass:
         other = _KINDS.get(kind, cls)
-        first, second = (f"{one.__module__}.{one.__qualname__}" for one in (other, cls))
+        first, second = (f"{network_class.__module__}.{network_class.__qualname__}" for network_class in (other, cls))
         if first != second:
             raise ValueError(f"the networks {first} and {second} both register as {kind}; give one another name.")
         cls.kind = kind
         _KINDS[kind] = cls
         return cls
 
-    return known
+    return decorate
 
 
 def registered() -> Mapping[str, type[Network]]:
-    """Every kind that has registered, by name."""
+    """Return the registered kinds by name."""
     return MappingProxyType(_KINDS)
 
 
 def learned(network: Network, weights: Weights) -> dict[str, Tensor]:
-    """The weights that gradients move: without running statistics and the like, which are averaged and nothing else."""
+    """Select the weights that gradients move, without buffers such as running statistics, which are only averaged."""
     buffers = network.buffers
     return {name: w for name, w in weights.items() if name not in buffers}

@@ -1,6 +1,7 @@
-"""Networks by the names of their kinds: those that come with siloflow register themselves as this is imported.
+"""Builds networks by kind, converts them to and from JSON, and counts their parameters.
 
-Matrices are kept as (in, out): with torch's (out, in) the stacked gradient comes back transposed, which costs a copy a step.
+Importing this module registers the kinds that siloflow contains. Matrices are stored as (in, out): with torch's (out,
+in) the stacked gradient comes back transposed, which costs a copy per step.
 """
 
 import importlib
@@ -18,33 +19,33 @@ from .network import Network, learned, registered
 
 
 def build(kind: str, shape: Sequence[int], outputs: int, options: Mapping[str, Any]) -> Network:
-    """The network of this kind for rows of this shape."""
+    """Build the network of this kind for rows of this shape."""
     options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
     return registered()[kind].for_rows(shape, outputs, **options)
 
 
 def to_json(network: Network) -> dict[str, Any]:
-    """Kind and sizes, from which `from_json` makes the same network (no pickle)."""
-    held = {f.name: getattr(network, f.name) for f in fields(cast(Any, network))}
-    inner = {name: to_json(one) for name, one in held.items() if isinstance(one, Network)}
+    """Describe a network by kind and sizes, from which `from_json` rebuilds it without pickle."""
+    values = {f.name: getattr(network, f.name) for f in fields(cast(Any, network))}
+    inner = {name: to_json(part) for name, part in values.items() if isinstance(part, Network)}
     return {"kind": kind_of(network), **asdict(cast(Any, network)), **inner}
 
 
 def kind_of(network: Network) -> str:
-    """The name of the network's kind, that of its class if it is not registered."""
+    """Return the network's kind, or the name of its class if it is not registered."""
     return network.kind or type(network).__name__
 
 
 def is_bundled(network: Network) -> bool:
-    """Whether every part of it is of `models/`, which goes with a logged model, and not of somebody's page."""
+    """Whether all its parts belong to `models/`, which is packed into logged models, and none to a plugin."""
     if type(network).__module__.split(".")[0] != __name__.split(".")[0] or not network.portable:
         return False
-    inner = [getattr(network, f.name) for f in fields(cast(Any, network))]
-    return all(is_bundled(one) for one in inner if isinstance(one, Network))
+    values = [getattr(network, f.name) for f in fields(cast(Any, network))]
+    return all(is_bundled(part) for part in values if isinstance(part, Network))
 
 
 def from_json(spec: Mapping[str, Any]) -> Network:
-    """The network that `to_json` described; KeyError if nothing is registered under its kind."""
+    """Rebuild the network that `to_json` described; KeyError if its kind is not registered."""
     options = {k: _from_json(v) for k, v in spec.items() if k != "kind"}
     return registered()[spec["kind"]](**options)
 
@@ -56,22 +57,22 @@ def _from_json(value: Any) -> Any:
 
 
 def size(network: Network) -> int:
-    """How many numbers the network's weights hold, told from their shapes: nothing of that size is made."""
+    """Count the network's weights and buffers from their shapes, without allocating them."""
     first, *others = network.single_networks
     return (1 + len(others)) * num_parameters(first.network.init(cast(Tensor, Sketch())))
 
 
 def num_trainable(network: Network) -> int:
-    """How many of them are learned."""
+    """Count the network's trainable parameters."""
     first, *others = network.single_networks
     return (1 + len(others)) * num_parameters(learned(first.network, first.network.init(cast(Tensor, Sketch()))))
 
 
 def num_parameters(weights: Weights) -> int:
-    """How many numbers the weights hold."""
+    """Count the elements of the tensors."""
     return sum(w.numel() for w in weights.values())
 
 
-# at the end, since some of them import this file
+# at the end, because some of these modules import this one
 for _module in pkgutil.walk_packages(_here, f"{__package__}."):
     importlib.import_module(_module.name)

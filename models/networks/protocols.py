@@ -1,4 +1,4 @@
-"""What a network may have besides its functions of one client: it says so by extending these (see network)."""
+"""Base classes by which a network declares abilities besides its functions of one client (see network)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,140 +12,145 @@ from ..training.objectives import Objective
 
 
 class BatchedNetwork(ABC):
-    """A form for a whole stack, written by hand where it pays; equal to the function of each client by itself."""
+    """A hand-written form for a whole stack, equal to the function of each client."""
 
-    pays_alone: ClassVar[bool] = False  # whether it is also the faster one for a single client
+    pays_alone: ClassVar[bool] = False  # whether it is also faster for a single client
 
     @abstractmethod
     def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
-        """x: (clients, rows, *shape) to logits (clients, rows, outputs)."""
+        """Map x (clients, rows, *shape) to logits (clients, rows, outputs)."""
 
     def cost_stack(
         self, weights: Weights, context: Weights, batch: Batch, objective: Objective
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What each client minimises, (clients,), and the buffers as they are after the step."""
+        """Return each client's training loss, (clients,), and the buffers after the step."""
         return batch.loss(objective, self.apply_stack(weights, context, batch.x, batch.streams)), {}
 
 
-class Descent(NamedTuple):
-    """A step of plain gradient descent, w <- keep w - rate dL/dw; slopes: logits to dL/dlogits, (clients, rows, outputs)."""
+class SGDStep(NamedTuple):
+    """A step of plain gradient descent, w <- keep w - rate dL/dw.
+
+    `logit_gradient` maps logits to dL/dlogits, both (clients, rows, outputs).
+    """
 
     streams: Tensor
-    slopes: Callable[[Tensor], Tensor]
+    logit_gradient: Callable[[Tensor], Tensor]
     rate: float
     keep: float
 
 
 class FusedSGD(ABC):
-    """A step of plain gradient descent that never writes the gradient."""
+    """A step of plain gradient descent that does not store the gradient."""
 
     @abstractmethod
-    def descend(self, weights: Weights, context: Weights, x: Tensor, step: Descent) -> None:
-        """The step in place, on weights (clients, ...) and x (clients, rows, *shape)."""
+    def sgd_step(self, weights: Weights, context: Weights, x: Tensor, step: SGDStep) -> None:
+        """Update weights (clients, ...) in place from x (clients, rows, *shape)."""
 
 
 class EncoderHead(ABC):
-    """Three parts, of which only the last is random: encoder, what follows up to the first dropout, the rest.
+    """Three parts of one client's network, of which only the last is random.
 
-    `finish(settle(encode(x)))` is `apply`, and each is of one client. Words of a codebook stand in for what `encode` gives;
-    the passes of Monte-Carlo dropout share everything before `finish`.
+    `apply_head(pre_head(encode(x)))` is `apply`. `encode` gives features, which codewords may replace. `pre_head`
+    continues to the first dropout, and `apply_head` computes the rest. The passes of Monte-Carlo dropout share
+    everything before `apply_head`.
     """
 
     @property
     @abstractmethod
     def encoded(self) -> tuple[int, int]:
-        """Channels and places of what `encode` gives."""
+        """Return the channels and positions of the features."""
 
     @abstractmethod
     def encode(
         self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """x: (rows, *shape) to features (rows, channels, places), and the buffers that training moved.
+        """Map x (rows, *shape) to features (rows, channels, positions), and return the buffers updated by training.
 
-        With `used`, (rows,) of 1 and 0 for padding, it is training.
+        `used`, (rows,) of 1 and 0 for padding, is given in training.
         """
 
     @abstractmethod
-    def settle(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
-        """Features to (rows, numbers)."""
+    def pre_head(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
+        """Map features to (rows, numbers)."""
 
     @abstractmethod
-    def finish(self, weights: Weights, settled: Tensor, stream: Tensor | None) -> Tensor:
-        """(rows, numbers) to logits (rows, outputs); a stream switches dropout on."""
+    def apply_head(self, weights: Weights, embedding: Tensor, stream: Tensor | None) -> Tensor:
+        """Map (rows, numbers) to logits (rows, outputs); a stream switches dropout on."""
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
-        """x: (rows, *shape) to logits (rows, outputs), one part after another."""
+        """Map x (rows, *shape) to logits (rows, outputs), one part after another."""
         z, _ = self.encode(weights, context, x)
-        return self.finish(weights, self.settle(weights, context, z), stream)
+        return self.apply_head(weights, self.pre_head(weights, context, z), stream)
 
 
 class EncoderHeadCost(EncoderHead):
-    """Parts whose encoder may read the batch as a whole, such as one that normalises by it."""
+    """Encoder and head, where the encoder may read the batch as a whole, as batch normalisation does."""
 
     def cost(
         self, weights: Weights, context: Weights, batch: ClientBatch, objective: Objective
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The objective of what the parts make of one client's batch."""
-        z, moved = self.encode(weights, context, batch.x, batch.used)
-        logits = self.finish(weights, self.settle(weights, context, z), batch.stream)
-        return batch.loss(objective, logits), moved
+        """Return the objective of one client's batch, and the updated buffers."""
+        z, buffers = self.encode(weights, context, batch.x, batch.used)
+        logits = self.apply_head(weights, self.pre_head(weights, context, z), batch.stream)
+        return batch.loss(objective, logits), buffers
 
 
 class LinearHead(EncoderHead):
-    """Parts whose third ends in one dense layer: `finish` is that layer between the two functions here.
+    """Encoder and head, where the head ends in one dense layer.
 
-    Its weights are `dense{last}.weight` (in, out) and `dense{last}.bias` (out,).
+    `apply_head` is `represent`, this layer, then `to_logits`. The layer's weights are `dense{last}.weight` (in, out)
+    and `dense{last}.bias` (out,).
     """
 
     @property
     @abstractmethod
     def last(self) -> int:
-        """The number of that layer."""
+        """Return the index of the last dense layer."""
 
     @abstractmethod
-    def represent(self, weights: Weights, settled: Tensor, stream: Tensor | None) -> Tensor:
-        """What the layer reads: (rows, numbers)."""
+    def represent(self, weights: Weights, embedding: Tensor, stream: Tensor | None) -> Tensor:
+        """Compute the last layer's inputs, (rows, numbers)."""
 
     @abstractmethod
-    def conclude(self, scores: Tensor, stream: Tensor | None) -> Tensor:
-        """What the layer gives, to logits."""
+    def to_logits(self, scores: Tensor, stream: Tensor | None) -> Tensor:
+        """Convert the last layer's outputs to logits."""
 
 
 class EncoderHeadStack(EncoderHead, BatchedNetwork):
-    """Parts with a form for a whole stack each.
+    """Encoder and head with a batched form of each part.
 
-    `finish`, and what it is made of where the parts are `LinearHead`, is dense layers: it takes a stack as it takes a
-    client, (clients, rows, numbers) with streams (clients,).
+    `apply_head`, `represent` and `to_logits` consist of dense layers: they take a stack like a client, (clients, rows,
+    numbers) with streams (clients,).
     """
 
     @abstractmethod
     def encode_stack(
-        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, whole: bool = True
+        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, unpadded: bool = True
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """x: (clients, rows, *shape) to (clients, rows, channels, places); `used`: (clients, rows).
+        """Map x (clients, rows, *shape) to features (clients, rows, channels, positions).
 
-        `whole`: no row is padding.
+        `used` is (clients, rows); `unpadded` means that no row is padding.
         """
 
-    @abstractmethod
-    def settle_stack(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
-        """Features to (clients, rows, numbers)."""
+    def pre_head_stack(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
+        """Map features to (clients, rows, numbers); by default `pre_head` takes a stack like a client."""
+        return self.pre_head(weights, context, z)
 
     def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
-        """`apply` for a stack: x (clients, rows, *shape) to logits (clients, rows, outputs)."""
+        """Run `apply` for a stack: x (clients, rows, *shape) to logits (clients, rows, outputs)."""
         z, _ = self.encode_stack(weights, context, x)
-        return self.finish(weights, self.settle_stack(weights, context, z), streams)
+        return self.apply_head(weights, self.pre_head_stack(weights, context, z), streams)
 
 
 class EncoderHeadCostStack(EncoderHeadCost, EncoderHeadStack):
-    """Such parts with a form for a whole stack each."""
+    """Encoder and head with batched forms, where the encoder may read the batch as a whole."""
 
     pays_alone = True
 
     def cost_stack(
         self, weights: Weights, context: Weights, batch: Batch, objective: Objective
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """`cost` for a stack: (clients,)."""
-        z, moved = self.encode_stack(weights, context, batch.x, batch.used, batch.whole)
-        logits = self.finish(weights, self.settle_stack(weights, context, z), batch.streams)
-        return batch.loss(objective, logits), moved
+        """Run `cost` for a stack: (clients,)."""
+        z, buffers = self.encode_stack(weights, context, batch.x, batch.used, batch.unpadded)
+        logits = self.apply_head(weights, self.pre_head_stack(weights, context, z), batch.streams)
+        return batch.loss(objective, logits), buffers

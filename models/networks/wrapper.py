@@ -1,9 +1,8 @@
-"""What networks share that are made around another one."""
+"""Base classes of networks that wrap another network."""
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -16,117 +15,90 @@ from .protocols import BatchedNetwork, EncoderHeadCostStack, EncoderHeadStack
 
 @dataclass(frozen=True)
 class NetworkWrapper(Network):
-    """A network around any other, whose functions it has; what differs, such as `cost`, is written beside it."""
+    """Wraps any network and forwards to it; subclasses override what differs, such as `cost`."""
 
     inner: Any
 
     @property
     def dropout(self) -> float:
-        """The inner network's."""
         return float(self.inner.dropout)
 
     @property
     def max_width(self) -> int:
-        """The inner network's."""
         return int(self.inner.max_width)
 
     @property
     def buffers(self) -> tuple[str, ...]:
-        """The inner network's."""
         return tuple(self.inner.buffers)
 
     @property
     def normalising(self) -> tuple[str, ...]:
-        """The inner network's."""
         return tuple(self.inner.normalising)
 
     @property
-    def rates(self) -> Mapping[str, float]:
-        """The inner network's."""
-        return dict(self.inner.rates)
+    def lr_multipliers(self) -> Mapping[str, float]:
+        return dict(self.inner.lr_multipliers)
 
     @property
     def random(self) -> bool:
-        """The inner network's."""
         return bool(self.inner.random)
 
     @property
-    def costs(self) -> int:
-        """The inner network's."""
-        return int(self.inner.costs)
+    def num_losses(self) -> int:
+        return int(self.inner.num_losses)
 
     def init(self, stream: Tensor) -> dict[str, Tensor]:
-        """The inner network's."""
-        weights: dict[str, Tensor] = self.inner.init(stream)
-        return weights
+        return cast(dict[str, Tensor], self.inner.init(stream))
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
-        """The inner network's."""
-        logits: Tensor = self.inner.apply(weights, context, x, stream)
-        return logits
+        return cast(Tensor, self.inner.apply(weights, context, x, stream))
 
     def cost(
         self, weights: Weights, context: Weights, batch: ClientBatch, objective: Objective
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The inner network's."""
-        outcome: tuple[Tensor, dict[str, Tensor]] = self.inner.cost(weights, context, batch, objective)
-        return outcome
+        return cast(tuple[Tensor, dict[str, Tensor]], self.inner.cost(weights, context, batch, objective))
 
 
 @dataclass(frozen=True)
 class EncoderHeadWrapper(EncoderHeadCostStack, NetworkWrapper):
-    """One around a network in parts that ends in a dense layer: each of its forms is made of the inner network's own."""
+    """Wraps a network of encoder and linear head, and builds each of its forms from the inner network's form."""
 
     @property
     def stacked(self) -> BatchedNetwork | None:
-        """Its own form, if the inner network's parts have one each."""
+        """Return itself if each of the inner network's parts has a batched form."""
         return self if isinstance(self.inner.stacked, EncoderHeadStack) else None
 
     @property
     def personal(self) -> tuple[str, ...]:
-        """Names of weights that stay with the client."""
+        """Return the names of weights that stay with the client."""
         return ()
 
     @property
     def head(self) -> str:
-        """The name of the last dense layer."""
+        """Return the name of the last dense layer."""
         return f"dense{self.inner.last}"
-
-    @abstractmethod
-    def init(self, stream: Tensor) -> dict[str, Tensor]:
-        """Fresh weights, the inner network's as it draws them."""
 
     @property
     def encoded(self) -> tuple[int, int]:
-        """The inner network's."""
-        channels, places = self.inner.encoded
-        return channels, places
+        """Return the channels and positions of the inner network's features."""
+        channels, positions = self.inner.encoded
+        return channels, positions
 
     def encode(
         self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The inner network's features."""
-        features: tuple[Tensor, dict[str, Tensor]] = self.inner.encode(weights, context, x, used)
-        return features
+        return cast(tuple[Tensor, dict[str, Tensor]], self.inner.encode(weights, context, x, used))
 
     def encode_stack(
-        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, whole: bool = True
+        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, unpadded: bool = True
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The inner network's features."""
-        features: tuple[Tensor, dict[str, Tensor]] = self.inner.encode_stack(weights, context, x, used, whole)
-        return features
+        return cast(tuple[Tensor, dict[str, Tensor]], self.inner.encode_stack(weights, context, x, used, unpadded))
 
-    def settle(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
-        """The inner network's."""
-        settled: Tensor = self.inner.settle(weights, context, z)
-        return settled
+    def pre_head(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
+        return cast(Tensor, self.inner.pre_head(weights, context, z))
 
-    def settle_stack(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
-        """The inner network's."""
-        settled: Tensor = self.inner.settle_stack(weights, context, z)
-        return settled
+    def pre_head_stack(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
+        return cast(Tensor, self.inner.pre_head_stack(weights, context, z))
 
-    def finish(self, weights: Weights, settled: Tensor, stream: Tensor | None) -> Tensor:
-        """The inner network's."""
-        logits: Tensor = self.inner.finish(weights, settled, stream)
-        return logits
+    def apply_head(self, weights: Weights, embedding: Tensor, stream: Tensor | None) -> Tensor:
+        return cast(Tensor, self.inner.apply_head(weights, embedding, stream))

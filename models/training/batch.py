@@ -1,4 +1,4 @@
-"""One step's rows of a client, and of a stack of clients."""
+"""Batches of one training step, for one client and for a stack of clients."""
 
 from typing import NamedTuple
 
@@ -8,43 +8,46 @@ from .objectives import Objective
 
 
 class ClientBatch(NamedTuple):
-    """One client's: x (rows, *shape), y (rows,), padded: `used` is 1, and 0 for padding, (rows,)."""
+    """One client's padded batch: x (rows, *shape), y (rows,); `used` (rows,) is 1 for rows and 0 for padding."""
 
     x: Tensor
     y: Tensor
     used: Tensor
-    rows: Tensor  # (), those that are used
+    rows: Tensor  # (), the count of used rows
     stream: Tensor  # ()
 
     def loss(self, objective: Objective, logits: Tensor) -> Tensor:
-        """The mean over its rows, (); logits (rows, outputs)."""
+        """Compute the mean loss over the used rows, (); logits (rows, outputs)."""
         return self.mean(objective(logits, self.y))
 
     def mean(self, per_row: Tensor) -> Tensor:
-        """The mean of numbers (rows,): ()."""
+        """Average per-row values (rows,) over the used rows."""
         return (per_row * self.used).sum() / self.rows.clamp_min(1)
 
 
 class Batch(NamedTuple):
-    """x (clients, rows, *shape), y (clients, rows), padded: `used` is 1, and 0 for padding, (clients, rows)."""
+    """A stack's padded batch: x (clients, rows, *shape), y (clients, rows).
+
+    `used` (clients, rows) is 1 for rows and 0 for padding.
+    """
 
     x: Tensor
     y: Tensor
     used: Tensor
-    rows: Tensor  # (clients,), those that are used
+    rows: Tensor  # (clients,), the counts of used rows
     streams: Tensor  # (clients,)
-    full: bool  # whether every client has rows left
-    whole: bool  # whether no row is padding
+    all_active: bool  # whether every client has rows left
+    unpadded: bool  # whether no row is padding
 
     def loss(self, objective: Objective, logits: Tensor) -> Tensor:
-        """Each client's mean over its rows, (clients,); logits (clients, rows, outputs)."""
+        """Compute each client's mean loss over its used rows, (clients,); logits (clients, rows, outputs)."""
         return self.mean(objective(logits.flatten(0, 1), self.y.flatten()).view(self.y.shape))
 
     def mean(self, per_row: Tensor) -> Tensor:
-        """Each client's mean of numbers (clients, rows): (clients,)."""
+        """Average per-row values (clients, rows) over each client's used rows, (clients,)."""
         return (per_row * self.used).sum(1) / self.rows.clamp_min(1)
 
     @property
     def each(self) -> ClientBatch:
-        """What the clients' own batches hold, with the clients' axis before it."""
+        """Return the same batch as a ClientBatch, where every field has a leading client axis to map over."""
         return ClientBatch(self.x, self.y, self.used, self.rows, self.streams)

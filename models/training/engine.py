@@ -1,9 +1,12 @@
-"""The engine: one client's function, run for a whole stack of clients as one batched program.
+"""Runs one client's functions for a whole stack of clients as one batched program.
 
-`batched` is the form for a whole stack that a network offers where it pays; `vmap` maps the function of one client;
-`sequential` runs it for one client after another and is the reference. A method writes for one client and never sees which.
-The gradient of the summed loss is each client's own gradient, since no client's loss holds another's weights; so autograd
-runs once for the stack, and `torch.func.grad`, whose first call imports a compiler for 1.6 s, is not needed.
+The form `batched` is a network's hand-written function of a whole stack. `vmap` maps the function of one client.
+`sequential` runs clients one after another and is the reference. Methods are written for one client and work with all
+three.
+
+The gradient of the summed loss contains each client's own gradient, because no client's loss depends on another's
+weights. So autograd runs once for the stack; `torch.func.grad` is avoided, because its first call imports a compiler
+for 1.6 s.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -12,42 +15,46 @@ from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from ..networks.network import Network, learned
-from ..networks.protocols import Descent
+from ..networks.protocols import SGDStep
 from ..prng import fold_in, shuffle, uniform
 from ..server_state import Weights
 from .batch import Batch
 from .execution_plan import Kind, Plan, resolve
-from .objectives import Objective, measures, slopes
-from .optimizers import SGD, OptimiserState, Optimizer, along, freeze
+from .objectives import Objective, loss_and_gradient, measures
+from .optimizers import SGD, OptimiserState, Optimizer, expand_clients, freeze
 
-_NUMBERS_AT_ONCE = 2**22  # of a layer in evaluation; activations of more leave the cache, and then the memory
-
+_VALUES_PER_CHUNK = 2**22  # of one layer in evaluation; larger activations no longer fit the cache
 
 Metric = Callable[..., Tensor]
-"""A measure of a row: logits (rows, outputs) and y (rows,) to (rows,)."""
+"""A per-example metric: logits (rows, outputs) and y (rows,) to values (rows,)."""
 
 Order = Literal["shuffled", "balanced"]
-"""Of the rows in an epoch: each once; or as many draws with replacement, a client's classes having the same chance."""
+"""Order of the rows in an epoch. `shuffled` visits each row once; `balanced` draws rows with replacement, each of the
+client's classes being equally likely.
+"""
 
 
 @dataclass(frozen=True)
 class Training:
-    """How a client trains in one round."""
+    """Configures the local training of one round."""
 
     objective: Objective
     optimiser: Optimizer
     epochs: int
     batch: int
     engine: Kind = "vmap"
-    keeps: bool = False  # whether a client's optimiser goes on in its next round from where it was
+    keeps: bool = False  # whether a client's optimiser state carries over to its next round
     rows: Order = "shuffled"
 
 
 class Rows(NamedTuple):
-    """Rows of a stack, padded: x (clients, width, *shape) float32, y (clients, width) int64, or float32 of a regression;
-    counts (clients,) int64."""
+    """Padded rows of a stack.
+
+    x: (clients, width, *shape) float32. y: (clients, width) int64, or float32 for regression. counts: (clients,) int64.
+    """
 
     x: Tensor
     y: Tensor
@@ -55,9 +62,9 @@ class Rows(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """Weights (clients, ...), the mean loss over all rows seen (clients,), and the optimiser's state after the last step.
+    """Weights (clients, ...), mean training loss per client (clients,), and the optimiser's final state.
 
-    That state, names to (clients, ...), is what training may go on from.
+    The state maps names to (clients, ...); a later call of `train` can resume from it.
     """
 
     weights: dict[str, Tensor]
@@ -77,47 +84,67 @@ def train(
     optimiser: OptimiserState | None = None,
     only: Collection[str] | None = None,
 ) -> Trained:
-    """Local epochs of mini-batch training for every client of a stack.
+    """Train every client of a stack for its local epochs of mini-batches.
 
-    weights, context: names to (clients, ...); streams: (clients,) int64. `proximal` adds proximal/2 ||w - anchor||^2
-    (FedProx, Li et al. 2020), `anchor` having a client axis too and being the start if not given. `optimiser` is the
-    optimiser's state to start from, as an earlier call returned it, or fresh. `only` names the weights that may change,
-    running statistics included; the others, and the state of them that was given, stay as they are. The loss of a deep
-    ensemble is the mean over its members besides. ValueError if `only` names what is no weight, or none that is learned.
+    Args:
+        network: The network that every client trains.
+        weights: Initial weights, names to (clients, ...).
+        context: Inputs that are not trained, names to (clients, ...).
+        rows: The clients' padded rows.
+        training: Objective, optimiser, epochs, batch size and form.
+        streams: Random streams, (clients,) int64.
+        proximal: Adds proximal/2 ||w - anchor||^2 to the loss (FedProx, Li et al. 2020).
+        anchor: Weights (clients, ...) of the proximal term; by default the initial weights.
+        optimiser: Optimiser state returned by an earlier call; by default a fresh one.
+        only: Weights that may change, running statistics included; others keep their values and optimiser state.
+
+    Returns:
+        The trained weights, loss and optimiser state. The loss of a deep ensemble is also averaged over its
+        members.
+
+    Raises:
+        ValueError: If `only` contains a name that is not a weight, or no trainable weight.
     """
-    plan = resolve(network, training.engine, training.optimiser if only is None else None)  # by hand, all weights step
-    chosen = None if only is None else frozenset(only)
-    if chosen is not None and not (chosen <= weights.keys() and chosen & learned(network, weights).keys()):
+    # without the optimiser there is no fused step, which updates all weights
+    plan = resolve(network, training.engine, training.optimiser if only is None else None)
+    trainable = None if only is None else frozenset(only)
+    if trainable is not None and not (trainable <= weights.keys() and trainable & learned(network, weights).keys()):
         raise ValueError(
-            f"train: of {sorted(chosen)} nothing is learned, or some are no weights; there are {list(weights)}"
+            f"train: of {sorted(trainable)} nothing is learned, or some are no weights; there are {list(weights)}"
         )
-    local = _Local(plan, training, proximal, chosen)
+    trainer = _LocalTrainer(plan, training, proximal, trainable)
     stack = (weights, context, weights if anchor is None else anchor, rows, streams, optimiser)
-    if local.plan.kind == "sequential":
-        return cast(Trained, _one_after_another(local.run, rows.y.shape[0], *stack))
-    return local.run(*stack)
+    if plan.kind == "sequential":
+        return cast(Trained, _run_sequentially(trainer.run, rows.y.shape[0], *stack))
+    return trainer.run(*stack)
 
 
 def full_gradient(
     network: Network, weights: Weights, context: Weights, rows: Rows, training: Training, streams: Tensor
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """The gradient of every client's mean loss over all of its rows, at `weights`: names to (clients, ...).
+    """Compute the gradient of every client's mean loss over all its rows, without updating the weights.
 
-    Rows are read in batches, whose gradients are added up in float64, so that memory does not grow with them; nobody steps
-    in between. Under the name of a buffer is what the batches made of it. Besides the mean loss, as `train` has it.
+    Rows are read in batches, so memory does not grow with them; batch gradients are summed in float64.
+
+    Returns:
+        Gradients by name, (clients, ...), and the mean loss per client as in `train`. Buffers are returned under
+        their own names, as updated by the batches.
     """
-    whole = replace(training, epochs=1, batch=_rows_at_once(network, weights, training.batch), rows="shuffled")
-    local = _Local(resolve(network, training.engine), whole, 0.0)
-    if local.plan.kind == "sequential":
-        gradient = _one_after_another(local.gradient, rows.y.shape[0], weights, context, rows, streams)
+    one_epoch = replace(
+        training, epochs=1, batch=_gradient_batch_size(network, weights, training.batch), rows="shuffled"
+    )
+    trainer = _LocalTrainer(resolve(network, training.engine), one_epoch, 0.0)
+    if trainer.plan.kind == "sequential":
+        gradient = _run_sequentially(trainer.gradient, rows.y.shape[0], weights, context, rows, streams)
         return cast(tuple[dict[str, Tensor], Tensor], gradient)
-    return local.gradient(weights, context, rows, streams)
+    return trainer.gradient(weights, context, rows, streams)
 
 
-def _rows_at_once(network: Network, weights: Weights, batch: int) -> int:
-    """The batch of local training; more if then activations are no larger than the weights, but for batch normalisation.
+def _gradient_batch_size(network: Network, weights: Weights, batch: int) -> int:
+    """Return the training batch size, or more rows if their activations are no larger than the weights.
 
-    From one client's sizes alone: dropout is drawn by batch, and must not depend on who else is in the stack.
+    Networks with buffers keep the training batch size, because batch normalisation depends on it. The size follows from
+    one client alone: dropout is drawn per batch and must not depend on the other clients of the stack.
     """
     if network.buffers:
         return batch
@@ -134,42 +161,44 @@ def per_example_metrics(
     shared: bool = False,
     metrics: Mapping[str, Metric] | None = None,
 ) -> dict[str, Tensor]:
-    """What the model of each client did on its rows, dropout off: the names of `measures` to (clients, width).
+    """Evaluate each client's model on its rows with dropout off.
 
-    `metrics` are further measures. weights and context: (clients, ...); `shared` says that all clients have the same
-    weights and no context. Padding is 0.
+    Returns the names of `measures` and of `metrics` to (clients, width); padding is 0. weights and context are
+    (clients, ...). `shared` means that all clients have the same weights and no context. `metrics` are further
+    per-example metrics by name.
     """
     clients, width = rows.y.shape
-    chunk = max(64, _NUMBERS_AT_ONCE // (network.max_width * clients))
+    chunk = max(64, _VALUES_PER_CHUNK // (network.max_width * clients))
     plan = resolve(network, engine, shared=shared and clients > 1)
     parts = []
     with torch.no_grad():
-        for at in range(0, width, chunk):
-            y = rows.y[:, at : at + chunk]
-            logits = plan.logits(weights, context, rows.x[:, at : at + chunk], None)
+        for start in range(0, width, chunk):
+            y = rows.y[:, start : start + chunk]
+            logits = plan.logits(weights, context, rows.x[:, start : start + chunk], None)
             values = measures(objective, logits.flatten(0, 1), y.flatten())
-            values |= {name: _measured(name, of, logits, y) for name, of in (metrics or {}).items()}
+            values |= {name: _metric_values(name, metric, logits, y) for name, metric in (metrics or {}).items()}
             parts.append({name: value.view(y.shape) for name, value in values.items()})
-    used = torch.arange(width, device=rows.y.device) < rows.counts[:, None]
-    return {name: torch.cat([part[name] for part in parts], 1).masked_fill(~used, 0) for name in parts[0]}
+    real = torch.arange(width, device=rows.y.device) < rows.counts[:, None]
+    return {name: torch.cat([part[name] for part in parts], 1).masked_fill(~real, 0) for name in parts[0]}
 
 
-def _measured(name: str, metric: Metric, logits: Tensor, y: Tensor) -> Tensor:
-    value = metric(logits=logits.flatten(0, 1), y=y.flatten())
-    if not isinstance(value, Tensor) or value.shape != (y.numel(),):
-        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+def _metric_values(name: str, metric: Metric, logits: Tensor, y: Tensor) -> Tensor:
+    """Call a metric and check that it returns one value per row."""
+    values = metric(logits=logits.flatten(0, 1), y=y.flatten())
+    if not isinstance(values, Tensor) or values.shape != (y.numel(),):
+        got = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
         raise ValueError(f"metric {name!r}: got {got}, expected a tensor with a number for each row, (rows,)")
-    return value.float()
+    return values.float()
 
 
 def broadcast_weights(weights: Weights, clients: int) -> dict[str, Tensor]:
-    """The same weights for every client, as views with a client axis: (clients, ...)."""
+    """Expand the same weights to every client, as views (clients, ...)."""
     return {name: w.expand(clients, *w.shape) for name, w in weights.items()}
 
 
 @dataclass(frozen=True)
-class _Local:
-    """The local training of a stack."""
+class _LocalTrainer:
+    """Trains a stack of clients locally."""
 
     plan: Plan
     training: Training
@@ -178,7 +207,7 @@ class _Local:
 
     @property
     def network(self) -> Network:
-        """Of the plan."""
+        """Return the plan's network."""
         return self.plan.network
 
     def run(
@@ -190,144 +219,146 @@ class _Local:
         streams: Tensor,
         optimiser: OptimiserState | None,
     ) -> Trained:
-        """See `train`."""
-        seen = torch.zeros(len(streams), device=rows.x.device)
+        """Run `train`."""
+        loss_sum = torch.zeros(len(streams), device=rows.x.device)
         weights = {name: w.clone(memory_format=torch.contiguous_format) for name, w in weights.items()}
         state = optimiser
         if state is None:
-            state = self.training.optimiser.init(self._learned(weights), len(streams))
+            state = self.training.optimiser.init(self._trainable(weights), len(streams))
         for batch in batches(self.network, self.training, rows, streams):
             if self.plan.fused_sgd:
-                loss = self._descend(weights, context, anchor, batch)
+                loss = self._fused_step(weights, context, anchor, batch)
             else:
                 weights, state, loss = self._step(weights, context, anchor, state, batch)
-            seen += loss * batch.rows
-        count = rows.counts * self.training.epochs * self.network.costs
-        return Trained(weights, seen / count.clamp_min(1), {**(optimiser or {}), **state})
+            loss_sum += loss * batch.rows
+        count = rows.counts * self.training.epochs * self.network.num_losses
+        return Trained(weights, loss_sum / count.clamp_min(1), {**(optimiser or {}), **state})
 
     def gradient(
         self, weights: Weights, context: Weights, rows: Rows, streams: Tensor
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """See `full_gradient`."""
+        """Run `full_gradient`."""
         leaves = {name: w.clone().requires_grad_() for name, w in learned(self.network, weights).items()}
         buffers = {name: w for name, w in weights.items() if name not in leaves}
         sums = {name: torch.zeros(w.shape, dtype=torch.float64, device=w.device) for name, w in leaves.items()}
-        seen = torch.zeros(len(streams), device=rows.x.device)
+        loss_sum = torch.zeros(len(streams), device=rows.x.device)
         for batch in batches(self.network, self.training, rows, streams):
-            loss, moved = self.plan.cost({**leaves, **buffers}, context, batch, self.training.objective)
+            loss, new_buffers = self.plan.cost({**leaves, **buffers}, context, batch, self.training.objective)
             gradients = torch.autograd.grad((loss * batch.rows).sum(), list(leaves.values()))
-            for total, part in zip(sums.values(), gradients, strict=True):
-                total += part
-            buffers |= moved
-            seen += loss.detach() * batch.rows
+            for total, gradient in zip(sums.values(), gradients, strict=True):
+                total += gradient
+            buffers |= new_buffers
+            loss_sum += loss.detach() * batch.rows
         count = rows.counts.clamp_min(1)
-        means = {name: (total / along(count, total)).to(leaves[name].dtype) for name, total in sums.items()}
-        return {**means, **buffers}, seen / (count * self.network.costs)
+        means = {name: (total / expand_clients(count, total)).to(leaves[name].dtype) for name, total in sums.items()}
+        return {**means, **buffers}, loss_sum / (count * self.network.num_losses)
 
-    def _learned(self, weights: Weights) -> dict[str, Tensor]:
-        """Those of the weights that gradients move."""
-        parameters = learned(self.network, weights)
-        return parameters if self.only is None else {name: w for name, w in parameters.items() if name in self.only}
+    def _trainable(self, weights: Weights) -> dict[str, Tensor]:
+        """Select the weights that receive gradients."""
+        trainable = learned(self.network, weights)
+        return trainable if self.only is None else {name: w for name, w in trainable.items() if name in self.only}
 
     def _step(
         self, weights: dict[str, Tensor], context: Weights, anchor: Weights, state: OptimiserState, batch: Batch
     ) -> tuple[dict[str, Tensor], OptimiserState, Tensor]:
-        """One step of the optimiser; the loss is each client's mean, (clients,)."""
-        leaves = {name: w.requires_grad_() for name, w in self._learned(weights).items()}
+        """Run one optimiser step and return the weights, the optimiser state and each client's mean loss (clients,)."""
+        leaves = {name: w.requires_grad_() for name, w in self._trainable(weights).items()}
         buffers = {name: w for name, w in weights.items() if name not in leaves}
-        loss, moved = self.plan.cost({**leaves, **buffers}, context, batch, self.training.objective)
-        moved = {name: w for name, w in moved.items() if self.only is None or name in self.only}
+        loss, new_buffers = self.plan.cost({**leaves, **buffers}, context, batch, self.training.objective)
+        new_buffers = {name: w for name, w in new_buffers.items() if self.only is None or name in self.only}
         total = loss.sum()
         if self.proximal:
-            total = total + self.proximal / 2 * sum(((w - anchor[n]) ** 2).sum() for n, w in leaves.items())
+            total = total + self.proximal / 2 * sum(((w - anchor[name]) ** 2).sum() for name, w in leaves.items())
         grads = dict(zip(leaves, torch.autograd.grad(total, list(leaves.values())), strict=True))
         trained = {name: w.detach() for name, w in leaves.items()}
         new, new_state = self.training.optimiser.step(trained, grads, state)
-        for name, rate in self.network.rates.items():
+        for name, rate in self.network.lr_multipliers.items():
             if name in new:
                 new[name] = trained[name].lerp(new[name], rate)
-        new, weights = {**new, **buffers, **moved}, {**trained, **buffers}
-        if batch.full:
+        new, weights = {**new, **buffers, **new_buffers}, {**trained, **buffers}
+        if batch.all_active:
             return new, new_state, loss.detach()
         active = batch.rows > 0
         return freeze(active, new, weights), freeze(active, new_state, state), loss.detach()
 
-    def _descend(self, weights: dict[str, Tensor], context: Weights, anchor: Weights, batch: Batch) -> Tensor:
-        """The same step of plain gradient descent, in place."""
+    def _fused_step(self, weights: dict[str, Tensor], context: Weights, anchor: Weights, batch: Batch) -> Tensor:
+        """Run one step of plain gradient descent in place and return each client's mean loss (clients,)."""
         optimiser, fused = cast(SGD, self.training.optimiser), self.plan.fused_sgd
         assert fused is not None
         losses = []
 
-        def slopes_of(logits: Tensor) -> Tensor:
-            loss, slope = slopes(self.training.objective, logits.flatten(0, 1), batch.y.flatten())
+        def logit_gradient(logits: Tensor) -> Tensor:
+            loss, gradient = loss_and_gradient(self.training.objective, logits.flatten(0, 1), batch.y.flatten())
             losses.append(batch.mean(loss.view(batch.y.shape)))
-            share = batch.used.to(slope.dtype) / batch.rows.clamp_min(1)[:, None]
-            return slope.view(logits.shape).mul_(share.unsqueeze(-1))
+            share = batch.used.to(gradient.dtype) / batch.rows.clamp_min(1)[:, None]
+            return gradient.view(logits.shape).mul_(share.unsqueeze(-1))
 
-        pull = optimiser.weight_decay + self.proximal
-        done = None if batch.full or not pull else batch.rows == 0
-        copies = {} if done is None else {name: w[done] for name, w in weights.items()}
+        decay = optimiser.weight_decay + self.proximal
+        exhausted = None if batch.all_active or not decay else batch.rows == 0
+        unchanged = {} if exhausted is None else {name: weight[exhausted] for name, weight in weights.items()}
         rate = optimiser.learning_rate
-        fused.descend(weights, context, batch.x, Descent(batch.streams, slopes_of, rate, 1 - rate * pull))
+        fused.sgd_step(weights, context, batch.x, SGDStep(batch.streams, logit_gradient, rate, 1 - rate * decay))
         if self.proximal:
-            for name, w in weights.items():
-                w.add_(anchor[name], alpha=rate * self.proximal)
-        for name, w in copies.items():
-            weights[name][done] = w
+            for name, weight in weights.items():
+                weight.add_(anchor[name], alpha=rate * self.proximal)
+        for name, weight in unchanged.items():
+            weights[name][exhausted] = weight
         return losses[0]
 
 
 def batches(network: Network, training: Training, rows: Rows, streams: Tensor) -> Iterator[Batch]:
-    """Every epoch's batches in each client's own order; all have the same clients, also those without rows left."""
-    draw = _Balanced.of(rows) if training.rows == "balanced" else None
+    """Yield the batches of every epoch, each client's rows in the client's own order.
+
+    All batches contain the same clients, including clients that have no rows left.
+    """
+    balanced = _BalancedSampler.from_rows(rows) if training.rows == "balanced" else None
     clients, width = rows.y.shape
     size = min(training.batch, width)
     fewest, most = int(rows.counts.min()), int(rows.counts.max())
-    in_order = size == width and not network.random and draw is None  # then an order of its own would change nothing
-    place = torch.arange(width, device=rows.x.device)
-    first = torch.arange(clients, device=rows.x.device)[:, None] * width
+    in_order = size == width and not network.random and balanced is None  # then shuffling changes nothing
+    position = torch.arange(width, device=rows.x.device)
+    first_row = torch.arange(clients, device=rows.x.device)[:, None] * width
     x, y = rows.x.flatten(0, 1), rows.y.flatten()
     for epoch in range(training.epochs):
         epoch_streams = fold_in(streams, epoch)
         order = None
         if not in_order:
-            order = first + (draw.places(epoch_streams) if draw else shuffle(epoch_streams, width, rows.counts))
-        for number, at in enumerate(range(0, most, size)):
-            used = (place[at : at + size] < rows.counts[:, None]).to(rows.x.dtype)
+            drawn = balanced.sample(epoch_streams) if balanced else shuffle(epoch_streams, width, rows.counts)
+            order = first_row + drawn
+        for step, start in enumerate(range(0, most, size)):
+            used = (position[start : start + size] < rows.counts[:, None]).to(rows.x.dtype)
             batch_x, batch_y = rows.x, rows.y
             if order is not None:
-                index = order[:, at : at + size].flatten()
+                index = order[:, start : start + size].flatten()
                 batch_x = x.index_select(0, index).view(clients, -1, *rows.x.shape[2:])
                 batch_y = y.index_select(0, index).view(clients, -1)
-            whole = at + used.shape[1] <= fewest
-            yield Batch(batch_x, batch_y, used, used.sum(1), fold_in(epoch_streams, number), at < fewest, whole)
+            unpadded = start + used.shape[1] <= fewest
+            yield Batch(batch_x, batch_y, used, used.sum(1), fold_in(epoch_streams, step), start < fewest, unpadded)
 
 
-class _Balanced(NamedTuple):
-    """Chances of a stack's rows, added up along each client's: (clients, width) float64."""
+class _BalancedSampler(NamedTuple):
+    """Cumulative sampling weights of each client's rows, (clients, width) float64."""
 
-    chances: Tensor
+    cumulative: Tensor
 
     @classmethod
-    def of(cls, rows: Rows) -> "_Balanced":
-        """One over the client's rows of the same class, and none of padding."""
-        there = (torch.arange(rows.y.shape[1], device=rows.y.device) < rows.counts[:, None]).double()
-        sizes = there.new_zeros(len(there), int(rows.y.max()) + 1).scatter_add_(1, rows.y, there)
-        return cls((there / sizes.gather(1, rows.y).clamp_min(1)).cumsum(1))
+    def from_rows(cls, rows: Rows) -> "_BalancedSampler":
+        """Weight each row by one over the client's row count of its class; padding gets weight 0."""
+        real = (torch.arange(rows.y.shape[1], device=rows.y.device) < rows.counts[:, None]).double()
+        class_sizes = real.new_zeros(len(real), int(rows.y.max()) + 1).scatter_add_(1, rows.y, real)
+        return cls((real / class_sizes.gather(1, rows.y).clamp_min(1)).cumsum(1))
 
-    def places(self, streams: Tensor) -> Tensor:
-        """As many draws as there are places, (clients, width) int64; the first ones if there are no rows."""
-        tickets = uniform(streams, self.chances.shape[1:]).double() * self.chances[:, -1:]
-        drawn = torch.searchsorted(self.chances, tickets, right=True)
-        return drawn.clamp_max(self.chances.shape[1] - 1)
-
-
-def _one_after_another(function: Callable, clients: int, *args: Any) -> Any:
-    """The function on each client as a stack of one, results joined along the client axis."""
-    each = [function(*_pick(args, slice(i, i + 1))) for i in range(clients)]
-    return torch.utils._pytree.tree_map(lambda *parts: torch.cat(parts), *each)
+    def sample(self, streams: Tensor) -> Tensor:
+        """Draw `width` row indices per client, (clients, width) int64; clients without rows get the index 0."""
+        targets = uniform(streams, self.cumulative.shape[1:]).double() * self.cumulative[:, -1:]
+        index = torch.searchsorted(self.cumulative, targets, right=True)
+        return index.clamp_max(self.cumulative.shape[1] - 1)
 
 
-def _pick(args: Any, index: int | slice) -> Any:
-    """The client, or the slice of clients, of everything that has a client axis; what is None stays so."""
-    return torch.utils._pytree.tree_map(lambda t: None if t is None else t[index], args)
+def _run_sequentially(function: Callable, clients: int, *args: Any) -> Any:
+    """Run the function for each client as a stack of one and concatenate the results along the client axis."""
+    results = []
+    for i in range(clients):
+        stack_of_one = tree_map(lambda t, i=i: None if t is None else t[i : i + 1], args)
+        results.append(function(*stack_of_one))
+    return tree_map(lambda *parts: torch.cat(parts), *results)

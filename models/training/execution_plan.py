@@ -1,9 +1,7 @@
-"""Which form of the engine computes a network: decided once, from what the network offers, and asked by everyone.
+"""Chooses how a network is computed: its form (batched, vmap or sequential) and the number of clients per stack.
 
-Which form of the engine a run uses, and how many clients stand in one stack.
-
-Both are read from a table and follow from the network, the batch and the device alone: never from the number of workers,
-and never from a timing, which on a busy machine would change a run's bits. `siloflow bench --tune` measures the table.
+Both follow from the network, the batch size, the device and a table. They never depend on the number of workers or on
+timings, which on a busy machine would change a run's bits. `siloflow bench --tune` measures the table.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,16 +22,16 @@ from .optimizers import SGD, Optimizer
 
 Kind = Literal["batched", "vmap", "sequential"]
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a stack of clients is computed; `resolve` makes it.
+    """How a stack of clients is computed; `resolve` builds it.
 
-    `stacked` is the network's form by hand, and None where its functions of one client are mapped or run one after another;
-    `encoder_head` and `fused_sgd` are what that form can do besides. `as_one`: the rows of all clients are computed as
-    one client's.
+    `stacked` is the network's batched form, or None if its functions of one client are mapped or run sequentially.
+    `encoder_head` and `fused_sgd` are further abilities of the batched form. `as_one` means that all clients' rows are
+    computed as one client's.
     """
 
     network: Network
@@ -44,7 +42,7 @@ class Plan:
     as_one: bool
 
     def logits(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
-        """x: (clients, rows, *shape), streams (clients,) or None, to (clients, rows, outputs)."""
+        """Map x (clients, rows, *shape) and streams (clients,) or None to logits (clients, rows, outputs)."""
         if self.as_one:
             return self._as_one(weights, context, x, streams)
         if self.stacked:
@@ -52,7 +50,10 @@ class Plan:
         return self._each(self.network.apply, weights, context, x, streams)
 
     def features(self, weights: Weights, context: Weights, x: Tensor) -> Tensor:
-        """What a network in parts encodes, by its running statistics: (clients, rows, channels, places)."""
+        """Encode rows with running statistics, for networks of an encoder and a head.
+
+        Returns (clients, rows, channels, positions).
+        """
         if self.encoder_head:
             return self.encoder_head.encode_stack(weights, context, x)[0]
         return self._each(cast(EncoderHead, self.network).encode, weights, context, x)[0]
@@ -60,27 +61,33 @@ class Plan:
     def cost(
         self, weights: Weights, context: Weights, batch: Batch, objective: Objective
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What each client minimises, (clients,), and the buffers as they are after the step."""
+        """Return each client's training loss (clients,), and the buffers after the step."""
         if self.stacked:
             return self.stacked.cost_stack(weights, context, batch, objective)
-        if not self.network.costed:  # then the objective needs no mapping
+        if not self.network.has_custom_cost:  # the objective needs no mapping
             return batch.loss(objective, self.logits(weights, context, batch.x, batch.streams)), {}
 
-        def of_one(weights: Weights, context: Weights, *parts: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            return self.network.cost(weights, context, ClientBatch(*parts), objective)
+        def cost_of_client(weights: Weights, context: Weights, *fields: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            return self.network.cost(weights, context, ClientBatch(*fields), objective)
 
-        return self._each(of_one, weights, context, *batch.each)
+        return self._each(cost_of_client, weights, context, *batch.each)
 
-    def run(self, of_stack: Callable[..., _Found], of_one: Callable[..., _Found], *stack: Any) -> _Found:
-        """One more function of the network, over everything with a client axis: its form by hand, or that of one client."""
-        return of_stack(*stack) if self.stacked else self._each(of_one, *stack)
+    def run(self, batched: Callable[..., _Result], single: Callable[..., _Result], *stack: Any) -> _Result:
+        """Call another function of the network on stacked arguments.
 
-    def _each(self, of_one: Callable[..., _Found], *stack: Any) -> _Found:
-        """A function of one client mapped, or run for one client after another."""
+        Args:
+            batched: The network's form for a stack, called if there is one.
+            single: The function of one client, otherwise mapped or run client by client.
+            stack: Arguments with a leading client axis, or None.
+        """
+        return batched(*stack) if self.stacked else self._each(single, *stack)
+
+    def _each(self, single: Callable[..., _Result], *stack: Any) -> _Result:
+        """Map a function of one client over the stack, or run it client by client."""
         if self.kind == "vmap":
-            return _mapped(self.network, of_one, stack)
-        found: _Found = tree_map(lambda *parts: torch.stack(parts), *(of_one(*one) for one in _clients(stack)))
-        return found
+            return _mapped(self.network, single, stack)
+        results = (single(*client) for client in _clients(stack))
+        return cast(_Result, tree_map(lambda *parts: torch.stack(parts), *results))
 
     def _as_one(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
         rows = x.flatten(0, 1)
@@ -92,36 +99,40 @@ class Plan:
 
 
 def resolve(network: Network, kind: Kind, optimiser: Optimizer | None = None, shared: bool = False) -> Plan:
-    """The plan for a network of which this form is asked, and this optimiser if it trains.
+    """Build the plan for a network in the requested form.
 
-    `batched` is by hand where the network has such a form, else mapped. A step of plain gradient descent by hand needs no
-    gradient in memory. With `shared` all clients have the same weights and no context: where they are not kept apart on
-    purpose, one product serves their rows.
+    Args:
+        network: The network.
+        kind: The requested form; `batched` falls back to `vmap` if the network has no batched form.
+        optimiser: The optimiser of a training plan. Plain gradient descent enables the fused step, which stores no
+            gradient.
+        shared: Whether all clients have the same weights and no context. Then one product computes all rows, unless
+            the form is `sequential`.
     """
-    by_hand = network.stacked if kind == "batched" else None
-    if kind == "batched" and by_hand is None:
+    batched = network.stacked if kind == "batched" else None
+    if kind == "batched" and batched is None:
         kind = "vmap"
-    plain = isinstance(optimiser, SGD) and not optimiser.momentum and not network.rates
+    plain_sgd = isinstance(optimiser, SGD) and not optimiser.momentum and not network.lr_multipliers
     return Plan(
         network=network,
         kind=kind,
-        stacked=by_hand,
-        encoder_head=by_hand if isinstance(by_hand, EncoderHeadStack) and network.encoder_head else None,
-        fused_sgd=network.fused_sgd if by_hand and plain else None,
+        stacked=batched,
+        encoder_head=batched if isinstance(batched, EncoderHeadStack) and network.encoder_head else None,
+        fused_sgd=network.fused_sgd if batched and plain_sgd else None,
         as_one=shared and kind != "sequential",
     )
 
 
 def forms(network: Network) -> tuple[Kind, ...]:
-    """The forms that there are of this network."""
+    """Return the forms in which the network can be computed."""
     return ("batched", "vmap", "sequential") if network.stacked else ("vmap", "sequential")
 
 
-def _mapped(network: Network, function: Callable[..., _Found], stack: tuple[Any, ...]) -> _Found:
-    """The function of one client over everything with a client axis; ValueError if torch cannot map it."""
+def _mapped(network: Network, function: Callable[..., _Result], stack: tuple[Any, ...]) -> _Result:
+    """Map a function of one client over everything with a client axis; ValueError if torch cannot map it."""
     try:
-        mapped: _Found = torch.func.vmap(function, tuple(None if part is None else 0 for part in stack))(*stack)
-        return mapped
+        axes = tuple(None if part is None else 0 for part in stack)
+        return torch.func.vmap(function, axes)(*stack)
     except RuntimeError as error:
         if "vmap" not in str(error):
             raise
@@ -130,42 +141,42 @@ def _mapped(network: Network, function: Callable[..., _Found], stack: tuple[Any,
 
 
 def _clients(stack: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """Each client's own of everything with a client axis; what is None stays so."""
-    for at in range(len(next(leaf for leaf in tree_leaves(stack) if isinstance(leaf, Tensor)))):
-        yield tree_map(lambda t, at=at: None if t is None else t[at], stack)
+    """Yield each client's part of everything with a client axis; None stays None."""
+    for client in range(len(next(leaf for leaf in tree_leaves(stack) if isinstance(leaf, Tensor)))):
+        yield tree_map(lambda t, client=client: None if t is None else t[client], stack)
 
 
-_MOST = 512  # clients in a stack, however small they are
+_MAX_STACK = 512  # clients, however small their networks are
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """The engine's form and the most clients of one stack."""
+    """The form, and the maximum number of clients in one stack."""
 
     kind: Kind
     stack: int
 
 
-class _Line(NamedTuple):
+class _TableRow(NamedTuple):
     kind: Kind
-    megabytes: float  # that the weights and one layer's activations of a stack may take
+    megabytes: float  # limit for the weights and one layer's activations of a stack
 
 
-_TABLE: dict[tuple[str, str], _Line] = {
-    ("mlp", "cpu"): _Line("batched", 4),
-    ("cnn", "cpu"): _Line("batched", 8),
-    ("cnn_bn", "cpu"): _Line("batched", 8),
-    ("residual", "cpu"): _Line("batched", 8),
-    ("vgg16_bn", "cpu"): _Line("batched", 8),
-    ("resnet18", "cpu"): _Line("batched", 8),
-    ("mlp", "cuda"): _Line("batched", 1024),
-    ("cnn", "cuda"): _Line("batched", 1024),
-    ("cnn_bn", "cuda"): _Line("batched", 1024),
-    ("residual", "cuda"): _Line("batched", 1024),
-    ("vgg16_bn", "cuda"): _Line("batched", 1024),
-    ("resnet18", "cuda"): _Line("batched", 1024),
+_TABLE: dict[tuple[str, str], _TableRow] = {
+    ("mlp", "cpu"): _TableRow("batched", 4),
+    ("cnn", "cpu"): _TableRow("batched", 8),
+    ("cnn_bn", "cpu"): _TableRow("batched", 8),
+    ("residual", "cpu"): _TableRow("batched", 8),
+    ("vgg16_bn", "cpu"): _TableRow("batched", 8),
+    ("resnet18", "cpu"): _TableRow("batched", 8),
+    ("mlp", "cuda"): _TableRow("batched", 1024),
+    ("cnn", "cuda"): _TableRow("batched", 1024),
+    ("cnn_bn", "cuda"): _TableRow("batched", 1024),
+    ("residual", "cuda"): _TableRow("batched", 1024),
+    ("vgg16_bn", "cuda"): _TableRow("batched", 1024),
+    ("resnet18", "cuda"): _TableRow("batched", 1024),
 }
-_OTHERWISE = _Line("vmap", 4)
+_DEFAULT = _TableRow("vmap", 4)
 
 
 def pick_kernel(
@@ -175,21 +186,28 @@ def pick_kernel(
     kind: Kind | Literal["auto"] = "auto",
     stack: int | Literal["auto"] = "auto",
 ) -> Kernel:
-    """The table's choice for what is `auto`; ValueError if the network has no form of the kind that is asked for."""
-    line = _TABLE.get((kind_of(network.single_networks[0].network), device), _OTHERWISE)
+    """Choose the form and stack size that are `auto` from the table.
+
+    Raises:
+        ValueError: If the network has no form of the given kind.
+    """
+    row = _TABLE.get((kind_of(network.single_networks[0].network), device), _DEFAULT)
     if kind != "auto" and kind not in forms(network):
         raise ValueError(f"the network {kind_of(network)} has no {kind} form; use vmap or auto.")
-    chosen: Kind = kind if kind != "auto" else line.kind if network.maps else "sequential"
-    return Kernel(chosen, fitting(network, batch, line.megabytes) if stack == "auto" else stack)
+    chosen: Kind = kind if kind != "auto" else row.kind if network.maps else "sequential"
+    return Kernel(chosen, fitting(network, batch, row.megabytes) if stack == "auto" else stack)
 
 
 def fitting(network: Network, batch: int, megabytes: float) -> int:
-    """The clients whose weights and activations fit, at least one."""
+    """Return how many clients' weights and activations fit into the megabytes, at least one."""
     footprint = 4 * (size(network) + batch * network.max_width)
-    return int(min(_MOST, max(1, megabytes * 2**20 // footprint)))
+    return int(min(_MAX_STACK, max(1, megabytes * 2**20 // footprint)))
 
 
 def even_stack_size(clients: int, most: int) -> int:
-    """The size of the fewest equal stacks that hold so many clients: 9 clients at most 5 to a stack are 5 and 4."""
+    """Return the size of the fewest equal stacks of at most `most` clients.
+
+    9 clients at most 5 a stack give stacks of 5 and 4.
+    """
     stacks = -(-clients // most)
     return -(-clients // stacks)

@@ -1,4 +1,4 @@
-"""Losses of one client, one number a row; every method accepts any of them."""
+"""Per-row losses of one client, and per-row evaluation metrics. Every method accepts any of these objectives."""
 
 import math
 from abc import ABC, abstractmethod
@@ -12,9 +12,9 @@ from ..metrics.task_metrics import Task
 
 
 class Objective(Protocol):
-    """logits (rows, classes) and y (rows,) int64 to a loss a row, in nats.
+    """Maps logits (rows, classes) and y (rows,) int64 to a loss per row in nats.
 
-    Of a regression: predictions (rows, 1) and y (rows,) float32, to a loss in units of its own.
+    A regression objective maps predictions (rows, 1) and y (rows,) float32 to a loss in its own units.
     """
 
     task: ClassVar[Task]
@@ -22,50 +22,50 @@ class Objective(Protocol):
     def __call__(self, logits: Tensor, y: Tensor) -> Tensor: ...
 
 
-class Sloped(ABC):
+class ClosedFormGradient(ABC):
     """An objective whose gradient has a closed form."""
 
     @abstractmethod
-    def slopes(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of each row (rows,), and its gradient in that row's logits (rows, outputs)."""
+    def loss_and_gradient(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each row's loss (rows,) and the gradient with respect to its logits (rows, outputs)."""
 
 
-def slopes(objective: Objective, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row's loss (rows,), and its gradient in that row's logits (rows, outputs).
+def loss_and_gradient(objective: Objective, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each row's loss (rows,) and the gradient with respect to its logits (rows, outputs).
 
-    In closed form where the objective offers one, else by autograd.
+    Uses the objective's closed form if there is one, else autograd.
     """
-    if isinstance(objective, Sloped):
-        return objective.slopes(logits, y)
+    if isinstance(objective, ClosedFormGradient):
+        return objective.loss_and_gradient(logits, y)
     logits = logits.detach().requires_grad_()
     loss = objective(logits, y)
     return loss.detach(), torch.autograd.grad(loss.sum(), logits)[0]
 
 
 @dataclass(frozen=True)
-class CrossEntropy(Sloped):
-    """-log p(y | x)."""
+class CrossEntropy(ClosedFormGradient):
+    """Cross-entropy, -log p(y | x)."""
 
     task: ClassVar[Task] = "classification"
 
     def __call__(self, logits: Tensor, y: Tensor) -> Tensor:
-        """(rows,) nats."""
-        return -_log_likelihood(logits, y)
+        """Return (rows,) nats."""
+        return -torch.log_softmax(logits, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
-    def slopes(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of each row, and softmax less one-hot."""
+    def loss_and_gradient(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each row's loss, and softmax minus one-hot."""
         log_p = torch.log_softmax(logits, -1)
-        at = y.unsqueeze(-1)
-        loss = -log_p.gather(-1, at).squeeze(-1)
-        return loss, log_p.exp_().scatter_add_(-1, at, torch.full_like(at, -1.0, dtype=log_p.dtype))
+        label = y.unsqueeze(-1)
+        loss = -log_p.gather(-1, label).squeeze(-1)
+        return loss, log_p.exp_().scatter_add_(-1, label, torch.full_like(label, -1.0, dtype=log_p.dtype))
 
 
 @dataclass(frozen=True)
-class Focal(Sloped):
-    """-alpha (1 - p)^gamma log p, p = p(y | x) (Lin et al. 2017, equation 5); gamma 0 is cross-entropy times alpha.
+class Focal(ClosedFormGradient):
+    """Focal loss -alpha (1 - p)^gamma log p, p = p(y | x) (Lin et al. 2017, equation 5).
 
-    `alpha` is one number, or one for each class, which a row takes by its label. Of two classes or more: of a single one
-    there is no 1 - p.
+    With gamma 0 it is alpha times cross-entropy. `alpha` is one number, or one per class, selected by the row's label.
+    It needs two or more classes: with one class, 1 - p does not exist.
     """
 
     task: ClassVar[Task] = "classification"
@@ -73,48 +73,53 @@ class Focal(Sloped):
     alpha: float | tuple[float, ...] = 1.0
 
     def __call__(self, logits: Tensor, y: Tensor) -> Tensor:
-        """(rows,) nats."""
+        """Return (rows,) nats."""
         log_p = torch.log_softmax(logits, -1)
-        at = y.unsqueeze(-1)
-        loss = -self._alpha(log_p, at) * log_p.gather(-1, at)
+        label = y.unsqueeze(-1)
+        loss = -self._alpha(log_p, label) * log_p.gather(-1, label)
         if self.gamma:
-            loss = loss * (self.gamma * _log_miss(log_p, at)).exp()
+            loss = loss * (self.gamma * _log_miss(log_p, label)).exp()
         return loss.squeeze(-1)
 
-    def slopes(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss, and alpha (1 - p)^gamma (1 - p - gamma p log p) times the other classes' softmax less one-hot."""
-        log_p = torch.log_softmax(logits, -1)
-        at = y.unsqueeze(-1)
-        alpha, own = self._alpha(log_p, at), log_p.gather(-1, at)
-        if not self.gamma:  # the bits of cross-entropy, which the others' softmax times 1 - p rounds away from
-            loss, slope = CrossEntropy().slopes(logits, y)
-            return alpha.squeeze(-1) * loss, alpha * slope
-        miss = _log_miss(log_p, at)
-        scale = alpha * (self.gamma * miss).exp()
-        pull = scale * (miss.exp() - self.gamma * own.exp() * own)
-        return (-scale * own).squeeze(-1), pull * (log_p - miss).exp_().scatter_(-1, at, torch.full_like(own, -1.0))
+    def loss_and_gradient(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each row's loss, and its gradient with respect to the logits.
 
-    def _alpha(self, log_p: Tensor, at: Tensor) -> Tensor:
-        """Each row's, (rows, 1)."""
+        The gradient is alpha (1 - p)^gamma (1 - p - gamma p log p) times (softmax of the other classes - one-hot).
+        """
+        log_p = torch.log_softmax(logits, -1)
+        label = y.unsqueeze(-1)
+        alpha, log_pt = self._alpha(log_p, label), log_p.gather(-1, label)
+        if not self.gamma:  # the general form below rounds differently from cross-entropy
+            loss, gradient = CrossEntropy().loss_and_gradient(logits, y)
+            return alpha.squeeze(-1) * loss, alpha * gradient
+        miss = _log_miss(log_p, label)
+        scale = alpha * (self.gamma * miss).exp()
+        factor = scale * (miss.exp() - self.gamma * log_pt.exp() * log_pt)
+        return (-scale * log_pt).squeeze(-1), factor * (log_p - miss).exp_().scatter_(
+            -1, label, torch.full_like(log_pt, -1.0)
+        )
+
+    def _alpha(self, log_p: Tensor, label: Tensor) -> Tensor:
+        """Return each row's alpha, (rows, 1)."""
         alpha = log_p.new_tensor(self.alpha)
-        return alpha[at] if alpha.ndim else alpha.expand(at.shape)
+        return alpha[label] if alpha.ndim else alpha.expand(label.shape)
 
 
 @dataclass(frozen=True)
 class SquaredError:
-    """(prediction - y)^2, the one objective of a regression."""
+    """Squared error (prediction - y)^2, the only regression objective."""
 
     task: ClassVar[Task] = "regression"
 
     def __call__(self, logits: Tensor, y: Tensor) -> Tensor:
-        """(rows,) squared units of y; logits: (rows, 1), the predictions."""
+        """Return (rows,) squared units of y; logits: (rows, 1), the predictions."""
         return (logits.squeeze(-1) - y) ** 2
 
 
 def measures(objective: Objective, logits: Tensor, y: Tensor) -> dict[str, Tensor]:
-    """What evaluation takes down of each row, (rows,): the loss, and what the task's quantity is made of.
+    """Compute the per-row evaluation metrics, (rows,): the loss and the inputs of the task's metric.
 
-    Of a classification `correct` (0/1; numbers that are not finite are wrong) and `entropy` in nats, of a regression
+    Classification gives `correct` (0/1; 0 if a logit is not finite) and `entropy` in nats. Regression gives
     `squared_error`.
     """
     loss = objective(logits, y)
@@ -125,10 +130,9 @@ def measures(objective: Objective, logits: Tensor, y: Tensor) -> dict[str, Tenso
     return {"correct": correct, "loss": loss, "entropy": -(log_p.exp() * log_p).sum(-1)}
 
 
-def _log_likelihood(logits: Tensor, y: Tensor) -> Tensor:
-    return torch.log_softmax(logits, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
+def _log_miss(log_p: Tensor, label: Tensor) -> Tensor:
+    """Return log(1 - p) of each row's label class, (rows, 1).
 
-
-def _log_miss(log_p: Tensor, at: Tensor) -> Tensor:
-    """log(1 - p) of the class at each place, (rows, 1), from the others: 1 - p itself is 0 where p rounds to 1."""
-    return log_p.scatter(-1, at, -math.inf).logsumexp(-1, keepdim=True)
+    It sums the other classes' probabilities, because 1 - p itself is 0 where p rounds to 1.
+    """
+    return log_p.scatter(-1, label, -math.inf).logsumexp(-1, keepdim=True)

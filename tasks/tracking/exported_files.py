@@ -67,7 +67,7 @@ def _difference(predicted: Tensor, expected: Tensor) -> float:
 
 def _pt2(model: ExportedModel, example: Tensor, card: str) -> bytes:
     file = io.BytesIO()
-    torch.export.save(model.traced(example), file, extra_files={CARD: card})
+    torch.export.save(model.export(example), file, extra_files={CARD: card})
     return file.getvalue()
 
 

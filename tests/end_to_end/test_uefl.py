@@ -11,7 +11,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from models.served_model import Answering
+from models.served_model import ServedModel
 from silos.storage.manifest import read_manifest
 from silos.storage.partition_store import open_client
 
@@ -83,10 +83,10 @@ def test_the_served_model_reads_a_clients_own_words(which, request):
     (weights,) = Path(logged.artifact_location.removeprefix("file://")).rglob("weights.safetensors")
     with safe_open(weights, framework="pt") as file:
         card = json.loads(file.metadata()["card"])
-    model = Answering(card, load_file(weights))
+    model = ServedModel(card, load_file(weights))
     for row in answer.json["metrics"]["accuracy/by_client"][:3]:
         x, y = open_client(folder.path / "data" / "digits", _entry(folder, row["client"]), "test")
-        said = model.answer(x, {"client": row["client"]})["label"].astype(int).to_numpy()
+        said = model.predict(x, {"client": row["client"]})["label"].astype(int).to_numpy()
         assert (said == y).mean() == pytest.approx(row["accuracy"])
 
 

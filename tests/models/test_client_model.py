@@ -4,7 +4,7 @@ import pickle
 
 import torch
 
-from models.client_model import Model, OfGroups, size_in_bytes
+from models.client_model import GroupedWeights, Model, size_in_bytes
 from models.networks.mlp import MLP
 from models.prng import server_stream
 from models.server_state import ClientStateRefs
@@ -50,7 +50,7 @@ def test_of_groups_every_client_has_its_groups_weights_and_no_copy():
     groups = {"head": torch.arange(8.0).reshape(4, 2), "word": torch.arange(4)}
     place = (3, 1, 3)
     each = {name: w[list(place)] for name, w in groups.items()}
-    lazy, plain = (Model(NETWORK, SHARED, part, clients=CLIENTS) for part in (OfGroups(groups, place), each))
+    lazy, plain = (Model(NETWORK, SHARED, part, clients=CLIENTS) for part in (GroupedWeights(groups, place), each))
     assert lazy.is_personal
     assert lazy.bytes_down == plain.bytes_down
     for clients in (CLIENTS, ("c", "a"), ("b",), ()):
@@ -59,6 +59,6 @@ def test_of_groups_every_client_has_its_groups_weights_and_no_copy():
             name: w.tolist() for name, w in other.personal.items()
         }
     assert {len(w) for w in lazy.select(["c", "a"]).personal.groups.values()} == {1}
-    many = OfGroups({"head": torch.zeros(2, 1000)}, tuple(at % 2 for at in range(500)))
+    many = GroupedWeights({"head": torch.zeros(2, 1000)}, tuple(at % 2 for at in range(500)))
     assert len(pickle.dumps(many)) < 4 * 2 * 1000 + 10_000
     assert many["head"].shape == (500, 1000)

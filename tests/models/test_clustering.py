@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models import clustering
-from models.clustering import both_right, overlaps
+from models.clustering import count_both_correct, overlaps
 
 KINDS = ("dot", "equal", "jaccard")
 cases = st.tuples(st.integers(1, 6), st.integers(1, 40), st.integers(0, 2**32 - 1))
@@ -61,10 +61,10 @@ def test_those_who_are_right_nowhere_and_everywhere():
 
 def test_rows_are_counted_in_pieces(monkeypatch):
     right, bits = drawn((4, 333, 1))
-    whole = both_right(bits)
-    monkeypatch.setattr(clustering, "_BYTES_AT_ONCE", 1)
-    assert (both_right(bits) == whole).all()
-    assert (both_right(bits[:2], bits[1:]) == whole[:2, 1:]).all()
+    whole = count_both_correct(bits)
+    monkeypatch.setattr(clustering, "_CHUNK_BYTES", 1)
+    assert (count_both_correct(bits) == whole).all()
+    assert (count_both_correct(bits[:2], bits[1:]) == whole[:2, 1:]).all()
     assert (whole == right.astype(int) @ right.T.astype(int)).all()
 
 

@@ -11,7 +11,7 @@ from models.gaussians import PRECISION
 from models.metrics.uncertainty import predictive
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.exported_network import ExportedModel
-from models.networks.mlp import MLP, Ending, dense
+from models.networks.mlp import MLP, DenseHead, dense
 from models.networks.network import Network, register, registered
 from models.networks.network_factory import from_json, kind_of, to_json
 from models.networks.protocols import BatchedNetwork
@@ -280,7 +280,7 @@ def test_the_forms_encode_use_words_and_have_a_last_layers_gradient_alike(networ
             own = (one.of(weights), one.of(context))
             found[f"{one.prefix}features"] = features = resolve(one.network, kind).features(*own, rows.x)
             assert features.shape[-2:] == one.network.encoded
-            if one.network.coded:
+            if one.network.quantized:
                 found |= one.named(code_usage(one.network, *own, rows.x, rows.counts, kind))
             if isinstance(one.network, GradientMatching):
                 found |= gradients(one.network, *own, rows, CrossEntropy(), kind)
@@ -312,9 +312,11 @@ def test_it_comes_back_from_its_json(network):
 def test_every_kind_is_a_frozen_record_that_says_what_it_offers(network):
     assert is_dataclass(network)
     assert hash(network) == hash(replace(network))
-    assert {f.name for f in fields(network)}.isdisjoint({"kind", "stacked", "costed", "fused", "parted", "ended"})
+    assert {f.name for f in fields(network)}.isdisjoint(
+        {"kind", "stacked", "has_custom_cost", "fused", "parted", "ended"}
+    )
     names = set(network.init(server_stream(0, 0, "init"))) | {one.prefix + OWN for one in network.single_networks}
-    assert {*network.buffers, *network.rates, *network.normalising} <= names
+    assert {*network.buffers, *network.lr_multipliers, *network.normalising} <= names
     moving = {name for name in network.buffers if name.endswith((".mean", ".variance"))}
     assert moving <= {*network.normalising}
     assert 2 * len(moving) == len(network.normalising)
@@ -419,7 +421,7 @@ def test_what_torch_cannot_map_is_refused_with_the_way_out():
 class Paced(MLP):
     """Its weights learn at rates of their own, which a step in place does not know."""
 
-    rates = {"dense0.weight": 2.0}  # noqa: RUF012
+    lr_multipliers = {"dense0.weight": 2.0}  # noqa: RUF012
 
 
 def test_a_step_in_place_is_taken_where_it_is_the_same_step():
@@ -456,7 +458,7 @@ def test_weights_keep_their_rates_whatever_is_around_their_network(make, kind):
         once = replace(plan(kind, SGD(0.1)), batch=max(COUNTS))
         found = train(network, weights, context, rows, once, streams).weights
         moves.append({n.rpartition("/")[2]: w - weights[n] for n, w in found.items()})
-    close(moves[1], {n: w * Paced.rates.get(n, 1) for n, w in moves[0].items()}, 1e-12)
+    close(moves[1], {n: w * Paced.lr_multipliers.get(n, 1) for n, w in moves[0].items()}, 1e-12)
 
 
 class Bare(MLP):
@@ -471,7 +473,7 @@ class BareResidual(Residual):
     stacked = None
 
 
-class Alone(Ending, BatchedNetwork, Network):
+class Alone(DenseHead, BatchedNetwork, Network):
     """It has a form for a whole stack, and parts of one client only."""
 
     inputs, hidden, dropout, max_width, encoded = 64, (), 0.0, 64, (64, 1)
@@ -482,7 +484,7 @@ class Alone(Ending, BatchedNetwork, Network):
     def encode(self, weights, context, x, used=None):
         return x.flatten(1).unsqueeze(-1), {}
 
-    def settle(self, weights, context, z):
+    def pre_head(self, weights, context, z):
         return z.squeeze(-1)
 
     def apply_stack(self, weights, context, x, streams):
@@ -537,7 +539,7 @@ def test_rows_of_several_clients_train_nothing_that_learns_from_a_clients_batch(
 def test_an_exported_program_answers_any_number_of_rows_as_the_engine_does(network):
     weights, context, rows, _ = at_work(network, torch.float32)
     one = ({name: w[0] for name, w in part.items()} for part in (weights, context))
-    program = ExportedModel(network, *one, classes=3).traced(rows.x[0, :2]).module()
+    program = ExportedModel(network, *one, classes=3).export(rows.x[0, :2]).module()
     scored = per_example_metrics(network, weights, context, rows, CrossEntropy(), "sequential")
     for count in (1, 3, 7):
         found = program(rows.x[0, :count])

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from models.clustering import across_clusters, best_fit, bipartition, cluster_by_threshold, cosines, joined, largest_gap
+from models.clustering import (
+    across_clusters,
+    best_fit,
+    bipartition,
+    cluster_by_threshold,
+    cosines,
+    find_cluster,
+    largest_gap,
+)
 
 
 def every_bipartition(clients: int):
@@ -130,10 +138,10 @@ def test_the_authors_rule_looks_at_first_members_and_joins_every_group():
 def test_a_newcomer_joins_the_group_that_it_is_least_unlike():
     groups = [[0, 1], [2], [3, 4]]
     likeness = np.array([0.9, 0.5, 0.7, 0.8, 0.7])
-    assert joined(likeness, groups, 0.6) == 1, "of equals the first"
-    assert joined(likeness, groups, 0.7) == 1, "the threshold itself is enough"
-    assert joined(likeness, groups, 0.75) is None
-    assert joined(np.zeros(0), [], 0.0) is None
+    assert find_cluster(likeness, groups, 0.6) == 1, "of equals the first"
+    assert find_cluster(likeness, groups, 0.7) == 1, "the threshold itself is enough"
+    assert find_cluster(likeness, groups, 0.75) is None
+    assert find_cluster(np.zeros(0), [], 0.0) is None
 
 
 def test_the_widest_gap_is_a_threshold_that_parts_it():

@@ -7,7 +7,7 @@ import pytest
 from models.networks.mlp import MLP
 from models.networks.network_factory import to_json
 from models.prng import server_stream
-from models.served_model import Answering
+from models.served_model import ServedModel
 from models.statistics.spectrum import Loadings
 from models.statistics.statistic_base import made_as
 
@@ -27,7 +27,7 @@ def served():
     card |= {"shape": [FEATURES], "personal": False, "clients": [], "context": [], "inputs": None, "targets": None}
     card |= {"columns": None, "dtype": "float32", "statistics": {"kinds": kinds("free"), "length": length}}
     weights = network.init(server_stream(0, 0, "init"))
-    return Answering(card, {f"shared/{name}": tensor for name, tensor in weights.items()}), [0.5] * length
+    return ServedModel(card, {f"shared/{name}": tensor for name, tensor in weights.items()}), [0.5] * length
 
 
 def test_statistics_of_another_sign_are_refused_where_their_length_is_the_same(served):
@@ -35,12 +35,12 @@ def test_statistics_of_another_sign_are_refused_where_their_length_is_the_same(s
     rows = np.zeros((2, FEATURES), np.float32)
     free, ones = (made_as(kinds(sign)) for sign in ("free", "ones"))
     assert free == "loadings components 1 sign free norm null"
-    assert len(model.answer(rows, {"statistics": numbers, "made_as": free})) == 2
-    assert len(model.answer(rows, {"statistics": numbers})) == 2
+    assert len(model.predict(rows, {"statistics": numbers, "made_as": free})) == 2
+    assert len(model.predict(rows, {"statistics": numbers})) == 2
     with pytest.raises(
         ValueError, match=f"the statistics were made as {ones}, and this model takes 101 numbers .{free}."
     ):
-        model.answer(rows, {"statistics": numbers, "made_as": ones})
+        model.predict(rows, {"statistics": numbers, "made_as": ones})
 
 
 def answering(**changed):
@@ -49,7 +49,7 @@ def answering(**changed):
     card |= {"shape": [4], "dtype": "float32", "columns": None, "personal": False, "clients": [], "context": []}
     card |= {"inputs": None, "targets": None, "statistics": None} | changed
     weights = network.init(server_stream(0, 0, "init"))
-    return Answering(card, {f"shared/{name}": tensor for name, tensor in weights.items()})
+    return ServedModel(card, {f"shared/{name}": tensor for name, tensor in weights.items()})
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def answering(**changed):
 )
 def test_a_global_model_refuses_params_that_it_would_ignore(params, said):
     rows = np.zeros((1, 4), np.float32)
-    assert len(answering().answer(rows, {"client": "", "statistics": np.empty(0), "made_as": ""})) == 1
+    assert len(answering().predict(rows, {"client": "", "statistics": np.empty(0), "made_as": ""})) == 1
     with pytest.raises(ValueError, match=said):
-        answering().answer(rows, params)
+        answering().predict(rows, params)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_no_answer_is_without_a_number(value, said, classes):
     rows = np.zeros((3, 4))
     rows[1] = value
     with pytest.raises(ValueError, match=said):
-        model.answer(rows, {})
+        model.predict(rows, {})
 
 
 @pytest.mark.parametrize(
@@ -115,20 +115,20 @@ def test_what_are_no_pixels_is_refused(rows, said):
     model = answering(dtype="uint8")
     as_mlflow_hands_it = rows if isinstance(rows, np.ndarray) else np.array(rows, dtype=object)
     with pytest.raises(ValueError, match=said):
-        model.answer(as_mlflow_hands_it, {})
+        model.predict(as_mlflow_hands_it, {})
 
 
 def test_pixels_from_json_are_answered_as_those_of_an_array():
     model, pixels = answering(dtype="uint8"), np.array([[0, 255, 3, 7]], np.uint8)
-    expected = model.answer(pixels, {})
-    assert model.answer(np.array(pixels.tolist(), dtype=object), {}).equals(expected)
-    assert not expected.equals(model.answer(pixels // 2, {}))
+    expected = model.predict(pixels, {})
+    assert model.predict(np.array(pixels.tolist(), dtype=object), {}).equals(expected)
+    assert not expected.equals(model.predict(pixels // 2, {}))
 
 
 def test_rows_of_a_table_are_answered_by_name_and_an_array_is_refused():
     columns = [{"name": name, "kind": "number", "missing": "refuse"} for name in "wxyz"]
     model, rows = answering(columns=columns), pd.DataFrame([[1.0, 2, 3, 4], [4, 3, 2, 1]], columns=list("wxyz"))
-    assert model.answer(rows[list("zyxw")], {}).equals(model.answer(rows, {}))
-    assert model.answer(rows, {}).equals(answering().answer(rows.to_numpy(np.float32), {}))
+    assert model.predict(rows[list("zyxw")], {}).equals(model.predict(rows, {}))
+    assert model.predict(rows, {}).equals(answering().predict(rows.to_numpy(np.float32), {}))
     with pytest.raises(ValueError, match="rows: got ndarray, expected a data frame"):
-        model.answer(rows.to_numpy(), {})
+        model.predict(rows.to_numpy(), {})

@@ -15,7 +15,7 @@ from flows.experiment.project import Project, experiment
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.base import Method
 from flows.methods.context import TrainingSetup
-from models.client_model import Model, of_one
+from models.client_model import Model, first_client
 from models.networks.exported_network import ExportedNetwork
 from models.networks.network_factory import Network, is_bundled, kind_of, to_json
 from models.server_state import ClientStateRefs, Weights
@@ -140,8 +140,8 @@ def _model(
     network, reads = model.network.served, method.conditioning()
     if not network.portable and not _is_of_page(network):
         try:
-            one = {**model.shared, **of_one(model.personal)}
-            network = ExportedNetwork.of(network, one, of_one(model.context), manifest.shape)
+            one = {**model.shared, **first_client(model.personal)}
+            network = ExportedNetwork.of(network, one, first_client(model.context), manifest.shape)
         except ValueError as error:
             progress.current().say(f"the model is not logged: {error}.")
             return None

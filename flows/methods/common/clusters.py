@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from flows.methods.context import RoundContext, TrainingSetup
-from models.client_model import Model, OfGroups
+from models.client_model import GroupedWeights, Model
 from models.server_state import ServerState, Weights
 from silos.cohort import Silos
 from tasks.aggregate import aggregate
@@ -75,7 +75,7 @@ def train_groups(
 def grouped_model(setup: TrainingSetup, weights: Weights, group_of: Mapping[str, int]) -> Model:
     """Return a model in which each client has its group's weights, from (groups, ...), without a copy for each client."""
     clients = setup.silos.clients
-    personal = OfGroups(weights, tuple(group_of[client] for client in clients))
+    personal = GroupedWeights(weights, tuple(group_of[client] for client in clients))
     return Model(setup.network, shared={}, personal=personal, clients=clients)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from flows.methods.common.network_checks import require_part
 from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
-from models.networks.deep_ensemble import each_made, plain
+from models.networks.deep_ensemble import map_members, plain
 from models.networks.network_factory import Network
 from models.networks.wrappers.codebook_network import COUNT, OWN, SHARED, QuantizedNetwork, most_segments
 from models.prng import server_stream
@@ -97,7 +97,7 @@ def quantize_network(method: str, network: Network, segments: int | Literal["aut
         return QuantizedNetwork(inner, segments=most_segments(channels) if segments == "auto" else segments, **options)
 
     try:
-        quantized: Network = each_made(network, quantize)
+        quantized: Network = map_members(network, quantize)
     except ValueError as error:
         raise UserError(f"params.yaml: method.{method}.{error}.") from None
     return quantized
@@ -206,7 +206,7 @@ def _with_codewords(model: Model, refs: dict[str, str], counts: CodewordCounts, 
     assert isinstance(personal, ClientStateRefs)
     network, start = model.network, dict(personal.start)
     if room is not None:
-        network = each_made(network, lambda inner: replace(inner, room=room))
+        network = map_members(network, lambda inner: replace(inner, room=room))
         start |= {name: w.new_zeros(room, w.shape[1]) for name, w in start.items() if plain(name) == OWN}
     context = count_context(network, model.clients, counts)
     return replace(model, network=network, personal=replace(personal, refs=refs, start=start), context=context)

@@ -8,10 +8,10 @@ import torch
 from flows.methods.base import RoundReport
 from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
-from models.gaussians import DEVIATION, PRECISION, PULL, Natural, gaussian_names, raw_of
+from models.gaussians import DEVIATION, PRECISION, PULL, Natural, gaussian_names, inverse_softplus
 from models.networks.network_factory import Network, kind_of
 from models.networks.wrappers.tilted_posterior import RAW
-from models.networks.wrappers.variational import Bias, is_gaussian, without
+from models.networks.wrappers.variational import Bias, drop_biases, is_gaussian
 from models.server_state import ClientStateRefs, ServerState, Weights
 from silos.errors import UserError
 from tasks.expectation_propagation import POSTERIOR, absorb_apart, absorb_sites, divide_out, remove_sites
@@ -91,7 +91,10 @@ def site_model(
 def trainable_column(column: Weights, bias: Bias, deviation: float) -> dict[str, torch.Tensor]:
     """Return a column's weights as a Tilted network trains them: means, and "….raw", the unconstrained deviations."""
     posterior = variational_column(column, bias, deviation)
-    return {**column, **{name + RAW: raw_of(posterior[name + DEVIATION]) for name in gaussian_names(posterior)}}
+    return {
+        **column,
+        **{name + RAW: inverse_softplus(posterior[name + DEVIATION]) for name in gaussian_names(posterior)},
+    }
 
 
 def variational_column(column: Weights, bias: Bias, deviation: float) -> dict[str, torch.Tensor]:
@@ -201,7 +204,7 @@ def _zero_sites(parameters: Weights) -> dict[str, torch.Tensor]:
 
 
 def _initial_weights(setup: TrainingSetup, bias: Bias) -> Weights:
-    return without(setup.initial_weights(), bias)
+    return drop_biases(setup.initial_weights(), bias)
 
 
 def _client_indices(setup: TrainingSetup) -> dict[str, int]:

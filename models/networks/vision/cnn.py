@@ -10,23 +10,23 @@ from torch.nn.functional import max_pool2d
 
 from ...prng import fold_in
 from ...server_state import Weights
-from ..mlp import Ending, dense, dense_weights, within
+from ..mlp import DenseHead, dense, dense_weights, uniform_weights
 from ..network import Network, register
 from ..protocols import EncoderHead, EncoderHeadStack, LinearHead
-from ..wrappers.per_row_context import join, of_rows
+from ..wrappers.per_row_context import append_statistics, row_statistics
 from .grouped_layers import GroupedLayers, Layers, PlainLayers, fold_images
 
 
 @register("cnn")
 @dataclass(frozen=True)
-class CNN(Ending, EncoderHeadStack, Network):
+class CNN(DenseHead, EncoderHeadStack, Network):
     """Square convolutions, each followed by 2 x 2 max pooling and ReLU, then dense layers with ReLU between them.
 
     Rows are images (height, width) or (height, width, channels). With `padding` a convolution keeps the image's size.
-    `statistics` numbers of the client join the features before the dense layers; with `planes` they are that many pictures
-    of the image's size instead (loadings of pixels and labels, of which the pixels are taken), joined as input channels.
-    `channel_dropout` is the chance of a whole channel of the last convolution to be dropped in training; then what precedes
-    the dense layers is random, and the network has no parts.
+    `statistics` client statistics are appended to the features before the dense layers. With `planes` they are instead
+    that many images, joined as input channels: loadings of pixels and labels, of which the pixels are used.
+    `channel_dropout` is the probability of dropping a whole channel of the last convolution in training. The encoder is
+    then random, so the network has no encoder and head.
     """
 
     shape: tuple[int, ...]
@@ -40,8 +40,8 @@ class CNN(Ending, EncoderHeadStack, Network):
     planes: int = 0
     channel_dropout: float = 0.0
 
-    def reading(self, statistics: int, planes: int = 0) -> "CNN | None":
-        """Beside the features, or as pictures beside an image of one channel."""
+    def with_statistics(self, statistics: int, planes: int = 0) -> "CNN | None":
+        """Append the statistics to the features, or join them as images to an image of one channel."""
         return None if planes and len(self.shape) != 2 else replace(self, statistics=statistics, planes=planes)
 
     def __post_init__(self) -> None:
@@ -55,76 +55,71 @@ class CNN(Ending, EncoderHeadStack, Network):
 
     @property
     def random(self) -> bool:
-        """Whether a stream changes the logits."""
         return self.dropout > 0 or self.channel_dropout > 0
 
     @property
     def encoder_head(self) -> EncoderHead | None:
-        """Its parts, unless the first is random."""
+        """Return itself unless the encoder is random."""
         return None if self.channel_dropout else self
 
     @property
     def linear_head(self) -> LinearHead | None:
-        """Its parts, unless the first is random."""
+        """Return itself unless the encoder is random."""
         return None if self.channel_dropout else self
 
     @property
     def max_width(self) -> int:
-        """Numbers of one row in its largest layer."""
         return max(
             math.prod(self.shape), *(c * math.prod(s) for c, s in zip(self.channels, self._convolved(), strict=True))
         )
 
     def init(self, stream: Tensor) -> dict[str, Tensor]:
-        """Uniform in ±1/√fan_in, weights and biases, as torch.nn starts."""
+        """Draw weights and biases uniformly from ±1/√fan_in, as torch.nn does."""
         weights: dict[str, Tensor] = {}
-        for layer, (inside, outside) in enumerate(pairwise((self._image_channels + self.planes, *self.channels))):
-            area = (outside, inside, self.kernel, self.kernel)
-            shapes = {f"conv{layer}.weight": area, f"conv{layer}.bias": (outside,)}
-            weights |= within(fold_in(stream, layer), 1 / math.sqrt(inside * self.kernel**2), shapes)
-        for layer, sizes in enumerate(pairwise((self.features + self._joined, *self.hidden, self.outputs))):
+        for layer, (in_channels, out_channels) in enumerate(
+            pairwise((self._image_channels + self.planes, *self.channels))
+        ):
+            kernel_shape = (out_channels, in_channels, self.kernel, self.kernel)
+            shapes = {f"conv{layer}.weight": kernel_shape, f"conv{layer}.bias": (out_channels,)}
+            weights |= uniform_weights(fold_in(stream, layer), 1 / math.sqrt(in_channels * self.kernel**2), shapes)
+        for layer, sizes in enumerate(pairwise((self.features + self._appended, *self.hidden, self.outputs))):
             weights |= dense_weights(fold_in(stream, len(self.channels) + layer), layer, *sizes)
         return weights
 
     @property
     def features(self) -> int:
-        """Numbers of one row after the convolutions."""
+        """Return the number of values of one row after the convolutions."""
         return self.channels[-1] * math.prod(self._sides()[-1])
 
     @property
     def encoded(self) -> tuple[int, int]:
-        """Channels and places of what `encode` gives."""
         return self.channels[-1], math.prod(self._sides()[-1])
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
-        """x: (rows, *shape) to logits (rows, outputs); a stream switches both kinds of dropout on."""
+        """Map x (rows, *shape) to logits (rows, outputs); a stream switches both kinds of dropout on."""
         z = self._features(weights, context, x, stream)
-        return self.finish(weights, self.settle(weights, context, z), stream)
+        return self.apply_head(weights, self.pre_head(weights, context, z), stream)
 
     def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
-        """`apply` for a stack: x (clients, rows, *shape) to logits (clients, rows, outputs)."""
         z = self._features_stack(weights, context, x, streams)
-        return self.finish(weights, self.settle_stack(weights, context, z), streams)
+        return self.apply_head(weights, self.pre_head_stack(weights, context, z), streams)
 
     def encode(
         self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The convolutions: (rows, channels, places)."""
+        """Apply the convolutions: (rows, channels, positions)."""
         return self._features(weights, context, x, None), {}
 
     def encode_stack(
-        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, whole: bool = True
+        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, unpadded: bool = True
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """`encode` for a stack, clients folded into channels: (clients, rows, channels, places)."""
+        """Run `encode` for a stack, clients folded into channels: (clients, rows, channels, positions)."""
         return self._features_stack(weights, context, x, None), {}
 
-    def settle(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
-        """The first dense layer with its ReLU, if there is a hidden one."""
-        return self._settled(weights, join(z.flatten(1), context, self._joined))
-
-    def settle_stack(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
-        """`settle` for a stack."""
-        return self._settled(weights, join(z.flatten(2), context, self._joined))
+    def pre_head(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
+        """Apply the first dense layer with its ReLU, if there is a hidden one."""
+        features = append_statistics(z.flatten(-2), context, self._appended)
+        return torch.relu(dense(weights, 0, features)) if self.hidden else features
 
     def _features(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         image = self._image(x, context).movedim(-1, 1)
@@ -136,7 +131,7 @@ class CNN(Ending, EncoderHeadStack, Network):
         return features.reshape(rows, clients, self.channels[-1], -1).transpose(0, 1)
 
     def _convolve(self, layers: Layers, x: Tensor, stream: Tensor | None) -> Tensor:
-        """Images to what the last pooling leaves of them."""
+        """Apply the convolutions and poolings to images."""
         for layer in range(len(self.channels)):
             x = layers.convolve(f"conv{layer}", x, self._margin)
             if layer == len(self.channels) - 1:
@@ -144,24 +139,21 @@ class CNN(Ending, EncoderHeadStack, Network):
             x = torch.relu(max_pool2d(x, 2))
         return x
 
-    def _settled(self, weights: Weights, features: Tensor) -> Tensor:
-        return torch.relu(dense(weights, 0, features)) if self.hidden else features
-
     @property
-    def _joined(self) -> int:
-        """Statistics that join the features."""
+    def _appended(self) -> int:
+        """Return the number of statistics appended to the features."""
         return 0 if self.planes else self.statistics
 
     def _image(self, x: Tensor, context: Weights) -> Tensor:
-        """(..., rows, height, width, channels), the client's pictures being the last ones."""
+        """Arrange rows as (..., rows, height, width, channels), with the client's images as the last channels."""
         lead = x.shape[: x.dim() - len(self.shape)]
         image = x.reshape(*lead, *self.shape[:2], -1)
         if not self.planes:
             return image
         pixels = math.prod(self.shape[:2])
-        planes = of_rows(x.reshape(*lead, -1), context, self.statistics).unflatten(-1, (self.planes, -1))
-        pictures = planes[..., :pixels].unflatten(-1, self.shape[:2]).movedim(-3, -1)
-        return torch.cat([image, pictures], -1)
+        planes = row_statistics(x.reshape(*lead, -1), context, self.statistics).unflatten(-1, (self.planes, -1))
+        client_images = planes[..., :pixels].unflatten(-1, self.shape[:2]).movedim(-3, -1)
+        return torch.cat([image, client_images], -1)
 
     @property
     def _image_channels(self) -> int:
@@ -172,7 +164,7 @@ class CNN(Ending, EncoderHeadStack, Network):
         return self.kernel // 2 if self.padding else 0
 
     def _convolved(self) -> list[tuple[int, ...]]:
-        """Height and width after each convolution, before pooling."""
+        """Return height and width after each convolution, before pooling."""
         lost = self.kernel - 1 - 2 * self._margin
         sides, sizes = self.shape[:2], []
         for _ in self.channels:
@@ -181,5 +173,5 @@ class CNN(Ending, EncoderHeadStack, Network):
         return sizes
 
     def _sides(self) -> list[tuple[int, ...]]:
-        """Height and width after each pooling."""
+        """Return height and width after each pooling."""
         return [tuple(side // 2 for side in sides) for sides in self._convolved()]

@@ -1,4 +1,4 @@
-"""Convolutions and dense layers that are normalised by their batch: CR3R3 of selective averaging."""
+"""Convolutions and dense layers with batch normalisation: the network CR3R3 of selective averaging."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from ...prng import fold_in
 from ...server_state import Weights
 from ...training.batch import Batch, ClientBatch
 from ...training.objectives import Objective
-from ..mlp import dense, dense_weights, drop, within
+from ..mlp import dense, dense_weights, drop, uniform_weights
 from ..network import Network, register
 from ..protocols import BatchedNetwork
 from .grouped_layers import BUFFERS, GroupedLayers, Layers, PlainLayers, fold_images, norm_weights
@@ -21,10 +21,11 @@ from .grouped_layers import BUFFERS, GroupedLayers, Layers, PlainLayers, fold_im
 @register("cnn_bn")
 @dataclass(frozen=True)
 class BatchNormCNN(BatchedNetwork, Network):
-    """3 x 3 convolutions that keep the image's size, then dense layers; all but the last are normalised, then rectified.
+    """3 x 3 convolutions that keep the image's size, then dense layers.
 
-    `pooled` says after which convolutions 2 x 2 max pooling follows. Dropout acts on what each dense layer reads. Rows are
-    images (height, width) or (height, width, channels). Dense layers read the batch as a whole, so there are no parts.
+    All layers but the last have normalisation and ReLU. `pooled` states after which convolutions 2 x 2 max pooling
+    follows. Dropout acts on the inputs of dense layers. Rows are images (height, width) or (height, width, channels).
+    Dense layers read the batch as a whole, so the network has no encoder and head.
     """
 
     pays_alone = True
@@ -49,27 +50,26 @@ class BatchNormCNN(BatchedNetwork, Network):
 
     @property
     def max_width(self) -> int:
-        """Numbers of one row in its largest layer."""
         sizes = (c * math.prod(side) for c, side in zip(self.channels, self._sides, strict=False))
         return max(math.prod(self.shape), *sizes, *self.hidden, self.outputs)
 
     @property
     def normalising(self) -> tuple[str, ...]:
-        """Of every layer but the last: weight, bias and running statistics."""
-        return tuple(name for layer in range(self._layers) for name in norm_weights(f"norm{layer}", 0))
+        """Return weight, bias and running statistics of every layer but the last."""
+        return tuple(name for layer in range(self._num_normalised) for name in norm_weights(f"norm{layer}", 0))
 
     @property
     def buffers(self) -> tuple[str, ...]:
-        """The running statistics of every normalising layer."""
-        return tuple(f"norm{layer}.{part}" for layer in range(self._layers) for part in BUFFERS)
+        """Return the running statistics of every normalisation layer."""
+        return tuple(f"norm{layer}.{part}" for layer in range(self._num_normalised) for part in BUFFERS)
 
     def init(self, stream: Tensor) -> dict[str, Tensor]:
-        """Uniform in ±1/√fan_in, weights and biases, as torch.nn starts."""
+        """Draw weights and biases uniformly from ±1/√fan_in, as torch.nn does."""
         weights: dict[str, Tensor] = {}
-        inside = self.shape[2] if len(self.shape) == 3 else 1
-        for layer, (fan, outside) in enumerate(pairwise((inside, *self.channels))):
-            shapes = {f"conv{layer}.weight": (outside, fan, 3, 3), f"conv{layer}.bias": (outside,)}
-            weights |= within(fold_in(stream, layer), 1 / math.sqrt(9 * fan), shapes)
+        image_channels = self.shape[2] if len(self.shape) == 3 else 1
+        for layer, (in_channels, out_channels) in enumerate(pairwise((image_channels, *self.channels))):
+            shapes = {f"conv{layer}.weight": (out_channels, in_channels, 3, 3), f"conv{layer}.bias": (out_channels,)}
+            weights |= uniform_weights(fold_in(stream, layer), 1 / math.sqrt(9 * in_channels), shapes)
         features = self.channels[-1] * math.prod(self._sides[-1])
         for layer, sizes in enumerate(pairwise((features, *self.hidden, self.outputs))):
             weights |= dense_weights(fold_in(stream, len(self.channels) + layer), layer, *sizes)
@@ -78,45 +78,43 @@ class BatchNormCNN(BatchedNetwork, Network):
         return weights
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
-        """x: (rows, *shape) to logits (rows, outputs), normalised by the running statistics."""
-        return self._answer(PlainLayers(weights), weights, x, stream)
+        """Map x (rows, *shape) to logits (rows, outputs), normalised by running statistics."""
+        return self._forward(PlainLayers(weights), weights, x, stream)
 
     def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
-        """`apply` for a stack: x (clients, rows, *shape) to logits (clients, rows, outputs)."""
-        return self._answer_stack(GroupedLayers(weights), weights, x, streams)
+        return self._forward_stack(GroupedLayers(weights), weights, x, streams)
 
     def cost(
         self, weights: Weights, context: Weights, batch: ClientBatch, objective: Objective
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The objective of rows that are normalised by their batch, and the running statistics after it."""
+        """Return the objective of rows normalised by their batch, and the new running statistics."""
         layers = PlainLayers(weights, batch.used)
-        return batch.loss(objective, self._answer(layers, weights, batch.x, batch.stream)), layers.moved
+        return batch.loss(objective, self._forward(layers, weights, batch.x, batch.stream)), layers.updated
 
     def cost_stack(
         self, weights: Weights, context: Weights, batch: Batch, objective: Objective
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """`cost` for a stack."""
-        layers = GroupedLayers(weights, batch.used, batch.whole)
-        return batch.loss(objective, self._answer_stack(layers, weights, batch.x, batch.streams)), layers.moved
+        layers = GroupedLayers(weights, batch.used, batch.unpadded)
+        return batch.loss(objective, self._forward_stack(layers, weights, batch.x, batch.streams)), layers.updated
 
-    def _answer(self, layers: PlainLayers, weights: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
+    def _forward(self, layers: PlainLayers, weights: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         images = x.reshape(x.shape[0], *self.shape[:2], -1).movedim(-1, 1)
-        return self._decide(layers, weights, self._convolve(layers, images).flatten(1), stream)
+        return self._dense_layers(layers, weights, self._convolve(layers, images).flatten(1), stream)
 
-    def _answer_stack(self, layers: GroupedLayers, weights: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
+    def _forward_stack(self, layers: GroupedLayers, weights: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
         lead = x.shape[:2]
         folded = self._convolve(layers, fold_images(x.reshape(*lead, *self.shape[:2], -1)))
-        return self._decide(layers, weights, folded.reshape(lead[1], lead[0], -1).transpose(0, 1), streams)
+        return self._dense_layers(layers, weights, folded.reshape(lead[1], lead[0], -1).transpose(0, 1), streams)
 
     def _convolve(self, layers: Layers, x: Tensor) -> Tensor:
-        """Images to what the last pooling leaves of them."""
+        """Apply the convolutions and poolings to images."""
         for layer, pooled in enumerate(self.pooled):
             x = torch.relu(layers.normalise(f"norm{layer}", layers.convolve(f"conv{layer}", x, padding=1)))
             x = max_pool2d(x, 2) if pooled else x
         return x
 
-    def _decide(self, layers: Layers, weights: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
-        """Features to logits, of one client (rows, numbers) or of a stack (clients, rows, numbers)."""
+    def _dense_layers(self, layers: Layers, weights: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
+        """Map features to logits, of one client (rows, numbers) or of a stack (clients, rows, numbers)."""
         for layer in range(len(self.hidden)):
             x = dense(weights, layer, drop(x, self.dropout, stream, layer + 1))
             x = torch.relu(layers.normalise_rows(f"norm{len(self.channels) + layer}", x))
@@ -124,13 +122,13 @@ class BatchNormCNN(BatchedNetwork, Network):
         return dense(weights, last, drop(x, self.dropout, stream, last + 1))
 
     @property
-    def _layers(self) -> int:
-        """Those that are normalised."""
+    def _num_normalised(self) -> int:
+        """Count the normalised layers."""
         return len(self.channels) + len(self.hidden)
 
     @property
     def _sides(self) -> list[tuple[int, ...]]:
-        """Height and width before each convolution, and after the last one's pooling."""
+        """Return height and width before each convolution, and after the last one's pooling."""
         sides = [tuple(self.shape[:2])]
         for pooled in self.pooled:
             sides.append(tuple(side // 2 for side in sides[-1]) if pooled else sides[-1])

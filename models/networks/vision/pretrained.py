@@ -1,8 +1,8 @@
-"""Encoders that may start from numbers of somebody's training instead of fresh ones.
+"""Encoders that can start from pretrained weights.
 
-The numbers are kept here by the hash of the file that they were read from, and a network holds only that hash: so it stays
-a small record, equal to itself in a worker process and in JSON. Only `init` asks for the numbers, which the server calls;
-what is trained, served and sent are weights as of any other network.
+Pretrained tensors are stored in this process by the hash of their file; a network contains only the hash. So it stays a
+small record that equals itself in worker processes and in JSON. Only `init`, which the server calls, reads the tensors.
+Training, prediction and messages use weights like any other network's.
 """
 
 from collections.abc import Mapping
@@ -15,24 +15,24 @@ from ...server_state import Weights
 from .encoder_head import EncoderHeadNetwork
 from .grouped_layers import Layers
 
-_KEPT: dict[tuple[type, str | None], dict[str, Tensor]] = {}
+_PRETRAINED: dict[tuple[type, str | None], dict[str, Tensor]] = {}
 
-_OURS = {"running_mean": "mean", "running_var": "variance"}
+_STATISTIC_NAMES = {"running_mean": "mean", "running_var": "variance"}
 
 
 @dataclass(frozen=True)
 class Pretrained(EncoderHeadNetwork):
-    """An encoder with torchvision's parameter names; `pretrained` is the hash of numbers that were kept, or None.
+    """An encoder with torchvision's parameter names; `pretrained` is the hash of stored weights, or None.
 
-    Published numbers expect three channels: with them a grey image is given as three equal ones. Fresh, the first layer
-    takes the image's own channels. Pixels go in as rows are, without ImageNet's mean and scale, in either case.
+    Published weights expect three channels, so a grey image is repeated as three equal channels. Without them, the
+    first layer has the image's own channels. In both cases pixels enter unchanged, without ImageNet's mean and scale.
     """
 
     pretrained: str | None = None
 
     @property
     def starts_from(self) -> str:
-        """The hash of the numbers that were kept."""
+        """Return the hash of the stored weights."""
         return self.pretrained or ""
 
     def __post_init__(self) -> None:
@@ -44,48 +44,52 @@ class Pretrained(EncoderHeadNetwork):
             )
 
     @property
-    def taken(self) -> int:
-        """Channels that the first layer takes."""
+    def input_channels(self) -> int:
+        """Return the channels of the first layer's input."""
         return self.image_channels if self.pretrained is None else 3
 
     def init(self, stream: Tensor) -> dict[str, Tensor]:
-        """A fresh head, and the encoder as it was kept; KeyError where nothing was kept under this hash."""
-        fresh = super().init(stream)
+        """Draw a new head and copy the stored encoder; KeyError if no weights are stored under this hash."""
+        weights = super().init(stream)
         if self.pretrained is None:
-            return fresh
-        return fresh | {name: w.clone() for name, w in _KEPT[self._key].items()}
+            return weights
+        return weights | {name: w.clone() for name, w in _PRETRAINED[self._key].items()}
 
-    def taken_images(self, layers: Layers, x: Tensor) -> Tensor:
-        """Images with as many channels a client as the first layer takes."""
-        repeats = self.taken // self.image_channels
+    def match_channels(self, layers: Layers, x: Tensor) -> Tensor:
+        """Repeat the images' channels to match the first layer."""
+        repeats = self.input_channels // self.image_channels
         return x if repeats == 1 else layers.repeat(x, repeats)
 
-    def keep(self, state: Weights) -> None:
-        """Keeps the encoder's part of a torchvision state dict under this network's hash; ValueError if it is another's."""
-        given, wanted = ours(state), self.trunk_weights(torch.tensor(0, dtype=torch.int64))
-        for name, w in wanted.items():
-            if name not in given:
+    def load_pretrained(self, state: Weights) -> None:
+        """Store the encoder's part of a torchvision state dict in this process, under this network's hash.
+
+        Raises:
+            ValueError: If the state dict does not fit.
+        """
+        stored, expected = rename_torchvision(state), self.trunk_weights(torch.tensor(0, dtype=torch.int64))
+        for name, w in expected.items():
+            if name not in stored:
                 raise ValueError(f"has no {name}")
-            if given[name].shape != w.shape:
-                raise ValueError(f"has {name} of the shape {tuple(given[name].shape)}, and {tuple(w.shape)} is needed")
-            if given[name].is_complex() or not torch.isfinite(given[name].float()).all():
+            if stored[name].shape != w.shape:
+                raise ValueError(f"has {name} of the shape {tuple(stored[name].shape)}, and {tuple(w.shape)} is needed")
+            if stored[name].is_complex() or not torch.isfinite(stored[name].float()).all():
                 raise ValueError(f"has numbers in {name} that are not finite or not real")
-        _KEPT[self._key] = {name: given[name].detach().float().clone() for name in wanted}
+        _PRETRAINED[self._key] = {name: stored[name].detach().float().clone() for name in expected}
 
     @property
-    def is_kept(self) -> bool:
-        """Whether `keep` has been called in this process."""
-        return self._key in _KEPT
+    def is_stored(self) -> bool:
+        """Whether `load_pretrained` has been called in this process."""
+        return self._key in _PRETRAINED
 
     @property
     def _key(self) -> tuple[type, str | None]:
         return type(self), self.pretrained
 
 
-def ours(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A torchvision state dict under the names that weights have here; those that no encoder uses stay too."""
+def rename_torchvision(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rename a torchvision state dict to this project's weight names; entries that no encoder uses stay."""
     weights = {}
     for name, w in state.items():
         layer, _, part = name.rpartition(".")
-        weights[f"{layer}.{_OURS.get(part, part)}"] = w
+        weights[f"{layer}.{_STATISTIC_NAMES.get(part, part)}"] = w
     return weights

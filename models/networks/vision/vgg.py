@@ -1,4 +1,4 @@
-"""VGG16 with batch normalisation (Simonyan and Zisserman 2015): the encoder of the codebook paper for colour images."""
+"""VGG16 with batch normalisation (Simonyan and Zisserman 2015), the codebook paper's encoder for colour images."""
 
 import math
 from collections.abc import Iterator
@@ -19,55 +19,57 @@ from .pretrained import Pretrained
 @register("vgg16_bn")
 @dataclass(frozen=True)
 class VGG16(Pretrained):
-    """Thirteen 3 x 3 convolutions in five stages, each normalised and rectified; 2 x 2 max pooling ends a stage.
+    """Thirteen 3 x 3 convolutions in five stages, each with normalisation and ReLU; 2 x 2 max pooling ends a stage.
 
-    Only `features` of torchvision's vgg16_bn: of a 32 x 32 image 512 channels at one place.
+    These are torchvision's vgg16_bn `features`: a 32 x 32 image gives 512 channels at one position.
     """
 
     stages: ClassVar[tuple[tuple[int, ...], ...]] = ((64,) * 2, (128,) * 2, (256,) * 3, (512,) * 3, (512,) * 3)
 
     @property
     def encoded(self) -> tuple[int, int]:
-        """The last width, and the places that the poolings leave."""
+        """Return the last width, and the positions that the poolings leave."""
         return self.stages[-1][-1], area(self.shape, len(self.stages))
 
     @property
     def max_width(self) -> int:
-        """Numbers of one row in its largest layer."""
         return max(width * area(self.shape, stage) for stage, widths in enumerate(self.stages) for width in widths)
 
     @property
     def norms(self) -> tuple[str, ...]:
-        """One after every convolution."""
-        return tuple(f"features.{at + 1}" for at, _ in self._convolutions())
+        """Return one normalisation layer per convolution."""
+        return tuple(f"features.{index + 1}" for index, _ in self._convolutions())
 
     def trunk_weights(self, stream: Tensor) -> dict[str, Tensor]:
-        """As torchvision starts: normal with variance 2 / fan_out (He et al. 2015), biases 0."""
+        """Draw weights as torchvision does: normal with variance 2 / fan_out (He et al. 2015), and zero biases."""
         weights: dict[str, Tensor] = {}
-        inside = self.taken
-        for at, width in self._convolutions():
-            kernel = normal(fold_in(stream, at), (width, inside, 3, 3)) * math.sqrt(2 / (9 * width))
-            weights |= {f"features.{at}.weight": kernel, f"features.{at}.bias": torch.zeros(width)}
-            weights |= norm_weights(f"features.{at + 1}", width)
-            inside = width
+        channels = self.input_channels
+        for index, width in self._convolutions():
+            kernel = normal(fold_in(stream, index), (width, channels, 3, 3)) * math.sqrt(2 / (9 * width))
+            weights |= {f"features.{index}.weight": kernel, f"features.{index}.bias": torch.zeros(width)}
+            weights |= norm_weights(f"features.{index + 1}", width)
+            channels = width
         return weights
 
     def trunk(self, layers: Layers, x: Tensor) -> Tensor:
-        """Each stage in turn."""
-        x, places = self.taken_images(layers, x), self._convolutions()
+        """Apply the stages."""
+        x, convolutions = self.match_channels(layers, x), self._convolutions()
         for widths in self.stages:
             for _ in widths:
-                at, _ = next(places)
-                x = layers.convolve(f"features.{at}", x, padding=1)
-                x = torch.relu(layers.normalise(f"features.{at + 1}", x))
+                index, _ = next(convolutions)
+                x = layers.convolve(f"features.{index}", x, padding=1)
+                x = torch.relu(layers.normalise(f"features.{index + 1}", x))
             x = max_pool2d(x, 2)
         return x
 
     def _convolutions(self) -> Iterator[tuple[int, int]]:
-        """Number and width of each; normalising, rectifying and pooling layers are counted too, as torchvision does."""
-        at = 0
+        """Yield index and width of each convolution.
+
+        As in torchvision, the index also counts normalisation, ReLU and pooling layers.
+        """
+        index = 0
         for widths in self.stages:
             for width in widths:
-                yield at, width
-                at += 3
-            at += 1
+                yield index, width
+                index += 3
+            index += 1

@@ -1,7 +1,8 @@
-"""Rows mixed with a picture of the client's own, in two ways that one backbone reads (DisTrans, arXiv 2210.15025)."""
+"""Rows mixed with the client's own offset image in two ways, both read by one backbone (DisTrans, arXiv 2210.15025)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -13,9 +14,9 @@ from ..network import register
 from ..wrapper import EncoderHeadWrapper
 
 OFFSET = "offset"
-"""The client's own picture t, of a row's shape."""
+"""Name of the client's own offset t, of a row's shape."""
 
-_HEAD, _START = 2**20, 2**20 + 1  # of the stream of fresh weights; the layers' streams have small numbers
+_HEAD, _START = 2**20, 2**20 + 1  # stream numbers of initial weights; layers use small numbers
 
 
 @register("transformed")
@@ -23,8 +24,8 @@ _HEAD, _START = 2**20, 2**20 + 1  # of the stream of fresh weights; the layers' 
 class OffsetNetwork(EncoderHeadWrapper):
     """logits = W [g(x1); g(x2)] + b with x1 = (1 - mix) x + mix t and x2 = (1 + mix) x - mix t; W is [outputs, 2 q].
 
-    g is the inner network up to its last dense layer, q what that layer reads. The offset t starts uniform in
-    [0, start_scale) and trains at `offset_rate` times the learning rate.
+    g is the inner network up to its last dense layer, and q is the width of that layer's input. The offset t starts
+    uniform in [0, start_scale) and trains at `offset_rate` times the learning rate.
     """
 
     shape: tuple[int, ...]
@@ -34,21 +35,21 @@ class OffsetNetwork(EncoderHeadWrapper):
 
     @property
     def max_width(self) -> int:
-        """Every row is read twice."""
+        """Return twice the inner network's width, because every row is read twice."""
         return 2 * super().max_width
 
     @property
     def personal(self) -> tuple[str, ...]:
-        """The offset."""
+        """Return the offset's name."""
         return (OFFSET,)
 
     @property
-    def rates(self) -> Mapping[str, float]:
-        """The offset's learning rate, in those of the others."""
-        return {**super().rates, OFFSET: self.offset_rate}
+    def lr_multipliers(self) -> Mapping[str, float]:
+        """Return the offset's learning rate relative to the optimiser's."""
+        return {**super().lr_multipliers, OFFSET: self.offset_rate}
 
     def init(self, stream: Tensor) -> dict[str, Tensor]:
-        """The inner network's weights with a last layer that is twice as wide, uniform in ±1/√(2 q), and the offset."""
+        """Draw the inner network's weights, a last layer of twice the width, uniform in ±1/√(2 q), and the offset."""
         weights = dict(self.inner.init(stream))
         width, outputs = weights[f"{self.head}.weight"].shape
         weights |= dense_weights(fold_in(stream, _HEAD), self.inner.last, 2 * width, outputs)
@@ -57,22 +58,23 @@ class OffsetNetwork(EncoderHeadWrapper):
     def encode(
         self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Features of all x1, then of all x2: (2 rows, channels, places)."""
+        """Encode all x1, then all x2: (2 rows, channels, positions)."""
         offset = weights[OFFSET]
         both = torch.cat([(1 - self.mix) * x + self.mix * offset, (1 + self.mix) * x - self.mix * offset])
         return super().encode(weights, context, both, None if used is None else torch.cat([used, used]))
 
     def encode_stack(
-        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, whole: bool = True
+        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, unpadded: bool = True
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """`encode` for a stack: (clients, 2 rows, channels, places)."""
+        """Run `encode` for a stack: (clients, 2 rows, channels, positions)."""
         step = self.mix * (weights[OFFSET].unsqueeze(1) - x)
         both = torch.cat([x + step, x - step], 1)
-        return super().encode_stack(weights, context, both, None if used is None else torch.cat([used, used], 1), whole)
+        return super().encode_stack(
+            weights, context, both, None if used is None else torch.cat([used, used], 1), unpadded
+        )
 
-    def finish(self, weights: Weights, settled: Tensor, stream: Tensor | None) -> Tensor:
-        """Both representations of a row side by side, and the last layer."""
-        first, second = self.inner.represent(weights, settled, stream).tensor_split(2, -2)
+    def apply_head(self, weights: Weights, embedding: Tensor, stream: Tensor | None) -> Tensor:
+        """Concatenate both representations of each row and apply the last layer."""
+        first, second = self.inner.represent(weights, embedding, stream).tensor_split(2, -2)
         scores = dense(weights, self.inner.last, torch.cat([first, second], -1))
-        logits: Tensor = self.inner.conclude(scores, stream)
-        return logits
+        return cast(Tensor, self.inner.to_logits(scores, stream))

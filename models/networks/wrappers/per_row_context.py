@@ -1,7 +1,8 @@
-"""Networks that are conditional on statistics of clients, appended to the features of each row."""
+"""Networks conditioned on client statistics, which are appended to the features of each row."""
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -12,25 +13,26 @@ from ..protocols import BatchedNetwork
 from ..wrapper import NetworkWrapper
 
 STATISTICS = "statistics"
-"""The name of the statistics in a model's context."""
+"""Name of the statistics in a model's context."""
 
 
-def join(x: Tensor, context: Weights, length: int) -> Tensor:
-    """[x, statistics] in the last axis: of one client x (rows, n) and statistics (length,), of a stack (clients, ...).
+def append_statistics(x: Tensor, context: Weights, length: int) -> Tensor:
+    """Append a client's statistics to the last axis of x.
 
-    Statistics may also come row by row, (rows, length), where rows of several clients are trained together. A model
-    without statistics in its context has zeros in their place: the dummy that makes a reference as large.
+    x is (rows, n) and statistics are (length,) for one client; for a stack both have a leading client axis. Statistics
+    may also be given per row, (rows, length), if rows of several clients are trained together. Without statistics in
+    the context, zeros are appended: the dummy that makes a reference network equally large.
     """
-    return torch.cat([x, of_rows(x, context, length)], -1) if length else x
+    return torch.cat([x, row_statistics(x, context, length)], -1) if length else x
 
 
-def of_rows(x: Tensor, context: Weights, length: int) -> Tensor:
-    """The statistics of every row: (..., rows, length); ValueError if they have another length."""
-    return of_client(x, context, length).expand(*x.shape[:-1], length)
+def row_statistics(x: Tensor, context: Weights, length: int) -> Tensor:
+    """Return the statistics of every row, (..., rows, length); ValueError if they have another length."""
+    return client_statistics(x, context, length).expand(*x.shape[:-1], length)
 
 
-def of_client(x: Tensor, context: Weights, length: int) -> Tensor:
-    """The same before they are repeated: (..., 1, length) where a client's rows share them."""
+def client_statistics(x: Tensor, context: Weights, length: int) -> Tensor:
+    """Return the statistics before they are repeated per row: (..., 1, length) if a client's rows share them."""
     statistics = context.get(STATISTICS)
     if statistics is None:
         return x.new_zeros(*x.shape[:-2], 1, length)
@@ -42,37 +44,39 @@ def of_client(x: Tensor, context: Weights, length: int) -> Tensor:
 @register("rowwise")
 @dataclass(frozen=True)
 class PerRowContext(BatchedNetwork, NetworkWrapper):
-    """Rows (n + q,) of a network for rows of `shape`, n numbers, and q statistics; ValueError if it reads whole batches."""
+    """Takes rows (n + q,): n numbers for a network on `shape`, and q statistics.
+
+    Raises ValueError if the network reads whole batches.
+    """
 
     shape: tuple[int, ...]
     statistics: int
 
-    cost = Network.cost  # of its own logits: the inner network has no other, and reads no row with statistics in it
+    cost = Network.cost  # computed from its own logits, because the inner network cannot read rows with statistics
 
     def __post_init__(self) -> None:
-        if self.inner.costed:
+        if self.inner.has_custom_cost:
             raise ValueError(f"rows of several clients train no {self.inner.kind}, which learns from a client's batch.")
 
     @property
     def stacked(self) -> BatchedNetwork | None:
-        """Its own form, if the network has one."""
+        """Return itself if the inner network has a batched form."""
         return self if self.inner.stacked else None
 
     @property
     def max_width(self) -> int:
-        """A row is as wide as all that stands in it."""
+        """Return the inner network's width, or the length of a row if that is larger."""
         return max(super().max_width, math.prod(self.shape) + self.statistics)
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
-        """x: (rows, n + q) to (rows, outputs)."""
-        return super().apply(weights, *self._apart(x), stream)
+        """Map x (rows, n + q) to (rows, outputs)."""
+        return super().apply(weights, *self._split(x), stream)
 
     def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
-        """The network's own, if it has one; x: (clients, rows, n + q)."""
-        logits: Tensor = self.inner.apply_stack(weights, *self._apart(x), streams)
-        return logits
+        """Map x (clients, rows, n + q) to (clients, rows, outputs)."""
+        return cast(Tensor, self.inner.apply_stack(weights, *self._split(x), streams))
 
-    def _apart(self, x: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    def _split(self, x: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         features = math.prod(self.shape)
         rows = x[..., :features].reshape(*x.shape[:-1], *self.shape)
         return {STATISTICS: x[..., features:]}, rows

@@ -1,4 +1,4 @@
-"""A network whose weights are Gaussian: what it answers is a mean over draws of them (Bayes by backprop, Blundell 2015)."""
+"""Networks with Gaussian weights, which predict with a mean over draws (Bayes by backprop, Blundell et al. 2015)."""
 
 import math
 from collections.abc import Callable
@@ -16,51 +16,50 @@ from ..protocols import BatchedNetwork
 from ..wrapper import NetworkWrapper
 
 Bias = Literal["point", "gaussian", "none"]
-"""What the biases are: numbers, Gaussian as all other weights are, or not there."""
+"""What biases are: numbers, Gaussian like all other weights, or absent."""
 
 
 @register("variational")
 @dataclass(frozen=True)
 class Variational(BatchedNetwork, NetworkWrapper):
-    """The inner network with a mean for every weight, under its name, and a deviation: "dense0.weight.deviation".
+    """The inner network with a mean under every weight's name, and a deviation: "dense0.weight.deviation".
 
-    With a stream it is one pass with noise (`noise`, see noisy_weights). Without, the answer is the logarithm of the mean of
-    softmax over `draws` of all weights, always the same draws of standard normals; a regression's is the mean. 0 draws are
-    the answer of the means.
+    With a stream it makes one noisy pass (`noise`, see models.gaussians). Without one it averages the softmax over
+    `draws` draws of all weights and returns the logarithm; the standard normals are always the same. For regression it
+    returns the mean. With 0 draws it predicts with the means.
     """
 
     noise: Noise = "local"
     bias: Bias = "point"
     draws: int = 10
-    deviation: float = 0.0067  # of fresh weights
+    deviation: float = 0.0067  # of initial weights
 
-    cost = Network.cost  # of its own logits
+    cost = Network.cost  # computed from its own logits
 
     @property
     def stacked(self) -> BatchedNetwork | None:
-        """Its own form, if the inner network has one."""
+        """Return itself if the inner network has a batched form."""
         return self if self.inner.stacked else None
 
     @property
     def random(self) -> bool:
-        """Weights are."""
+        """Return True, because weights are random."""
         return True
 
     def init(self, stream: Tensor) -> dict[str, Tensor]:
-        """The inner network's weights as means, and equal deviations."""
-        means = without(super().init(stream), self.bias)
+        """Draw the inner network's weights as means, and set equal deviations."""
+        means = drop_biases(super().init(stream), self.bias)
         names = [name for name in means if is_gaussian(name, self.bias)]
         return {**means, **{name + DEVIATION: means[name] * 0 + self.deviation for name in names}}
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
-        """x: (rows, *shape) to (rows, outputs)."""
-        return self._answer(self.inner.apply, weights, context, x, stream, False)
+        return self._predict(self.inner.apply, weights, context, x, stream, False)
 
     def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
-        """x: (clients, rows, *shape) to (clients, rows, outputs)."""
-        return self._answer(self.inner.apply_stack, weights, context, x, streams, True)
+        """Map x (clients, rows, *shape) to (clients, rows, outputs)."""
+        return self._predict(self.inner.apply_stack, weights, context, x, streams, True)
 
-    def _answer(
+    def _predict(
         self,
         apply: Callable[..., Tensor],
         weights: Weights,
@@ -69,7 +68,7 @@ class Variational(BatchedNetwork, NetworkWrapper):
         stream: Tensor | None,
         stack: bool,
     ) -> Tensor:
-        means, variances = differing(weights)
+        means, variances = split_deviations(weights)
         return predict(apply, means, variances, context, x, stream, self.noise, self.draws, stack)
 
 
@@ -84,10 +83,21 @@ def predict(
     draws: int,
     stack: bool,
 ) -> Tensor:
-    """What a network says whose weights have these means and variances, by the inner network's `apply`.
+    """Predict with weights that have these means and variances.
 
-    With a stream, one pass with noise. Without, the logarithm of the mean of softmax over draws of the weights, which of a
-    stack all clients share; a regression's mean; of 0 draws the answer of the means. Shapes as `apply` has them.
+    With a stream this makes one noisy pass. Without one it returns the logarithm of the mean softmax over draws of the
+    weights, or the mean for regression. With 0 draws it returns the output of the means.
+
+    Args:
+        apply: The inner network's `apply`, or `apply_stack` for a stack; x, context and the result have its shapes.
+        means: Means, and weights without a variance.
+        variances: Variances by the weight's name.
+        context: The network's context.
+        x: The rows.
+        stream: Stream of the noise, or None.
+        noise: How noise reaches rows.
+        draws: Number of draws without a stream.
+        stack: Whether x is a stack, whose clients then share their draws.
     """
     if stream is not None:
         return apply(Noisy(means, variances, stream, noise), context, x, stream)
@@ -95,25 +105,28 @@ def predict(
         return apply(means, context, x, None)
     common = server_stream(0, 0, "prediction").to(x.device)
     outputs = []
-    for number in range(draws):
-        noisy = Noisy(means, variances, fold_in(common, number), "naive", common=stack)
+    for draw in range(draws):
+        noisy = Noisy(means, variances, fold_in(common, draw), "naive", common=stack)
         outputs.append(apply(noisy, context, x, None))
     if outputs[0].shape[-1] == 1:
         return torch.stack(outputs).mean(0)
-    return torch.logsumexp(torch.stack([torch.log_softmax(one, -1) for one in outputs]), 0) - math.log(draws)
+    return torch.logsumexp(torch.stack([torch.log_softmax(logits, -1) for logits in outputs]), 0) - math.log(draws)
 
 
-def differing(weights: Weights) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Means with what has no deviation, and variances by the weight's name."""
+def split_deviations(weights: Weights) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Separate means, together with weights that have no deviation, from variances by the weight's name."""
     variances = {name.removesuffix(DEVIATION): w**2 for name, w in weights.items() if name.endswith(DEVIATION)}
     return {name: w for name, w in weights.items() if not name.endswith(DEVIATION)}, variances
 
 
 def is_gaussian(name: str, bias: Bias) -> bool:
-    """Whether the inner network's weight of this name is: by how the name ends, and with any other ending it is a number."""
+    """Whether the inner network's weight of this name is Gaussian.
+
+    Names with other suffixes than these are plain numbers.
+    """
     return name.endswith(".weight") or (name.endswith(".bias") and bias == "gaussian")
 
 
-def without(weights: Weights, bias: Bias) -> dict[str, Tensor]:
-    """The inner network's weights, without biases if there are to be none."""
+def drop_biases(weights: Weights, bias: Bias) -> dict[str, Tensor]:
+    """Remove the inner network's biases if `bias` is "none"."""
     return {name: w for name, w in weights.items() if bias != "none" or not name.endswith(".bias")}

@@ -25,7 +25,7 @@ from mlflow.types.schema import AnyType
 from safetensors.torch import save_file
 
 import models
-from models.served_model import of_classes
+from models.served_model import probability_columns
 from tasks.tracking.mlflow_logging.connection import as_current
 
 _OUTPUTS = {
@@ -62,11 +62,11 @@ class Loaded:
             sys.path.remove(archive)
         with safe_open(weights, framework="pt") as file:
             card = json.loads(file.metadata()["card"])
-        self.answering = served.Answering(card, load_file(weights))
+        self.answering = served.ServedModel(card, load_file(weights))
 
     def predict(self, context, model_input, params=None):
         try:
-            return self.answering.answer(model_input, params or {{}})
+            return self.answering.predict(model_input, params or {{}})
         except ValueError as error:
             raise MlflowException.invalid_parameter_value(str(error)) from None
 
@@ -92,7 +92,7 @@ def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> str:
     for logged_model in logged_models:  # uploads that were interrupted
         client.delete_logged_model(logged_model.model_id)
     card = model["card"]
-    columns = {**_OUTPUTS[card["task"]], **dict.fromkeys(of_classes(card["classes"]), "float")}
+    columns = {**_OUTPUTS[card["task"]], **dict.fromkeys(probability_columns(card["classes"]), "float")}
     signature = ModelSignature(
         inputs=_inputs(card),
         outputs=Schema([ColSpec(kind, name) for name, kind in columns.items()]),

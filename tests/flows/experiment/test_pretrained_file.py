@@ -13,7 +13,7 @@ from flows.config.method_settings import method_of
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder, run_name
 from flows.experiment.run_identity import check_resume, fingerprint_of
-from models.networks.vision.pretrained import ours
+from models.networks.vision.pretrained import rename_torchvision
 from models.prng import server_stream
 from silos.errors import UserError
 from silos.sources.torchvision_datasets import torchvision
@@ -40,7 +40,7 @@ def test_the_files_numbers_are_the_encoders_start_and_its_hash_is_the_networks(p
     file = project / "given.pth"
     torch.save(states["resnet18"], file, _use_new_zipfile_serialization=zipped)
     network: Any = opened(project).training_setup(0).network
-    weights, given = network.init(server_stream(0, 0, "init")), ours(states["resnet18"])
+    weights, given = network.init(server_stream(0, 0, "init")), rename_torchvision(states["resnet18"])
     assert network.pretrained == hashlib.sha256(file.read_bytes()).hexdigest()
     assert {n for n in weights if n not in given} == {"dense0.weight", "dense0.bias"}
     for name in weights.keys() & given.keys():
@@ -52,7 +52,7 @@ def test_every_member_of_an_ensemble_starts_from_the_file_with_a_head_of_its_own
     model = "model={kind: resnet18, hidden: [], pretrained: given.pth, members: 2}"
     ensemble = Project.open([model], project, derived=True)
     weights = ensemble.training_setup(0).network.init(server_stream(0, 0, "init"))
-    for name, w in ours(states["resnet18"]).items():
+    for name, w in rename_torchvision(states["resnet18"]).items():
         if f"0/{name}" in weights:
             assert torch.equal(weights[f"0/{name}"], w), name
             assert torch.equal(weights[f"1/{name}"], w), name

@@ -37,7 +37,7 @@ def without_stacks(monkeypatch):
         return refuse
 
     for cls in {BatchedNetwork, FusedSGD, *_below(BatchedNetwork), *_below(FusedSGD)}:
-        for name in [name for name in vars(cls) if name.endswith("_stack") or name == "descend"]:
+        for name in [name for name in vars(cls) if name.endswith("_stack") or name == "sgd_step"]:
             monkeypatch.setattr(cls, name, refusing(f"{cls.__name__}.{name}"))
 
 

@@ -20,7 +20,7 @@ LAST = "dense1.weight"
 class LastTwiceAsFast(MLP):
     """Each half of the wide last layer gets the full gradient, so their sum moves twice as far."""
 
-    rates = {LAST: 2.0}  # noqa: RUF012
+    lr_multipliers = {LAST: 2.0}  # noqa: RUF012
 
 
 def offset(played, client: str):

@@ -235,13 +235,13 @@ def test_all_that_it_draws_has_the_runs_seed_and_the_round_in_its_name(name, opt
 
     What starts once more in round 5, as phase 2 of `selective`, counts rounds from there.
     """
-    page, drawn, named = find_method(name)(**options), [], prng._named
+    page, drawn, named = find_method(name)(**options), [], prng._hash_name
 
     def hear(seed, client, round, purpose):
         drawn.append((seed, client, round, purpose))
         return named(seed, client, round, purpose)
 
-    monkeypatch.setattr(prng, "_named", hear)
+    monkeypatch.setattr(prng, "_hash_name", hear)
     setup = fitting(page, CLIENTS, seed=7, **ROWS)
     setup = replace(setup, network=replace(setup.network, dropout=0.2))
     state = play(page, setup, [5]).state

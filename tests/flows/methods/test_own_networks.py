@@ -55,21 +55,21 @@ class Own(LinearHead, Network):
         assert x.dim() == 2
         return torch.relu(x @ weights["dense0.weight"] + weights["dense0.bias"]).unsqueeze(-1), {}
 
-    def settle(self, weights, context, z):
+    def pre_head(self, weights, context, z):
         assert z.dim() == 3
         return z.squeeze(-1)
 
-    def represent(self, weights, settled, stream):
-        assert settled.dim() == 2
-        return drop(settled, self.dropout, stream, 1)
+    def represent(self, weights, embedding, stream):
+        assert embedding.dim() == 2
+        return drop(embedding, self.dropout, stream, 1)
 
-    def conclude(self, scores, stream):
+    def to_logits(self, scores, stream):
         assert scores.dim() == 2
         return scores
 
-    def finish(self, weights, settled, stream):
-        read = self.represent(weights, settled, stream)
-        return self.conclude(read @ weights["dense1.weight"] + weights["dense1.bias"], stream)
+    def apply_head(self, weights, embedding, stream):
+        read = self.represent(weights, embedding, stream)
+        return self.to_logits(read @ weights["dense1.weight"] + weights["dense1.bias"], stream)
 
 
 OWN, THEIRS = Own(), MLP(5, (6,), 3, 0.2)

@@ -6,7 +6,7 @@ from torch import nn
 
 from flows.methods.base import find_method, method_names
 from flows.methods.fedavg import FedAvg
-from models.networks.torch_module import wrapped
+from models.networks.torch_module import wrap_module
 from models.server_state import ServerState
 from silos.errors import UserError
 
@@ -42,7 +42,7 @@ class Whole(Module):
 @pytest.mark.parametrize("name", method_names())
 @pytest.mark.parametrize("make", [Module, Whole])
 def test_it_trains_under_every_method_and_those_that_take_it_apart_need_a_last_linear(name, make, make_problem, play):
-    network = wrapped("mine", make, (5,), 3, {"norm": name in NORMALISED})
+    network = wrap_module("mine", make, (5,), 3, {"norm": name in NORMALISED})
     page = find_method(name)(**OPTIONS.get(name, {}))
     silos = {"validation": 5, "domains": dict.fromkeys(SIZES, "north") | {"rome": "south"}}
     setup = make_problem(SIZES, network=network, silos=silos)
@@ -58,7 +58,7 @@ def test_it_trains_under_every_method_and_those_that_take_it_apart_need_a_last_l
 
 
 def test_fedavg_of_a_dense_module_gives_the_weights_of_the_mlp(make_problem, play):
-    ours, theirs = make_problem(SIZES), make_problem(SIZES, network=wrapped("mine", Module, (5,), 3, {}))
+    ours, theirs = make_problem(SIZES), make_problem(SIZES, network=wrap_module("mine", Module, (5,), 3, {}))
     start = FedAvg().init(ours).tensors["weights"]
     names = {"body.0.weight": "dense0.weight", "body.0.bias": "dense0.bias"}
     names |= {"dense0.weight": "dense1.weight", "dense0.bias": "dense1.bias"}

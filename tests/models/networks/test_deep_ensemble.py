@@ -176,7 +176,9 @@ def test_running_statistics_are_every_members_own_and_no_gradient_moves_them(ima
 
 def test_rates_are_those_of_every_member():
     inner = OffsetNetwork(MLP(64, (6,), 3), (8, 8), offset_rate=0.2)
-    assert DeepEnsemble(inner, 2).rates == {f"{m}/{name}": 0.2 for m in (0, 1) for name in inner.rates}
+    assert DeepEnsemble(inner, 2).lr_multipliers == {
+        f"{m}/{name}": 0.2 for m in (0, 1) for name in inner.lr_multipliers
+    }
 
 
 def test_what_is_no_members_is_read_by_all():

@@ -13,7 +13,7 @@ from torch import nn
 from models.networks.exported_network import ExportedNetwork
 from models.networks.network import learned
 from models.networks.network_factory import build, from_json, is_bundled, size, to_json
-from models.networks.torch_module import Dropout, EndedModule, ModuleRefusedError, wrapped
+from models.networks.torch_module import Dropout, HeadedModule, ModuleRefusedError, wrap_module
 from models.networks.vision.cnn_bn import BatchNormCNN
 from models.prng import client_streams, server_stream
 from models.training.engine import Rows, Training, broadcast_weights, per_example_metrics, train
@@ -75,7 +75,7 @@ SHAPES = {"transformer": (6,)}
 
 def network_of(name):
     make, options = MODULES[name]
-    return wrapped(name, make, SHAPES.get(name, (4, 4)), 3, options)
+    return wrap_module(name, make, SHAPES.get(name, (4, 4)), 3, options)
 
 
 def rows_of(shape, clients=3, width=11):
@@ -111,7 +111,7 @@ def test_engines_agree_and_batched_is_vmap(name, optimiser):
 
 
 def test_a_dense_module_trains_to_the_weights_of_the_hand_batched_mlp():
-    ours, theirs = build("mlp", (4, 4), 3, {"hidden": [8]}), wrapped("dense", Dense, (4, 4), 3, {})
+    ours, theirs = build("mlp", (4, 4), 3, {"hidden": [8]}), wrap_module("dense", Dense, (4, 4), 3, {})
     start = ours.init(server_stream(0, 0, "init"))
     same = {"body.1.weight": start["dense0.weight"].T.contiguous(), "body.1.bias": start["dense0.bias"]}
     same |= {"dense0.weight": start["dense1.weight"], "dense0.bias": start["dense1.bias"]}
@@ -156,11 +156,11 @@ def test_dropout_draws_from_the_clients_stream():
 @pytest.mark.parametrize("name", ["transformer", "normalised"])
 def test_a_module_that_ends_in_a_linear_offers_its_parts(name):
     network = network_of(name)
-    assert isinstance(network, EndedModule)
+    assert isinstance(network, HeadedModule)
     weights, x = network.init(server_stream(0, 0, "init")), rows_of(network.shape).x[0]
     z, _ = network.encode(weights, {}, x)
     assert z.shape == (len(x), *network.encoded)
-    joined = network.reading(2)
+    joined = network.with_statistics(2)
     more = joined.init(server_stream(0, 0, "init"))
     assert more["dense0.weight"].shape[0] == weights["dense0.weight"].shape[0] + 2
     given = joined.apply(more, {"statistics": torch.zeros(2)}, x, None)
@@ -194,7 +194,7 @@ def test_threads_call_it_side_by_side():
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_what_torch_cannot_map_runs_one_client_after_another():
-    network = wrapped("recurrent", Recurrent, (4, 4), 3, {})
+    network = wrap_module("recurrent", Recurrent, (4, 4), 3, {})
     assert network.maps == (pick_kernel(network, 4, "cpu").kind == "vmap")
     weights, _ = trained(network, pick_kernel(network, 4, "cpu").kind)
     start = network.init(server_stream(0, 0, "init"))
@@ -208,7 +208,7 @@ def test_frozen_and_unused_parameters_are_no_gradients():
             self.unused = nn.Linear(2, 2)
             self.body[1].bias.requires_grad_(False)
 
-    network = wrapped("half", Half, (4, 4), 3, {})
+    network = wrap_module("half", Half, (4, 4), 3, {})
     assert set(network.buffers) == {"body.1.bias", "unused.weight", "unused.bias"}
     start = network.init(server_stream(0, 0, "init"))
     assert set(learned(network, start)) == {"body.1.weight", "dense0.weight", "dense0.bias"}
@@ -299,10 +299,10 @@ REFUSED = {
 @pytest.mark.parametrize("make", REFUSED, ids=lambda make: make.__name__)
 def test_a_module_that_is_no_function_of_weights_and_rows_is_refused(make):
     with pytest.raises(ModuleRefusedError, match=REFUSED[make]):
-        wrapped("refused", make, (4, 4), 3, {})
+        wrap_module("refused", make, (4, 4), 3, {})
 
 
 def test_what_is_no_module_is_refused():
     with pytest.raises(ModuleRefusedError, match=r"gives a int, expected a torch\.nn\.Module"):
-        wrapped("refused", lambda **_: 3, (4, 4), 3, {})
+        wrap_module("refused", lambda **_: 3, (4, 4), 3, {})
     assert replace(network_of("dense"), kind="other").kind == "other"

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.training.objectives import CrossEntropy, Focal, SquaredError, measures, slopes
+from models.training.objectives import CrossEntropy, Focal, SquaredError, loss_and_gradient, measures
 from silos.sources.torchvision_datasets import torchvision
 
 LOGITS = torch.randn(40, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 4
@@ -33,12 +33,12 @@ def by_autograd(objective, logits, y):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_focal_with_gamma_0_and_alpha_1_is_cross_entropy_to_the_bit_its_gradient_too(dtype):
     logits = LOGITS.to(dtype)
-    for of in (by_autograd, slopes):
+    for of in (by_autograd, loss_and_gradient):
         for ours, theirs in zip(of(Focal(0.0), logits, LABELS), of(CrossEntropy(), logits, LABELS), strict=True):
             assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("of", [by_autograd, slopes])
+@pytest.mark.parametrize("of", [by_autograd, loss_and_gradient])
 def test_focal_with_gamma_0_and_a_vector_is_torchs_weighted_cross_entropy_summed_over_rows(of):
     alpha = ALPHAS[-1]
 
@@ -62,7 +62,7 @@ def test_of_two_classes_with_logits_0_and_x_focal_is_torchvisions(gamma, alpha):
         return theirs(x, y.to(x.dtype), alpha=alpha, gamma=gamma)
 
     loss, slope = by_autograd(binary, x, y)
-    for of in (by_autograd, slopes):
+    for of in (by_autograd, loss_and_gradient):
         found, gradient = of(ours, two, y)
         torch.testing.assert_close(found, loss, rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(gradient, torch.stack([-slope, slope], 1), rtol=1e-9, atol=1e-12)
@@ -72,7 +72,7 @@ def test_of_two_classes_with_logits_0_and_x_focal_is_torchvisions(gamma, alpha):
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_the_closed_slope_of_focal_is_its_autograd_gradient_and_the_papers_formula(gamma, alpha):
     focal = Focal(gamma, alpha)
-    loss, slope = slopes(focal, LOGITS, LABELS)
+    loss, slope = loss_and_gradient(focal, LOGITS, LABELS)
     expected = by_autograd(focal, LOGITS, LABELS)
     torch.testing.assert_close(loss, expected[0], rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(slope, expected[1], rtol=1e-9, atol=1e-12)
@@ -114,7 +114,7 @@ def test_focal_is_the_binary_loss_written_with_sigmoids():
         torch.testing.assert_close(Focal(2.0)(two, torch.full((25,), y)), -((1 - p) ** 2) * p.log())
 
 
-@pytest.mark.parametrize("of", [by_autograd, slopes])
+@pytest.mark.parametrize("of", [by_autograd, loss_and_gradient])
 @pytest.mark.parametrize("gamma", GAMMAS)
 def test_losses_and_gradients_are_finite_for_certain_and_for_hopeless_logits(gamma, of):
     """In float32, where 1 - p is 0 and p is 0."""

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from models.training.optimizers import SGD, Adam, along, freeze
+from models.training.optimizers import SGD, Adam, expand_clients, freeze
 
 CLIENTS, STEPS = 3, 12
 CASES = [
@@ -70,5 +70,5 @@ def test_freeze_lets_no_nan_of_a_resting_client_through():
 
 def test_along_broadcasts_a_number_for_each_client():
     per_client = torch.tensor([1.0, 2.0, 3.0])
-    assert along(per_client, torch.zeros(3, 4, 5)).shape == (3, 1, 1)
-    assert along(per_client, torch.zeros(3)).shape == (3,)
+    assert expand_clients(per_client, torch.zeros(3, 4, 5)).shape == (3, 1, 1)
+    assert expand_clients(per_client, torch.zeros(3)).shape == (3,)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from models.networks.network_factory import from_json, num_trainable, size, to_json
-from models.networks.vision.pretrained import ours
+from models.networks.vision.pretrained import rename_torchvision
 from models.networks.vision.resnet import Residual, ResNet18
 from models.networks.vision.vgg import VGG16
 from models.prng import client_streams, server_stream
@@ -152,7 +152,7 @@ def test_resnet18_ends_in_one_place_of_any_image(side):
 @KINDS
 def test_fresh_weights_spread_as_torchvisions_do(kind):
     network = kind((32, 32, 3), 10)
-    weights, expected = fresh(network), ours(theirs(kind).state_dict())
+    weights, expected = fresh(network), rename_torchvision(theirs(kind).state_dict())
     for name, w in network.trunk_weights(server_stream(3, 0, "init")).items():
         assert w.shape == expected[name].shape
         spread = expected[name].std(correction=0)
@@ -166,10 +166,12 @@ def test_fresh_weights_spread_as_torchvisions_do(kind):
 def test_given_numbers_are_where_the_encoder_starts_and_the_head_is_fresh(kind):
     state = theirs(kind).state_dict()
     network = replace(kind((32, 32, 3), 10), pretrained="a hash")
-    network.keep(state)
+    network.load_pretrained(state)
     weights, before = fresh(network), fresh(replace(network, pretrained=None))
     for name, w in weights.items():
-        torch.testing.assert_close(w, before[name] if name.startswith("dense") else ours(state)[name], rtol=0, atol=0)
+        torch.testing.assert_close(
+            w, before[name] if name.startswith("dense") else rename_torchvision(state)[name], rtol=0, atol=0
+        )
     weights["dense0.bias"].zero_()
     next(iter(weights.values())).zero_()
     assert fresh(network)[next(iter(weights))].any()
@@ -178,7 +180,7 @@ def test_given_numbers_are_where_the_encoder_starts_and_the_head_is_fresh(kind):
 @pytest.mark.parametrize("thin", [Thin((32, 32, 3), 3), Slim((9, 9, 3), 3)])
 def test_with_given_numbers_a_grey_image_is_three_equal_channels(thin):
     grey = replace(thin, shape=thin.shape[:2], pretrained="grey")
-    grey.keep({n: w + 0.1 for n, w in fresh(thin).items()})
+    grey.load_pretrained({n: w + 0.1 for n, w in fresh(thin).items()})
     weights, x = {n: w.expand(2, *w.shape) for n, w in fresh(grey).items()}, draw(2, 4, *grey.shape)
     colour = x[..., None].expand(*x.shape, 3)
     torch.testing.assert_close(grey.apply_stack(weights, {}, x, None), thin.apply_stack(weights, {}, colour, None))
@@ -191,11 +193,11 @@ def test_numbers_of_another_network_are_refused():
     network = replace(Thin((32, 32, 3), 3), pretrained="wrong")
     state = dict(fresh(network.__class__((32, 32, 3), 3)))
     with pytest.raises(ValueError, match=r"has no features.0.weight"):
-        network.keep(fresh(Slim((9, 9, 3), 3)))
+        network.load_pretrained(fresh(Slim((9, 9, 3), 3)))
     with pytest.raises(ValueError, match=r"has features.0.bias of the shape \(4,\), and \(3,\) is needed"):
-        network.keep({**state, "features.0.bias": torch.zeros(4)})
+        network.load_pretrained({**state, "features.0.bias": torch.zeros(4)})
     with pytest.raises(ValueError, match=r"has numbers in features.1.mean that are not finite"):
-        network.keep({**state, "features.1.mean": torch.tensor([0.0, torch.nan, 0.0])})
+        network.load_pretrained({**state, "features.1.mean": torch.tensor([0.0, torch.nan, 0.0])})
 
 
 @KINDS

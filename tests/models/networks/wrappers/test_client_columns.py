@@ -23,7 +23,7 @@ def test_no_two_parts_of_a_column_and_the_shared_layers_share_their_draws(latera
 
 
 def test_gates_are_uniform_from_0_to_a_tenth():
-    gates = ClientColumns(MLP(2, (4000,), 3), "within").own(server_stream(0, 0, "init"))["gate0"]
+    gates = ClientColumns(MLP(2, (4000,), 3), "within").init_column(server_stream(0, 0, "init"))["gate0"]
     assert 0 <= float(gates.min()) < 0.001
     assert 0.099 < float(gates.max()) < 0.1
     assert float(gates.mean()) == pytest.approx(0.05, abs=0.002)

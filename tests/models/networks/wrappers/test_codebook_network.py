@@ -18,11 +18,11 @@ from models.networks.wrappers.codebook_network import (
     OWN,
     SHARED,
     QuantizedNetwork,
-    centres,
-    centres_of_many,
     code_usage,
+    kmeans_centroids,
     nearest,
     perplexity,
+    pooled_centroids,
 )
 from models.prng import client_streams, server_stream
 from models.training.batch import Batch
@@ -85,9 +85,9 @@ def test_of_equally_near_words_the_first_is_taken():
 def test_cutting_and_joining_is_the_identity_and_slices_are_of_one_place(segments):
     network = QuantizedNetwork(INNER["residual"], 5, segments=segments)
     z = draw(2, 3, 8, 4)
-    tokens = network.cut(z)
+    tokens = network.to_tokens(z)
     assert tokens.shape == (2, 3 * 4 * segments, 8 // segments)
-    assert torch.equal(network.join(tokens, z), z)
+    assert torch.equal(network.from_tokens(tokens, z), z)
     assert torch.equal(tokens[1, 0], z[1, 0, : 8 // segments, 0])
 
 
@@ -111,7 +111,7 @@ def test_a_book_that_holds_every_token_changes_nothing():
     batch = whole_batch(rows, streams)
     del weights[OWN]
     z, _ = network.encode_stack(weights, {}, batch.x, batch.used, True)
-    weights = {**weights, SHARED: network.cut(z)}
+    weights = {**weights, SHARED: network.to_tokens(z)}
     assert weights[SHARED].shape == (1, 28, 8)
     cost, _ = network.cost_stack(weights, {}, batch, CrossEntropy())
     plain, _ = inner.cost_stack(weights, {}, batch, CrossEntropy())
@@ -138,8 +138,8 @@ def test_the_distance_has_the_gradients_of_equation_5():
     class Bare(MLP):
         """Its features are its rows, and its logits do not depend on them."""
 
-        def finish(self, weights, settled, streams):
-            return settled[..., :1] * 0 + weights["dense0.bias"][:, None]
+        def apply_head(self, weights, embedding, streams):
+            return embedding[..., :1] * 0 + weights["dense0.bias"][:, None]
 
     network = QuantizedNetwork(Bare(64, (), 3), words=5, commitment=0.25, segments=4)
     weights, _, rows, streams = stack(network, 1, dtype=torch.float64)
@@ -150,8 +150,8 @@ def test_the_distance_has_the_gradients_of_equation_5():
     cost, _ = network.cost_stack({**weights, SHARED: book}, {}, batch, CrossEntropy())
     on_words, on_rows = torch.autograd.grad(cost.sum(), [book, x])
     z, _ = network.encode_stack(weights, {}, rows.x)
-    codes, index = network.quantise_stack(weights, {}, z)
-    tokens, numbers = network.cut(z)[0], z.numel()
+    codes, index = network.quantize_stack(weights, {}, z)
+    tokens, numbers = network.to_tokens(z)[0], z.numel()
     for word in range(5):
         mine = tokens[index[0] == word]
         expected = 2 * (weights[SHARED][0, word] - mine).sum(0) / numbers
@@ -219,13 +219,13 @@ def test_habits_count_the_words_of_a_clients_own_rows():
 
 def test_centres_are_fewer_where_fewer_tokens_differ_and_say_how_many_they_stand_for():
     tokens = np.repeat(np.eye(3, dtype=np.float32), [5, 3, 2], 0)
-    found, weight = centres(tokens, 8, seed=0)
+    found, weight = kmeans_centroids(tokens, 8, seed=0)
     assert found.shape == (3, 3)
     assert sorted(weight.tolist()) == [2, 3, 5]
-    again, _ = centres(tokens, 8, seed=0)
+    again, _ = kmeans_centroids(tokens, 8, seed=0)
     assert np.array_equal(found, again)
     with pytest.raises(ValueError, match="no finite numbers"):
-        centres(np.full((4, 3), np.nan, np.float32), 2, 0)
+        kmeans_centroids(np.full((4, 3), np.nan, np.float32), 2, 0)
 
 
 @pytest.mark.parametrize("rows", [1, 9, 10, 19, 47])
@@ -235,13 +235,13 @@ def test_no_centre_stands_for_tokens_of_fewer_different_rows_than_asked(rows, ea
     owner = np.arange(rows * each) % rows
     strength = np.random.default_rng(0).uniform(1, 5, rows * each)
     tokens = (np.eye(rows)[owner] * strength[:, None]).astype(np.float32)
-    found, weight = centres_of_many(tokens, owner, 16, seed=0, least=10)
+    found, weight = pooled_centroids(tokens, owner, 16, seed=0, least=10)
     assert all((centre > 0).sum() >= 10 for centre in found)
     assert len(found) == len(weight) <= rows // 10 * each
     if rows >= 10:
         np.testing.assert_allclose((found * weight[:, None]).sum(0), tokens.sum(0), rtol=1e-4)
         assert weight.sum() == len(tokens)
-    again, _ = centres_of_many(tokens, owner, 16, seed=0, least=10)
+    again, _ = pooled_centroids(tokens, owner, 16, seed=0, least=10)
     assert np.array_equal(found, again)
 
 
@@ -249,13 +249,13 @@ def test_centres_of_many_rows_are_where_their_clusters_are_and_copies_of_a_row_a
     draw = np.random.default_rng(0)
     middle = np.array([[0.0, 0.0], [100.0, 0.0], [0.0, 100.0]])
     tokens = np.repeat(middle, [20, 30, 40], 0).astype(np.float32) + draw.normal(size=(90, 2)).astype(np.float32)
-    found, weight = centres_of_many(tokens, np.arange(90), 3, seed=0, least=10)
+    found, weight = pooled_centroids(tokens, np.arange(90), 3, seed=0, least=10)
     assert sorted(weight.tolist()) == [20, 30, 40]
     assert all(np.abs(found - point).sum(1).min() < 2 for point in middle)
     copies = np.concatenate([np.arange(60), np.full(30, 60)])  # the last thirty are one row
-    assert len(centres_of_many(tokens, copies, 3, seed=0, least=10)[0]) == 3
+    assert len(pooled_centroids(tokens, copies, 3, seed=0, least=10)[0]) == 3
     copies = np.concatenate([np.zeros(20, int), np.arange(70)])  # the first cluster is one row
-    assert len(centres_of_many(tokens, copies, 3, seed=0, least=10)[0]) == 2
+    assert len(pooled_centroids(tokens, copies, 3, seed=0, least=10)[0]) == 2
 
 
 def test_segments_that_do_not_divide_the_channels_are_refused_with_those_that_do():
@@ -281,7 +281,7 @@ def test_plain_descent_moves_the_words_too():
 def test_tokens_that_hardly_differ_get_as_many_centres_as_can_be_told_apart():
     far = np.array([[0.0, 0.0], [100.0, 0.0], [0.0, 100.0]], np.float32)
     near = np.nextafter(far, np.float32(1000), dtype=np.float32)
-    found, share = centres(np.concatenate([far, near]), 6, 0)
+    found, share = kmeans_centroids(np.concatenate([far, near]), 6, 0)
     assert 3 <= len(found) == len(share) <= 6
     assert (share > 0).all()
     assert share.sum() == 6
@@ -299,7 +299,7 @@ def test_habits_of_clients_in_a_stack_are_those_of_each_alone():
         for name, value in alone.items():
             torch.testing.assert_close(found[name][at : at + 1], value, rtol=1e-5, atol=1e-7, msg=name)
     z, _ = network.encode_stack(weights, context, rows.x)
-    far = ((z - network.quantise_stack(weights, context, z).codes) ** 2).mean((2, 3))
+    far = ((z - network.quantize_stack(weights, context, z).codes) ** 2).mean((2, 3))
     for at, count in enumerate(counts.tolist()):
         assert float(found["code_loss"][at]) == pytest.approx(1.25 * float(far[at, :count].mean()), rel=1e-5)
 

@@ -30,7 +30,7 @@ def halves_added(network, weights):
 
 def with_rates(network, rates):
     """The same network, some of whose weights have a learning rate of their own."""
-    kind = type("Paced", (type(network),), {"rates": rates})
+    kind = type("Paced", (type(network),), {"lr_multipliers": rates})
     return kind(**{f.name: getattr(network, f.name) for f in fields(network)})
 
 

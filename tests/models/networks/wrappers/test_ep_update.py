@@ -6,12 +6,12 @@ from functools import partial
 import pytest
 import torch
 
-from models.gaussians import DEVIATION, PRECISION, PULL, Natural, minus, natural, plus, raw_of
+from models.gaussians import DEVIATION, PRECISION, PULL, Natural, inverse_softplus, minus, natural, plus
 from models.networks.mlp import MLP
 from models.networks.wrappers.client_columns import ClientColumns
 from models.networks.wrappers.ep_update import SiteTraining, train_site
 from models.networks.wrappers.tilted_posterior import RAW, Tilted
-from models.networks.wrappers.variational import is_gaussian, without
+from models.networks.wrappers.variational import drop_biases, is_gaussian
 from models.prng import client_streams, server_stream
 from models.training.engine import Rows, Training, broadcast_weights
 from models.training.objectives import CrossEntropy, SquaredError
@@ -313,10 +313,10 @@ def test_steps_are_ranked_in_units_of_the_servers_deviation(make_rows):
 
 def test_where_divergence_is_all_that_counts_a_column_comes_to_its_prior(make_rows):
     network = Tilted(ClientColumns(MLP(5, (7,), 3), "within"), "local", "none", "nonneg")
-    drawn = without(network.inner.own(INIT), "none")
+    drawn = drop_biases(network.inner.init_column(INIT), "none")
     column = {
         **drawn,
-        **{n + RAW: raw_of(torch.full_like(w, 0.05)) for n, w in drawn.items() if is_gaussian(n, "none")},
+        **{n + RAW: inverse_softplus(torch.full_like(w, 0.05)) for n, w in drawn.items() if is_gaussian(n, "none")},
     }
     known = federation(replace(network, inner=network.inner.inner), 1.0)
     heavy = replace(USUAL, kl_weight=1e6, prior_precision=16.0)

@@ -81,7 +81,7 @@ def test_gradients_are_sums_over_a_clients_rows_by_autograd_and_in_pieces(object
     network = GradientMatching(NETWORKS["residual"](1 if regression else 3))
     weights, rows, _ = images(network, counts=(150, 0, 70))
     rows = Rows(rows.x, rows.y.double() if regression else rows.y, rows.counts)
-    monkeypatch.setattr(fediir_network, "_NUMBERS_AT_ONCE", 1)
+    monkeypatch.setattr(fediir_network, "_VALUES_PER_CHUNK", 1)
     found = gradients(network, weights, {}, rows, objective, engine)
     leaves = {n: w.clone().requires_grad_(n in network.parts) for n, w in weights.items()}
     logits = network.inner.apply_stack(leaves, {}, rows.x, None)

@@ -10,7 +10,7 @@ from models.metrics.uncertainty import predictive
 from models.networks.exported_network import ExportedModel
 from models.networks.mlp import MLP
 from models.networks.vision.cnn import CNN
-from models.networks.wrappers.variational import Variational, differing
+from models.networks.wrappers.variational import Variational, split_deviations
 from models.prng import fold_in, server_stream
 from models.training.engine import broadcast_weights, per_example_metrics
 from models.training.execution_plan import forms
@@ -31,7 +31,7 @@ def network(request):
 
 def drawn(weights, number):
     """Draw number `number` of the weights, the same at every call."""
-    means, variances = differing(weights)
+    means, variances = split_deviations(weights)
     return dict(Noisy(means, variances, fold_in(server_stream(0, 0, "prediction"), number), "naive"))
 
 
@@ -102,7 +102,7 @@ def test_evaluation_uncertainty_and_the_exported_model_say_what_it_answers(netwo
         p = predictive(network, weights, {}, rows.x, None, 0, kind).p
         torch.testing.assert_close(p.float(), expected, rtol=0, atol=1e-5)
     one = {n: w[0] for n, w in weights.items()}
-    program = ExportedModel(network, one, {}, classes=3).traced(rows.x[0, :2]).module()
+    program = ExportedModel(network, one, {}, classes=3).export(rows.x[0, :2]).module()
     torch.testing.assert_close(program(rows.x[0]), expected[0], rtol=0, atol=1e-5)
 
 
