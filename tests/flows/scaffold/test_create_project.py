@@ -381,7 +381,7 @@ def test_what_cannot_be_ended_leaves_nothing(tmp_path, write, monkeypatch):
     def fails(root):
         raise OSError("the disk is full")
 
-    monkeypatch.setattr("flows.scaffold.create_project.versioned", fails)
+    monkeypatch.setattr("flows.scaffold.create_project.init_repositories", fails)
     file = write()
     with pytest.raises(OSError, match="the disk is full"):
         create_project(tmp_path / "study", file, DataOptions())

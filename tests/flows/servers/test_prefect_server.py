@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from flows.servers.prefect_server import PrefectServer, _bound
+from flows.servers.prefect_server import PrefectServer, _bind
 
 pytestmark = pytest.mark.slow
 
@@ -65,12 +65,12 @@ def test_a_server_without_room_for_its_tables_is_told(tmp_path, small_disk, fill
 
 
 def test_servers_that_start_at_the_same_time_do_not_share_a_port():
-    with _bound(None, own=False) as first:
+    with _bind(None, own=False) as first:
         port = first.getsockname()[1]
-        with _bound(port, own=False) as second:
+        with _bind(port, own=False) as second:
             assert second.getsockname()[1] != port
         with pytest.raises(OSError, match="in use"):
-            _bound(port, own=True)
+            _bind(port, own=True)
 
 
 def test_the_port_is_the_servers_before_it_runs(tmp_path, monkeypatch):
