@@ -1,8 +1,8 @@
-"""What runs: a verb of the command `siloflow` a file; the first import of it is the moment to keep Prefect quiet."""
+"""Holds the Prefect flows of siloflow; its first import configures Prefect's logging and settings."""
 
 import sys
 
 from flows.servers.prefect_settings import quiet_prefect
 
-if "prefect" not in sys.modules:  # else it has its settings already, and they are its importer's
+if "prefect" not in sys.modules:  # else the importer has chosen Prefect's settings
     quiet_prefect()

@@ -1,4 +1,4 @@
-"""The flow `compare`: several methods on the same seeds and rows, and what their differences are worth."""
+"""Defines the flow `compare`: several methods on the same seeds and rows, and the paired differences between them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -10,7 +10,7 @@ from flows.config.override_policy import open_project
 from flows.experiment import prefect_artifacts, run_identity
 from flows.experiment.comparison import comparison_in_mlflow
 from flows.experiment.comparison.comparison_text import not_complete, sentences_after
-from flows.experiment.comparison.paired_runs import compare_pairs, paired_records
+from flows.experiment.comparison.paired_runs import compare_pairs, outcomes_of_run
 from flows.experiment.comparison.trials import (
     Plan,
     check_tuning,
@@ -25,7 +25,7 @@ from flows.experiment.evaluation import against_baseline, scored_baseline
 from flows.experiment.project import UNNAMED, Project, experiment, new_experiment, newest_experiment
 from flows.experiment.run.run_folder import RunFolder, run_name
 from flows.experiment.run_identity import unused_name
-from flows.experiment.run_warnings import of_all
+from flows.experiment.run_warnings import merge_notes
 from flows.flow_decorator import IncompleteError, MethodNames, MethodOrNone, Overrides, Seeds, Text, project_flow
 from flows.history.list_runs import find_runs
 from flows.methods.base import start_method
@@ -49,43 +49,45 @@ def compare(
     resume: bool = False,
     name: Text = "",
 ) -> dict[str, Any]:
-    """Every method with every seed, then the table, the figure and the paired comparisons, as plain JSON.
+    """Run every method with every seed; return the table, the figure and the paired comparisons as plain JSON.
 
-    What is not named is read from `comparison` in params.yaml; with its `tune`, every method is first given equally many
-    settings. A run that fails does not stop the others; its error is under `failed`.
+    Whatever is not named is read from `comparison` in params.yaml; its `tune` first tries equally many settings of
+    every method. A run that fails does not stop the others; its error is under `failed`.
 
     Args:
-        methods: Those that are compared; params.yaml's if none is chosen.
-        seeds: Of training; every method trains with each. Those of params.yaml if none is given.
-        reference: The method that the others are compared with; params.yaml's if none is chosen.
-        overrides: Values over those of params.yaml, each as section.key=value, for example training.rounds=20.
-        resume: Go on with the comparison that is named, or the newest, which must have asked for the same.
-        name: What a new comparison is called, in runs/ and in MLflow; with resume, the one that goes on.
+        methods: The methods to compare; those of params.yaml if none is chosen.
+        seeds: The seeds of training; every method trains with each. Those of params.yaml if none is given.
+        reference: The method that the others are compared with; that of params.yaml if none is chosen.
+        overrides: Values that replace those of params.yaml, each as section.key=value, for example training.rounds=20.
+        resume: Continue the named comparison, or the newest one; its methods, seeds and reference must be the same.
+        name: The name of a new comparison, in runs/ and in MLflow; with resume, of the comparison to continue.
     """
     project = open_project(overrides)
     with project.working("compare"):
-        wanted = plan(project, methods, seeds, reference)
-        called = unused_name(project, name) if name and not resume else None
+        plan = make_plan(project, methods, seeds, reference)
+        new_name = unused_name(project, name) if name and not resume else None
         name = resumed(project, name or None) if resume else None
         if name is not None:
-            _same(project, wanted, experiment(project, name))
+            _check_same_plan(project, plan, experiment(project, name))
         else:
-            about = {**asdict(wanted), "about": comparison_in_mlflow.comparison_settings(project, wanted)}
-            name = new_experiment(project, "compare", about, called)
+            info = {**asdict(plan), "about": comparison_in_mlflow.comparison_settings(project, plan)}
+            name = new_experiment(project, "compare", info, new_name)
         with project.working(name):
-            return _compared(project, name, wanted)
+            return _run_comparison(project, name, plan)
 
 
-def plan(project: Project, methods: Sequence[str] | None, seeds: Sequence[int] | None, reference: str | None) -> Plan:
-    """What will be run; UserError for what cannot be run, before anything starts.
+def make_plan(
+    project: Project, methods: Sequence[str] | None, seeds: Sequence[int] | None, reference: str | None
+) -> Plan:
+    """Return what will be run; raises a UserError before anything starts if it cannot be run.
 
-    The command makes it before its flow starts, and the flow has the same one.
+    The command makes the plan before its flow starts, and the flow gets the same one.
     """
     methods, seeds, reference = tuple(methods or ()), tuple(seeds or ()), reference or ""
-    return project.once(("plan", methods, seeds, reference), lambda: _plan(project, methods, seeds, reference))
+    return project.once(("plan", methods, seeds, reference), lambda: _make_plan(project, methods, seeds, reference))
 
 
-def _plan(project: Project, methods: Sequence[str], seeds: Sequence[int], reference: str) -> Plan:
+def _make_plan(project: Project, methods: Sequence[str], seeds: Sequence[int], reference: str) -> Plan:
     defaults = project.params.comparison
     methods = list(dict.fromkeys(methods or defaults.methods))
     reference = reference or defaults.reference
@@ -95,7 +97,7 @@ def _plan(project: Project, methods: Sequence[str], seeds: Sequence[int], refere
         methods = [reference, *methods]
     seeds = list(dict.fromkeys(seeds or defaults.seeds))
     for method, seed in product(methods, seeds):
-        run_name(method, seed)  # a name is told before anything starts, too
+        run_name(method, seed)  # refuses a bad name before anything starts
     setup = project.training_setup(seeds[0])
     for method in methods:
         start_method(method_of(project.params, method), setup)
@@ -104,52 +106,52 @@ def _plan(project: Project, methods: Sequence[str], seeds: Sequence[int], refere
 
 
 def resumed(project: Project, name: str | None) -> str | None:
-    """The comparison to go on with: the one of this name or beginning of a name, else the newest; None if there is none."""
+    """Return the comparison to resume: the one whose name starts with `name`, or the newest; None if there is none."""
     return newest_experiment(project, "compare") if name is None else find_runs(project.runs, name, "compare").name
 
 
-def check_resume(project: Project, wanted: Plan, name: str | None = None) -> None:
-    """UserError if `resume` would have to go on with something else than was started."""
+def check_resume(project: Project, plan: Plan, name: str | None = None) -> None:
+    """Raise a UserError if `resume` would continue a comparison that was started with other settings."""
     name = resumed(project, name)
     if name is None:
         return
-    _same(project, wanted, experiment(project, name))
-    for method in wanted.methods:
-        if wanted.tune:
+    _check_same_plan(project, plan, experiment(project, name))
+    for method in plan.methods:
+        if plan.tune:
             first = project.with_overrides(first_setting(project, method))
-            run_identity.check_resume(first, method, wanted.seeds[0], name, trial_name(0))
+            run_identity.check_resume(first, method, plan.seeds[0], name, trial_name(0))
             continue
-        for seed in wanted.seeds:
+        for seed in plan.seeds:
             run_identity.check_resume(project, method, seed, name)
 
 
-def _compared(project: Project, name: str, wanted: Plan) -> dict[str, Any]:
-    """The comparison of this name, run to its end and written down."""
-    about = f"{', '.join(wanted.methods)} on {project.params.data.name}"
-    short = name.rpartition("-")[2] if UNNAMED.fullmatch(name) else name
-    called = prefect_artifacts.name_flow_run(f"compare {about}, {short}")
+def _run_comparison(project: Project, name: str, plan: Plan) -> dict[str, Any]:
+    """Run the comparison of this name to its end, and write its results."""
+    title = f"{', '.join(plan.methods)} on {project.params.data.name}"
+    suffix = name.rpartition("-")[2] if UNNAMED.fullmatch(name) else name
+    flow_run = prefect_artifacts.name_flow_run(f"compare {title}, {suffix}")
     prefect_artifacts.log_artifact(f"runs/{name}, in MLflow the experiment {name}")
     with project.workers():
-        chosen, first = tuned_methods(project, name, wanted) if wanted.tune else ({}, {})
-        projects = {m: project.with_overrides(chosen[m].settings if m in chosen else []) for m in wanted.methods}
-        results, failed = _all_runs(project, name, wanted, projects, first)
-        conclusions = _conclusions(project, wanted, projects, results)
+        chosen, first = tuned_methods(project, name, plan) if plan.tune else ({}, {})
+        projects = {m: project.with_overrides(chosen[m].settings if m in chosen else []) for m in plan.methods}
+        results, failed = _run_all(project, name, plan, projects, first)
+        conclusions = _conclusions(project, plan, projects, results)
     comparison = {
         "experiment": name,
         "data_version": project.silos.version,
         "task": project.manifest.task,
-        "tuning": [{**asdict(one), "seed": wanted.seeds[0]} for one in chosen.values()],
+        "tuning": [{**asdict(result), "seed": plan.seeds[0]} for result in chosen.values()],
         "runs": list(results.values()),
         "failed": failed,
-        "notes": of_all(results.values()),
+        "notes": merge_notes(results.values()),
         **conclusions,
     }
     folder = project.runs / name
     comparison["figure"] = str((folder / "comparison.png").relative_to(project.root))
-    draw_comparison(folder / "comparison.png", comparison, _curves(project, results), project.quantity)
+    draw_comparison(folder / "comparison.png", comparison, _metric_curves(project, results), project.quantity)
     write_json(folder / "comparison.json", comparison)
-    comparison_in_mlflow.log_comparison(project, name, wanted, comparison, called)
-    prefect_artifacts.shown("comparison", comparison_in_mlflow.note_of(project, comparison))
+    comparison_in_mlflow.log_comparison(project, name, plan, comparison, flow_run)
+    prefect_artifacts.show_markdown("comparison", comparison_in_mlflow.note_of(project, comparison))
     for line in (*(p["sentence"] for p in comparison["paired"]), *sentences_after(comparison)):
         prefect_artifacts.log_artifact(line)
     if failed:
@@ -157,25 +159,31 @@ def _compared(project: Project, name: str, wanted: Plan) -> dict[str, Any]:
     return comparison
 
 
-def _all_runs(
+def _run_all(
     project: Project,
     name: str,
-    wanted: Plan,
+    plan: Plan,
     projects: Mapping[str, Project],
     first: Mapping[str, dict[str, Any] | str],
 ) -> tuple[Results, list[dict[str, Any]]]:
-    """Seed by seed, so that an interrupted comparison has whole seeds; each run is a flow of its own in Prefect.
+    """Run seed by seed, so that an interrupted comparison has complete seeds; each run is a flow of its own in Prefect.
 
     Args:
+        project: The project.
+        name: The name of the comparison.
+        plan: What it runs.
         projects: Each method's, with the settings that it was tuned to.
-        first: What came of each method's run on the first seed; empty if methods were not tuned.
+        first: The result, or error, of each method's run on the first seed; empty if methods were not tuned.
+
+    Returns:
+        The results by method and seed, and the failed runs.
     """
     results: Results = {}
     failed = []
     if not first:
-        say_plan(project, name, [run_name(method, seed) for seed, method in product(wanted.seeds, wanted.methods)])
-    for seed, method in product(wanted.seeds, wanted.methods):
-        if first and seed == wanted.seeds[0]:
+        say_plan(project, name, [run_name(method, seed) for seed, method in product(plan.seeds, plan.methods)])
+    for seed, method in product(plan.seeds, plan.methods):
+        if first and seed == plan.seeds[0]:
             result = first[method]
         else:
             result = run_trial(projects[method], method, seed, name)
@@ -186,55 +194,53 @@ def _all_runs(
     return results, failed
 
 
-def _conclusions(project: Project, wanted: Plan, projects: Mapping[str, Project], results: Results) -> dict[str, Any]:
-    """The table's rows, and each method against the reference on the seeds that both finished."""
-    reference, quantity = wanted.reference, project.quantity
+def _conclusions(project: Project, plan: Plan, projects: Mapping[str, Project], results: Results) -> dict[str, Any]:
+    """Return the table's rows, the baseline, the paired differences from the reference, and the ensembles."""
+    reference, quantity = plan.reference, project.quantity
     paired = []
-    for method in wanted.methods:
-        seeds = [s for s in wanted.seeds if (method, s) in results and (reference, s) in results]
+    for method in plan.methods:
+        seeds = [s for s in plan.seeds if (method, s) in results and (reference, s) in results]
         if method == reference or not seeds:
             continue
         first, second = (
-            [paired_records(project, project.root / results[m, s]["folder"]) for s in seeds]
+            [outcomes_of_run(project, project.root / results[m, s]["folder"]) for s in seeds]
             for m in (method, reference)
         )
         with project.workers() as workers:
             runner = PrefectRunner(workers, f"{method} against {reference}")
             difference = compare_pairs(runner, project.scored.federated(), first, second, quantity)
         if difference is not None:
-            said = difference_record(method, reference, difference, quantity)
-            about = {"method": method, "reference": reference, "seeds": seeds}
-            paired.append({**about, "distinguishable": difference.distinguishable, **said})
+            record = difference_record(method, reference, difference, quantity)
+            pair = {"method": method, "reference": reference, "seeds": seeds}
+            paired.append({**pair, "distinguishable": difference.distinguishable, **record})
     return {
         "table": table_rows(list(results.values()), quantity),
-        "baseline": _baseline(project, results, tuned=bool(wanted.tune)),
+        "baseline": _baseline_record(project, results, tuned=bool(plan.tune)),
         "paired": paired,
-        "ensembles": [
-            one for method in wanted.methods if (one := _ensemble(projects[method], method, wanted, results))
-        ],
+        "ensembles": [e for method in plan.methods if (e := _ensemble(projects[method], method, plan, results))],
     }
 
 
-def _baseline(project: Project, results: Results, tuned: bool) -> dict[str, Any] | None:
-    """The answer that takes no inputs, and each method against it on the seeds that it finished; None without test rows."""
+def _baseline_record(project: Project, results: Results, tuned: bool) -> dict[str, Any] | None:
+    """Return the constant baseline, and each method against it on its finished seeds; None without test rows."""
     runs: dict[str, list[Outcomes]] = {}
     for (method, _), result in results.items():
-        runs.setdefault(method, []).append(paired_records(project, project.root / result["folder"]))
-    with scored_baseline(project) as found:
-        return None if found is None else against_baseline(project, found, runs, tuned)
+        runs.setdefault(method, []).append(outcomes_of_run(project, project.root / result["folder"]))
+    with scored_baseline(project) as baseline:
+        return None if baseline is None else against_baseline(project, baseline, runs, tuned)
 
 
-def _ensemble(project: Project, method_name: str, wanted: Plan, results: Results) -> dict[str, Any] | None:
-    """The mean prediction of a method's runs, in accuracy and in how unsure it is; None of one seed."""
-    seeds = [seed for seed in wanted.seeds if (method_name, seed) in results]
+def _ensemble(project: Project, method_name: str, plan: Plan, results: Results) -> dict[str, Any] | None:
+    """Return accuracy and uncertainty of the mean prediction of a method's runs; None for one seed."""
+    seeds = [seed for seed in plan.seeds if (method_name, seed) in results]
     members = [(project, s, RunFolder(project.root / results[method_name, s]["folder"])) for s in seeds]
     method = method_of(project.params, method_name)
-    numbers = ensemble(method, members, f"ensemble of {method_name}") if members else None
-    return None if numbers is None else {"method": method_name, "seeds": seeds, **numbers}
+    metrics = ensemble(method, members, f"ensemble of {method_name}") if members else None
+    return None if metrics is None else {"method": method_name, "seeds": seeds, **metrics}
 
 
-def _curves(project: Project, results: Results) -> dict[str, list[list[tuple[int, float]]]]:
-    """method to one curve a seed of (round, test accuracy or rmse)."""
+def _metric_curves(project: Project, results: Results) -> dict[str, list[list[tuple[int, float]]]]:
+    """Map each method to one curve per seed of (round, headline metric on test rows)."""
     curves: dict[str, list[list[tuple[int, float]]]] = {}
     for (method, _), result in results.items():
         folder = RunFolder(project.root / result["folder"])
@@ -242,12 +248,13 @@ def _curves(project: Project, results: Results) -> dict[str, list[list[tuple[int
     return curves
 
 
-def _same(project: Project, wanted: Plan, known: dict[str, Any]) -> None:
-    for key, value in asdict(wanted).items():
-        if key == "data_version" and project.same_rows(known.get(key, ""), value):
+def _check_same_plan(project: Project, plan: Plan, info: dict[str, Any]) -> None:
+    """Raise a UserError if the comparison was started with another plan."""
+    for key, value in asdict(plan).items():
+        if key == "data_version" and project.same_rows(info.get(key, ""), value):
             continue
-        if known.get(key, 0) != value:  # comparisons of earlier versions say nothing of `tune`
+        if info.get(key, 0) != value:  # comparisons of earlier versions have no `tune`
             raise UserError(
-                f"the comparison {known['name']} has {key} {known.get(key, 0)} and you ask for {value}; "
+                f"the comparison {info['name']} has {key} {info.get(key, 0)} and you ask for {value}; "
                 "ask for the same, or start anew without --resume."
             )

@@ -1,4 +1,4 @@
-"""The flow `partition`: a source becomes silos under data/, and DVC records their version."""
+"""Defines the flow `partition`: it splits a source into silos under data/, and DVC records their version."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ from silos.versioning import dvc_files
 
 @project_flow(run_name="partition")
 def partition(overrides: Overrides = ()) -> dict[str, Any]:
-    """Writes the folder of data/ that params.yaml describes and updates data.dvc; answers with what was made.
+    """Write the folder of data/ that params.yaml describes, and update data.dvc; return what was written.
 
     Args:
-        overrides: Values over those of params.yaml, each as section.key=value, for example training.rounds=20.
+        overrides: Values that replace those of params.yaml, each as section.key=value, for example training.rounds=20.
     """
     project = open_project(overrides)
     prefect_artifacts.name_flow_run(f"partition {project.params.data.name}")
@@ -25,7 +25,7 @@ def partition(overrides: Overrides = ()) -> dict[str, Any]:
 
 
 def make(project: Project) -> dict[str, Any]:
-    """The work of the flow, as a function; UserError while a run works on data/."""
+    """Do the work of the flow as a function; raises a UserError while a run works on data/."""
     data = project.params.data
     folder = project.root / "data" / data.name
     notes: list[str] = []
@@ -47,11 +47,11 @@ def make(project: Project) -> dict[str, Any]:
 
 
 def _lines_for_params(project: Project) -> list[str]:
-    """What must be written into params.yaml for it to describe the data that overrides have made; empty if it does."""
+    """Return the lines that params.yaml needs to describe the data made with overrides; empty if none."""
     assert project.file is not None, "the project was opened from its params.yaml"
     try:
         written = project.file.as_read.params.data
-    except UserError:  # without the overrides it describes none
+    except UserError:  # without the overrides it describes no data
         settings: dict[str, Any] | None = {f"data.{key}": value for key, value in project.params.data.recipe().items()}
     else:
         settings = settings_between(written, project.params.data.recipe())

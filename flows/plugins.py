@@ -1,4 +1,4 @@
-"""What a plugin file imports: one decorator a kind, and siloflow's registry of each kind.
+"""Holds siloflow's registry of each kind, and the decorators that a plugin file imports.
 
 from flows.plugins import register_metric
 
@@ -14,14 +14,14 @@ from silos.plugin_registry import Registry
 from silos.sources.source_params import SOURCES
 
 _METHODS = Path(__file__).parent / "methods"
-_NOT_METHODS = ("base", "context", "round_report")  # what all methods are written with
+_NOT_METHODS = ("base", "context", "round_report")  # shared by all methods
 
 
 def method_modules() -> dict[str, str]:
-    """Map every built-in method to its module; none is imported."""
+    """Map every built-in method to its module; imports none."""
     files = [path for folder in (".", "references") for path in (_METHODS / folder).glob("[!_]*.py")]
-    pages = [path for path in files if path.stem not in _NOT_METHODS]
-    return {p.stem: ".".join(("flows", *p.relative_to(_METHODS.parent).with_suffix("").parts)) for p in pages}
+    modules = [path for path in files if path.stem not in _NOT_METHODS]
+    return {p.stem: ".".join(("flows", *p.relative_to(_METHODS.parent).with_suffix("").parts)) for p in modules}
 
 
 METHODS = Registry("method", method_modules)

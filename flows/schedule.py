@@ -1,4 +1,4 @@
-"""`siloflow schedule`: Prefect's own runner runs `compare` on a cron schedule."""
+"""Implements `siloflow schedule`: Prefect's own runner runs `compare` on a cron schedule."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ from silos.io.locks import hold, is_locked
 
 FIELDS = 5  # minute, hour, day, month, weekday
 _ALIASES = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually")
-_GRACE = 3.0  # seconds that a comparison has to end itself before it is killed
+_GRACE = 3.0  # seconds for a comparison to end before it is killed
 
 
 def cron_schedule(cron: str) -> Any:
@@ -51,15 +51,15 @@ def cron_schedule(cron: str) -> Any:
 def serve(root: Path, schedule: Any, api: str, parameters: dict[str, Any], overrides: list[str]) -> None:
     """Run comparisons until a signal ends the schedule, which is raised as KeyboardInterrupt or Stopped.
 
-    One at a time: a comparison that is due while another works waits for it. Prefect's deployment exists while the schedule
-    runs: without it no run is planned, and no late run has the parameters of an earlier schedule.
+    Comparisons run one at a time: a due comparison waits for the running one. Prefect's deployment exists only while
+    the schedule runs. Without it no run is planned, and no late run gets the parameters of an earlier schedule.
 
     Args:
         root: The project's folder.
         schedule: As returned by `cron_schedule`.
         api: The address of Prefect's API.
         parameters: Of each comparison.
-        overrides: Hold for all comparisons. They are no parameters: no one who reaches Prefect's API can change them.
+        overrides: Hold for all comparisons. They are no parameters, so no user of Prefect's API can change them.
 
     Raises:
         UserError: If another schedule runs in this project, or Prefect's API fails.
@@ -74,26 +74,26 @@ def serve(root: Path, schedule: Any, api: str, parameters: dict[str, Any], overr
             "schedule: got a second one in this project, expected one. End the first, or use another folder."
         )
     flow = compare.with_options(
-        on_running=[_started], on_completion=[_done], on_failure=[_failed], on_crashed=[_failed]
+        on_running=[_on_start], on_completion=[_on_done], on_failure=[_on_failure], on_crashed=[_on_failure]
     )
-    flow.fn = _with(overrides, compare.fn)
-    with hold(mark), _failure_in_a_sentence():
+    flow.fn = _with_overrides(overrides, compare.fn)
+    with hold(mark), _explain_api_failure():
         delete_deployment(root)  # what a killed schedule planned
         say(f"compare runs at {schedule.cron!r} in UTC, where it is now {_now()}")
         say(f"Prefect's page: {api.removesuffix('/api')}")
         say("ctrl-C ends the schedule.")
         try:
-            number = asyncio.run(_until_signal(flow, deployment_name(root), schedule, parameters))
+            signal_number = asyncio.run(_until_signal(flow, deployment_name(root), schedule, parameters))
         finally:
             with ignore_prefect_failure():  # if it fails, the mark stays, and the next command deletes the deployment
                 delete_deployment(root)
                 close_in_prefect(root)
                 mark.unlink()
-    raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)
+    raise KeyboardInterrupt if signal_number == signal.SIGINT else Stopped(signal_number)
 
 
 @contextmanager
-def _failure_in_a_sentence() -> Iterator[None]:
+def _explain_api_failure() -> Iterator[None]:
     """Raise a UserError if Prefect's API fails."""
     from flows.servers.prefect_failure import failure_sentence, is_prefect_failure
 
@@ -110,52 +110,52 @@ async def _until_signal(flow: Any, name: str, schedule: Any, parameters: dict[st
     from prefect.runner import Runner
 
     class Quiet(Runner):
-        """Leaves SIGTERM to the loop: Prefect's own answer waits for 30 s."""
+        """Leaves SIGTERM to the event loop: Prefect's own handler waits for 30 s."""
 
         def handle_sigterm(self, *args: Any, **kwargs: Any) -> None:
             """Do nothing."""
 
     loop = asyncio.get_running_loop()
-    heard: asyncio.Future[int] = loop.create_future()
+    received: asyncio.Future[int] = loop.create_future()
 
-    def hear(number: int) -> None:
-        if not heard.done():
-            heard.set_result(number)
+    def on_signal(signal_number: int) -> None:
+        if not received.done():
+            received.set_result(signal_number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            loop.add_signal_handler(number, hear, number)
+    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signal_number) is not signal.SIG_IGN:
+            loop.add_signal_handler(signal_number, on_signal, signal_number)
     runner = Quiet(name=name, limit=1, pause_on_shutdown=False)
     await runner.aadd_flow(
         flow,
         name=name,
         schedules=[schedule],
         parameters=parameters,
-        enforce_parameter_schema=False,  # methods of the user's own are on no list
+        enforce_parameter_schema=False,  # the schema does not list plugin methods
     )
     serving = asyncio.create_task(runner.start())
-    waiting: list[asyncio.Future[Any]] = [serving, heard]
+    waiting: list[asyncio.Future[Any]] = [serving, received]
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     if serving.done():
         serving.result()
     flow.on_crashed_hooks.clear()  # the schedule ends a comparison here: it has not failed
     if runner.started:
         runner._scheduled_run_poller.stopping = True
-        await _end_children()
+        await _stop_comparisons()
         runner._loops_task_group.cancel_scope.cancel()
     else:
         serving.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await serving
     # asyncio resets its handlers, and a second signal would end this process before the deployment is deleted
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.remove_signal_handler(number)
-        signal.signal(number, signal.SIG_IGN)
-    return await heard
+    for signal_number in (signal.SIGTERM, signal.SIGHUP):
+        loop.remove_signal_handler(signal_number)
+        signal.signal(signal_number, signal.SIG_IGN)
+    return await received
 
 
-async def _end_children() -> None:
-    """End the comparison that runs: a service manager's signal reaches only this process. What counts is on disk."""
+async def _stop_comparisons() -> None:
+    """Stop the running comparison: a service manager signals only this process. Counted rounds are on disk."""
     children = multiprocessing.active_children()
     for child in children:
         child.terminate()
@@ -167,34 +167,34 @@ async def _end_children() -> None:
         child.kill()
 
 
-def _with(overrides: list[str], work: Callable[..., Any]) -> Callable[..., Any]:
-    """The flow's function with these overrides; it goes as it is to the process that a run is."""
+def _with_overrides(overrides: list[str], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the flow's function with these overrides; the wrapper is sent to the process of each run."""
 
-    @functools.wraps(work)
-    def with_own(*args: Any, **kwargs: Any) -> Any:
+    @functools.wraps(function)
+    def with_overrides(*args: Any, **kwargs: Any) -> Any:
         from flows.config.override_policy import trusted_overrides
 
         threading.Thread(target=_end_with_parent, daemon=True).start()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's ctrl-C; the schedule ends its comparison itself
         with trusted_overrides(overrides):
-            return work(*args, **kwargs)
+            return function(*args, **kwargs)
 
-    return with_own
+    return with_overrides
 
 
 def _end_with_parent() -> None:
-    """End this process, a comparison, when the schedule is killed: no server is left to it."""
+    """Exit this comparison's process when the schedule is killed, since no server remains for it."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
         os._exit(1)
 
 
-def _started(flow: Any, flow_run: Any, state: Any) -> None:
+def _on_start(flow: Any, flow_run: Any, state: Any) -> None:
     say(f"{_now()}  compare started")
 
 
-def _done(flow: Any, flow_run: Any, state: Any) -> None:
+def _on_done(flow: Any, flow_run: Any, state: Any) -> None:
     _say_comparison(state.result(raise_on_failure=False))
 
 
@@ -209,11 +209,11 @@ def _say_comparison(comparison: dict[str, Any]) -> None:
         say(f"  {failure['method']} seed {failure['seed']} failed: {failure['error']}")
 
 
-def _failed(flow: Any, flow_run: Any, state: Any) -> None:
+def _on_failure(flow: Any, flow_run: Any, state: Any) -> None:
     error = state.result(raise_on_failure=False)
     if isinstance(error, IncompleteError):
-        _say_comparison(error.answer)
-    elif "aborted" not in state.message:  # else a signal ended it, which the schedule says
+        _say_comparison(error.result)
+    elif "aborted" not in state.message:  # else a signal ended it, which the schedule reports
         say(f"{_now()}  compare failed: {state.message}")
 
 

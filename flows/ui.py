@@ -1,4 +1,4 @@
-"""`siloflow ui`: MLflow's and Prefect's own pages over this project's runs, on loopback."""
+"""Implements `siloflow ui`: serves MLflow's and Prefect's own pages for this project's runs, on loopback."""
 
 import signal
 import time
@@ -14,26 +14,29 @@ from tasks.tracking.mlflow_logging.run_spec import VIEW
 
 
 def serve(mlflow_port: int, prefect_port: int | None) -> None:
-    """Both pages until ctrl-C, of which those that others serve go on; UserError if one of them does not answer.
+    """Serve both pages until ctrl-C; servers that other processes started keep running.
 
-    Without a port of its own Prefect's page is the one that a schedule of this project has, if there is one.
+    Without a port, Prefect's page is that of a running schedule of this project, if there is one.
+
+    Raises:
+        UserError: If a port is taken, or if one of the servers does not respond.
     """
     project = Project.open()
     root, uri = project.root, project.tracking
-    ours = not is_server(uri)
-    if ours and mlflow_port == (prefect_port or PORT):
+    is_local = not is_server(uri)
+    if is_local and mlflow_port == (prefect_port or PORT):
         raise UserError(f"--mlflow-port and --prefect-port are both {mlflow_port}; give each page a port of its own.")
-    if ours:
+    if is_local:
         must_be_free(mlflow_port, "--mlflow-port")
-    where = ui_address(prefect_port, "--prefect-port")
-    for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal must not leave a server behind
-        signal.signal(number, signal.default_int_handler)
-    mlflow = MlflowServer(root, uri, mlflow_port) if ours else ExternalServer(uri)
-    prefect = PrefectServer(root, ui=True, **where)
+    prefect_address = ui_address(prefect_port, "--prefect-port")
+    for signal_number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal must not leave a server behind
+        signal.signal(signal_number, signal.default_int_handler)
+    mlflow = MlflowServer(root, uri, mlflow_port) if is_local else ExternalServer(uri)
+    prefect = PrefectServer(root, ui=True, **prefect_address)
     try:
         prefect.wait()
         mlflow.wait()
-        from flows.history.abandoned_runs import close_abandoned  # and Prefect with it, whose settings name the server
+        from flows.history.abandoned_runs import close_abandoned  # imports Prefect, whose settings now name the server
 
         with project.shared():
             close_abandoned(root)
@@ -42,11 +45,15 @@ def serve(mlflow_port: int, prefect_port: int | None) -> None:
         if newest:
             say(f"         {newest}  (newest comparison)")
         say(f"Prefect  {prefect.url.removesuffix('/api')}/runs")
-        say("ctrl-C ends both." if ours else "ctrl-C ends Prefect's page; MLflow's is served elsewhere, and goes on.")
+        say(
+            "ctrl-C ends both."
+            if is_local
+            else "ctrl-C ends Prefect's page; MLflow's is served elsewhere, and goes on."
+        )
         while mlflow.alive() and prefect.alive():
-            time.sleep(_LOOK)
-        gone = "MLflow's server" if prefect.alive() else "Prefect's server"
-        raise UserError(f"{gone} ended by itself; see {mlflow.log if prefect.alive() else prefect.log}.")
+            time.sleep(_POLL_SECONDS)
+        ended = "MLflow's server" if prefect.alive() else "Prefect's server"
+        raise UserError(f"{ended} ended by itself; see {mlflow.log if prefect.alive() else prefect.log}.")
     except KeyboardInterrupt:
         pass
     finally:
@@ -56,12 +63,12 @@ def serve(mlflow_port: int, prefect_port: int | None) -> None:
             say("Prefect's server stays until the command that uses it has ended.")
 
 
-_LOOK = 0.5  # seconds between two looks at whether both servers live
-_TRAINING = "workflowType=machine_learning"  # else MLflow opens on its pages for language models
+_POLL_SECONDS = 0.5
+_TRAINING = "workflowType=machine_learning"  # else MLflow opens its pages for language models
 
 
 def _newest_comparison(project: Project, page: str) -> str | None:
-    """The address of its runs, with the columns of the view `VIEW`; None if MLflow does not know it."""
+    """Return the address of the newest comparison's runs in the view `VIEW`; None if MLflow does not have it."""
     name = newest_experiment(project, "compare")
-    number = name and experiment_id(project.tracking, name)
-    return f"{page}/#/experiments/{number}/runs?{_TRAINING}&viewStateShareKey={VIEW}" if number else None
+    mlflow_id = name and experiment_id(project.tracking, name)
+    return f"{page}/#/experiments/{mlflow_id}/runs?{_TRAINING}&viewStateShareKey={VIEW}" if mlflow_id else None

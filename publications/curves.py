@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from flows.experiment.comparison.search_space import placed
+from flows.experiment.comparison.search_space import insert_value
 
 
 def _flat(value: Any) -> Any:
@@ -74,7 +74,7 @@ class Curves(Record):
         for name in sorted({name for names in self.contests for name in names} - self.lines.keys()):
             raise ValueError(f"there is no line {name!r}; there are {', '.join(self.lines)}")
         for setting in (self.place, *(line.place for line in self.lines.values() if line.place)):
-            placed(setting, 0)
+            insert_value(setting, 0)
         for name, line in self.lines.items():
             places = self.at if line.at is None else line.at
             if len({*places}) < len(places):
@@ -89,7 +89,7 @@ class Curves(Record):
                 "method": line.method,
                 "published": line.published.get(at),
                 "beside": {metric: of[at] for metric, of in line.beside.items() if at in of},
-                "set": [*line.set, placed(line.place or self.place, at)],
+                "set": [*line.set, insert_value(line.place or self.place, at)],
             }
             for name, line, at in self.points()
         }

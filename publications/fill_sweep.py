@@ -14,7 +14,7 @@ from typing import Any
 
 from flows.config.method_settings import method_of
 from flows.console import progress
-from flows.experiment.comparison.paired_runs import compare_pairs, counted, paired_records
+from flows.experiment.comparison.paired_runs import compare_pairs, count_correct_by_class, outcomes_of_run
 from flows.experiment.comparison.trials import ensemble
 from flows.experiment.project import Project, scratch_dir
 from flows.experiment.run.run_folder import RunFolder
@@ -182,7 +182,7 @@ def _compare_rows(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
 def _outcomes(sweep: Sweep, cell: str) -> list[Outcomes]:
     """Return where the clients of each run keep their outcomes."""
     runs = zip(sweep.wanted(cell), sweep.folders(cell), strict=True)
-    return [paired_records(sweep.project(cell, *one), folder.path) for one, folder in runs]
+    return [outcomes_of_run(sweep.project(cell, *one), folder.path) for one, folder in runs]
 
 
 def _join_seeds(sweep: Sweep, cell: str) -> dict[str, float] | None:
@@ -197,8 +197,8 @@ def _count_by_class(sweep: Sweep, cell: str, seed: int, choice: str | None) -> d
     """Count [right, rows] by class over all clients of one run."""
     project = sweep.project(cell, seed, choice)
     with project.workers() as workers:
-        run = paired_records(project, sweep.folder(cell, seed, choice).path)
-        return counted(PrefectRunner(workers, f"{cell}, seed {seed}"), project.scored.federated(), run)
+        run = outcomes_of_run(project, sweep.folder(cell, seed, choice).path)
+        return count_correct_by_class(PrefectRunner(workers, f"{cell}, seed {seed}"), project.scored.federated(), run)
 
 
 PROBE_ROUNDS = 3

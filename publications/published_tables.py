@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeFloat, PositiveInt, ValidationError, field_validator, model_validator
 
 from flows.config.validation_errors import nearest_hint
-from flows.experiment.comparison.search_space import Axis, Grid, Point, placed
+from flows.experiment.comparison.search_space import Axis, Grid, Point, insert_value
 from publications.curves import Curves, Record, Settings
 from publications.synthetic_pairs.evaluate_verdicts import named_types
 from publications.synthetic_pairs.families import FAMILIES
@@ -268,7 +268,7 @@ class Table(Record):
         if any(scale.grid for scale in self.scales.values()) and not self.grid:
             raise ValueError("a scale has a grid, and the table has no setting that its values belong in: add `grid`")
         if self.grid:
-            placed(self.grid, 0)
+            insert_value(self.grid, 0)
         self._tuned_alike()
         if any(pair.classes for pair in self.paired) and self.seeds_are == "data":
             raise ValueError("pairs by class need the same rows in every seed, and here seeds draw other data")
@@ -290,7 +290,7 @@ class Table(Record):
             raise ValueError("cells have a grid in `tune`, and the table has one in `grid`: drop one of them")
         for cell in self.cells.values():
             for key in cell.tune:
-                placed(key, 0)
+                insert_value(key, 0)
         for cell_name in self.cells:
             for scale in self.scales:
                 self.grid_of(cell_name, scale)

@@ -171,8 +171,8 @@ class CommandLifecycle(progress.ProgressSink):
         artifacts = sys.modules.get("flows.experiment.prefect_artifacts")
         for step, seconds in self._steps:
             self._errors.print(f"{seconds:7.2f} s  {step}")
-            if step == "work" and artifacts is not None and artifacts.so_far.lines:
-                logged = artifacts.so_far
+            if step == "work" and artifacts is not None and artifacts.log_stats.lines:
+                logged = artifacts.log_stats
                 self._errors.print(f"{logged.seconds:7.2f} s  of that for {logged.lines} lines of Prefect's logs")
         self._errors.print(f"{time.perf_counter() - self._start:7.2f} s  in all, after Python's own start")
 

@@ -29,9 +29,9 @@ def methods(
 
         plugins = session.open_project(overrides).plugins if Path("params.yaml").is_file() else NONE
         if method is not None:
-            from flows.config.method_settings import in_full
+            from flows.config.method_settings import method_details
 
-            session.print_result(in_full(method, plugins), print_method)
+            session.print_result(method_details(method, plugins), print_method)
             return
         if json:
             listed = [base.describe_method(name, plugins) for name in base.method_names(plugins)]

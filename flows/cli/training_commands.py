@@ -271,9 +271,9 @@ def _check_resumed_run(project: "Project", method: str, seed: int) -> None:
 
 
 def _plan(project: "Project", methods: list[str] | None, seeds: list[int] | None, reference: str | None) -> "Plan":
-    from flows.compare import plan
+    from flows.compare import make_plan
 
-    return plan(project, methods, seeds, reference)
+    return make_plan(project, methods, seeds, reference)
 
 
 def _check_resumed_comparison(project: "Project", wanted: "Plan", name: str | None) -> None:

@@ -1,1 +1,1 @@
-"""params.yaml: its schema, how it is loaded and overridden, and the messages of what is wrong in it."""
+"""Holds the schema of params.yaml, its loading and overrides, and the messages for invalid params."""

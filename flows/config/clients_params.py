@@ -1,4 +1,4 @@
-"""The `clients` section of params.yaml: who takes part in a round."""
+"""Defines the `clients` section of params.yaml: which clients take part in a round."""
 
 from typing import Annotated, Literal
 
@@ -11,19 +11,19 @@ from silos.sources.source_params import Section
 
 
 class UniformParams(Section):
-    """Every client with the same chance."""
+    """Samples every client with the same probability."""
 
     kind: Literal["uniform"]
 
 
 class BySizeParams(Section):
-    """In proportion to training rows, one after another."""
+    """Samples clients in proportion to training rows, one after another."""
 
     kind: Literal["by_size"]
 
 
 class ImprovingParams(Section):
-    """Up to `focus` of a round's clients from those whose validation loss went down in the round before."""
+    """Samples up to `focus` of a round's clients from those whose validation loss decreased in the last round."""
 
     kind: Literal["improving"]
     focus: float = Field(default=0.8, ge=0, le=1)
@@ -31,7 +31,7 @@ class ImprovingParams(Section):
 
 
 class OwnSampler(Section, Registered):
-    """A sampler of a plugin file: a function that draws, or a class that extends Sampler."""
+    """A sampler of a plugin file: a function that samples, or a class that extends Sampler."""
 
 
 SAMPLERS = Registry(
@@ -43,19 +43,19 @@ SAMPLERS = Registry(
     },
 )
 
-_OF_CLIENTS = ("fraction", "dropout", "join", "leave")
+_COMMON_OPTIONS = ("fraction", "dropout", "join", "leave")
 
 
 def options_given(entry: Entry) -> tuple[str, ...]:
-    """The parameters of a plugin's sampler that are no options of its own."""
-    return _OF_CLIENTS if isinstance(entry.target, type) else ("setup", "clients", "wanted", "number", "memory")
+    """Return the parameters of a plugin's sampler that siloflow passes, and that are no options."""
+    return _COMMON_OPTIONS if isinstance(entry.target, type) else ("setup", "clients", "wanted", "number", "memory")
 
 
 Sampling = UniformParams | BySizeParams | ImprovingParams
 
 
 class ClientsParams(Section):
-    """Who takes part in a round."""
+    """Sets which clients take part in a round."""
 
     fraction: float = Field(default=1.0, gt=0, le=1)
     sampling: Annotated[Sampling, Field(discriminator="kind")] = UniformParams(kind="uniform")

@@ -1,4 +1,4 @@
-"""The `diagnose` section of params.yaml: what silos are asked, and how shift is named."""
+"""Defines the `diagnose` section of params.yaml: what silos are queried for, and how shift is classified."""
 
 from typing import Annotated, Literal
 
@@ -8,13 +8,13 @@ from silos import param_types
 from silos.sources.source_params import Section
 
 FEW_BINS = 8
-"""Of a number where clients add noise, which grows with the bins."""
+"""Number of bins of a numeric feature if clients add noise, which grows with the number of bins."""
 
 
 class NoiseParams(Section):
-    """What every client adds to what it tells, as (epsilon, delta)-differential privacy of its rows.
+    """The noise that every client adds to its reports, as (epsilon, delta)-differential privacy of its rows.
 
-    `budget` is the epsilon of all that a client ever tells with noise; it refuses beyond it.
+    `budget` is the epsilon of all reports that a client ever sends with noise; it refuses further ones.
     """
 
     epsilon: float = Field(ge=param_types.EPSILON, le=param_types.MAX_REAL)
@@ -29,7 +29,7 @@ class NoiseParams(Section):
 
 
 class ReadingsParams(Section):
-    """Choices that the printed rule leaves: docs/diagnose.md."""
+    """Choices that the published rule leaves open: docs/diagnose.md."""
 
     aggregate: Literal["max", "mean"] = "max"
     points: int = Field(default=100, ge=1, le=10_000)
@@ -37,9 +37,10 @@ class ReadingsParams(Section):
 
 
 class DiagnoseParams(Section):
-    """`verdict`: by counts (guarded), by moments where counts may not be sent, or as the paper prints it.
+    """`verdict`: by counts (guarded), by moments if counts may not be sent, or as published (paper).
 
-    `second_look`: where inputs and rule both seem to differ, silos tell models of their labels, and what these foresee.
+    `second_look`: if both inputs and rule seem to differ, silos report models of their labels, and the models'
+    predictions.
     """
 
     verdict: Literal["guarded", "moments", "paper"] = "guarded"

@@ -1,4 +1,4 @@
-"""params.yaml, read and checked once, with the overrides of `--set` applied to it."""
+"""Reads and checks params.yaml once, and applies the overrides of `--set`."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,12 +21,12 @@ from tasks.tracking.error_messages import has_password
 
 @dataclass(frozen=True)
 class ParamsFile:
-    """The content of params.yaml, with the overrides that have been applied to it.
+    """The content of params.yaml, with the overrides that were applied to it.
 
     Attributes:
-        raw: Plain values, of which nothing is checked.
-        root: The project's folder, in which plugin files are named.
-        plugin_files: The plugin files that were run; shared with all that derive by `with_overrides`.
+        raw: Plain values, unchecked.
+        root: The project's folder, which the paths of plugin files are relative to.
+        plugin_files: The plugin files that were run; shared with all files derived by `with_overrides`.
         overrides: As `section.key=value`, in the order in which they were applied.
     """
 
@@ -48,7 +48,7 @@ class ParamsFile:
         return cls(_without_empty(raw), root, PluginFiles(root))
 
     def with_overrides(self, overrides: Sequence[str]) -> "ParamsFile":
-        """Apply more overrides to a copy; each is parsed here, and never again. UserError for one that cannot be applied."""
+        """Apply more overrides to a copy; each is parsed only here. UserError for an invalid one."""
         if not overrides:
             return self
         raw = deepcopy(self.raw)
@@ -58,14 +58,15 @@ class ParamsFile:
 
     @property
     def as_read(self) -> "ParamsFile":
-        """The file without overrides."""
+        """Return the file without overrides."""
         return self._as_read or self
 
     @cached_property
     def params(self) -> Params:
-        """The typed params, checked at the first use; UserError says what to change.
+        """Return the typed params, checked at the first use; UserError says what to change.
 
-        Plugin files that they name are run, if the command has not run them yet. `method_of` checks the sections of methods.
+        Plugin files that params name are run, unless the command has run them. `method_of` checks the sections of
+        methods.
         """
         return _validate(self.raw, self.plugin_files)
 
@@ -76,7 +77,7 @@ def load_params(root: Path, overrides: Sequence[str] = ()) -> Params:
 
 
 def plugins_of(raw: Mapping[str, Any]) -> list[str]:
-    """The plugin files that plain params name; what is no list of text is refused with the rest of the params."""
+    """Return the plugin files that plain params name; invalid entries are reported with the other params."""
     files = raw.get("plugins")
     return [file for file in files if isinstance(file, str)] if isinstance(files, list) else []
 
@@ -92,16 +93,16 @@ def params_file_of(root: Path) -> Path:
 
 
 def _validate(raw: dict[str, Any], plugin_files: PluginFiles) -> Params:
-    """Check plain params; UserError names the key, the value and the nearest right one."""
+    """Check plain params; UserError names the key, the value and the nearest valid one."""
     raw = _without_empty(raw)
     for key, value in _leaves(raw):
         if any(has_password(text) for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)):
             raise UserError(f"params.yaml: {key} holds a password, and would be printed and stored; {_NO_PASSWORD}.")
-    kind = params_type(plugin_files.load(plugins_of(raw)))
+    schema = params_type(plugin_files.load(plugins_of(raw)))
     try:
-        params = kind.model_validate(raw)
+        params = schema.model_validate(raw)
     except ValidationError as error:
-        raise UserError(explain_error(error, kind)) from None
+        raise UserError(explain_error(error, schema)) from None
     stop_at, objective = params.evaluation.stop_at, params.training.objective.kind
     if stop_at is not None and stop_at > 1 and objective != "squared_error":
         raise UserError(
@@ -116,19 +117,19 @@ _NO_PASSWORD = (
 
 
 def param_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """`key: old → new` for every leaf that differs between two JSON trees."""
+    """Return `key: old → new` for every leaf that differs between two JSON trees."""
     before, after = dict(_leaves(old)), dict(_leaves(new))
     keys = [k for k in {**before, **after} if before.get(k) != after.get(k)]
     return [f"{k}: {before.get(k)} → {after.get(k)}" for k in keys]
 
 
 def flatten_params(tree: dict[str, Any]) -> dict[str, Any]:
-    """Dotted keys to leaves, as MLflow shows parameters."""
+    """Map dotted keys to leaves, as MLflow shows parameters."""
     return dict(_leaves(tree))
 
 
 def _without_empty(raw: dict[str, Any]) -> dict[str, Any]:
-    """A section whose lines are all commented out is none: YAML reads it as null."""
+    """Drop null sections: YAML reads a section whose lines are all commented out as null."""
     raw = {section: value for section, value in raw.items() if value is not None}
     if isinstance(raw.get("method"), dict):
         raw["method"] = {name: {} if options is None else options for name, options in raw["method"].items()}
@@ -137,37 +138,38 @@ def _without_empty(raw: dict[str, Any]) -> dict[str, Any]:
 
 def _apply(raw: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
-    said = f"--set {shown(override)}"
+    label = f"--set {shown(override)}"
     *sections, last = [part.strip() for part in key.split(".")]
     if not equals or not all([*sections, last]):
-        raise UserError(f"{said}: write it as section.key=value, for example training.rounds=20.")
+        raise UserError(f"{label}: write it as section.key=value, for example training.rounds=20.")
     try:
         value = strict_yaml.load(text)
     except strict_yaml.NotYamlError as error:
-        raise UserError(f"{said}: {shown(repr(text))} is not a YAML value ({error}).") from None
-    place: Any = raw
+        raise UserError(f"{label}: {shown(repr(text))} is not a YAML value ({error}).") from None
+    node: Any = raw
     try:
         for section in sections:
-            place = place.setdefault(section, {}) if isinstance(place, dict) else place[_place(section)]
-        place[last if isinstance(place, dict) else _place(last)] = value
+            node = node.setdefault(section, {}) if isinstance(node, dict) else node[_list_index(section)]
+        node[last if isinstance(node, dict) else _list_index(last)] = value
     except (TypeError, LookupError, AttributeError):
-        whole = f"; write it whole: --set {shown(_whole(raw, [*sections, last], text))}" if place is None else ""
-        raise UserError(f"{said}: params.yaml has no section {shown(key.rpartition('.')[0])}{whole}.") from None
+        keys = [*sections, last]
+        hint = f"; write it whole: --set {shown(_complete_override(raw, keys, text))}" if node is None else ""
+        raise UserError(f"{label}: params.yaml has no section {shown(key.rpartition('.')[0])}{hint}.") from None
 
 
-def _whole(raw: dict[str, Any], keys: list[str], text: str) -> str:
-    """The override that gives all of a section that is null."""
-    there, place = 0, raw
-    while place is not None:
-        place, there = place[keys[there]] if isinstance(place, dict) else place[_place(keys[there])], there + 1
+def _complete_override(raw: dict[str, Any], keys: list[str], text: str) -> str:
+    """Return the override that sets all of a section that is null."""
+    depth, node = 0, raw
+    while node is not None:
+        node, depth = node[keys[depth]] if isinstance(node, dict) else node[_list_index(keys[depth])], depth + 1
     inner = f"{keys[-1]}: {text.strip()}"
-    for key in reversed(keys[there:-1]):
+    for key in reversed(keys[depth:-1]):
         inner = f"{key}: {{{inner}}}"
-    return f"{'.'.join(keys[:there])}={{{inner}}}"
+    return f"{'.'.join(keys[:depth])}={{{inner}}}"
 
 
-def _place(part: str) -> int:
-    """A place in a list, counted from 0; LookupError for what is none."""
+def _list_index(part: str) -> int:
+    """Parse an index of a list, from 0; LookupError if it is none."""
     if re.fullmatch("[0-9]{1,9}", part) is None:
         raise LookupError
     return int(part)
@@ -178,7 +180,7 @@ def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         for key, value in tree.items():
             yield from _leaves(value, f"{path}.{key}" if path else str(key))
     elif isinstance(tree, list) and any(isinstance(v, dict | list) for v in tree):
-        for i, value in enumerate(tree):
-            yield from _leaves(value, f"{path}.{i}")
+        for index, value in enumerate(tree):
+            yield from _leaves(value, f"{path}.{index}")
     else:
         yield path, tree

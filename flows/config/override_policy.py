@@ -1,11 +1,11 @@
-"""What a flow run may be told from outside.
+"""Restricts what the parameters of a flow run may override.
 
-Whoever reaches Prefect's API or page can start a run of a deployment, such as `siloflow schedule` makes, with parameters of
-their own. Such parameters set numbers, plain text and names, but no code, paths or addresses: those are params.yaml's, or
-the command's that serves the deployment. What a command line or a script says to a flow is its user's own, and may be
+Anyone who reaches Prefect's API or page can start a run of a deployment, such as `siloflow schedule` makes, with
+parameters of their own. Such parameters may set numbers, plain text and names, but no code, paths or addresses: those
+belong to params.yaml, or to the command that serves the deployment. The user's own command line or script may set
 anything.
 
-The settings by which params.yaml describes data that were made with another recipe.
+Also finds the settings of params.yaml that describe data made with another recipe.
 """
 
 import json
@@ -16,7 +16,6 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from prefect.context import FlowRunContext
 from pydantic import BaseModel, ValidationError
 
 from flows.config.load_config import ParamsFile, plugins_of
@@ -28,23 +27,25 @@ from silos.data_params import DataParams
 from silos.errors import UserError, shown
 from silos.param_types import PlainText
 
-_own: ContextVar[tuple[str, ...]] = ContextVar("own", default=())
+_command_overrides: ContextVar[tuple[str, ...]] = ContextVar("own", default=())
 
 
 def is_from_outside() -> bool:
-    """Whether this flow run's parameters came over Prefect's API: it is a deployment's, and no subflow of another run."""
+    """Return whether this flow run's parameters came over Prefect's API: it is a deployment's, and no subflow."""
+    from prefect.context import FlowRunContext  # here: `siloflow show` and `data` need no Prefect
+
     context = FlowRunContext.get()
     return context is not None and context.flow_run is not None and context.flow_run.deployment_id is not None
 
 
 @contextmanager
 def trusted_overrides(overrides: Sequence[str]) -> Iterator[None]:
-    """Overrides of the command that serves a deployment: they hold for the runs inside, before those of their parameters."""
-    token = _own.set(tuple(overrides))
+    """Apply the overrides of a command that serves a deployment to all runs inside, before the runs' own overrides."""
+    token = _command_overrides.set(tuple(overrides))
     try:
         yield
     finally:
-        _own.reset(token)
+        _command_overrides.reset(token)
 
 
 def open_project(overrides: Sequence[str] | Mapping[str, Any] | None, derived: bool = False) -> Project:
@@ -61,15 +62,15 @@ def open_project(overrides: Sequence[str] | Mapping[str, Any] | None, derived: b
     if not is_from_outside():
         return Project.open_shared(listed, derived=derived)
     file, root = ParamsFile.read(Path()), Path().resolve()
-    fixed = file.with_overrides(_own.get())
-    asked = fixed.with_overrides(listed)
-    allowed = {name for one in (file, fixed) for name in plugins_of(one.raw)}
-    if not allowed.issuperset(plugins_of(asked.raw)):  # before any of them is run
+    fixed = file.with_overrides(_command_overrides.get())
+    requested = fixed.with_overrides(listed)
+    allowed = {name for each in (file, fixed) for name in plugins_of(each.raw)}
+    if not allowed.issuperset(plugins_of(requested.raw)):  # before any of them is run
         raise _refused("plugins")
-    written, trusted, project = (Project.of(one, root, derived) for one in (file, fixed, asked))
-    known = [place for one in (written, trusted) for place in free_text_values(one.params)]
+    written, trusted, project = (Project.of(each, root, derived) for each in (file, fixed, requested))
+    trusted_values = [pair for each in (written, trusted) for pair in free_text_values(each.params)]
     for key, value in free_text_values(project.params):
-        if (key, value) not in known:
+        if (key, value) not in trusted_values:
             raise _refused(key)
     return project
 
@@ -97,7 +98,7 @@ def _listed(overrides: Any) -> list[str]:
 
 
 def _yaml(key: Any, value: Any) -> str:
-    """JSON, which YAML can read."""
+    """Return the value as JSON, which YAML can read."""
     try:
         return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
@@ -108,36 +109,36 @@ def _yaml(key: Any, value: Any) -> str:
 
 
 def free_text_values(params: Params) -> Iterator[tuple[str, Any]]:
-    """List key and value of all that is set and may be code, a path or an address: text, but literals and `PlainText`.
+    """List key and value of every setting that may be code, a path or an address: text except literals and `PlainText`.
 
-    Methods are imported after the rest was checked: the rest says where they are.
+    Methods are imported after the other settings were checked, which say where the methods are.
     """
-    yield from _of(params, "")
+    yield from _section_values(params, "")
     for name in params.method:
-        yield from _of(method_of(params, name), f"method.{name}.")
+        yield from _section_values(method_of(params, name), f"method.{name}.")
 
 
-def _of(section: BaseModel, before: str) -> Iterator[tuple[str, Any]]:
+def _section_values(section: BaseModel, prefix: str) -> Iterator[tuple[str, Any]]:
     for name in sorted(section.model_fields_set - ({"method"} if isinstance(section, Params) else set())):
         field, value = type(section).model_fields[name], getattr(section, name)
-        yield from _within(
-            value, is_free_text(field.annotation, field.metadata) and _has_text(value), f"{before}{name}"
+        yield from _nested_values(
+            value, is_free_text(field.annotation, field.metadata) and _has_text(value), f"{prefix}{name}"
         )
 
 
-def _within(value: Any, is_free: bool, path: str) -> Iterator[tuple[str, Any]]:
-    """List the free text of all sections inside a value, at any depth; the value itself if it has none and is free text.
+def _nested_values(value: Any, is_free: bool, path: str) -> Iterator[tuple[str, Any]]:
+    """List the free text of all sections inside a value, at any depth; or the value itself if it has no sections.
 
     Sections of plugins may have lists and mappings of sections, also inside each other.
     """
     if isinstance(value, BaseModel):
-        yield from _of(value, f"{path}.")
+        yield from _section_values(value, f"{path}.")
     elif _has_section(value):
         parts = value.items() if isinstance(value, Mapping) else enumerate(value)
         for key, part in parts:
             if isinstance(value, Mapping) and is_free:
                 yield f"{path}.{key}", key
-            yield from _within(part, is_free and _has_text(part), f"{path}.{key}")
+            yield from _nested_values(part, is_free and _has_text(part), f"{path}.{key}")
     elif is_free:
         yield path, value
 
@@ -150,7 +151,7 @@ def _has_section(value: Any) -> bool:
 
 
 def is_free_text(annotation: Any, marks: Sequence[Any] = ()) -> bool:
-    """Whether a field of this type may hold text of any kind; sections inside are looked at by themselves."""
+    """Return whether a field of this type may hold any text; sections inside the type are not counted."""
     if any(isinstance(mark, PlainText) for mark in marks) or get_origin(annotation) is Literal:
         return False
     if get_origin(annotation) is Annotated:
@@ -172,10 +173,14 @@ def _has_text(value: Any) -> bool:
 
 
 def settings_between(now: DataParams, then: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Key to value of what must change in params.yaml to describe the data that the recipe `then` made.
+    """Map the keys of params.yaml that must change to the values that describe the data of another recipe.
+
+    Args:
+        now: The section `data` of params.yaml.
+        then: The recipe that the data were made with.
 
     Returns:
-        Nothing if params.yaml describes them already, None if this siloflow does not know a key of the recipe.
+        Empty if params.yaml describes the data already; None if this version does not know a key of the recipe.
     """
     try:
         params = type(now).model_validate(then)
@@ -185,18 +190,19 @@ def settings_between(now: DataParams, then: Mapping[str, Any]) -> dict[str, Any]
 
 
 def as_overrides(settings: Mapping[str, Any]) -> list[str]:
-    """What follows `--set`, an item a setting."""
+    """Return the arguments of `--set`, one for each setting."""
     return [f"{key}={as_yaml(value)}" for key, value in settings.items()]
 
 
 def as_lines(settings: Mapping[str, Any]) -> list[str]:
-    """As params.yaml has them: a section for each part of a key, and each value on one line."""
+    """Return lines for params.yaml: a section for each part of a key, and each value on one line."""
     lines: list[str] = []
     before: list[str] = []
     for key, value in settings.items():
         *sections, last = key.split(".")
-        same = next((at for at, pair in enumerate(zip(sections, before, strict=False)) if pair[0] != pair[1]), None)
-        for depth in range(min(len(sections), len(before)) if same is None else same, len(sections)):
+        pairs = enumerate(zip(sections, before, strict=False))
+        first = next((depth for depth, (new, old) in pairs if new != old), min(len(sections), len(before)))
+        for depth in range(first, len(sections)):
             lines.append(f"{'  ' * depth}{sections[depth]}:")
         lines.append(f"{'  ' * len(sections)}{last}: {as_yaml(value)}")
         before = sections
@@ -204,7 +210,7 @@ def as_lines(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _changed(key: str, now: Any, then: Any, recipe: Any) -> Iterator[tuple[str, Any]]:
-    """The deepest keys that differ; a section of another form is given whole, as the recipe has it."""
+    """List the deepest keys that differ; a section with other keys is returned completely, as in the recipe."""
     if now == then:
         return
     if isinstance(now, dict) and isinstance(then, dict) and now.keys() == then.keys():

@@ -1,4 +1,4 @@
-"""What params.yaml may hold: its sections, typed; inside, nobody looks a key up."""
+"""Defines the sections and types of params.yaml."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -36,20 +36,24 @@ Widths = Annotated[list[Annotated[int, Field(ge=1, le=param_types.WIDTH)]], Fiel
 Channels = Annotated[list[Annotated[int, Field(ge=1, le=param_types.CHANNELS)]], Field(max_length=param_types.LAYERS)]
 
 
-def _nothing(chosen: Any) -> Any:
-    if isinstance(chosen, list) and chosen:
+def _refuse_any(sections: Any) -> Any:
+    if isinstance(sections, list) and sections:
         raise ValueError(
-            f"got {shown(repr(chosen))}, expected []. Name a file that registers such a kind under plugins"
+            f"got {shown(repr(sections))}, expected []. Name a file that registers such a kind under plugins"
         )
-    return chosen
+    return sections
 
 
-Choices = Annotated[list[Registered], BeforeValidator(_nothing)]
-"""Sections whose kinds are a plugin's (see flows.config.plugin_params); none without a plugin."""
+Choices = Annotated[list[Registered], BeforeValidator(_refuse_any)]
+"""Sections whose kinds plugins register (see flows.config.plugin_params); empty without a plugin."""
 
 
 class NetworkParams(Section):
-    """What every kind has: of how many networks a deep ensemble is, 1 being no ensemble, and how rows are scaled for it."""
+    """Options of every network.
+
+    `members` is the number of networks of a deep ensemble, 1 for no ensemble; `inputs` and `targets` say whether rows
+    are standardised.
+    """
 
     members: int = Field(default=1, ge=1, le=param_types.COPIES)
     inputs: Literal["none", "standardise"] = "none"
@@ -57,12 +61,12 @@ class NetworkParams(Section):
 
 
 def layers_of(network: NetworkParams) -> dict[str, Any]:
-    """Return what a single built-in network of the kind is built with."""
+    """Return the options that a single built-in network is built with."""
     return network.model_dump(exclude={"kind", *NetworkParams.model_fields})
 
 
 class MLPParams(NetworkParams):
-    """Dense layers; no hidden one is logistic or linear regression."""
+    """Dense layers; without hidden layers, logistic or linear regression."""
 
     kind: Literal["mlp"]
     hidden: Widths = [64]
@@ -84,7 +88,7 @@ class CNNParams(NetworkParams):
 
 
 class NormalisedCNNParams(NetworkParams):
-    """3 x 3 convolutions, `pooled` or not, and dense layers, all but the last with batch normalisation."""
+    """3 x 3 convolutions, each `pooled` or not, and dense layers; all but the last have batch normalisation."""
 
     kind: Literal["cnn_bn"]
     channels: Channels = Field(default=[32, 64, 128], min_length=1)
@@ -114,7 +118,7 @@ class VGGParams(NetworkParams):
 
 
 class ResNetParams(NetworkParams):
-    """ResNet18 up to the mean over places, then the head of `residual`."""
+    """ResNet18 up to its global average pooling, then the head of `residual`."""
 
     kind: Literal["resnet18"]
     hidden: Widths = [512]
@@ -136,7 +140,7 @@ Weight = Annotated[float, Field(ge=0, le=param_types.MAX_REAL)]
 
 
 class FocalParams(Section):
-    """-alpha (1 - p)^gamma log p; alpha is one number, or one for each class in the order of the data's classes."""
+    """-alpha (1 - p)^gamma log p; alpha is one value, or one for each class in the order of the data's classes."""
 
     kind: Literal["focal"]
     gamma: float = Field(default=2.0, ge=0, le=param_types.MAX_REAL)
@@ -154,13 +158,13 @@ class FocalParams(Section):
 
 
 class SquaredErrorParams(Section):
-    """(prediction - y)^2, of a regression."""
+    """(prediction - y)^2, for regression."""
 
     kind: Literal["squared_error"]
 
 
 class SGDParams(Section):
-    """Stochastic gradient descent. `state` is what an optimiser remembers: made anew in every round, or kept by clients."""
+    """Stochastic gradient descent. `state`: the optimizer state is reset in every round, or kept by clients."""
 
     kind: Literal["sgd"]
     learning_rate: float = Field(gt=0, le=param_types.MAX_REAL)
@@ -170,7 +174,7 @@ class SGDParams(Section):
 
 
 class AdamParams(Section):
-    """Adam; `adamw` decouples the weight decay. `state` as of SGD."""
+    """Adam; `adamw` decouples the weight decay. `state` as in SGD."""
 
     kind: Literal["adam", "adamw"]
     learning_rate: float = Field(gt=0, le=param_types.MAX_REAL)
@@ -179,9 +183,10 @@ class AdamParams(Section):
 
 
 class TrainingParams(Section):
-    """One budget for every method of a comparison.
+    """The training budget, equal for every method of a comparison.
 
-    `rows`: an epoch takes every row once, shuffled; or draws as many, a client's classes having the same chance.
+    `rows`: an epoch takes every row once, shuffled; or samples as many, with equal probability for each of a client's
+    classes.
     """
 
     rounds: int = Field(ge=1, le=param_types.TIMES)
@@ -199,7 +204,7 @@ class TrainingParams(Section):
 
 
 class EvaluationParams(Section):
-    """When models are scored, on whose rows, by what besides accuracy or rmse, and which round is reported."""
+    """When models are scored, on which clients, by which further metrics, and which round is reported."""
 
     every: int = Field(default=1, ge=1, le=param_types.TIMES)
     clients: Literal["all"] | Annotated[int, Field(ge=1, le=param_types.CLIENTS)] = "all"
@@ -210,7 +215,7 @@ class EvaluationParams(Section):
 
 
 class ComparisonParams(Section):
-    """What `siloflow compare` does when the command line names nothing."""
+    """Defaults of `siloflow compare`."""
 
     methods: list[Annotated[str, PlainText()]] = Field(min_length=1)
     seeds: list[Annotated[int, Field(ge=0, le=param_types.SEED)]] = Field(min_length=1)
@@ -235,7 +240,7 @@ class EngineParams(Section):
 
 
 class RunnerParams(Section):
-    """Where tasks run; results are the same anywhere."""
+    """Where tasks run; results are the same everywhere."""
 
     kind: Literal["threads", "processes", "dask"] = "threads"
     workers: int = Field(default=1, ge=1, le=256)
@@ -258,7 +263,7 @@ class RunnerParams(Section):
 
 
 class TrackingParams(Section):
-    """What MLflow is given."""
+    """What is sent to MLflow."""
 
     uri: str | None = None
     personal_models: bool = False
@@ -272,13 +277,13 @@ class TrackingParams(Section):
 
 
 class FigureParams(Section):
-    """A figure that is drawn at the end of every run, where the run has what it shows."""
+    """A figure that is drawn at the end of every run that has the data for it."""
 
     kind: Literal["stages", "groups", "codebook"]
 
 
 class Params(Section):
-    """The whole file, with what its plugin files registered: the type of the params of a project knows its plugins."""
+    """The whole file; in a project with plugins, the type also has the plugins' sections."""
 
     loaded: ClassVar[Plugins] = NONE
 

@@ -1,6 +1,6 @@
-"""The type of params.yaml in a project with plugins: each kind that a plugin registers may be named where it belongs.
+"""Builds the type of params.yaml for a project with plugins: the kinds that plugins register may be used in it.
 
-The keys of a plugin's section are the options of its function or class, so the usual messages hold for them.
+The keys of a plugin's section are the options of its function or class, so they are checked like all other keys.
 """
 
 from collections.abc import Iterable
@@ -39,7 +39,7 @@ class Chosen(Section, Registered):
 def params_type(plugins: Plugins) -> type[Params]:
     """Return the type of params with these plugins; Params itself if there are none.
 
-    Its unions have the sections of the plugins besides the built-in ones, and `loaded` is `plugins`.
+    Its unions have the sections of the plugins and the built-in ones, and `loaded` is `plugins`.
     """
     if not plugins.entries:
         return Params
@@ -47,33 +47,33 @@ def params_type(plugins: Plugins) -> type[Params]:
     sources = _sections(plugins, SOURCES, ("root", "seed"), OwnSource)
     steps = _sections(plugins, PARTITIONERS, ("rows", "at"), OwnPartitioner)
     if sources:
-        data["source"] = (_one_of(DataParams.model_fields["source"].annotation, *sources), ...)
+        data["source"] = (_union(DataParams.model_fields["source"].annotation, *sources), ...)
     if steps:
-        step = _one_of(Assignment | Change, *steps)
+        step = _union(Assignment | Change, *steps)
         data["scheme"] = (cast(Any, tuple)[step, ...], ...)
     fields: dict[str, Any] = {}
     if data:
         fields["data"] = (_extended(DataParams, data), ...)
     networks = _sections(plugins, NETWORKS, ("shape", "outputs"), OwnNetwork)
     if networks:
-        fields["model"] = (_one_of(Networks, *networks), ...)
+        fields["model"] = (_union(Networks, *networks), ...)
     samplers = [_section(entry, options_given(entry), OwnSampler) for entry in plugins.of(SAMPLERS).values()]
     if samplers:
-        clients = _extended(ClientsParams, {"sampling": (_one_of(Sampling, *samplers), Field(default=_UNIFORM))})
+        clients = _extended(ClientsParams, {"sampling": (_union(Sampling, *samplers), Field(default=_UNIFORM))})
         fields["clients"] = (clients, clients())
     metrics = _sections(plugins, METRICS, ("logits", "y"), Chosen)
     if metrics:
-        evaluation = _extended(EvaluationParams, {"metrics": (_several(metrics), [])})
+        evaluation = _extended(EvaluationParams, {"metrics": (_list_of(metrics), [])})
         fields["evaluation"] = (evaluation, evaluation())
     figures = _sections(plugins, FIGURES, ("scene",), Chosen)
     if figures:
-        fields["figures"] = (_several([FigureParams, *figures]), [])
+        fields["figures"] = (_list_of([FigureParams, *figures]), [])
     callbacks = _sections(plugins, CALLBACKS, (), Chosen)
     if callbacks:
-        fields["callbacks"] = (_several(callbacks), [])
-    kind = cast(type[Params], _extended(Params, fields))
-    kind.loaded = plugins
-    return kind
+        fields["callbacks"] = (_list_of(callbacks), [])
+    schema = cast(type[Params], _extended(Params, fields))
+    schema.loaded = plugins
+    return schema
 
 
 _UNIFORM = ClientsParams().sampling
@@ -86,7 +86,7 @@ def _sections(
 
 
 def _section(entry: Entry, given: tuple[str, ...], base: type[BaseModel]) -> type[Registered]:
-    """See `section_of`; an option that pydantic cannot check is a user's mistake."""
+    """Call `section_of`; an option that pydantic cannot check is a user's mistake."""
     with plugin_loader.user_code_errors(entry.module):
         return section_of(entry, base, given=given)
 
@@ -95,11 +95,11 @@ def _extended(base: type[BaseModel], fields: dict[str, Any]) -> Any:
     return create_model(base.__name__, __base__=base, **fields)
 
 
-def _one_of(built_in: Any, *own: Any) -> Any:
-    return Annotated[reduce(or_, own, built_in), Field(discriminator="kind")]
+def _union(built_in: Any, *sections: Any) -> Any:
+    return Annotated[reduce(or_, sections, built_in), Field(discriminator="kind")]
 
 
-def _several(own: Iterable[Any]) -> Any:
-    first, *others = own
-    one = _one_of(first, *others) if others else first
-    return cast(Any, list)[one]
+def _list_of(sections: Iterable[Any]) -> Any:
+    first, *others = sections
+    item = _union(first, *others) if others else first
+    return cast(Any, list)[item]

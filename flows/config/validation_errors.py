@@ -1,4 +1,4 @@
-"""What is said of wrong params: the key, its value, and what it must be or is nearest to."""
+"""Explains validation errors of params: the key, its value, and the expected or nearest value."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -11,68 +11,68 @@ from silos.errors import shown
 
 
 def explain_error(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
-    """pydantic's findings as sentences for people, the first three."""
+    """Describe the first three errors of pydantic, one sentence a line."""
     lines: list[str] = []
-    for finding in error.errors()[:3]:
-        path, keys = _walk(model, finding["loc"])
-        where = ".".join([prefix, *path] if prefix else path)
-        value, context = finding["input"], finding.get("ctx", {})
-        if finding["type"] == "extra_forbidden":
-            sentence = f"{where}: there is no such key{_replaced(path) or nearest_hint(path[-1], keys)}"
-        elif finding["type"] == "missing":
-            sentence = f"{where} is missing."
-        elif finding["type"] == "union_tag_invalid":
+    for detail in error.errors()[:3]:
+        path, keys = _walk(model, detail["loc"])
+        key = ".".join([prefix, *path] if prefix else path)
+        value, context = detail["input"], detail.get("ctx", {})
+        if detail["type"] == "extra_forbidden":
+            sentence = f"{key}: there is no such key{_replaced(path) or nearest_hint(path[-1], keys)}"
+        elif detail["type"] == "missing":
+            sentence = f"{key} is missing."
+        elif detail["type"] == "union_tag_invalid":
             tags = [t.strip(" '") for t in context["expected_tags"].split(",")]
-            sentence = f"{where}.kind: there is no {context['tag']!r}{nearest_hint(context['tag'], tags)}"
-        elif finding["type"] == "union_tag_not_found":
-            sentence = f"{where} needs a kind; there are {', '.join(keys)}."
-        elif finding["type"] == "value_error":
-            said = str(context["error"]).rstrip(".")
-            sentence = f"{where}: {said}" + ("" if said.endswith("?") else ".")
+            sentence = f"{key}.kind: there is no {context['tag']!r}{nearest_hint(context['tag'], tags)}"
+        elif detail["type"] == "union_tag_not_found":
+            sentence = f"{key} needs a kind; there are {', '.join(keys)}."
+        elif detail["type"] == "value_error":
+            text = str(context["error"]).rstrip(".")
+            sentence = f"{key}: {text}" + ("" if text.endswith("?") else ".")
         else:
             is_now = "is empty" if value is None else f"is {shown(repr(value))}"
-            begun, wish = f"{where} {is_now}; it must ", _wish(finding["type"], finding["msg"], context)
-            if lines and lines[-1].startswith(f"params.yaml: {begun}"):  # another type that it may be
-                lines[-1] = f"{lines[-1].removesuffix('.')}, or {wish}."
+            start, expected = f"{key} {is_now}; it must ", _expected(detail["type"], detail["msg"], context)
+            if lines and lines[-1].startswith(f"params.yaml: {start}"):  # another member of the union
+                lines[-1] = f"{lines[-1].removesuffix('.')}, or {expected}."
                 continue
-            sentence = f"{begun}{wish}."
+            sentence = f"{start}{expected}."
         lines.append(f"params.yaml: {sentence}")
     return "\n".join(lines)
 
 
 def _replaced(path: Sequence[str]) -> str:
-    """The end of the sentence for the one key that had another name and another form."""
+    """Return the end of the sentence for a key that was replaced by another one."""
     return "; name the Python file under plugins (docs/plugins.md)." if list(path) == ["extra_methods"] else ""
 
 
-def nearest_hint(wrong: str, right: Sequence[str], otherwise: str | None = None) -> str:
-    """The end of a sentence about a name that is none of the right ones; where none is near, all, or `otherwise`."""
-    near = get_close_matches(wrong, right, 1)
+def nearest_hint(name: str, names: Sequence[str], otherwise: str | None = None) -> str:
+    """Return the end of a sentence about an unknown name: the nearest name, or `otherwise`, or all names."""
+    near = get_close_matches(name, names, 1)
     if near:
         return f"; did you mean {near[0]}?"
     if otherwise is not None:
         return otherwise
-    return f"; there are {', '.join(right)}." if right else "."
+    return f"; there are {', '.join(names)}." if names else "."
 
 
-def _wish(kind: str, message: str, context: dict[str, Any]) -> str:
-    """What a value must be, after `it must`."""
-    for start, wish in _WISHES.items():
-        if kind.startswith(start):
-            return wish.format(**{name: _plain(value) for name, value in context.items()})
+def _expected(kind: str, message: str, context: dict[str, Any]) -> str:
+    """Return what a value must be, as the words after `it must`."""
+    for prefix, template in _EXPECTED.items():
+        if kind.startswith(prefix):
+            return template.format(**{name: _plain(value) for name, value in context.items()})
     return message.removeprefix("Input should ")
 
 
 def _plain(value: Any) -> Any:
-    """A bound as people write it: 1,000,000 and 0.001."""
+    """Format a bound for reading: 1,000,000 and 0.001."""
     if not isinstance(value, int | float):
         return value
-    return f"{int(value):,}" if value == int(value) and abs(value) < _LEGIBLE else f"{value:g}"
+    return f"{int(value):,}" if value == int(value) and abs(value) < _MAX_SPELLED_OUT else f"{value:g}"
 
 
-_LEGIBLE = 1e20  # with all its digits
+_MAX_SPELLED_OUT = 1e20  # larger bounds are in scientific notation
 
-_WISHES = {
+_EXPECTED = {
     "greater_than_equal": "be at least {ge}",
     "greater_than": "be greater than {gt}",
     "less_than_equal": "be at most {le}",
@@ -97,29 +97,29 @@ _WISHES = {
 
 
 def _walk(model: Any, loc: Sequence[str | int]) -> tuple[list[str], list[str]]:
-    """The keys of an error's place as the user wrote them, and the keys (or kinds) that there are at that place.
+    """Return the keys of an error's location as the user wrote them, and the keys (or kinds) that exist there.
 
-    pydantic puts the kind of a union's member into the place; nobody wrote it there.
+    pydantic adds the kind of a union's member to the location, which no user wrote.
     """
-    path, here, within = [], _models(model), _models(model)
-    several = False  # whether the last key's value may be of several plain types, whose names pydantic puts next
-    for at, part in enumerate(loc):
-        if several:
+    path, models, last_models = [], _models(model), _models(model)
+    is_plain_union = False  # whether the last key's value may be of several plain types, whose names pydantic puts next
+    for index, part in enumerate(loc):
+        if is_plain_union:
             break
-        kinds = {kind: m for m in here if len(here) > 1 for kind in _kinds(m)}
+        kinds = {kind: m for m in models if len(models) > 1 for kind in _kinds(m)}
         if part in kinds:
-            here = within = [kinds[part]]
+            models = last_models = [kinds[part]]
             continue
         path.append(str(part))
         if isinstance(part, str):
-            within = here
-            owner = [m for m in here if part in m.model_fields]
-            annotation = owner[0].model_fields[part].annotation if owner else None
-            here = _models(annotation)
-            several = not here and sum(kind is not NoneType for kind in _members(annotation)) > 1
-            if at == len(loc) - 1 and len(here) > 1:
-                return path, [kind for m in here for kind in _kinds(m)]
-    return path, sorted({name for m in within for name in m.model_fields})
+            last_models = models
+            owners = [m for m in models if part in m.model_fields]
+            annotation = owners[0].model_fields[part].annotation if owners else None
+            models = _models(annotation)
+            is_plain_union = not models and sum(kind is not NoneType for kind in _members(annotation)) > 1
+            if index == len(loc) - 1 and len(models) > 1:
+                return path, [kind for m in models for kind in _kinds(m)]
+    return path, sorted({name for m in last_models for name in m.model_fields})
 
 
 def _kinds(model: type[BaseModel]) -> list[str]:
@@ -128,12 +128,12 @@ def _kinds(model: type[BaseModel]) -> list[str]:
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
-    """The types of a union; none of anything else."""
+    """Return the types of a union; empty for any other type."""
     return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
-    """Every pydantic model inside a type."""
+    """Return every pydantic model inside a type."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [m for a in get_args(annotation) for m in _models(a)]

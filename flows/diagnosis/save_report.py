@@ -38,7 +38,7 @@ def save_report(project: Project, comparison: Comparison | VersionComparison, re
     text = report_markdown(saved, project.params.data.name)
     write_bytes(folder / "findings.md", text.encode())
     write_json(folder / "report.json", saved)
-    prefect_artifacts.shown("diagnosis", text)
+    prefect_artifacts.show_markdown("diagnosis", text)
     files = (folder / "report.json", folder / "findings.md", *figures)
     _log_to_mlflow(project, folder, saved, files, flow_run)
     return saved
@@ -89,8 +89,8 @@ def _log_to_mlflow(
         name=folder.name,
         tag=folder.name,
         tags={**_tags(report), "git_commit": git_commit(project.root)},
-        links=prefect_artifacts.link(flow_run),
-        note=prefect_artifacts.sentence(flow_run),
+        links=prefect_artifacts.flow_run_tags(flow_run),
+        note=prefect_artifacts.flow_run_markdown(flow_run),
         params=flatten_params(params),
         columns=_COLUMNS,
     )

@@ -1,1 +1,1 @@
-"""A run and what is around it: its project, its problem, its folder, what MLflow is told of it."""
+"""Holds what a run needs: its project, setup, trainer, callbacks and folder."""

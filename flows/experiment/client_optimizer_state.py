@@ -1,4 +1,4 @@
-"""What clients' optimisers remember from one round to the next, whatever the method: it stays with the clients."""
+"""Keeps the optimizer states of clients from one round to the next, for any method; they stay with the clients."""
 
 import hashlib
 import re
@@ -13,7 +13,7 @@ from models.training.engine import Training, broadcast_weights
 from tasks.messages.update_messages import Update
 
 OPTIMISER = "optimiser"
-"""Of a client, in its store: the state of the optimiser after the last step, a section for every training of a round."""
+"""Section of a client's store: the optimizer state after the last step, one section for every training of a round."""
 
 _SECTION = re.compile(rf"{OPTIMISER}\d+\.[0-9a-f]{{8}}")
 
@@ -22,9 +22,9 @@ Refs = Mapping[str, Mapping[str, str]]  # section, client, hash
 
 @dataclass
 class ClientOptimizerStates:
-    """A round's trainings: the first of a client goes on from the first of its last round, the second from the second.
+    """Tracks a round's trainings: a client's first training continues from its first one of the last round, and so on.
 
-    Where the weights are of other shapes than then, the optimiser starts anew.
+    The optimizer is reset if the shapes of the weights differ from those of the last round.
     """
 
     before: Refs = field(default_factory=dict)
@@ -32,59 +32,59 @@ class ClientOptimizerStates:
     times: Counter[str] = field(default_factory=Counter)
 
     def of(self, model: Model, training: Training, clients: Sequence[str]) -> ClientStateRefs | None:
-        """What these clients' next training goes on from; None if there are none, or such an optimiser remembers nothing."""
+        """Return the state that these clients' next training continues from; None without clients or state."""
         if not clients:
             return None
-        number = max(self.times[client] for client in clients)
+        training_index = max(self.times[client] for client in clients)
         self.times.update(clients)
         weights = {**model.shared, **first_client(model.personal)}
         fresh = training.optimiser.init(learned(model.network, broadcast_weights(weights, 1)), 1)
         if not fresh:
             return None
         start = {name: tensor[0] for name, tensor in fresh.items()}
-        section = f"{OPTIMISER}{number}.{_shapes(start)}"
+        section = f"{OPTIMISER}{training_index}.{_shapes(start)}"
         return ClientStateRefs(section, {**self.before.get(section, {}), **self.after.get(section, {})}, start)
 
     def remember(self, section: str, updates: Sequence[Update]) -> None:
-        """The hashes of what clients kept after a training."""
+        """Store the hashes of the states that clients saved after a training."""
         for update in updates:
             self.after.setdefault(section, {}).update(update.private[section])
 
     def forget(self, clients: Sequence[str]) -> None:
-        """These clients' next training starts anew, as their first of a first round."""
-        gone = {*clients}
+        """Reset these clients' optimizers: their next training starts as the first one of a first round."""
+        forgotten = {*clients}
         self.before, self.after = (
             {
-                section: {client: ref for client, ref in refs.items() if client not in gone}
-                for section, refs in part.items()
+                section: {client: ref for client, ref in refs.items() if client not in forgotten}
+                for section, refs in sections.items()
             }
-            for part in (self.before, self.after)
+            for sections in (self.before, self.after)
         )
         self.next_round(clients)
 
     def next_round(self, clients: Sequence[str]) -> None:
-        """What these clients train next goes on from what they trained in this round, as if it were a round later."""
+        """Let these clients' next training continue from this round's, as if it were a round later."""
         for client in clients:
             del self.times[client]
 
     def into(self, state: ServerState) -> ServerState:
-        """The state with them; what was kept of other shapes, and is of no use any more, is forgotten."""
+        """Return the server state with these sections; states of outdated shapes are dropped."""
         if not self.before and not self.after:
             return state
-        kept = {section: {**self.before.get(section, {}), **refs} for section, refs in self.after.items()}
-        renewed = {_training_of(section) for section in kept}
+        saved = {section: {**self.before.get(section, {}), **refs} for section, refs in self.after.items()}
+        renewed = {_training_of(section) for section in saved}
         others = {section: refs for section, refs in self.before.items() if _training_of(section) not in renewed}
-        page = {section: refs for section, refs in state.private.items() if not _SECTION.fullmatch(section)}
-        return replace(state, private={**page, **others, **kept})
+        of_method = {section: refs for section, refs in state.private.items() if not _SECTION.fullmatch(section)}
+        return replace(state, private={**of_method, **others, **saved})
 
 
 def client_optimizer_states(state: ServerState) -> ClientOptimizerStates:
-    """Those that the state knows of."""
+    """Read the optimizer sections of the server state."""
     return ClientOptimizerStates({name: refs for name, refs in state.private.items() if _SECTION.fullmatch(name)})
 
 
 def _training_of(section: str) -> str:
-    """Which of a round's trainings, without the shapes."""
+    """Return which of a round's trainings a section belongs to, without its shapes."""
     return section.partition(".")[0]
 
 

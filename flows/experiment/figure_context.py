@@ -1,4 +1,4 @@
-"""Pictures that a method may ask for at the end of its runs: files in the run's folder, which MLflow gets too."""
+"""Draws the figures of a finished run as files in the run's folder, which MLflow receives too."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,35 +16,35 @@ from silos.io.atomic_io import write_bytes
 
 @dataclass(frozen=True)
 class FigureContext:
-    """What a picture may show: the model that is reported, its clients, and what the journal has of the rounds."""
+    """What a figure may show: the reported model, its clients, and the journal's records of rounds."""
 
     folder: Path
     model: Model
     silos: Silos
     round: RoundContext
     records: list[dict[str, Any]]
-    journal: Callable[[], Iterable[dict[str, Any]]]  # the same with a row a client told of, one in memory at a time
+    journal: Callable[[], Iterable[dict[str, Any]]]  # records with a row for each client, one in memory at a time
     quantity: TaskMetrics
-    personal: bool  # whether params let what is a client's own be seen (tracking.personal_models)
+    personal: bool  # whether params allow personal data of clients to be shown (tracking.personal_models)
 
 
 FigureWriter = Callable[[FigureContext], Path | None]
-"""Draws a file into the scene's folder; None where there is nothing to see."""
+"""Draws a file into the context's folder; returns None if there is nothing to show."""
 
 
-def draw_figures(pictures: Sequence[FigureWriter], scene: FigureContext) -> tuple[Path, ...]:
-    """Their files in the scene's folder, which is the run's; each is drawn in an empty one.
+def draw_figures(writers: Sequence[FigureWriter], context: FigureContext) -> tuple[Path, ...]:
+    """Draw each figure in an empty folder, move it to the run's folder, and return the files.
 
-    ValueError for what is no file there, since all of it goes to MLflow, and for one that is called as a file of the run's
-    own.
+    Raises:
+        ValueError: If a writer returns anything but a file in that folder, or if the file has the name of a run file.
     """
-    found = [_drawn(picture, scene) for picture in pictures]
-    return tuple(path for path in found if path is not None)
+    paths = [_draw(writer, context) for writer in writers]
+    return tuple(path for path in paths if path is not None)
 
 
-def _drawn(picture: FigureWriter, scene: FigureContext) -> Path | None:
+def _draw(writer: FigureWriter, context: FigureContext) -> Path | None:
     with TemporaryDirectory() as folder:
-        path = picture(replace(scene, folder=Path(folder)))
+        path = writer(replace(context, folder=Path(folder)))
         if path is None:
             return None
         path = Path(path)
@@ -52,6 +52,6 @@ def _drawn(picture: FigureWriter, scene: FigureContext) -> Path | None:
             raise ValueError(f"a picture answers with {str(path)!r}, and not with a file that is in its scene's folder")
         if RunFolder.is_own(path.name):
             raise ValueError(f"a picture is called {path.name}, as a file of the run's own; give it another name")
-        place = scene.folder / path.name
-        write_bytes(place, path.read_bytes())
-        return place
+        target = context.folder / path.name
+        write_bytes(target, path.read_bytes())
+        return target

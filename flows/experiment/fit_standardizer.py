@@ -1,4 +1,4 @@
-"""The mean and scale that a run's clients agree on before its first round, kept in its folder from then on."""
+"""Fits the mean and scale that a run's clients agree on before its first round; the run's folder stores them."""
 
 import math
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ _NUMBER_BYTES = 8
 
 @dataclass(frozen=True)
 class FittedStandardization:
-    """What the agreement is, how many bytes it took from all clients together and to them, and what is odd about it."""
+    """Holds the agreed standardization, its traffic in bytes over all clients, and notes on it."""
 
     scaling: Standardization
     bytes_up: int
@@ -37,134 +37,147 @@ class FittedStandardization:
     notes: tuple[Note, ...] = ()
 
     def count(self, tally: RoundCost) -> None:
-        """Among the traffic of the first round."""
+        """Add the bytes to the traffic of the first round."""
         tally.bytes_up += self.bytes_up
         tally.bytes_down += self.bytes_down
 
 
 def fit_or_load(project: Project, setup: TrainingSetup, folder: RunFolder, runner: Runner) -> FittedStandardization:
-    """As it is in the run's folder; else the clients are asked, and it is written there."""
-    known = _kept(folder)
-    if known is None:
-        known = fit_standardizer(project.params, setup, runner, project.ledgers)
-        if known.scaling != NO_STANDARDIZATION:
-            traffic = {"bytes": [known.bytes_up, known.bytes_down], "notes": list(known.notes)}
-            write_json(folder.scaling, {**known.scaling.as_json(), **traffic})
-    return known
+    """Load the standardization from the run's folder; otherwise fit it with the clients, and write it there."""
+    fitted = _read_saved(folder)
+    if fitted is None:
+        fitted = fit_standardizer(project.params, setup, runner, project.ledgers)
+        if fitted.scaling != NO_STANDARDIZATION:
+            traffic = {"bytes": [fitted.bytes_up, fitted.bytes_down], "notes": list(fitted.notes)}
+            write_json(folder.scaling, {**fitted.scaling.as_json(), **traffic})
+    return fitted
 
 
 def load_standardizer(project: Project) -> FittedStandardization:
-    """What a run of today's params and data agrees on: as the newest such run has it, without a client being asked.
+    """Return what a run with the current params and data agrees on: as saved by the newest such run, without a query.
 
-    Where none has it, the clients are asked, as a run asks them; a note says if a run was there that cannot be compared.
+    If no run has saved it, the clients are queried as by a run. A note names runs that could not be compared.
     """
     if project.params.model.inputs == project.params.model.targets == "none":
         return FittedStandardization(NO_STANDARDIZATION, 0, 0)
-    asked = _asked(project.params.model_dump(mode="json"))
-    unlike: list[str] = []
-    held = sorted(project.runs.glob("*/*/scaling.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    for folder in (RunFolder(path.parent) for path in held):
-        with suppress(UserError):  # of a damaged file; another run's may be whole
-            of_run = read_json(folder.path / "run.json", RESTORE_ADVICE, ("data_version", "params"))
-            swept = experiment(project, folder.path.parent.name)["kind"] not in ("run", "compare")
-            known = _kept(folder)
-            if not (known and of_run and swept == project.derived):
+    key = _fit_key(project.params.model_dump(mode="json"))
+    unreadable: list[str] = []
+    files = sorted(project.runs.glob("*/*/scaling.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for folder in (RunFolder(path.parent) for path in files):
+        with suppress(UserError):  # skips a damaged file
+            run_record = read_json(folder.path / "run.json", RESTORE_ADVICE, ("data_version", "params"))
+            is_derived = experiment(project, folder.path.parent.name)["kind"] not in ("run", "compare")
+            saved = _read_saved(folder)
+            if not (saved and run_record and is_derived == project.derived):
                 continue
             try:
-                same = _asked(of_run["params"]) == asked
-                if same and project.same_rows(of_run["data_version"], project.silos.version):
-                    return known
+                same_key = _fit_key(run_record["params"]) == key
+                if same_key and project.same_rows(run_record["data_version"], project.silos.version):
+                    return saved
             except (KeyError, TypeError, AttributeError):  # params of another version
-                unlike.append(str(folder.path.relative_to(project.runs.parent)))
-    found = fit_standardizer(project.params, project.training_setup(0), PlainRunner(), project.ledgers)
-    return replace(found, notes=(*found.notes, _note_of_unlike(unlike))) if unlike else found
+                unreadable.append(str(folder.path.relative_to(project.runs.parent)))
+    fitted = fit_standardizer(project.params, project.training_setup(0), PlainRunner(), project.ledgers)
+    return replace(fitted, notes=(*fitted.notes, _note_of_unreadable(unreadable))) if unreadable else fitted
 
 
-def _asked(params: dict[str, Any]) -> list[Any]:
-    """What an agreement follows from, besides the data version: the partition, what is scaled, and who comes later."""
-    later = sorted(client for client, number in params["clients"]["join"].items() if number > 1)
+def _fit_key(params: dict[str, Any]) -> list[Any]:
+    """Return what the fit depends on besides the data version: partition, what is scaled, and which clients join later."""
+    later = sorted(client for client, first_round in params["clients"]["join"].items() if first_round > 1)
     return [params["data"]["name"], params["model"]["inputs"], params["model"]["targets"], later]
 
 
 def fit_standardizer(
     params: Params, setup: TrainingSetup, runner: Runner, ledgers: ClientStore
 ) -> FittedStandardization:
-    """Asks the federated clients that are there in round 1 for what params want; nobody where that is nothing.
+    """Fit the standardizer on moments that the federated clients of round 1 report.
 
-    `ledgers`: where they remember what they told in all runs. UserError where no client has enough rows to tell, or may.
+    Clients are queried only if params standardise inputs or targets.
+
+    Args:
+        params: `model.inputs` and `model.targets` say what is standardised.
+        setup: The federated clients.
+        runner: Where the tasks run.
+        ledgers: Where clients record what they reported in all runs.
+
+    Raises:
+        UserError: If no client has enough rows to report, or may report.
     """
-    inputs, targets = (wanted == "standardise" for wanted in (params.model.inputs, params.model.targets))
+    inputs, targets = (value == "standardise" for value in (params.model.inputs, params.model.targets))
     if not (inputs or targets):
         return FittedStandardization(NO_STANDARDIZATION, 0, 0)
     silos, join = setup.silos, params.clients.join
-    there = tuple(client for client in silos.clients if join.get(client, 1) <= 1)
-    round = RoundContext(0, setup, there, (), runner, ledgers)
+    active_clients = tuple(client for client in silos.clients if join.get(client, 1) <= 1)
+    round = RoundContext(0, setup, active_clients, (), runner, ledgers)
     model = Model(setup.network, {}, clients=silos.clients)
-    told: list[ScaleMoments] = round.map_clients(report_moments, model, inputs=inputs, targets=targets)
-    whole: Standardizer = round.run_on_server(combine_moments, told)
-    notes = _notes(told)
-    _all_told(whole, params, silos, notes)
+    messages: list[ScaleMoments] = round.map_clients(report_moments, model, inputs=inputs, targets=targets)
+    standardizer: Standardizer = round.run_on_server(combine_moments, messages)
+    notes = _ledger_notes(messages)
+    _require_all(standardizer, params, silos, notes)
     width = math.prod(silos.manifest.shape) if inputs else 0
-    parts = [Standardizer(whole.mean[part], whole.scale[part]) for part in (slice(width), slice(width, None))]
+    mean, scale = standardizer.mean, standardizer.scale
+    parts = Standardizer(mean[:width], scale[:width]), Standardizer(mean[width:], scale[width:])
     scaling = Standardization(parts[0] if inputs else None, parts[1] if targets else None)
-    down = 2 * _NUMBER_BYTES * len(whole.mean) * len(silos.clients)
+    down = 2 * _NUMBER_BYTES * len(mean) * len(silos.clients)
     return FittedStandardization(scaling, round.tally.bytes_up, down, notes)
 
 
 def scaled_as(project: Project, folder: RunFolder) -> Project:
-    """The project whose rows are opened as the run's were; UserError where its agreement is missing."""
-    known = _kept(folder)
-    if known is None and {project.params.model.inputs, project.params.model.targets} != {"none"}:
+    """Return the project whose rows are standardised as the run's were; UserError if its standardization is missing."""
+    saved = _read_saved(folder)
+    if saved is None and {project.params.model.inputs, project.params.model.targets} != {"none"}:
         raise UserError(f"{folder.scaling} is missing; {RESTORE_ADVICE}.")
-    return project if known is None else replace(project, scaling=known.scaling)
+    return project if saved is None else replace(project, scaling=saved.scaling)
 
 
-def _kept(folder: RunFolder) -> FittedStandardization | None:
-    held = read_json(folder.scaling, RESTORE_ADVICE, ("inputs", "targets", "bytes"))
-    if held is None:
+def _read_saved(folder: RunFolder) -> FittedStandardization | None:
+    content = read_json(folder.scaling, RESTORE_ADVICE, ("inputs", "targets", "bytes"))
+    if content is None:
         return None
     try:
-        up, down = map(int, held["bytes"])
-        return FittedStandardization(
-            Standardization.from_json(held), up, down, tuple(held.get("notes", ()))
-        )  # runs of earlier versions have none
+        up, down = map(int, content["bytes"])
+        notes = tuple(content.get("notes", ()))  # runs of earlier versions have none
+        return FittedStandardization(Standardization.from_json(content), up, down, notes)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{folder.scaling} is damaged ({error!r}); {RESTORE_ADVICE}.") from None
 
 
-def _notes(told: Sequence[ScaleMoments]) -> tuple[Note, ...]:
-    """Of clients that tell nothing new, since it would show the few rows that came or went since they told before."""
-    earlier = {client: version for message in told for client, version in message.earlier.items()}
+def _ledger_notes(messages: Sequence[ScaleMoments]) -> tuple[Note, ...]:
+    """Note clients that report nothing new.
+
+    A report would reveal the few rows that were added or removed since their last one.
+    """
+    earlier = {client: version for message in messages for client, version in message.earlier.items()}
     silent = {
         client
-        for message in told
+        for message in messages
         for client, counts in zip(message.clients, message.counts.any(1).tolist(), strict=True)
         if client in earlier and not counts
     }
-    parts = [({c: v for c, v in earlier.items() if (c in silent) == none}, none) for none in (False, True)]
-    return tuple(note_of_earlier(clients, none) for clients, none in parts if clients)
+    repeated = {client: version for client, version in earlier.items() if client not in silent}
+    withheld = {client: version for client, version in earlier.items() if client in silent}
+    return tuple(note_of_earlier(group, group is withheld) for group in (repeated, withheld) if group)
 
 
-def _all_told(whole: Standardizer, params: Params, silos: Silos, notes: Sequence[Note]) -> None:
-    missing = [at for at, mean in enumerate(whole.mean) if math.isnan(mean)]
+def _require_all(standardizer: Standardizer, params: Params, silos: Silos, notes: Sequence[Note]) -> None:
+    missing = [index for index, mean in enumerate(standardizer.mean) if math.isnan(mean)]
     if not missing:
         return
     where = f"data/{params.data.name}"
-    if len(missing) == len(whole.mean):
+    if len(missing) == len(standardizer.mean):
         raise UserError(
             f"params.yaml: model.inputs or model.targets is standardise, and no client of {where} has {LEAST_ROWS} "
             "different training rows, of which it could tell mean and scale; set both to none, or give one client more rows."
-            + _because(notes)
+            + _as_text(notes)
         )
-    names = [feature.name for feature in schema_of(silos.manifest).features]  # of no other rows a value can be missing
+    names = [feature.name for feature in schema_of(silos.manifest).features]  # only tables have missing values
     raise UserError(
         f"params.yaml: model.inputs is standardise, and no client of {where} has {LEAST_ROWS} different training rows with "
         f"a value of {names[missing[0]]}, of which it could tell mean and scale; drop that feature, or set it to none."
-        + _because(notes)
+        + _as_text(notes)
     )
 
 
-def _note_of_unlike(runs: Sequence[str]) -> Note:
+def _note_of_unreadable(runs: Sequence[str]) -> Note:
     more = f" (and {len(runs) - 1} more likewise)" if len(runs) > 1 else ""
     sentence = (
         f"{runs[0]} has params of another version of siloflow, so that nobody can tell whether its clients agreed on the "
@@ -173,5 +186,5 @@ def _note_of_unlike(runs: Sequence[str]) -> Note:
     return {"about": "inputs", "sentence": sentence}
 
 
-def _because(notes: Sequence[Note]) -> str:
+def _as_text(notes: Sequence[Note]) -> str:
     return "".join(f" {note['sentence'][:1].upper()}{note['sentence'][1:]}." for note in notes)

@@ -1,4 +1,4 @@
-"""Loads a project's plugin files; an error in one becomes a sentence with file, line and Python's message."""
+"""Loads a project's plugin files; an error in a file is reported with file, line and Python's message."""
 
 import contextlib
 import importlib.util
@@ -16,14 +16,14 @@ import cloudpickle
 from flows.console.interruption import interruption
 from silos.errors import UserError, shown
 from silos.io.atomic_io import is_there
-from silos.plugin_registry import Entry, Registry, collected
+from silos.plugin_registry import Entry, Registry, collect_entries
 from tasks.tracking.json_io import unwritable
 
 _PREFIX = "siloflow_plugin_"
 
 
 class MethodError(UserError):
-    """A user's own page raised an error: their mistake, and no reason to stop the other runs of a comparison."""
+    """A user's own code raised an error; the other runs of a comparison continue."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ NONE = Plugins()
 
 
 class PluginFiles:
-    """The plugin files of a project: a command reads and runs each of them once, and uses that version to its end."""
+    """Holds the plugin files of a project: a command reads and runs each of them once, and keeps that version."""
 
     def __init__(self, root: Path) -> None:
-        """`root`: the folder that paths of plugin files start from."""
+        """`root`: the folder that paths of plugin files are relative to."""
         self._root = root
         self._run: dict[str, tuple[Entry, ...]] = {}
 
@@ -90,7 +90,7 @@ class PluginFiles:
 def _run_plugin(file: str, text: bytes) -> tuple[Entry, ...]:
     """Run the text of a plugin file in a module of its own; a process runs an unchanged text once.
 
-    The text itself is compiled: Python's import could run a stale .pyc file. What the file prints goes to stderr.
+    The text itself is compiled, since Python's import could run a stale .pyc file. What the file prints goes to stderr.
     """
     digest = md5(text, usedforsecurity=False).hexdigest()
     # two projects may each have a mine.py
@@ -100,19 +100,23 @@ def _run_plugin(file: str, text: bytes) -> tuple[Entry, ...]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with user_code_errors(name), contextlib.redirect_stdout(sys.stderr), collected(file, name, digest) as found:
+        with (
+            user_code_errors(name),
+            contextlib.redirect_stdout(sys.stderr),
+            collect_entries(file, name, digest) as entries,
+        ):
             exec(compile(text, file, "exec", dont_inherit=True), vars(module))
     except BaseException:
         del sys.modules[name]
         raise
     # a worker process has no such module: functions and classes travel by value, so every worker has this version
     cloudpickle.register_pickle_by_value(module)
-    return tuple(found)
+    return tuple(entries)
 
 
 @contextmanager
 def user_code_errors(module: str) -> Iterator[None]:
-    """Around what runs code of this module: an error in it is a sentence if the module is a user's own page."""
+    """Turn an error inside into a UserError with file and line, if `module` is a plugin's; other errors pass."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -120,40 +124,46 @@ def user_code_errors(module: str) -> Iterator[None]:
         if isinstance(error, UserError) or not module.startswith(_PREFIX) or path is None:
             raise
         message = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
-        said = f"{type(error).__name__}: {shown(message, 200)}" if message else type(error).__name__
+        text = f"{type(error).__name__}: {shown(message, 200)}" if message else type(error).__name__
         line = line_of(error, path)
-        raise UserError(f"{path}{f', line {line}' if line else ''}: {said}; mend the page.") from error
+        raise UserError(f"{path}{f', line {line}' if line else ''}: {text}; mend the page.") from error
 
 
-def plugin_error(error: BaseException, method: str, files: Mapping[str, str], page: str = "") -> MethodError | None:
-    """Say which plugin file raised an error in a run's rounds; None if none did.
+def plugin_error(
+    error: BaseException, method: str, files: Mapping[str, str], method_file: str = ""
+) -> MethodError | None:
+    """Explain an error in a run's rounds that a plugin file raised; None if no plugin file raised it.
 
-    `files` are the paths of the plugin files and their names for people. `page` is the path of the file that has the
-    method, if that is one of them: it answers for errors whose line is not known. A UserError is a file's if a line of the
-    file raised it, and says itself what to do.
+    A UserError is a file's if a line of the file raised it; its message is kept.
+
+    Args:
+        error: The error.
+        method: The method's name.
+        files: Paths of the plugin files, with their names for messages.
+        method_file: The one of `files` that registers the method, if any; it is named if no line is known.
     """
     if unwritable(error) or interruption(error):
         return None
     trace = traceback.extract_tb(error.__traceback__)
     if isinstance(error, UserError):
         return MethodError(str(error)) if (error.raised_in or trace[-1].filename) in files else None
-    notes = getattr(error, "__notes__", ())  # inside a step the step has said where (see tasks.execution.task_types)
+    notes = getattr(error, "__notes__", ())  # a step notes where its error arose (see tasks.execution.task_types)
     reached = [frame.filename for frame in trace if frame.filename in files]
     noted = [path for path in files if any(f"({Path(path).name}, line " in note for note in notes)]
-    path = next(iter([*reached[-1:], *noted, *([page] if page else [])]), None)
+    path = next(iter([*reached[-1:], *noted, *([method_file] if method_file else [])]), None)
     if path is None:
         return None
     line = line_of(error, path)
-    where = f" {notes[0]}" if notes else f" ({Path(path).name}, line {line})" if line else ""
+    location = f" {notes[0]}" if notes else f" ({Path(path).name}, line {line})" if line else ""
     return MethodError(
-        f"{method} failed: {type(error).__name__}: {error}{where}; "
+        f"{method} failed: {type(error).__name__}: {error}{location}; "
         f"mend {files[path]}, and --resume goes on after the last whole round."
     )
 
 
 def line_of(error: BaseException, path: str) -> int | None:
-    """The line of this page where it happened, the innermost; None where no line of it was reached."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    """Return the innermost line of this file that the error's traceback reached; None if it reached none."""
+    line_numbers = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     if isinstance(error, SyntaxError) and error.filename == path:
-        lines.append(error.lineno)
-    return lines[-1] if lines else None
+        line_numbers.append(error.lineno)
+    return line_numbers[-1] if line_numbers else None

@@ -1,4 +1,4 @@
-"""What Prefect's page shows of a flow run besides its tasks: its name, lines of its log, texts."""
+"""Writes to Prefect's page of a flow run: its name, lines of its log, and texts."""
 
 import logging
 import time
@@ -13,25 +13,25 @@ from prefect.utilities.urls import url_for
 from flows.servers.prefect_failure import ignore_prefect_failure
 from tasks.tracking.metric_names import as_markdown
 
-_log = logging.getLogger("siloflow")  # none of Prefect's, which is told of every task
+_log = logging.getLogger("siloflow")  # not one of Prefect's, which logs every task
 _log.setLevel(logging.INFO)
 _log.propagate = False
 _log.addHandler(APILogHandler())
 
 
 @dataclass
-class Logged:
-    """How many lines of logs this process made, and seconds that its work waited for them; they go out in the background."""
+class LogStats:
+    """Counts the log lines of this process and the seconds its work waited for them; a background thread sends them."""
 
     lines: int = 0
     seconds: float = 0.0
 
 
-so_far = Logged()
+log_stats = LogStats()
 
 
 def name_flow_run(name: str) -> str:
-    """Gives the flow run this name, which says what it does, and answers it."""
+    """Set the name of the flow run, if there is one, and return it."""
     if flow_run.id:
         with ignore_prefect_failure(), get_client(sync_client=True) as client:
             client.update_flow_run(flow_run.id, name=name)
@@ -39,21 +39,21 @@ def name_flow_run(name: str) -> str:
 
 
 def log_artifact(line: str) -> None:
-    """A line in the flow run's log; sent in the background, some seconds' lines together."""
+    """Log a line of the flow run; a background thread sends the lines of some seconds together."""
     if flow_run.id:
-        begun = time.perf_counter()
+        began = time.perf_counter()
         _log.info("%s", line)
-        so_far.lines += 1
-        so_far.seconds += time.perf_counter() - begun
+        log_stats.lines += 1
+        log_stats.seconds += time.perf_counter() - began
 
 
-def link(name: str | None = None) -> dict[str, str]:
-    """Tags that name this flow run on MLflow's page; `name`: if it was `called` so. Nothing outside of a flow."""
+def flow_run_tags(name: str | None = None) -> dict[str, str]:
+    """Return MLflow tags that name this flow run, or `name` if it was renamed; empty outside of a flow."""
     return {"prefect.flow_run": name or flow_run.name, "prefect.flow_run_id": flow_run.id} if flow_run.id else {}
 
 
-def sentence(name: str | None = None) -> str:
-    """Markdown that leads to it; nothing outside of a flow."""
+def flow_run_markdown(name: str | None = None) -> str:
+    """Return Markdown with a link to this flow run; empty outside of a flow."""
     if not flow_run.id:
         return ""
     page = url_for("flow-run", obj_id=flow_run.id)
@@ -61,8 +61,8 @@ def sentence(name: str | None = None) -> str:
     return f"Tasks in Prefect, while `siloflow ui` or Prefect's server runs: [{text}]({page})"
 
 
-def shown(key: str, markdown: str) -> None:
-    """Text on the flow run's page; key: lower-case letters and dashes, the same for all such texts."""
+def show_markdown(key: str, markdown: str) -> None:
+    """Show a text on the flow run's page; `key`, in lower-case letters and dashes, is the same for all such texts."""
     if flow_run.id:
         with ignore_prefect_failure():
             create_markdown_artifact(markdown, key=key)

@@ -1,7 +1,4 @@
-"""The fingerprint of a run: a run is resumed only with the fingerprint that it was started with.
-
-A name that a person gives to a set of runs: its folder in runs/, and its experiment in MLflow.
-"""
+"""Computes the fingerprint that a run is resumed by, and checks the names that users give to sets of runs."""
 
 from typing import Any
 
@@ -19,16 +16,16 @@ from tasks.tracking.error_messages import mask_passwords
 def fingerprint_of(project: Project, setup: TrainingSetup, method: Method, method_name: str) -> dict[str, Any]:
     """Return the fingerprint as plain JSON.
 
-    The rule: a key of params.yaml is in the fingerprint if it can change the weights, or a metric in the journal. All else
-    is left out, so that it may change when a run is resumed: where tasks run, what is tracked, which figures are drawn,
-    which callbacks and plugin files are named. What a plugin registers is in it where it is used, by its name and options,
-    for example as `model.kind`. The engine's form is in it, since each form rounds in its own way.
+    A key of params.yaml is part of it if it can change the weights, or a metric in the journal. Other keys may change
+    when a run is resumed: where tasks run, what is tracked, which figures are drawn, which callbacks and plugin files
+    are named. A plugin's registration is part of it where it is used, by name and options, for example as `model.kind`.
+    So is the engine's form, since each form rounds differently.
     """
-    no_numbers = {"runner", "tracking", "comparison", "diagnose", "plugins", "figures", "callbacks", "method", "engine"}
-    params = project.params.model_dump(mode="json", exclude=no_numbers)
-    begins = {one.network.starts_from for one in setup.network.single_networks} - {""}
-    if begins:
-        params["model"]["pretrained"] = f"sha256:{begins.pop()}"  # wherever the file lies
+    excluded = {"runner", "tracking", "comparison", "diagnose", "plugins", "figures", "callbacks", "method", "engine"}
+    params = project.params.model_dump(mode="json", exclude=excluded)
+    start_hashes = {single.network.starts_from for single in setup.network.single_networks} - {""}
+    if start_hashes:
+        params["model"]["pretrained"] = f"sha256:{start_hashes.pop()}"  # independent of the file's path
     stack = even_stack_size(len(setup.silos.clients), setup.stack)
     engine = {"kind": setup.training.engine, "stack": stack, "device": project.device}
     return {
@@ -43,11 +40,11 @@ def check_resume(project: Project, method: str, seed: int, experiment: str | Non
     """Raise a UserError if the run to resume was started with another fingerprint."""
     if experiment is not None:
         folder = RunFolder(project.runs / experiment / run_name(method, seed, cell))
-        asked = fingerprint_of(project, project.training_setup(seed), method_of(project.params, method), method)
-        folder.check(asked, project.same_rows)
+        fingerprint = fingerprint_of(project, project.training_setup(seed), method_of(project.params, method), method)
+        folder.check(fingerprint, project.same_rows)
 
 
-_OURS = {
+_RESERVED = {
     "Default",
     "artifacts",
     "diagnoses",
@@ -61,13 +58,17 @@ _OURS = {
 
 
 def unused_name(project: Project, name: str) -> str:
-    """The name; UserError if it is no plain one, or another's, here or in an MLflow that answers."""
+    """Return the name of a new set of runs: a folder in runs/, and an experiment in MLflow.
+
+    Raises:
+        UserError: If the name is not plain, is reserved, or is in use here or on an MLflow server that responds.
+    """
     plain(name, "--name")
-    if name in _OURS or UNNAMED.fullmatch(name):
+    if name in _RESERVED or UNNAMED.fullmatch(name):
         raise UserError(f"--name {name} is a name that siloflow gives itself; choose another.")
     if (project.runs / name).exists():
         raise UserError(f"runs/{name} is there already; --resume goes on with it, or choose another --name.")
-    from tasks.tracking.mlflow_logging.connection import experiment_id  # here, since it takes seconds
+    from tasks.tracking.mlflow_logging.connection import experiment_id  # the import takes seconds
 
     if experiment_id(project.tracking, name):
         raise UserError(

@@ -1,4 +1,4 @@
-"""What a person should know of a run's numbers: rows that are not scaled, and training that led nowhere."""
+"""Builds notes on a run's numbers: rows that are not scaled, partial evaluation, and training that did not improve."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -19,51 +19,56 @@ from tasks.messages.message_policy import LEAST_ROWS
 from tasks.messages.statistics_messages import ScaleCheck
 
 Note = dict[str, str]
-"""`about` inputs, targets, evaluation or training, and a `sentence`: plain JSON."""
+"""Plain JSON: `about` is inputs, targets, evaluation or training, and `sentence` is the note."""
 
 _WAY_OUT = "lower training.optimiser.learning_rate, or set model.inputs to standardise where a table's inputs are not."
 
-_MOST_ASKED = 1000  # clients
-_LEAST_ROUNDS = 3  # of which it is said that the loss did not fall
-_LEAST_WORSE = 0.01  # of the best score on validation rows
-_LEAST_FALL = 1e-3  # of the first round's loss; order and rounding of batches are less
+_MAX_CLIENTS = 1000
+_MIN_ROUNDS = 3  # to report that the loss did not fall
+_MIN_DROP = 0.01  # relative to the best score on validation rows
+_MIN_FALL = 1e-3  # relative to the first round's loss; order and rounding of batches change it less
 
 
 def notes_of_scores(project: Project, method: Method) -> list[Note]:
-    """Of how many clients with a model speak for all in what is scored, and where no best round can be told."""
-    some = _some_of(*map(method.silos_with_a_model, (project.scored, project.silos)))
-    said = [f"scored on {some} (evaluation.clients)."] if some else []
+    """Note how many clients are scored if not all are, and if no best round can be determined."""
+    counts = _scored_counts(*map(method.silos_with_a_model, (project.scored, project.silos)))
+    sentences = [f"scored on {counts} (evaluation.clients)."] if counts else []
     if project.params.evaluation.report == "best" and not any(validation_rows(project.scored.federated()).values()):
-        said.append(
+        sentences.append(
             "evaluation.report is best, and nobody who is scored has validation rows: the last round is reported."
         )
-    return [{"about": "evaluation", "sentence": sentence} for sentence in said]
+    return [{"about": "evaluation", "sentence": sentence} for sentence in sentences]
 
 
 def notes_of_rows(project: Project, setup: TrainingSetup, runner: Runner, private: ClientStore) -> list[Note]:
-    """Of inputs and targets that are far from unit scale and not scaled: federated clients say yes or no.
+    """Note inputs and targets that are far from unit scale and not standardised.
 
-    Of more than _MOST_ASKED so many are asked, all over their list.
+    Each queried client answers yes or no. At most `_MAX_CLIENTS` clients are queried, evenly spaced over their list.
     """
     params, manifest = project.params, setup.silos.manifest
-    asked = {
+    unscaled = {
         "inputs": params.model.inputs == "none" and manifest.dtype != "uint8",
         "targets": params.model.targets == "none" and manifest.task == "regression",
     }
-    if not any(asked.values()):
+    if not any(unscaled.values()):
         return []
-    round = RoundContext(0, setup, _spread(setup.silos.clients, _MOST_ASKED), (), runner, private)
-    told: list[ScaleCheck] = round.map_clients(check_scale, Model(setup.network, {}, clients=round.clients))
-    far = {about: sum(int(getattr(message, about).sum()) for message in told) for about in asked}
+    round = RoundContext(0, setup, _evenly_spaced(setup.silos.clients, _MAX_CLIENTS), (), runner, private)
+    messages: list[ScaleCheck] = round.map_clients(check_scale, Model(setup.network, {}, clients=round.clients))
+    far = {about: sum(int(getattr(message, about).sum()) for message in messages) for about in unscaled}
     return [
-        {"about": about, "sentence": _far(about, far[about], len(round.clients))}
-        for about, wanted in asked.items()
-        if wanted and far[about]
+        {"about": about, "sentence": _far_from_unit(about, far[about], len(round.clients))}
+        for about, is_unscaled in unscaled.items()
+        if is_unscaled and far[about]
     ]
 
 
 def note_of_earlier(versions: Mapping[str, str], silent: bool) -> Note:
-    """Of clients whose ledgers let nothing new be told for a mean and scale, by the version of their rows in the way."""
+    """Note clients whose ledgers withhold a new mean and scale.
+
+    Args:
+        versions: Each client and the version of its rows that it reported before.
+        silent: Whether the clients report nothing; otherwise they repeat their earlier report.
+    """
     first = min(versions)
     more = f" (and {len(versions) - 1} more likewise)" if len(versions) > 1 else ""
     before = f"what client {first} told of version {versions[first][:12]} of its rows and what it would tell now"
@@ -75,22 +80,24 @@ def note_of_earlier(versions: Mapping[str, str], silent: bool) -> Note:
 
 
 def notes_of_training(folder: RunFolder, last: int, metrics: dict[str, Any], quantity: TaskMetrics) -> list[Note]:
-    """Of a training loss that is no number at the end, unless the scores say so already, or that did not fall."""
+    """Note a training loss that is not finite at the end, unless the scores show it already, or that did not fall."""
     losses = [loss for _, loss in folder.curve("loss/train", last)]
-    lost = any(row.get("train_loss", 0.0) is None for row in folder.journal.read(last)["clients"].values())
-    if lost and quantity.headline_text(metrics) != f"{quantity.name} diverged":
+    diverged = any(row.get("train_loss", 0.0) is None for row in folder.journal.read(last)["clients"].values())
+    if diverged and quantity.headline_text(metrics) != f"{quantity.name} diverged":
         return [{"about": "training", "sentence": f"the training loss is no finite number at the end: {_WAY_OUT}"}]
-    if not lost and len(losses) >= _LEAST_ROUNDS and min(losses[1:]) > losses[0] - _LEAST_FALL * abs(losses[0]):
+    if not diverged and len(losses) >= _MIN_ROUNDS and min(losses[1:]) > losses[0] - _MIN_FALL * abs(losses[0]):
         return [{"about": "training", "sentence": f"the training loss did not fall after the first round: {_WAY_OUT}"}]
     return []
 
 
 def notes_of_best(folder: RunFolder, reported: int, last: int, quantity: TaskMetrics) -> list[Note]:
-    """Say that the score on validation rows became worse after the best round, which is the one that is reported."""
+    """Note that the score on validation rows became worse after the best round, which is the reported one."""
     if reported == last:
         return []
-    best, end = (quantity.score(folder.journal.read(number)["metrics"], "validation/") for number in (reported, last))
-    if best - end < _LEAST_WORSE * abs(best):
+    best, end = (
+        quantity.score(folder.journal.read(round_number)["metrics"], "validation/") for round_number in (reported, last)
+    )
+    if best - end < _MIN_DROP * abs(best):
         return []
     sentence = (
         f"{quantity.name} on validation rows was worse at the end than in the best round, which is reported "
@@ -99,37 +106,37 @@ def notes_of_best(folder: RunFolder, reported: int, last: int, quantity: TaskMet
     return [{"about": "training", "sentence": sentence}]
 
 
-def of_all(results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each note of several runs once, with the methods that it is true of."""
+def merge_notes(results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Merge the notes of several runs: each note once, with the methods that it applies to."""
     methods: dict[tuple[str, str], list[str]] = {}
     for result in results:
         for note in result.get("notes", ()):  # runs of earlier versions have none
             methods.setdefault((note["about"], note["sentence"]), []).append(result["method"])
     return [
-        {"about": about, "sentence": sentence, "methods": list(dict.fromkeys(of))}
-        for (about, sentence), of in methods.items()
+        {"about": about, "sentence": sentence, "methods": list(dict.fromkeys(names))}
+        for (about, sentence), names in methods.items()
     ]
 
 
-def _some_of(scored: Silos, everybody: Silos) -> str:
-    """How many are scored of all, by role where there are several; empty where everybody is."""
-    if len(scored.clients) == len(everybody.clients):
+def _scored_counts(scored: Silos, all_clients: Silos) -> str:
+    """Describe how many clients are scored, by role if there are several; empty if all are."""
+    if len(scored.clients) == len(all_clients.clients):
         return ""
-    counts = {role: [int(silos.of_role(role).sum()) for silos in (scored, everybody)] for role in ROLES}
-    said = {role: f"{some:,} of {all_:,}" for role, (some, all_) in counts.items() if all_}
-    if len(said) == 1:
-        return f"{next(iter(said.values()))} clients"
-    *first, last = (f"{count} {role}" for role, count in said.items())
+    counts = {role: [int(silos.of_role(role).sum()) for silos in (scored, all_clients)] for role in ROLES}
+    parts = {role: f"{scored_count:,} of {total:,}" for role, (scored_count, total) in counts.items() if total}
+    if len(parts) == 1:
+        return f"{next(iter(parts.values()))} clients"
+    *first, last = (f"{count} {role}" for role, count in parts.items())
     return f"{', '.join(first)} and {last} clients"
 
 
-def _spread(clients: tuple[str, ...], most: int) -> tuple[str, ...]:
-    """All of them, or so many at evenly spaced places."""
+def _evenly_spaced(clients: tuple[str, ...], most: int) -> tuple[str, ...]:
+    """Return all clients, or `most` of them at evenly spaced indices."""
     count = min(most, len(clients))
-    return tuple(clients[at * len(clients) // count] for at in range(count))
+    return tuple(clients[index * len(clients) // count] for index in range(count))
 
 
-def _far(about: str, far: int, clients: int) -> str:
+def _far_from_unit(about: str, far: int, clients: int) -> str:
     column = "a feature's" if about == "inputs" else "their"
     return (
         f"{about} of {far} of {clients} clients are far from unit scale ({column} mean or standard deviation is above "

@@ -1,4 +1,4 @@
-"""The loop of rounds, once for every method: sample clients, play the method's round, call the callbacks in their order."""
+"""Runs the loop of rounds for every method: sample clients, run the method's round, call the callbacks in order."""
 
 import time
 from collections.abc import Sequence
@@ -30,19 +30,19 @@ from models.server_state import ServerState
 
 @dataclass
 class Trainer:
-    """Train a method round by round. All that surrounds a round is done by callbacks, in the order of their list."""
+    """Trains a method round by round. Callbacks do everything around a round, in the order of their list."""
 
     run: RunContext
     callbacks: Sequence[Callback]
 
     def fit(self) -> dict[str, Any]:
-        """Play rounds, at least one, until the budget is spent, the method ends itself or a callback stops it.
+        """Play rounds, at least one, until the budget is spent, the method finishes or a callback stops it.
 
         Returns:
             The result of the run, as the callbacks filled it.
 
         Raises:
-            MethodError: If a user's method or callback failed: a sentence that names it. Other errors stay as they are.
+            MethodError: If a user's method or callback failed. Other errors are raised unchanged.
         """
         try:
             self._call("before_training")
@@ -62,7 +62,7 @@ class Trainer:
         return self.run.result
 
     def play_round(self) -> PlayedRound:
-        """Play the next round with sampled clients, and move the run's state, number and sampler memory on."""
+        """Play the next round with sampled clients, and update the run's state, round number and sampler memory."""
         began, run, sampler = time.perf_counter(), self.run, self.run.sampler
         number = run.number + 1
         sampled = sample_clients(sampler, run.setup, number, run.memory)
@@ -79,11 +79,11 @@ class Trainer:
             getattr(callback, hook)(self.run, *args)
 
     def _call_on_error(self, error: BaseException) -> BaseException:
-        """Call every callback's `on_error`; an error that one of them raises takes the place of `error` from there on."""
+        """Call every callback's `on_error`; an error that a callback raises replaces `error` for those after it."""
         for callback in self.callbacks:
             try:
                 callback.on_error(self.run, error)
-            except BaseException as later:  # a second interrupt, as a rule
+            except BaseException as later:  # usually a second interrupt
                 error = later
         return error
 
@@ -106,7 +106,7 @@ def default_callbacks(params: EvaluationParams, extra: Sequence[UserCallback] = 
     saver = RoundSaver()
     return [
         StandardizerTraffic(),
-        Evaluation(params.every, saver.settle),
+        Evaluation(params.every, saver.flush),
         *([BestModel()] if params.report == "best" else []),
         *([EarlyStopping(params.stop_at)] if params.stop_at is not None else []),
         MemoryUse(),
@@ -125,12 +125,12 @@ def default_callbacks(params: EvaluationParams, extra: Sequence[UserCallback] = 
 def play_method_round(method: Method, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
     """Run the method's round: first for the clients that leave for good, then for those that take part.
 
-    Client optimizers that are kept continue from where the state has them, and are written back into it.
+    Client optimizer states that are kept are read from the server state, and written back into it.
     """
     round, report = replace(round, optimisers=client_optimizer_states(state)), RoundReport()
     if round.leaving:
         state, report = method.leave(state, replace(round, clients=round.leaving, dropped=()))
     if round.clients:
-        state, of_round = method.run_round(state, round)
-        report = report.merge(of_round)
+        state, round_report = method.run_round(state, round)
+        report = report.merge(round_report)
     return round.optimisers.into(state), report

@@ -1,6 +1,6 @@
-"""From params and silos to what every method of a seed is given, and who is called.
+"""Builds what every method of a seed trains with: silos, network, training settings, and the sampler of clients.
 
-model.pretrained: a file of torchvision's weights becomes what an encoder starts from.
+Loads torchvision's weights from `model.pretrained`, and checks params against the data.
 """
 
 import hashlib
@@ -37,32 +37,35 @@ from tasks.messages.message_policy import LEAST_ROWS
 
 
 def load_pretrained(network: Pretrained, path: Path) -> Pretrained:
-    """The network that starts from this file, known by its SHA-256; UserError if it is not there or holds something else.
+    """Return the network that starts from this file, identified by its SHA-256.
 
-    torch opens it as tensors only: a file that would run code is refused. Nothing is downloaded.
+    torch reads tensors only: a file that would run code is refused. Nothing is downloaded.
+
+    Raises:
+        UserError: If the file is missing, or is no state dict of this network.
     """
-    way_out = (
+    hint = (
         f"name a state dict of torchvision's {kind_of(network)} (what torchvision has downloaded lies in "
         "~/.cache/torch/hub/checkpoints), or set model.pretrained to null"
     )
-    where = f"params.yaml: model.pretrained: {path}"
+    prefix = f"params.yaml: model.pretrained: {path}"
     if not is_there(path):
-        raise UserError(f"{where} is no file; {way_out}.")
+        raise UserError(f"{prefix} is no file; {hint}.")
     with path.open("rb") as file:
         network = replace(network, pretrained=hashlib.file_digest(file, "sha256").hexdigest())
         if network.is_stored:
             return network
         file.seek(0)
         try:
-            network.load_pretrained(_state(torch.load(file, map_location="cpu", weights_only=True)))
+            network.load_pretrained(_check_state_dict(torch.load(file, map_location="cpu", weights_only=True)))
         except ValueError as error:
-            raise UserError(f"{where} {error}; {way_out}.") from None
+            raise UserError(f"{prefix} {error}; {hint}.") from None
         except Exception as error:  # torch raises whatever pickle, zipfile and its own readers do
-            raise UserError(f"{where} cannot be read as tensors ({type(error).__name__}); {way_out}.") from error
+            raise UserError(f"{prefix} cannot be read as tensors ({type(error).__name__}); {hint}.") from error
     return network
 
 
-def _state(content: Any) -> dict[str, Tensor]:
+def _check_state_dict(content: Any) -> dict[str, Tensor]:
     if not isinstance(content, dict) or not all(isinstance(w, Tensor) for w in content.values()):
         raise ValueError("holds something else than named tensors")
     return content
@@ -76,59 +79,60 @@ _OBJECTIVES: Mapping[str, Any] = {
 
 
 def training_setup(params: Params, silos: Silos, device: str, seed: int, root: Path) -> TrainingSetup:
-    """The federated silos, the network for their rows, and how it trains; UserError for what does not fit together.
+    """Return the federated silos, the network for their rows, and how it trains; `root` is the project's folder.
 
-    `root` is the project's folder, in which files are named.
+    Raises:
+        UserError: If params and data do not fit together.
     """
     manifest, engine = silos.manifest, params.engine
-    _suits(params, manifest.task)
-    _scalable(params, manifest)
-    _focal(params, len(manifest.classes))
+    _check_task(params, manifest.task)
+    _check_standardization(params, manifest)
+    _check_focal(params, len(manifest.classes))
     federated = silos.federated()
-    _join(params, federated)
-    _leave(params, federated)
-    _improving(params, federated)
+    _check_joins(params, federated)
+    _check_leaves(params, federated)
+    _check_improving(params, federated)
     try:
         network = _network(params, manifest, root)
         kernel = pick_kernel(network, params.training.batch, device, engine.kind, engine.stack)
     except ValueError as error:
         raise UserError(f"params.yaml: model: {error}") from None
-    _fits(params, network, min(kernel.stack, len(federated.clients)), device)
+    _check_memory(params, network, min(kernel.stack, len(federated.clients)), device)
     return TrainingSetup(federated, network, _training(params, kernel.kind), seed, kernel.stack)
 
 
 def client_sampler(params: ClientsParams) -> Sampler:
-    """Who is called in a round, as params say."""
-    shared = {name: getattr(params, name) for name in ("fraction", "dropout", "join", "leave")}
-    own = params.sampling
-    if not isinstance(own, OwnSampler):
-        sampler = SAMPLERS.find(own.kind)(**shared, **own.model_dump(exclude={"kind"}))
-    elif isinstance(own.entry.target, type):
-        sampler = run_entry(own, **shared)
+    """Build the sampler that params name."""
+    common_options = {name: getattr(params, name) for name in ("fraction", "dropout", "join", "leave")}
+    section = params.sampling
+    if not isinstance(section, OwnSampler):
+        sampler = SAMPLERS.find(section.kind)(**common_options, **section.model_dump(exclude={"kind"}))
+    elif isinstance(section.entry.target, type):
+        sampler = run_entry(section, **common_options)
     else:
-        sampler = PluginSampler(**shared, entry=own)
+        sampler = PluginSampler(**common_options, entry=section)
     if not isinstance(sampler, Sampler):
         raise UserError(
-            f"sampler {own.kind!r}: got {type(sampler).__name__}, expected a function or a class of Sampler."
+            f"sampler {section.kind!r}: got {type(sampler).__name__}, expected a function or a class of Sampler."
         )
     return sampler
 
 
 def _network(params: Params, manifest: Manifest, root: Path) -> Network:
-    """As params describe it for rows of this shape, starting from the file that they name, if any."""
+    """Build the network that params describe for rows of this shape, with pretrained weights if params name a file."""
     if isinstance(params.model, OwnNetwork):
-        network = own_network(params.model, manifest.shape, len(manifest.classes) or 1)
-        return DeepEnsemble(network, params.model.members) if params.model.members > 1 else network
-    options = layers_of(params.model)
-    path = options.pop("pretrained", None)
-    network = build(params.model.kind, manifest.shape, len(manifest.classes) or 1, options)
-    if path is not None:
-        network = load_pretrained(cast(Pretrained, network), root / Path(path).expanduser())
+        network = plugin_network(params.model, manifest.shape, len(manifest.classes) or 1)
+    else:
+        options = layers_of(params.model)
+        path = options.pop("pretrained", None)
+        network = build(params.model.kind, manifest.shape, len(manifest.classes) or 1, options)
+        if path is not None:
+            network = load_pretrained(cast(Pretrained, network), root / Path(path).expanduser())
     return DeepEnsemble(network, params.model.members) if params.model.members > 1 else network
 
 
-def own_network(params: OwnNetwork, shape: Sequence[int], outputs: int) -> Network:
-    """A plugin's network for rows of this shape: a Network as it is, a module of torch wrapped; UserError if neither."""
+def plugin_network(params: OwnNetwork, shape: Sequence[int], outputs: int) -> Network:
+    """Build a plugin's network for rows of this shape; a torch module is wrapped. UserError if it is neither."""
     target = params.entry.target
     options = options_of(params)
     with user_code_errors(params.entry.module):
@@ -140,13 +144,13 @@ def own_network(params: OwnNetwork, shape: Sequence[int], outputs: int) -> Netwo
             raise UserError(f"params.yaml: model.kind {params.kind}: {error}") from None
 
 
-def _suits(params: Params, task: str) -> None:
-    """UserError if the data are of another task than the objective, or than an ensemble can answer."""
+def _check_task(params: Params, task: str) -> None:
+    """Raise a UserError if the data's task does not fit the objective, or cannot be predicted by an ensemble."""
     kind = params.training.objective.kind
     if _OBJECTIVES[kind].task != task:
-        ours = "squared_error" if task == "regression" else "cross_entropy or focal"
+        expected = "squared_error" if task == "regression" else "cross_entropy or focal"
         raise UserError(
-            f"params.yaml: training.objective.kind is {kind}, and data/{params.data.name} is a {task}; use {ours}."
+            f"params.yaml: training.objective.kind is {kind}, and data/{params.data.name} is a {task}; use {expected}."
         )
     if task == "regression" and params.model.members > 1:
         raise UserError(
@@ -155,8 +159,8 @@ def _suits(params: Params, task: str) -> None:
         )
 
 
-def _scalable(params: Params, manifest: Manifest) -> None:
-    """UserError if pixels or classes would have to be standardised."""
+def _check_standardization(params: Params, manifest: Manifest) -> None:
+    """Raise a UserError if pixels or class labels would be standardised."""
     data = f"data/{params.data.name}"
     if params.model.inputs != "none" and manifest.dtype == "uint8":
         raise UserError(
@@ -170,8 +174,8 @@ def _scalable(params: Params, manifest: Manifest) -> None:
         )
 
 
-def _focal(params: Params, classes: int) -> None:
-    """UserError for a focal loss of one class, or with other than a number for each."""
+def _check_focal(params: Params, classes: int) -> None:
+    """Raise a UserError for a focal loss with one class, or if the number of weights is not that of the classes."""
     objective, data = params.training.objective, f"data/{params.data.name}"
     if not isinstance(objective, FocalParams):
         return
@@ -187,30 +191,30 @@ def _focal(params: Params, classes: int) -> None:
         )
 
 
-def _fits(params: Params, network: Network, stack: int, device: str) -> None:
-    """UserError if the clients of one stack cannot be trained side by side in the memory that there is."""
+def _check_memory(params: Params, network: Network, stack: int, device: str) -> None:
+    """Raise a UserError if the clients of one stack cannot be trained together in the available memory."""
     members = f" of {params.model.members:,} members" if params.model.members > 1 else ""
     must_fit(
         size(network) * PARAMETER_BYTES * stack,
         f"params.yaml: model has {size(network):,} parameters{members}, and training a stack of {stack:,} clients "
         f"({PARAMETER_BYTES} bytes for each parameter: weight, gradient and optimiser)",
         "set engine.stack to 1" if stack > 1 else "make the model smaller, or its members fewer",
-        _free(device),
+        _free_gpu_bytes(device),
     )
 
 
-def _free(device: str) -> int | None:
-    """Bytes on a GPU; None for this machine's own memory, which `must_fit` looks at."""
+def _free_gpu_bytes(device: str) -> int | None:
+    """Return the free bytes of a GPU; None for main memory, which `must_fit` reads itself."""
     import torch
 
     return int(torch.cuda.mem_get_info()[0]) if device == "cuda" else None
 
 
-def _join(params: Params, silos: Silos) -> None:
-    """UserError if a client joins that takes no part in training, or if nobody is there in the first round."""
+def _check_joins(params: Params, silos: Silos) -> None:
+    """Raise a UserError if a joining client takes no part in training, or if no client takes part in the first round."""
     join = params.clients.join
     for client in join:
-        _takes_part(client, "join", params, silos)
+        _check_takes_part(client, "join", params, silos)
         if join[client] > params.training.rounds:
             raise UserError(
                 f"params.yaml: clients.join.{client} is {join[client]}, and training.rounds is {params.training.rounds}: "
@@ -222,31 +226,31 @@ def _join(params: Params, silos: Silos) -> None:
         )
 
 
-def _leave(params: Params, silos: Silos) -> None:
-    """UserError if a client leaves that takes no part in training, or before it came, or if nobody remains."""
+def _check_leaves(params: Params, silos: Silos) -> None:
+    """Raise a UserError if a client leaves before it joins or takes no part at all, or if no client remains."""
     join, leave, rounds = params.clients.join, params.clients.leave, params.training.rounds
-    for client, number in leave.items():
-        _takes_part(client, "leave", params, silos)
-        if number > rounds:
+    for client, left in leave.items():
+        _check_takes_part(client, "leave", params, silos)
+        if left > rounds:
             raise UserError(
-                f"params.yaml: clients.leave.{client} is {number}, and training.rounds is {rounds}: it would stay to the "
+                f"params.yaml: clients.leave.{client} is {left}, and training.rounds is {rounds}: it would stay to the "
                 "end; let it leave earlier, or train longer."
             )
-        if number <= join.get(client, 1):
+        if left <= join.get(client, 1):
             raise UserError(
-                f"params.yaml: clients.leave.{client} is {number}, and its first round is {join.get(client, 1)}: it would "
+                f"params.yaml: clients.leave.{client} is {left}, and its first round is {join.get(client, 1)}: it would "
                 "never take part; let it leave later, or keep it out of training (fresh or hold_out in data.scheme)."
             )
-    for number in sorted({*leave.values()}):
-        if not any(join.get(c, 1) <= number < leave.get(c, number + 1) for c in silos.clients):
+    for left in sorted({*leave.values()}):
+        if not any(join.get(c, 1) <= left < leave.get(c, left + 1) for c in silos.clients):
             raise UserError(
-                f"params.yaml: clients.leave: nobody is there in round {number}; let at least one stay, or another join "
+                f"params.yaml: clients.leave: nobody is there in round {left}; let at least one stay, or another join "
                 "by then."
             )
 
 
-def _takes_part(client: str, key: str, params: Params, silos: Silos) -> None:
-    """UserError for a client, named under `clients.key`, that is none of those that train."""
+def _check_takes_part(client: str, key: str, params: Params, silos: Silos) -> None:
+    """Raise a UserError for a client, named under `clients.key`, that does not train."""
     if client not in silos:
         near = get_close_matches(client, silos.clients, 1) or silos.clients[-1:]
         raise UserError(
@@ -255,8 +259,8 @@ def _takes_part(client: str, key: str, params: Params, silos: Silos) -> None:
         )
 
 
-def _improving(params: Params, silos: Silos) -> None:
-    """UserError where nobody can tell whether it improves."""
+def _check_improving(params: Params, silos: Silos) -> None:
+    """Raise a UserError if no client has enough validation rows to measure an improvement."""
     if params.clients.sampling.kind == "improving" and max(validation_rows(silos).values()) < LEAST_ROWS:
         raise UserError(
             f"params.yaml: clients.sampling.kind is improving, and no client of data/{params.data.name} has {LEAST_ROWS} "
@@ -276,5 +280,5 @@ def _training(params: Params, engine: Kind) -> Training:
     objective: objectives.Objective = _OBJECTIVES[training.objective.kind](
         **training.objective.model_dump(exclude={"kind"})
     )
-    kept = training.optimiser.state == "kept"
-    return Training(objective, optimiser, training.epochs, training.batch, engine, kept, training.rows)
+    keeps_state = training.optimiser.state == "kept"
+    return Training(objective, optimiser, training.epochs, training.batch, engine, keeps_state, training.rows)

@@ -87,7 +87,9 @@ def _paired_record(
         reason = "they have no seed in common"
     if reason is not None:
         return {**record, "why_not": reason}
-    outcomes = [[(_private(project, side[s]), RunFolder(side[s]).kept()) for s in seeds] for side in (second, first)]
+    outcomes = [
+        [(_private(project, side[s]), RunFolder(side[s]).outcome_hashes()) for s in seeds] for side in (second, first)
+    ]
     silos = project.silos.federated()
     scored = [set.intersection(*(set(hashes) for _, hashes in side)).intersection(silos.clients) for side in outcomes]
     clients = silos.select(sorted(scored[0] & scored[1], key=silos.index))

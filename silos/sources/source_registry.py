@@ -9,7 +9,7 @@ import numpy as np
 
 from silos.dataset import Clients, Partition, Rows
 from silos.errors import UserError
-from silos.plugin_registry import run_entry, taken
+from silos.plugin_registry import run_entry
 from silos.schema import Feature, default_features, is_table
 from silos.sources.source_params import SOURCES, Folder, Npz, OwnSource, Source, Table
 from silos.versioning.hashing import file_digest
@@ -130,7 +130,9 @@ def load_source(source: Source | OwnSource, root: Path, seed: int, features: tup
             raise UserError(f"source {source.kind!r}: got a {type(rows).__name__}, expected silos.dataset.Rows.")
     else:
         read = SOURCES.find(source.kind)
-        rows = read(**taken(read, {"source": source, "root": Path(root), "seed": seed, "declared": features}))
+        rows = read(
+            **accepted_arguments(read, {"source": source, "root": Path(root), "seed": seed, "declared": features})
+        )
     return attach_features(where, cast(Rows, rows), declared)
 
 

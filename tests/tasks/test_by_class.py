@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flows.experiment.comparison.paired_runs import counted
+from flows.experiment.comparison.paired_runs import count_correct_by_class
 from silos.client_store import ClientStore
 from silos.cohort import open_common
 from tasks.evaluate import OUTCOMES
@@ -25,7 +25,7 @@ def test_counts_are_sums_over_clients_without_padding_and_without_those_of_few_r
     store = ClientStore(str(tmp_path / "own"))
     kept = np.array([[*RIGHT[client], 1, 1] for client in ("b", "a", "few")], np.uint8)  # two of padding
     refs = store.save(OUTCOMES, ["b", "a", "few"], {"correct": kept})
-    found = counted(PlainRunner(workers), silos, (store, refs))
+    found = count_correct_by_class(PlainRunner(workers), silos, (store, refs))
     assert found == {"0": [3, 6], "1": [3, 6], "2": [9, 12]}
 
 
@@ -36,4 +36,4 @@ def test_common_rows_count_once_for_every_client(write_silos, tmp_path):
     refs = store.save(OUTCOMES, ["a", "b"], {"correct": right})
     labels = open_common(silos, "test")[1]
     by_hand = {str(c): [int(right[:, labels == c].sum()), 2 * int((labels == c).sum())] for c in range(3)}
-    assert counted(PlainRunner(1), silos, (store, refs)) == by_hand
+    assert count_correct_by_class(PlainRunner(1), silos, (store, refs)) == by_hand

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flows.experiment.comparison.paired_runs import by_prior_shift
+from flows.experiment.comparison.paired_runs import prior_shift_by_client
 from silos.client_store import ClientStore
 from tasks.evaluate import OUTCOMES
 from tasks.execution.task_runner import PlainRunner
@@ -23,5 +23,5 @@ def test_a_class_counts_as_the_client_trains_on_it(workers, write_silos, tmp_pat
     silos = write_silos(dict.fromkeys(TRAIN, 12), validation=0, test=2, common=["test"], rows_of=rows_of)
     store = ClientStore(str(tmp_path / "own"))
     refs = store.save(OUTCOMES, list(TRAIN), {"correct": np.array([[*RIGHT, 1, 1]] * len(TRAIN), np.uint8)})
-    found = by_prior_shift(PlainRunner(workers), silos, (store, refs))
+    found = prior_shift_by_client(PlainRunner(workers), silos, (store, refs))
     assert found == {"a": pytest.approx(5 / 6), "b": pytest.approx((5 / 6 + 2 * 1 / 2) / 3)}

@@ -1,1 +1,1 @@
-"""Callbacks: what surrounds the rounds of a run, one class a concern, in one list whose order is a promise."""
+"""Holds the callbacks around the rounds of a run, one class for each concern."""

@@ -21,7 +21,7 @@ from tasks.tracking.json_io import read_json, unwritable, write_json
 
 @dataclass(frozen=True)
 class PlayedRound:
-    """One round that was played.
+    """Holds one played round.
 
     Attributes:
         round: The context that the method played the round with: its number, its clients, its costs.
@@ -40,9 +40,9 @@ class PlayedRound:
 
 
 class Callback:
-    """One concern around the rounds of a run. Every hook does nothing unless a subclass overrides it.
+    """Handles one concern around the rounds of a run. Every hook does nothing unless a subclass overrides it.
 
-    Hooks of all callbacks are called in the order of the list. `default_callbacks` says what that order promises.
+    Hooks of all callbacks are called in the order of the list. `default_callbacks` documents what that order promises.
     """
 
     def before_training(self, run: RunContext) -> None:
@@ -63,7 +63,7 @@ class Callback:
     def on_end(self, run: RunContext) -> None:
         """Called after `after_training`: built-in callbacks fill `run.result` and write it to disk, in order.
 
-        Of a user's callback it is called once: not again if `--resume` delivers a finished run to MLflow.
+        A user's callback is called once: not again if `--resume` delivers a finished run to MLflow.
         """
 
     def on_error(self, run: RunContext, error: BaseException) -> None:
@@ -76,7 +76,7 @@ class CallbackError(MethodError):
 
 @dataclass(frozen=True)
 class UserCallback(Callback):
-    """A callback that a user brings: an error in it is a sentence with its name, and never hides another error."""
+    """Wraps a user's callback: an error in it is reported with its name, and never hides another error."""
 
     name: str
     callback: Callback
@@ -94,15 +94,15 @@ class UserCallback(Callback):
             UserError: If the options are not those that `kind` takes, or `kind` returns no callback.
             CallbackError: If `kind` raises.
         """
-        takes = inspect.signature(kind)
+        signature = inspect.signature(kind)
         try:
-            takes.bind(**options)
+            signature.bind(**options)
         except TypeError as error:
             given = shown(", ".join(options)) or "no options"
             raise UserError(
-                f"callbacks.{name}: got {given}, expected {takes} ({error}). Give it the options that it takes."
+                f"callbacks.{name}: got {given}, expected {signature} ({error}). Give it the options that it takes."
             ) from None
-        with _named(name, "its constructor", kind):
+        with _explain_errors(name, "its constructor", kind):
             callback = kind(**options)
         if not isinstance(callback, Callback):
             raise UserError(
@@ -112,34 +112,29 @@ class UserCallback(Callback):
         return cls(name, callback)
 
     def before_training(self, run: RunContext) -> None:
-        """See Callback."""
-        with _named(self.name, "before_training", self.callback):
+        with _explain_errors(self.name, "before_training", self.callback):
             self.callback.before_training(run)
 
     def after_round(self, run: RunContext, played: PlayedRound) -> None:
-        """See Callback."""
-        with _named(self.name, "after_round", self.callback):
+        with _explain_errors(self.name, "after_round", self.callback):
             self.callback.after_round(run, played)
 
     def after_commit(self, run: RunContext, played: PlayedRound) -> None:
-        """See Callback."""
-        with _named(self.name, "after_commit", self.callback):
+        with _explain_errors(self.name, "after_commit", self.callback):
             self.callback.after_commit(run, played)
 
     def after_training(self, run: RunContext) -> None:
-        """See Callback."""
-        with _named(self.name, "after_training", self.callback):
+        with _explain_errors(self.name, "after_training", self.callback):
             self.callback.after_training(run)
 
     def on_end(self, run: RunContext) -> None:
-        """See Callback."""
         if (read_json(run.folder.on_end) or {}).get("round") == run.number:
             return
-        with _named(self.name, "on_end", self.callback):
+        with _explain_errors(self.name, "on_end", self.callback):
             self.callback.on_end(run)
 
     def on_error(self, run: RunContext, error: BaseException) -> None:
-        """See Callback. An error that it raises is reported, and the run's own error is raised."""
+        """Report an error of the hook; the run's own error is raised."""
         try:
             self.callback.on_error(run, error)
         except Exception as failed:
@@ -147,35 +142,34 @@ class UserCallback(Callback):
 
 
 class EndMark(Callback):
-    """Write down in the run's folder that `on_end` of all of the user's callbacks was called after the last round."""
+    """Record in the run's folder that `on_end` of all user callbacks was called after the last round."""
 
     def on_end(self, run: RunContext) -> None:
-        """See Callback."""
         write_json(run.folder.on_end, {"round": run.number})
 
 
-def own_callbacks(sections: Sequence[Any]) -> list[UserCallback]:
-    """Build the callbacks that params name, each of a plugin file, with the options of its section."""
-    return [UserCallback.from_config(one.kind, one.entry.target, options_of(one)) for one in sections]
+def user_callbacks(sections: Sequence[Any]) -> list[UserCallback]:
+    """Build the callbacks that params name, each with the options of its section."""
+    return [UserCallback.from_config(section.kind, section.entry.target, options_of(section)) for section in sections]
 
 
 @contextmanager
-def _named(name: str, hook: str, of: Any) -> Iterator[None]:
-    """Turn an error of a user's callback into a sentence; a full disk and an interrupt stay as they are."""
+def _explain_errors(name: str, hook: str, source: Any) -> Iterator[None]:
+    """Turn an error of a user's callback into a CallbackError; a full disk and an interrupt pass unchanged."""
     try:
         yield
     except Exception as error:
         if unwritable(error) or interruption(error):
             raise
         raise CallbackError(
-            f"{_failure(name, hook, of, error)} Correct the callback; --resume goes on after the last round on disk."
+            f"{_failure(name, hook, source, error)} Correct the callback; --resume goes on after the last round on disk."
         ) from error
 
 
-def _failure(name: str, hook: str, of: Any, error: Exception) -> str:
-    """Say which hook of which callback failed, with the error, and its line in the file of the class or function `of`."""
-    file = getattr(sys.modules.get(of.__module__), "__file__", None)
+def _failure(name: str, hook: str, source: Any, error: Exception) -> str:
+    """Describe which hook of which callback failed, with the error and its line in the file that defines `source`."""
+    file = getattr(sys.modules.get(source.__module__), "__file__", None)
     line = line_of(error, file) if file else None
     message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-    where = f" ({Path(str(file)).name}, line {line})" if line else ""
-    return f"callbacks.{name}: {hook} failed with {message.rstrip('.')}{where}."
+    location = f" ({Path(str(file)).name}, line {line})" if line else ""
+    return f"callbacks.{name}: {hook} failed with {message.rstrip('.')}{location}."

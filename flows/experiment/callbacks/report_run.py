@@ -1,4 +1,4 @@
-"""Callbacks that report a run: its result, to MLflow, to the screen."""
+"""Holds the callbacks that report a run: its result, to MLflow, and to the screen."""
 
 import time
 from dataclasses import dataclass, field
@@ -8,10 +8,10 @@ from flows.console import progress
 from flows.console.interruption import interruption
 from flows.console.run_logging import log_notes, log_result, log_round, log_warnings
 from flows.experiment.callbacks.callback import Callback, PlayedRound
-from flows.experiment.evaluation import baseline, for_scored, last_scores, scored_model, scores_of_others
+from flows.experiment.evaluation import baseline, final_scores, score_other_models, scored_model, select_scored_clients
 from flows.experiment.figure_context import FigureContext, draw_figures
 from flows.experiment.run.mlflow_run_metadata import final_artifacts, run_spec
-from flows.experiment.run.round_record import means_of, seconds_of, totals_of
+from flows.experiment.run.round_record import mean_uncertainty, run_totals, time_breakdown
 from flows.experiment.run.run_context import RunContext
 from flows.experiment.run_warnings import notes_of_best, notes_of_rows, notes_of_scores, notes_of_training
 from flows.methods.samplers.client_sampler import SampledClients
@@ -22,22 +22,21 @@ from tasks.tracking.mlflow_logging.async_logger import MLflowLogger
 
 
 class FinalEvaluation(Callback):
-    """Score the reported model once more at the end; each client keeps its outcomes, and the method draws its figures.
+    """Evaluate the reported model at the end, let each client store its outcomes, and draw the method's figures.
 
-    Fills `run.artifacts`, and `run.result` but for the id of the MLflow run and the seconds in total.
+    Fills `run.artifacts`, and `run.result` except the id of the MLflow run and the total seconds.
     """
 
     def on_end(self, run: RunContext) -> None:
-        """See Callback."""
         project, method, folder, last = run.project, run.method, run.folder, run.number
         quantity, silos = project.quantity, project.silos
         rounds, state, reported = folder.rounds(last), run.state, last
         if project.params.evaluation.report == "best":
-            state, reported, _ = folder.the_best(last, quantity) or Checkpoint(state, last, {})
+            state, reported, _ = folder.require_best(last, quantity) or Checkpoint(state, last, {})
         round = run.round(reported, SampledClients(run.setup.silos.clients), "result")
         model = scored_model(method, silos, state, round)
-        metrics, doubts = last_scores(project, for_scored(project, method, model), round, folder)
-        metrics |= scores_of_others(project, method, state, round)
+        metrics, uncertainty = final_scores(project, select_scored_clients(project, method, model), round, folder)
+        metrics |= score_other_models(project, method, state, round)
         result: dict[str, Any] = {
             "method": run.method_name,
             "seed": run.setup.seed,
@@ -48,11 +47,11 @@ class FinalEvaluation(Callback):
             "reported_round": reported,
             "ended_by": run.ended_by,
             "resumed_from_round": run.resumed_from,
-            **totals_of(rounds),
+            **run_totals(rounds),
             "parameters": num_trainable(model.network),
             "metrics": metrics,
             "baseline": baseline(project),
-            "doubts": doubts,
+            "doubts": uncertainty,
             "notes": [
                 *run.notes,
                 *notes_of_training(folder, last, metrics, quantity),
@@ -61,13 +60,13 @@ class FinalEvaluation(Callback):
             "weights_sha256": state.sha256(),
             "folder": str(folder.path.relative_to(project.root)),
             "mlflow_run_id": None,
-            "seconds": seconds_of(rounds),
+            "seconds": time_breakdown(rounds),
         }
-        means = means_of(doubts, silos)
+        means = mean_uncertainty(uncertainty, silos)
         final = {"round": reported, "time_ms": rounds[-1]["time_ms"], "metrics": means}
         each, personal = folder.journal.each, project.params.tracking.personal_models
-        scene = FigureContext(folder.path, model, silos, round, rounds, lambda: each(last), quantity, personal)
-        figures = draw_figures([*method.figures(), *project.figures], scene)
+        figure_context = FigureContext(folder.path, model, silos, round, rounds, lambda: each(last), quantity, personal)
+        figures = draw_figures([*method.figures(), *project.figures], figure_context)
         run.artifacts = final_artifacts(project, method, run.setup, run.private, model, folder, result, final, figures)
         run.result = result
 
@@ -76,40 +75,35 @@ class FinalEvaluation(Callback):
 class MLflowTracking(Callback):
     """Deliver rounds that are on disk to MLflow in the background, and end the MLflow run with its status."""
 
-    delivery: MLflowLogger | None = field(default=None, init=False)
+    logger: MLflowLogger | None = field(default=None, init=False)
 
     def before_training(self, run: RunContext) -> None:
-        """See Callback."""
-        self.delivery = MLflowLogger(run.folder.path, run_spec(run.project, run.method, run.identity, run.folder))
-        self.delivery.round_done(run.number)
+        self.logger = MLflowLogger(run.folder.path, run_spec(run.project, run.method, run.identity, run.folder))
+        self.logger.round_done(run.number)
 
     def after_commit(self, run: RunContext, played: PlayedRound) -> None:
-        """See Callback."""
-        self._begun().round_done(played.round.number)
+        self._started().round_done(played.round.number)
 
     def on_end(self, run: RunContext) -> None:
-        """See Callback."""
-        delivery = self._begun()
-        run.result["mlflow_run_id"] = delivery.finish(run.artifacts)
-        run.undelivered = delivery.problem
-        if delivery.notice:
-            progress.current().say_once(f"{delivery.notice}.")
+        logger = self._started()
+        run.result["mlflow_run_id"] = logger.finish(run.artifacts)
+        run.undelivered = logger.problem
+        if logger.notice:
+            progress.current().say_once(f"{logger.notice}.")
 
     def on_error(self, run: RunContext, error: BaseException) -> None:
-        """See Callback."""
-        if self.delivery is not None:
-            self.delivery.mark_failed("FAILED" if interruption(error) is None else "KILLED")
+        if self.logger is not None:
+            self.logger.mark_failed("FAILED" if interruption(error) is None else "KILLED")
 
-    def _begun(self) -> MLflowLogger:
-        assert self.delivery is not None, "before_training begins it"
-        return self.delivery
+    def _started(self) -> MLflowLogger:
+        assert self.logger is not None, "before_training begins it"
+        return self.logger
 
 
 class ResultFile(Callback):
-    """Write result.json: from then on the run is finished."""
+    """Write result.json, which marks the run as finished."""
 
     def on_end(self, run: RunContext) -> None:
-        """See Callback."""
         total = time.perf_counter() - run.began
         run.result["seconds"] = {"total": total, **run.result["seconds"]}
         write_json(run.folder.result, run.result)
@@ -119,24 +113,20 @@ class Progress(Callback):
     """Show the run on the screen and on Prefect's page: its start, rounds that are on disk, and its result."""
 
     def before_training(self, run: RunContext) -> None:
-        """See Callback."""
         progress.current().begin(run.folder.name, run.number, run.project.params.training.rounds)
 
     def after_commit(self, run: RunContext, played: PlayedRound) -> None:
-        """See Callback."""
         rounds = run.project.params.training.rounds
         log_round(run.folder.name, played.record, run.project.quantity, played.report.messages, rounds)
 
     def on_end(self, run: RunContext) -> None:
-        """See Callback."""
         log_result(run.folder.name, run.result, run.project.quantity, run.undelivered)
 
 
 class RunNotes(Callback):
-    """Say before training what the user should know of the rows, the settings and the sampler."""
+    """Report before training what the user should know about the rows, the settings and the sampler."""
 
     def before_training(self, run: RunContext) -> None:
-        """See Callback."""
         of_rows = notes_of_rows(run.project, run.setup, run.runner, run.private)
         run.notes += [*notes_of_scores(run.project, run.method), *run.agreement.notes, *of_rows]
         log_notes(run.notes)

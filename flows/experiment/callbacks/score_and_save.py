@@ -1,8 +1,7 @@
-"""Callbacks that score a round, keep the best one, and end training early.
+"""Holds the callbacks that score rounds, end training early, and write rounds to disk.
 
-Callbacks that bring rounds to disk: their costs, journal and checkpoint, and what earlier rounds left.
-
-Rounds on their way to disk, where that takes long beside a round: the next one trains meanwhile.
+Scoring keeps the best round. Saving writes journal and checkpoint, in a thread while the next round trains if writing
+is slow, and deletes files that no later round needs.
 """
 
 import time
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 from flows.console.run_logging import log_warnings
 from flows.experiment.callbacks.callback import Callback, PlayedRound
-from flows.experiment.evaluation import for_scored, scored_model, scores_of, scores_of_others
+from flows.experiment.evaluation import score_model, score_other_models, scored_model, select_scored_clients
 from flows.experiment.run.round_record import is_scored, round_record, with_scores
 from flows.experiment.run.run_context import RunContext
 from flows.experiment.run.run_folder import NO_RANK, Files, RetainedRefs, RunFolder
@@ -27,10 +26,9 @@ from tasks.messages.score_messages import Scores
 
 
 class StandardizerTraffic(Callback):
-    """Count the bytes of the agreement on a standardization among those of the first round."""
+    """Count the bytes of fitting the standardizer in the traffic of the first round."""
 
     def after_round(self, run: RunContext, played: PlayedRound) -> None:
-        """See Callback."""
         if run.number == 1:
             run.agreement.count(played.round.tally)
 
@@ -39,47 +37,46 @@ class StandardizerTraffic(Callback):
 class Evaluation(Callback):
     """Fill the record of every round, and score every `every`-th round and the last one.
 
-    `settle` waits until the round before is on disk. Scoring may take long, and the user waits to read of that round.
+    `flush` waits until the previous round is on disk and reported, since scoring may be slow.
     """
 
     every: int
-    settle: Callable[[], None]
+    flush: Callable[[], None]
 
     def after_round(self, run: RunContext, played: PlayedRound) -> None:
-        """See Callback."""
         project, round = run.project, played.round
         scores: list[Scores] = []
         is_due = bool(run.ended_by) or run.number % self.every == 0
         if is_due:
-            self.settle()
-            scores = _scores(run, round)
+            self.flush()
+            scores = _score_round(run, round)
         played.record.update(round_record(round, played.report, scores, project.silos, project.quantity))
         if is_due:
-            played.record["metrics"] |= scores_of_others(project, run.method, run.state, round)
+            played.record["metrics"] |= score_other_models(project, run.method, run.state, round)
 
     def after_training(self, run: RunContext) -> None:
         """Score the last round, if a callback ended training after a round that was not scored."""
-        self.settle()
+        self.flush()
         record = run.folder.journal.read(run.number)
         if is_scored(record):
             return
         began, project = time.perf_counter(), run.project
         round = run.round(run.number, SampledClients(run.setup.silos.clients), f"round {run.number}")
-        scores = _scores(run, round)
+        scores = _score_round(run, round)
         if not scores:  # no client has a model
             return
         record = with_scores(record, scores, project.silos, project.quantity)
-        record["metrics"] |= scores_of_others(project, run.method, run.state, round)
+        record["metrics"] |= score_other_models(project, run.method, run.state, round)
         spent = {"round": time.perf_counter() - began, **round.tally.seconds}
         seconds: dict[str, float] = record["seconds"]
         record["seconds"] = seconds | {name: seconds.get(name, 0.0) + more for name, more in spent.items()}
         run.scored_late = record
 
 
-def _scores(run: RunContext, round: RoundContext) -> list[Scores]:
+def _score_round(run: RunContext, round: RoundContext) -> list[Scores]:
     project, method = run.project, run.method
     model = scored_model(method, project.silos, run.state, round)
-    return scores_of(project, for_scored(project, method, model), round)
+    return score_model(project, select_scored_clients(project, method, model), round)
 
 
 @dataclass
@@ -89,15 +86,12 @@ class BestModel(Callback):
     rank: tuple[float, float] = field(default=NO_RANK, init=False)
 
     def before_training(self, run: RunContext) -> None:
-        """See Callback."""
         self.rank, run.best_round = run.folder.best_round(run.number, run.project.quantity)
 
     def after_round(self, run: RunContext, played: PlayedRound) -> None:
-        """See Callback."""
         self._save_if_best(run, played.record)
 
     def after_training(self, run: RunContext) -> None:
-        """See Callback."""
         if run.scored_late is not None:
             self._save_if_best(run, run.scored_late)
 
@@ -115,12 +109,10 @@ class EarlyStopping(Callback):
     stop_at: float
 
     def before_training(self, run: RunContext) -> None:
-        """See Callback."""
         if run.number > 0:
             self._stop(run, run.folder.journal.read(run.number)["metrics"])
 
     def after_round(self, run: RunContext, played: PlayedRound) -> None:
-        """See Callback."""
         self._stop(run, played.record["metrics"])
 
     def _stop(self, run: RunContext, metrics: dict[str, float]) -> None:
@@ -129,32 +121,33 @@ class EarlyStopping(Callback):
 
 
 SHARE = 0.5
-"""Of a round's seconds: a commit that takes more does not hold up the next round.
+"""Share of a round's seconds: a commit that takes more runs while the next round trains.
 
-One that takes less is waited for: beside it a short round takes longer, since both want Python's lock.
+A shorter commit is waited for, since a short round slows down if both compete for Python's lock.
 """
 
 
-class _Begun(NamedTuple):
+class _PendingRound(NamedTuple):
     written: Future[float]
-    kept: RetainedRefs
+    retained: RetainedRefs
     counts: Callable[[], None]
 
 
 class CheckpointWriter:
-    """A run's rounds, one after another: each is on disk, and counts, before the next is begun to be written.
+    """Writes a run's rounds one at a time: each round is on disk, and counts, before the next one is written.
 
-    Of a round that does not count yet nobody is told, and nothing is deleted that an earlier one needs. What is written are
-    bytes, so that a round's state, record and memory may change. An error of the disk is raised by the call that waits.
+    A round that does not count yet is not reported, and no file that an earlier round needs is deleted. The content is
+    serialised to bytes first, so the round's state, record and memory may change. The next call that waits raises an
+    error of the disk.
     """
 
     def __init__(self, folder: RunFolder, counted: RetainedRefs) -> None:
-        """`counted`: of the round that a resumed run goes on after, or of its start."""
+        """`counted`: references of the round that a resumed run continues from, or of its start."""
         self._folder = folder
         self._writer = ThreadPoolExecutor(1, "commit")
-        self._begun: _Begun | None = None
+        self._pending: _PendingRound | None = None
         self._counted = counted
-        self._seconds = 0.0  # of the last one
+        self._seconds = 0.0  # of the last commit
 
     def __enter__(self) -> Self:
         return self
@@ -162,24 +155,24 @@ class CheckpointWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """What was begun is written, whatever happened; nobody is told of it, where something did.
+        """Finish the round that is being written, whatever happened; it is not reported if an error is pending.
 
-        A second interrupt is raised after that: who goes on with the run must not meet a round that is still being written.
+        A second interrupt is raised afterwards: a resumed run must not meet a round that is still being written.
         """
-        again: BaseException | None = None
-        while self._begun is not None and not self._begun.written.done():
+        second_interrupt: BaseException | None = None
+        while self._pending is not None and not self._pending.written.done():
             try:
-                wait([self._begun.written])  # Python 3.11 takes a thread for ended whose join was interrupted
+                wait([self._pending.written])  # in Python 3.11 a thread counts as ended if its join was interrupted
             except BaseException as interrupt:
-                again = interrupt
+                second_interrupt = interrupt
         self._writer.shutdown(wait=True)
-        late = self._begun.written.exception() if self._begun else None
-        if error is not None and late not in (None, error):
-            log_warnings(self._folder.name, [f"the round before could not be written: {late!r}"])
-        if again is not None:
-            raise again
+        write_error = self._pending.written.exception() if self._pending else None
+        if error is not None and write_error not in (None, error):
+            log_warnings(self._folder.name, [f"the round before could not be written: {write_error!r}"])
+        if second_interrupt is not None:
+            raise second_interrupt
 
-    def put(
+    def submit(
         self,
         record: dict[str, Any],
         state: ServerState,
@@ -187,28 +180,29 @@ class CheckpointWriter:
         best: int,
         counts: Callable[[], None],
     ) -> None:
-        """The next round; `counts` is called in this thread when it counts, now or by the next `put` or `settle`.
+        """Write the next round; `counts` is called in this thread when the round counts.
 
-        `best`: the number of the best round so far, 0 if no state of one is kept.
+        That is now, or in the next `submit` or `flush`. `best` is the number of the best round so far, 0 if the state
+        of the best round is not saved.
         """
         files = self._folder.files(record, state, memory)
-        self.settle()
-        self._begun = _Begun(self._writer.submit(self._write, files), RetainedRefs.of(state, best), counts)
+        self.flush()
+        self._pending = _PendingRound(self._writer.submit(self._write, files), RetainedRefs.of(state, best), counts)
         if self._seconds <= SHARE * record["seconds"]["round"]:
-            self.settle()
+            self.flush()
 
-    def settle(self) -> None:
-        """Waits until the last round counts."""
-        if self._begun is None:
+    def flush(self) -> None:
+        """Wait until the last round counts."""
+        if self._pending is None:
             return
-        self._seconds = self._begun.written.result()
-        self._counted, counts, self._begun = self._begun.kept, self._begun.counts, None
+        self._seconds = self._pending.written.result()
+        self._counted, counts, self._pending = self._pending.retained, self._pending.counts, None
         counts()
 
     @property
-    def kept(self) -> list[RetainedRefs]:
-        """What must stay on disk: of the last round that counts, and of the one that is being written."""
-        return [self._counted, *([self._begun.kept] if self._begun else [])]
+    def retained(self) -> list[RetainedRefs]:
+        """Return what must stay on disk: for the last round that counts, and for the round that is being written."""
+        return [self._counted, *([self._pending.retained] if self._pending else [])]
 
     def _write(self, files: Files) -> float:
         began = time.perf_counter()
@@ -220,49 +214,46 @@ class MemoryUse(Callback):
     """Free what Prefect left in reference cycles, and record the memory that this process holds."""
 
     def after_round(self, run: RunContext, played: PlayedRound) -> None:
-        """See Callback."""
         collect_garbage()
         played.record["memory"] = {"resident": resident_bytes()}
 
 
 @dataclass
 class RoundSaver(Callback):
-    """Write each round's journal and checkpoint, in that order, while the next round is played if writing takes long."""
+    """Write each round's journal and checkpoint, in that order; slow writes overlap with the next round."""
 
     commits: CheckpointWriter | None = field(default=None, init=False)
 
     def before_training(self, run: RunContext) -> None:
-        """See Callback."""
         self.commits = CheckpointWriter(run.folder, RetainedRefs.of(run.state, run.best_round))
 
     def after_round(self, run: RunContext, played: PlayedRound) -> None:
-        """See Callback."""
         seconds = time.perf_counter() - played.began
         played.record["seconds"] = {"round": seconds, **played.round.tally.seconds}
         counts = partial(played.committed, played)
-        self._opened().put(played.record, run.state, run.memory, run.best_round, counts)
+        self._opened().submit(played.record, run.state, run.memory, run.best_round, counts)
 
     def after_training(self, run: RunContext) -> None:
-        """Wait until the last round is on disk; a round that was scored late is written again, with its scores."""
+        """Wait until the last round is on disk; a round that was scored late is written again with its scores."""
         commits = self._opened()
-        commits.settle()
+        commits.flush()
         if run.scored_late is not None:
-            commits.put(run.scored_late, run.state, run.memory, run.best_round, counts=lambda: None)
-            commits.settle()
+            commits.submit(run.scored_late, run.state, run.memory, run.best_round, counts=lambda: None)
+            commits.flush()
         commits.__exit__(None, None, None)
 
     def on_error(self, run: RunContext, error: BaseException) -> None:
-        """See Callback. A round that is being written becomes whole."""
+        """Finish the round that is being written."""
         if self.commits is not None:
             self.commits.__exit__(type(error), error, error.__traceback__)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Wait until the last round is on disk, and report it."""
-        self._opened().settle()
+        self._opened().flush()
 
-    def kept(self) -> list[RetainedRefs]:
-        """Return what the rounds on disk, and the round that is being written, need of earlier files."""
-        return self._opened().kept
+    def retained(self) -> list[RetainedRefs]:
+        """Return the references to earlier files that rounds on disk, and the round being written, need."""
+        return self._opened().retained
 
     def _opened(self) -> CheckpointWriter:
         assert self.commits is not None, "before_training opens it"
@@ -271,14 +262,12 @@ class RoundSaver(Callback):
 
 @dataclass
 class ClientStateCleanup(Callback):
-    """Delete best states and private state of clients to which no round on disk refers any more."""
+    """Delete best states and private client state that no round on disk refers to."""
 
     saver: RoundSaver
 
     def after_round(self, run: RunContext, played: PlayedRound) -> None:
-        """See Callback."""
-        run.folder.forget(run.private, self.saver.kept())
+        run.folder.delete_unused(run.private, self.saver.retained())
 
     def after_training(self, run: RunContext) -> None:
-        """See Callback."""
-        run.folder.forget(run.private, self.saver.kept())
+        run.folder.delete_unused(run.private, self.saver.retained())

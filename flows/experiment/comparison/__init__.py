@@ -1,1 +1,1 @@
-"""What several runs say together: how they differ, row by row, and how they answer as one ensemble."""
+"""Holds the comparison of runs: tuning, paired differences, ensembles, and the record in MLflow."""

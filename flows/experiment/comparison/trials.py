@@ -1,9 +1,4 @@
-"""The runs of a comparison: one of them, whatever comes of it, and those that methods are tuned with.
-
-What is to come of a set of runs: how many rounds, and which of them an earlier command made.
-
-The runs of a method with several seeds as one deep ensemble: how unsure they are together, and how rightly.
-"""
+"""Runs the trials of a comparison: single runs, the settings that methods are tuned with, and ensembles of seeds."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +14,7 @@ from flows.console import progress
 from flows.console.interruption import interruption
 from flows.console.safe_text import duration
 from flows.experiment.comparison.search_space import Grid, as_yaml
-from flows.experiment.comparison.tuner import Score, TunerResult, grid_of, tuned, validation_score
+from flows.experiment.comparison.tuner import Score, TunerResult, grid_of, tune_method, validation_score
 from flows.experiment.evaluation import scored_model
 from flows.experiment.fit_standardizer import scaled_as
 from flows.experiment.plugin_loader import MethodError
@@ -30,7 +25,6 @@ from flows.methods.context import RoundContext, TrainingSetup
 from flows.methods.samplers.client_sampler import validation_rows
 from flows.run import run
 from models.client_model import Model
-from silos.client_store import ClientStore
 from silos.errors import DivergedError, UserError
 from tasks.evaluate import ensemble_check
 from tasks.execution.task_runner import PrefectRunner, Runner
@@ -40,7 +34,7 @@ from tasks.tracking.json_io import unwritable
 
 @dataclass(frozen=True)
 class Plan:
-    """What a comparison runs: every method with every seed, on the rows of one data version."""
+    """The runs of a comparison: every method with every seed, on the rows of one data version."""
 
     methods: list[str]
     seeds: list[int]
@@ -50,25 +44,25 @@ class Plan:
 
 
 def say_plan(project: Project, experiment: str, runs: Sequence[str]) -> None:
-    """Tells the screen of all runs, by the names of their folders; each may take all rounds of params.yaml."""
+    """Show the number of runs and of finished ones on the screen; each run may take all rounds of params.yaml."""
     rounds = project.params.training.rounds
     done = len(runs) - len(unfinished(project, experiment, runs))
     progress.current().plan(len(runs), len(runs) * rounds, done, done * rounds)
 
 
 def unfinished(project: Project, experiment: str, runs: Sequence[str]) -> list[str]:
-    """Return the runs that are still to be made, or to be delivered to MLflow; a resumed comparison has others already."""
+    """Return the runs that must still be run or logged to MLflow; a resumed comparison has others already."""
     results = {run: RunFolder(project.runs / experiment / run).finished() for run in runs}
     return [run for run, result in results.items() if result is None or result["mlflow_run_id"] is None]
 
 
 def run_trial(project: Project, method: str, seed: int, experiment: str, cell: str = "") -> dict[str, Any] | str:
-    """A run's result, or the reason why there is none; what would end other runs the same way is raised.
+    """Return a run's result, or the reason why it failed; an error that other runs would also meet is raised.
 
-    Prefect's page shows the overrides of the project as the run's; the run has the project itself.
+    Prefect's page shows the project's overrides as the run's parameters; the run gets the project itself.
     """
     try:
-        # the outer flow's heartbeat tells that the process lives; joining one for each run would cost a second each
+        # the outer flow's heartbeat shows that the process lives; joining a thread for each run would take a second
         with project.shared(), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
             return run(method, seed, project.overrides, resume=True, experiment=experiment, cell=cell)
     except Exception as error:
@@ -82,19 +76,19 @@ def run_trial(project: Project, method: str, seed: int, experiment: str, cell: s
         return reason
 
 
-def trial_name(at: int) -> str:
-    """What tells the run of a setting from the others of its method."""
-    return f"setting{at}"
+def trial_name(index: int) -> str:
+    """Return the prefix that distinguishes the run of a setting from others of its method."""
+    return f"setting{index}"
 
 
 def check_tuning(project: Project, methods: list[str], setup: TrainingSetup) -> None:
-    """UserError if params ask for tuned methods and these cannot be, or not with all that their pages name."""
+    """Raise a UserError if params tune methods that cannot be tuned, or not with all of their `tuned` options."""
     if not project.params.comparison.tune:
         return
     if not any(validation_rows(project.scored.federated()).values()):
-        some = "the clients that are scored (evaluation.clients)"
+        subset = "the clients that are scored (evaluation.clients)"
         raise UserError(
-            f"settings are chosen on validation rows, and {'the data' if project.scored is project.silos else some} have "
+            f"settings are chosen on validation rows, and {'the data' if project.scored is project.silos else subset} have "
             "none; set data.split.validation, for example to 0.15, and run `siloflow partition`."
         )
     for method in methods:
@@ -105,21 +99,21 @@ def check_tuning(project: Project, methods: list[str], setup: TrainingSetup) -> 
 
 
 def first_setting(project: Project, method: str) -> list[str]:
-    """What a method is tried with first."""
+    """Return the setting that a method is tried with first."""
     grid = _grid(project, method)
     return grid.settings(grid.points()[0])
 
 
 def tuned_methods(
-    project: Project, name: str, wanted: Plan
+    project: Project, name: str, plan: Plan
 ) -> tuple[dict[str, TunerResult], dict[str, dict[str, Any] | str]]:
-    """Every method's best settings on the first seed, and what came of its run with them.
+    """Return every method's best settings on the first seed, and the result, or error, of its run with them.
 
-    What is to come is said, and how long it takes once each has run once.
+    The screen shows the number of runs, and an estimate of the time once each method has run once.
     """
-    settings, seeds, methods = wanted.tune, wanted.seeds, wanted.methods
+    settings, seeds, methods = plan.tune, plan.seeds, plan.methods
     grids = {method: _grid(project, method) for method in methods}
-    runs = _runs(wanted)
+    runs = _runs(plan)
     say_plan(project, name, runs)
     progress.current().say(
         f"{settings} settings for each of {len(methods)} methods on seed {seeds[0]} (and 2 beyond every edge at which the "
@@ -127,42 +121,42 @@ def tuned_methods(
     )
 
     @cache
-    def result(method: str, at: int, lines: tuple[str, ...]) -> dict[str, Any] | str:
-        return run_trial(project.with_overrides(lines), method, seeds[0], name, trial_name(at))
+    def result(method: str, index: int, lines: tuple[str, ...]) -> dict[str, Any] | str:
+        return run_trial(project.with_overrides(lines), method, seeds[0], name, trial_name(index))
 
-    def score(method: str, at: int, lines: tuple[str, ...]) -> Score | None:
-        found = result(method, at, lines)
-        return None if isinstance(found, str) else validation_score(found, project.quantity)
+    def score(method: str, index: int, lines: tuple[str, ...]) -> Score | None:
+        outcome = result(method, index, lines)
+        return None if isinstance(outcome, str) else validation_score(outcome, project.quantity)
 
     first = [result(method, 0, tuple(grid.settings(grid.points()[0]))) for method, grid in grids.items()]
-    left = len(unfinished(project, name, runs))  # once each method has run once
-    if left:
-        progress.current().say(f"about {duration(left * _seconds_of_run(first))} for the other {left}")
+    remaining = len(unfinished(project, name, runs))  # once each method has run once
+    if remaining:
+        progress.current().say(f"about {duration(remaining * _seconds_of_run(first))} for the other {remaining}")
 
-    def beyond(method: str, more: int) -> None:
-        runs.extend(run_name(method, seeds[0], trial_name(settings + at)) for at in range(more))
+    def beyond(method: str, count: int) -> None:
+        runs.extend(run_name(method, seeds[0], trial_name(settings + index)) for index in range(count))
         say_plan(project, name, runs)
 
-    chosen = {m: tuned(m, grid, partial(score, m), partial(beyond, m)) for m, grid in grids.items()}
+    chosen = {m: tune_method(m, grid, partial(score, m), partial(beyond, m)) for m, grid in grids.items()}
     return chosen, {method: result(method, best.at, tuple(best.settings)) for method, best in chosen.items()}
 
 
-def _runs(wanted: Plan) -> list[str]:
-    """The names of all that are known before anything has run."""
-    first, *others = wanted.seeds
+def _runs(plan: Plan) -> list[str]:
+    """Return the names of all runs that are known before any has run."""
+    first, *others = plan.seeds
     return [
-        run_name(method, *one)
-        for method in wanted.methods
-        for one in [*((first, trial_name(at)) for at in range(wanted.tune)), *((seed, "") for seed in others)]
+        run_name(method, *trial)
+        for method in plan.methods
+        for trial in [*((first, trial_name(index)) for index in range(plan.tune)), *((seed, "") for seed in others)]
     ]
 
 
 def _seconds_of_run(results: Sequence[dict[str, Any] | str]) -> float:
-    """Mean over these; what is around the rounds is that of the fastest, since the first also warms up."""
-    done = [(one["seconds"], one["rounds"]) for one in results if not isinstance(one, str)]
-    rounds = [seconds["per_round"] * count for seconds, count in done]
-    around = [seconds["total"] - of_rounds for (seconds, _), of_rounds in zip(done, rounds, strict=True)]
-    return math.fsum(rounds) / max(len(rounds), 1) + min(around, default=0.0)
+    """Return the mean seconds of a run; time around the rounds is the fastest run's, since the first run warms up."""
+    finished = [(result["seconds"], result["rounds"]) for result in results if not isinstance(result, str)]
+    rounds = [seconds["per_round"] * count for seconds, count in finished]
+    overheads = [seconds["total"] - of_rounds for (seconds, _), of_rounds in zip(finished, rounds, strict=True)]
+    return math.fsum(rounds) / max(len(rounds), 1) + min(overheads, default=0.0)
 
 
 def _grid(project: Project, method_name: str) -> Grid:
@@ -173,46 +167,48 @@ def _grid(project: Project, method_name: str) -> Grid:
 
 
 def _check_options(project: Project, method: str, options: dict[str, Any], setup: TrainingSetup) -> None:
-    """UserError naming what the method is tuned by, if it cannot be run with it."""
+    """Raise a UserError with the options if the method cannot be run with them."""
     params = project.params
     section = {**params.method, method: {**params.method.get(method, {}), **options}}
     try:
         start_method(method_of(params.model_copy(update={"method": section}), method), setup)
     except UserError as error:
-        said = ", ".join(f"{key} {as_yaml(value)}" for key, value in options.items())
-        raise UserError(f"{method} is tuned by {said}, with which it cannot be run: {error}") from None
+        listed = ", ".join(f"{key} {as_yaml(value)}" for key, value in options.items())
+        raise UserError(f"{method} is tuned by {listed}, with which it cannot be run: {error}") from None
 
 
 def ensemble(
     method: Method, members: Sequence[tuple[Project, int, RunFolder]], called: str = ""
 ) -> dict[str, float] | None:
-    """Means over the federated clients of what ensemble_check says of their test rows; page: the method of all members.
+    """Return means over the federated clients of what `ensemble_check` reports of their test rows.
 
-    `called`: what the names of its task runs begin with.
+    None for a regression, for fewer than two members, if a run's files are missing, or if no client has test rows.
 
-    None of a regression, of fewer than two members, where a run's files are not here, and where no client has test rows.
+    Args:
+        method: The method of all members.
+        members: Project, seed and folder of each run.
+        called: The prefix of the names of its task runs.
     """
     project = members[0][0]
     if len(members) < 2 or project.quantity.outcome != "correct":
         return None
     with project.workers() as workers:
-        return _together(method, members, PrefectRunner(workers, called))
+        return _score_ensemble(method, members, PrefectRunner(workers, called))
 
 
-def _together(
+def _score_ensemble(
     method: Method, members: Sequence[tuple[Project, int, RunFolder]], runner: Runner
 ) -> dict[str, float] | None:
     pairs = [_model(method, runner, *member) for member in members]
-    if None in pairs:
+    models = [(pair[0], pair[1].private) for pair in pairs if pair is not None]
+    if len(models) < len(pairs):
         return None
-    models = [(model, round.private) for model, round in pairs if model is not None]  # type: ignore[misc]
     project, seed, folder = members[0]
     project = scaled_as(project, folder)
     round = _round(project, seed, folder, runner)
     silos = project.scored.federated()
-    messages = round.map_clients(
-        ensemble_check, models[0][0], silos=silos, training=round.setup.training, members=models
-    )
+    training = round.setup.training
+    messages = round.map_clients(ensemble_check, models[0][0], silos=silos, training=training, members=models)
     by_name: dict[str, list[float]] = {}
     for message in messages:
         for name, values in message.numbers.items():
@@ -223,13 +219,13 @@ def _together(
 def _model(
     method: Method, runner: Runner, project: Project, seed: int, folder: RunFolder
 ) -> tuple[Model, RoundContext] | None:
-    """What a finished run's clients would use, and a round in which they can be asked."""
+    """Return the model of a finished run's clients, and a round context to run tasks in; None if files are missing."""
     result = folder.finished()
     if result is None:
         return None
-    best = project.params.evaluation.report == "best"
-    loaded = folder.load_best(result["rounds"], project.quantity) if best else None
-    loaded = loaded or load_state(folder.checkpoint)  # nobody could tell the best round, which the run has said
+    is_best = project.params.evaluation.report == "best"
+    loaded = folder.load_best(result["rounds"], project.quantity) if is_best else None
+    loaded = loaded or load_state(folder.checkpoint)  # without a best round the last one is reported
     if loaded is None or loaded.round != result["reported_round"]:
         return None
     project = scaled_as(project, folder)
@@ -239,5 +235,5 @@ def _model(
 
 def _round(project: Project, seed: int, folder: RunFolder, runner: Runner, number: int = 0) -> RoundContext:
     setup = project.training_setup(seed)
-    private: ClientStore = project.private(folder.path)
-    return RoundContext(number, setup, setup.silos.clients, (), runner, private, project.device)
+    stores = (project.private(folder.path), project.device)
+    return RoundContext(number, setup, setup.silos.clients, (), runner, *stores)

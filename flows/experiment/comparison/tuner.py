@@ -1,6 +1,6 @@
-"""Methods of a comparison tuned alike: equally many settings each, the best on validation rows of the first seed.
+"""Tunes the methods of a comparison alike: the same number of settings each, scored on validation rows of one seed.
 
-A grid is the learning rate of params.yaml times powers of 3 by what the method's page names in `tuned`.
+The grid of a method is the learning rate of params.yaml times powers of 3, combined with the method's `tuned` options.
 """
 
 import math
@@ -17,12 +17,12 @@ from silos import param_types
 from silos.errors import UserError
 
 RATE = "training.optimiser.learning_rate"
-_FACTOR = 3  # between two learning rates
-_LEAST_RATE = 1e-30  # with less no weight moves in float32
+_FACTOR = 3  # between neighbouring learning rates
+_MIN_RATE = 1e-30  # smaller rates change no weight in float32
 
 
 class Score(NamedTuple):
-    """Of a setting on validation rows: `value`, of which more is better, and their mean loss."""
+    """The score of a setting on validation rows: `value`, higher is better, and the mean loss."""
 
     value: float
     loss: float
@@ -30,7 +30,7 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class TunerResult:
-    """What a method was tuned to; `at` tells its run on the first seed from the others that were tried."""
+    """The best settings of a method; `at` is the index of its run on the first seed among all that were tried."""
 
     method: str
     settings: list[str]
@@ -43,14 +43,26 @@ class TunerResult:
 def grid_of(
     method_name: str, method: type[Method], rate: float, settings: int, options: Mapping[str, Any] | None = None
 ) -> Grid:
-    """So many settings around this learning rate, over these options; UserError if the page's own do not divide them."""
+    """Build a grid of `settings` points around a learning rate.
+
+    Args:
+        method_name: The name of the method, for keys and errors.
+        method: Its class, with the axes of `tuned`.
+        rate: The central learning rate.
+        settings: The number of points.
+        options: The method's section of params.yaml.
+
+    Raises:
+        UserError: If `tuned` has no axes, if their combinations do not divide `settings`, or for extreme learning
+            rates.
+    """
     if not isinstance(method.tuned, Mapping) or not all(isinstance(axis, Axis) for axis in method.tuned.values()):
         raise UserError(
             f"the page of method {method_name!r}: `tuned` is no axes; write tuned = axes(option=(0.1, 1.0)), with axes from "
             "flows.experiment.comparison.search_space."
         )
-    own = {f"method.{method_name}.{option}": axis for option, axis in method.tuned.items()}
-    combinations = math.prod(len(axis.values) for axis in own.values())
+    method_axes = {f"method.{method_name}.{option}": axis for option, axis in method.tuned.items()}
+    combinations = math.prod(len(axis.values) for axis in method_axes.values())
     if settings % combinations:
         raise UserError(
             f"comparison.tune is {settings}, and {method_name} has {combinations} settings of its own to try with each "
@@ -59,64 +71,69 @@ def grid_of(
     count = settings // combinations
     powers = range(-(2 * count // 3), count - 2 * count // 3)
     rates = tuple(float(f"{rate * _FACTOR**power:.2g}") for power in powers)
-    if rates[0] < _LEAST_RATE or rates[-1] > param_types.MAX_REAL:
+    if rates[0] < _MIN_RATE or rates[-1] > param_types.MAX_REAL:
         raise UserError(
             f"comparison.tune is {settings}: {method_name} would be tried with learning rates from {rates[0]:.2g} to "
-            f"{rates[-1]:.2g}, and they may be from {_LEAST_RATE:g} to {param_types.MAX_REAL:g}; give fewer settings."
+            f"{rates[-1]:.2g}, and they may be from {_MIN_RATE:g} to {param_types.MAX_REAL:g}; give fewer settings."
         )
 
     def takes(point: Point) -> bool:
-        """Whether the page has these options."""
+        """Return whether the method accepts these options."""
         try:
             method.model_validate({**(options or {}), **dict(zip(method.tuned, point[1:], strict=True))})
         except ValidationError:
             return False
         return True
 
-    return Grid({RATE: Axis(values=rates, least=_LEAST_RATE, most=param_types.MAX_REAL), **own}, takes)
+    return Grid({RATE: Axis(values=rates, least=_MIN_RATE, most=param_types.MAX_REAL), **method_axes}, takes)
 
 
-def tuned(
+def tune_method(
     method: str,
     grid: Grid,
-    scored: Callable[[int, tuple[str, ...]], Score | None],
-    told: Callable[[int], None] = lambda _: None,
+    run_setting: Callable[[int, tuple[str, ...]], Score | None],
+    announce: Callable[[int], None] = lambda _: None,
 ) -> TunerResult:
-    """The best setting of the grid and, once, of what lies beyond its edges; `scored` runs one, None if it has no score.
+    """Return the best setting of the grid, and of the points beyond its edges, which are tried once.
 
-    `told` hears how many lie beyond, before they are run.
+    Args:
+        method: The name of the method.
+        grid: Its grid.
+        run_setting: Runs a setting, given its index and lines; returns None if it has no score.
+        announce: Called with the number of points beyond the edges, before they are run.
     """
-    points: list[Point] = grid.points()
-    scores = [scored(at, tuple(grid.settings(point))) for at, point in enumerate(points)]
-    wider = grid.beyond(points[_best(scores)])
-    told(len(wider))
-    scores += [scored(len(points) + at, tuple(grid.settings(point))) for at, point in enumerate(wider)]
-    points += wider
+
+    def score(points: list[Point], first: int = 0) -> list[Score | None]:
+        return [run_setting(index, tuple(grid.settings(point))) for index, point in enumerate(points, first)]
+
+    points = grid.points()
+    scores = score(points)
+    outer_points = grid.beyond(points[_best(scores)])
+    announce(len(outer_points))
+    scores += score(outer_points, len(points))
+    points += outer_points
     best = _best(scores)
-    kept = scores[best]
+    best_score = scores[best]
     return TunerResult(
         method=method,
         settings=grid.settings(points[best]),
         at=best,
         tried=len(points),
-        score=None if kept is None else kept.value,
+        score=None if best_score is None else best_score.value,
         at_edge=grid.at_edge(points[best], points),
     )
 
 
 def validation_score(result: dict[str, Any], quantity: TaskMetrics) -> Score | None:
-    """Of a finished run; None if it diverged."""
+    """Return the score of a finished run; None if it diverged."""
     value, loss = quantity.score(result["metrics"], "validation/"), result["metrics"].get("validation/loss/mean")
     return Score(value, math.inf if loss is None or math.isnan(loss) else loss) if math.isfinite(value) else None
 
 
 def _best(scores: list[Score | None]) -> int:
-    """The place of the highest score, of several that are equal that of the least loss; where there is none, the first.
+    """Return the index of the highest score, among equal ones that of the lowest loss; 0 if no setting has a score.
 
-    Few validation rows make many equal, and the first of them has the least rate, with which weights hardly move.
+    With few validation rows many scores are equal, and the first has the lowest rate, with which weights hardly change.
     """
-    return max(range(len(scores)), key=lambda at: _rank(scores[at]))
-
-
-def _rank(score: Score | None) -> tuple[float, float]:
-    return (-math.inf, -math.inf) if score is None else (score.value, -score.loss)
+    ranks = [(-math.inf, -math.inf) if score is None else (score.value, -score.loss) for score in scores]
+    return ranks.index(max(ranks))

@@ -1,1 +1,1 @@
-"""One run: its folder, what is written there and when it counts, what the outside sees of it, and how it is opened again."""
+"""Holds one run: its context, its folder, its records, its description for MLflow, and how it is loaded again."""

@@ -1,4 +1,4 @@
-"""A run that has ended, opened again from its folder: its page, its silos, and the model that it reports."""
+"""Loads a finished run from its folder: its method, its silos, and the model that it reports."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from tasks.tracking.json_io import RESTORE_ADVICE, read_json
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What the run was, and its model; `project` has the params that it was started with, and not those of today."""
+    """A finished run and its model; `project` has the params that the run was started with, not the current ones."""
 
     folder: RunFolder
     project: Project
@@ -38,80 +38,84 @@ class FinishedRun:
 
 
 def finished_run(project: Project, run: str) -> FinishedRun:
-    """The run of this path or name, with the model that was scored at its end.
+    """Load the run of this path or name, with the model that was scored at its end.
 
-    Clients may be asked for it again, as at the end of the run. UserError where there is no such run, where it has not
-    ended, and where data/ is not what it was trained on.
+    Clients may be queried again for the model, as at the end of the run.
+
+    Raises:
+        UserError: If there is no such run, if it is not finished, or if data/ differs from what it was trained on.
     """
     folder = find_run(project, run)
-    known = _known(folder)
-    done = folder.finished()
-    if done is None:
+    saved = _read_run(folder)
+    result = folder.finished()
+    if result is None:
         raise UserError(f"{folder.path} is not finished; the command that started it, with --resume, finishes it.")
-    project = _as_then(project, folder, known)
-    setup = project.training_setup(known["seed"])
-    _same_start(folder, known, {one.network.starts_from for one in setup.network.single_networks} - {""})
+    project = _with_saved_params(project, folder, saved)
+    setup = project.training_setup(saved["seed"])
+    _check_start(folder, saved, {one.network.starts_from for one in setup.network.single_networks} - {""})
     private = project.private(folder.path)
     checkpoint = load_state(folder.checkpoint)
     if project.params.evaluation.report == "best":
-        checkpoint = folder.load_best(done["rounds"], project.quantity) or checkpoint
+        checkpoint = folder.load_best(result["rounds"], project.quantity) or checkpoint
     if checkpoint is None:
         raise UserError(f"{folder.checkpoint} is missing; {RESTORE_ADVICE}.")
-    method = method_of(project.params, known["method"])
+    method = method_of(project.params, saved["method"])
     round = RoundContext(checkpoint.round, setup, setup.silos.clients, (), PlainRunner(), private)
     model = scored_model(method, project.silos, checkpoint.state, round)
-    return FinishedRun(folder, project, known["method"], known["seed"], checkpoint.round, model, private)
+    return FinishedRun(folder, project, saved["method"], saved["seed"], checkpoint.round, model, private)
 
 
 def find_run(project: Project, run: str) -> RunFolder:
-    """By its path, that of a folder that holds it alone, or its name in runs/; UserError if there is none, or several."""
+    """Find a run by its path, by a folder that holds only this run, or by its name in runs/.
+
+    Raises:
+        UserError: If there is no such run, or if several match.
+    """
     runs = project.runs.resolve()
-    places = [(project.root / run).resolve(), *((folder / run).resolve() for folder in (runs, *_folders(runs)))]
-    inside = [place for place in dict.fromkeys(places) if place.is_relative_to(runs)]
-    found = [place for place in inside if _is_run(place)] or [
-        p for place in inside for p in _folders(place) if _is_run(p)
-    ]
-    if not found:
-        there = [path.name for folder in _folders(runs) for path in (folder, *_folders(folder)) if _is_run(path)]
-        there += [folder.name for folder in _folders(runs) if is_there(folder / "experiment.json")]
+    candidates = [(project.root / run).resolve(), *((folder / run).resolve() for folder in (runs, *_folders(runs)))]
+    inside = [path for path in dict.fromkeys(candidates) if path.is_relative_to(runs)]
+    matches = [path for path in inside if _is_run(path)] or [p for path in inside for p in _folders(path) if _is_run(p)]
+    if not matches:
+        names = [path.name for folder in _folders(runs) for path in (folder, *_folders(folder)) if _is_run(path)]
+        names += [folder.name for folder in _folders(runs) if is_there(folder / "experiment.json")]
         otherwise = "; give the path that `siloflow run` prints after files, such as runs/run-…/fedavg-seed0."
-        raise UserError(f"there is no run {shown(repr(run))} in {runs}{nearest_hint(run, sorted({*there}), otherwise)}")
-    if len(found) > 1:
-        names = ", ".join(str(path.relative_to(runs.parent)) for path in found[:5])
-        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-        raise UserError(f"{shown(repr(run))} is {len(found)} runs: {names}{more}; name one.")
-    return RunFolder(found[0])
+        raise UserError(f"there is no run {shown(repr(run))} in {runs}{nearest_hint(run, sorted({*names}), otherwise)}")
+    if len(matches) > 1:
+        listed = ", ".join(str(path.relative_to(runs.parent)) for path in matches[:5])
+        more = f" and {len(matches) - 5} more" if len(matches) > 5 else ""
+        raise UserError(f"{shown(repr(run))} is {len(matches)} runs: {listed}{more}; name one.")
+    return RunFolder(matches[0])
 
 
-def _folders(place: Path) -> list[Path]:
+def _folders(folder: Path) -> list[Path]:
     try:
-        return sorted(path for path in place.iterdir() if path.is_dir())
-    except OSError:  # none, or of a name that no folder can have
+        return sorted(path for path in folder.iterdir() if path.is_dir())
+    except OSError:  # missing, or a name that no folder can have
         return []
 
 
-def _is_run(place: Path) -> bool:
-    return is_there(place / "run.json")
+def _is_run(folder: Path) -> bool:
+    return is_there(folder / "run.json")
 
 
-def _known(folder: RunFolder) -> dict[str, Any]:
-    known: dict[str, Any] | None = read_json(
+def _read_run(folder: RunFolder) -> dict[str, Any]:
+    saved: dict[str, Any] | None = read_json(
         folder.path / "run.json", RESTORE_ADVICE, ("method", "seed", "data_version", "params", "plugins")
     )
-    assert known is not None, "looked for before"
-    return known
+    assert saved is not None, "looked for before"
+    return saved
 
 
-def _as_then(project: Project, folder: RunFolder, known: dict[str, Any]) -> Project:
-    """The project with the params of the run, computed on the CPU; UserError if its data are not there any more."""
-    held, method = {**known["params"], "plugins": known["plugins"]}, known["method"]
-    if held["model"].get("pretrained"):  # known by its hash, and not by its place
-        held["model"] = {**held["model"], "pretrained": getattr(project.params.model, "pretrained", None)}
-    held["engine"] = {**held["engine"], "device": "cpu"}
-    held["comparison"] = {"methods": [method], "seeds": [known["seed"]], "reference": method}
-    held["method"] = {method: held["method"]}
+def _with_saved_params(project: Project, folder: RunFolder, saved: dict[str, Any]) -> Project:
+    """Return the project with the run's params, computed on the CPU; UserError if its data no longer exist."""
+    raw, method = {**saved["params"], "plugins": saved["plugins"]}, saved["method"]
+    if raw["model"].get("pretrained"):  # identified by its hash; params keep no path
+        raw["model"] = {**raw["model"], "pretrained": getattr(project.params.model, "pretrained", None)}
+    raw["engine"] = {**raw["engine"], "device": "cpu"}
+    raw["comparison"] = {"methods": [method], "seeds": [saved["seed"]], "reference": method}
+    raw["method"] = {method: raw["method"]}
     try:
-        params = params_type(project.plugin_files.load(plugins_of(held))).model_validate(held)
+        params = params_type(project.plugin_files.load(plugins_of(raw))).model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(
@@ -119,19 +123,19 @@ def _as_then(project: Project, folder: RunFolder, known: dict[str, Any]) -> Proj
             f"({first['msg']}); open it with that version."
         ) from None
     derived = experiment(project, folder.path.parent.name)["kind"] not in ("run", "compare")
-    then = replace(project, params=params, derived=derived)
-    if not then.same_rows(known["data_version"], then.silos.version):
+    loaded = replace(project, params=params, derived=derived)
+    if not loaded.same_rows(saved["data_version"], loaded.silos.version):
         raise UserError(
-            f"{folder.path} was trained on data version {known['data_version']}, and data/ is version "
-            f"{then.silos.version}; `siloflow data use {known['data_version'][:10]}` brings it back."
+            f"{folder.path} was trained on data version {saved['data_version']}, and data/ is version "
+            f"{loaded.silos.version}; `siloflow data use {saved['data_version'][:10]}` brings it back."
         )
-    return scaled_as(then, folder)
+    return scaled_as(loaded, folder)
 
 
-def _same_start(folder: RunFolder, known: dict[str, Any], starts: set[str]) -> None:
-    """UserError if the network is of another kind than then because it starts from another file, or from none."""
-    wanted = known["params"]["model"].get("pretrained")
-    if wanted and {f"sha256:{start}" for start in starts} != {wanted}:
+def _check_start(folder: RunFolder, saved: dict[str, Any], hashes: set[str]) -> None:
+    """Raise a UserError if the network starts from another pretrained file than the run's, or from none."""
+    expected = saved["params"]["model"].get("pretrained")
+    if expected and {f"sha256:{start}" for start in hashes} != {expected}:
         raise UserError(
-            f"{folder.path} started from a file with the hash {wanted}; name it by --set model.pretrained=FILE."
+            f"{folder.path} started from a file with the hash {expected}; name it by --set model.pretrained=FILE."
         )

@@ -1,4 +1,4 @@
-"""What a run shows to the outside: its names in MLflow, and the model that is logged once."""
+"""Describes a run for MLflow: its names, tags and parameters, and the model that is logged once."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -29,9 +29,9 @@ from tasks.tracking.result_tables import write_client_table
 
 
 def run_spec(project: Project, method: Method, identity: dict[str, Any], folder: RunFolder) -> RunSpec:
-    """The MLflow run's names, tags and parameters."""
-    about = experiment(project, folder.path.parent.name)
-    name = "single-runs" if about["kind"] == "run" else about["name"]
+    """Build the names, tags and parameters of the MLflow run."""
+    info = experiment(project, folder.path.parent.name)
+    name = "single-runs" if info["kind"] == "run" else info["name"]
     method_name, seed = identity["method"], identity["seed"]
     return RunSpec(
         uri=project.tracking,
@@ -46,27 +46,25 @@ def run_spec(project: Project, method: Method, identity: dict[str, Any], folder:
             "data_version": identity["data_version"],
             "git_commit": git_commit(project.root),
         },
-        links=prefect_artifacts.link(),
-        note=prefect_artifacts.sentence(),
-        params={**_unused(project, about.get("methods", [])), **_params(identity)},
-        about=about.get("about", ""),
+        links=prefect_artifacts.flow_run_tags(),
+        note=prefect_artifacts.flow_run_markdown(),
+        params={**_unused(project, info.get("methods", [])), **_params(identity)},
+        about=info.get("about", ""),
         quantity=project.quantity,
     )
 
 
 def _params(identity: dict[str, Any]) -> dict[str, Any]:
-    """The keys of params.yaml, of `method` only the run's own section; and which method and seed it is."""
+    """Return the keys of params.yaml, with the run's own section of `method`, and the method and seed."""
     params, method = dict(identity["params"]), identity["method"]
     options = {f"method.{method}.{key}": value for key, value in params.pop("method").items()}
     return {"method": method, "seed": identity["seed"], **options, **flatten_params(params)}
 
 
 def _unused(project: Project, methods: Sequence[str]) -> dict[str, str]:
-    """Options of all methods of a comparison, as text: MLflow's page draws a missing number next to the largest one."""
-    pages = {method: method_of(project.params, method) for method in methods}
-    return {
-        f"method.{method}.{option}": "not used" for method, page in pages.items() for option in type(page).model_fields
-    }
+    """Return the text "not used" for all methods' options: MLflow draws a missing number next to the largest one."""
+    options = {method: type(method_of(project.params, method)).model_fields for method in methods}
+    return {f"method.{method}.{option}": "not used" for method, names in options.items() for option in names}
 
 
 def final_artifacts(
@@ -80,26 +78,27 @@ def final_artifacts(
     final: dict[str, Any],
     pictures: tuple[Path, ...],
 ) -> FinalArtifacts:
-    """The table of clients and rounds, pictures, the model, the data that it was trained on, and the last metrics.
+    """Collect what MLflow receives at the end: table of clients, figures, model, training data, and the last metrics.
 
-    The model's own are those of its round that are in `result`, as they were delivered then, and the last.
+    The model's metrics are those of its round, as they were logged then, and the final ones. `result` is the content of
+    result.json, `final` the record of the last metrics, and `pictures` the files of figures.
     """
-    clients = write_client_table(folder.path / "clients.csv", lambda: folder.journal.each(result["rounds"]))
-    served = _model(project, method, setup, private, model)
+    client_table = write_client_table(folder.path / "clients.csv", lambda: folder.journal.each(result["rounds"]))
+    model_spec = _model(project, method, setup, private, model)
     record = folder.journal.read(final["round"])
-    own = {name: value for name, value in record["metrics"].items() if name in result["metrics"]}
+    metrics = {name: value for name, value in record["metrics"].items() if name in result["metrics"]}
     return FinalArtifacts(
-        (clients, *pictures),
-        model=served and {**served, "name": folder.name, "tags": {"weights_sha256": result["weights_sha256"]}},
+        (client_table, *pictures),
+        model=model_spec and {**model_spec, "name": folder.name, "tags": {"weights_sha256": result["weights_sha256"]}},
         data=dataset(project, setup.silos),
         metrics=final,
-        scores=({"round": record["round"], "time_ms": record["time_ms"], "metrics": own}, final),
+        scores=({"round": record["round"], "time_ms": record["time_ms"], "metrics": metrics}, final),
         tags={"weights_sha256": result["weights_sha256"]},
     )
 
 
 def dataset(project: Project, silos: Silos) -> dict[str, Any]:
-    """The dataset input: named, with the data version as its digest."""
+    """Describe the dataset input of an MLflow run, with the data version as its digest."""
     name = project.params.data.name
     rows = {split: sum(silos.rows(split).values()) for split in ("train", "validation", "test")}
     return {
@@ -111,9 +110,9 @@ def dataset(project: Project, silos: Silos) -> dict[str, Any]:
 
 
 def git_commit(root: Path) -> str:
-    """Return the checkout's commit, with `+changes` if files differ from it; `none` where there is none.
+    """Return the checkout's commit, with `+changes` if files differ from it; `none` without a repository.
 
-    If there is a repository and git does not answer for it, the screen says why, once.
+    If there is a repository and git fails, the reason is shown on the screen once.
     """
     if not has_repository(root):
         return "none"
@@ -122,7 +121,7 @@ def git_commit(root: Path) -> str:
         if head.returncode == 0:
             changed = run_git(root, "status", "--porcelain", "-uno").stdout.strip()
             return head.stdout.strip() + ("+changes" if changed else "")
-        reason = (head.stderr.strip().splitlines() or [""])[-1]  # nothing before the first commit
+        reason = (head.stderr.strip().splitlines() or [""])[-1]  # empty before the first commit
     except FileNotFoundError:
         reason = "git is not installed."
     except UserError as error:
@@ -135,13 +134,13 @@ def git_commit(root: Path) -> str:
 def _model(
     project: Project, method: Method, setup: TrainingSetup, private: ClientStore, model: Model
 ) -> dict[str, Any] | None:
-    """What is logged as the model; None where that would be personal weights that nobody asked for."""
+    """Return what is logged as the model; None if it has personal weights that params do not allow to log."""
     manifest, personal, clients = setup.silos.manifest, model.personal, model.clients
-    network, reads = model.network.served, method.conditioning()
-    if not network.portable and not _is_of_page(network):
+    network, conditioning = model.network.served, method.conditioning()
+    if not network.portable and not _is_user_code(network):
         try:
-            one = {**model.shared, **first_client(model.personal)}
-            network = ExportedNetwork.of(network, one, first_client(model.context), manifest.shape)
+            weights_of_one = {**model.shared, **first_client(model.personal)}
+            network = ExportedNetwork.of(network, weights_of_one, first_client(model.context), manifest.shape)
         except ValueError as error:
             progress.current().say(f"the model is not logged: {error}.")
             return None
@@ -151,17 +150,15 @@ def _model(
             "is loaded; let its property `served` name the network that answers without it."
         )
         return None
-    beside: Weights = {}
+    context_inputs: Weights = {}  # what a client's model reads besides its weights
     if isinstance(personal, ClientStateRefs):
         if not project.params.tracking.personal_models:
             return None
         clients = tuple(c for c in clients if c in personal.refs)
-        opened = private.load_stack(personal.section, personal.refs, clients)
-        personal = {name: torch.from_numpy(array) for name, array in opened.items()}
+        arrays = private.load_stack(personal.section, personal.refs, clients)
+        personal = {name: torch.from_numpy(array) for name, array in arrays.items()}
         context = model.select(clients).context
-        beside = (
-            {} if isinstance(context, ClientStateRefs) else context
-        )  # what a client's model reads beside its weights
+        context_inputs = {} if isinstance(context, ClientStateRefs) else context
     card = {
         "method": method.__class__.__name__,
         "network": to_json(network),
@@ -173,18 +170,18 @@ def _model(
         **setup.silos.scaling.as_json(),
         "personal": bool(personal),
         "clients": list(clients) if personal else [],
-        "context": sorted(beside),
-        "statistics": reads.described(setup.silos) if reads and model.context else None,
+        "context": sorted(context_inputs),
+        "statistics": conditioning.described(setup.silos) if conditioning and model.context else None,
     }
     return {
         "uri": project.tracking,
         "card": card,
         "shared": dict(model.shared),
-        "personal": {**personal, **beside},
+        "personal": {**personal, **context_inputs},
     }
 
 
-def _is_of_page(network: Network) -> bool:
-    """Whether a part of it, other than a module of torch, is of a page or a plugin."""
-    parts = [one for one in vars(network).values() if isinstance(one, Network)]
-    return type(network).__module__.split(".")[0] != "models" or any(map(_is_of_page, parts))
+def _is_user_code(network: Network) -> bool:
+    """Return whether the network or a part of it is defined by a plugin; torch modules do not count."""
+    parts = [part for part in vars(network).values() if isinstance(part, Network)]
+    return type(network).__module__.split(".")[0] != "models" or any(map(_is_user_code, parts))

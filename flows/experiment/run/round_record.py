@@ -1,4 +1,4 @@
-"""What is written down of a round and of a run: plain JSON."""
+"""Builds the journal record of a round and the totals of a run, as plain JSON."""
 
 import math
 import time
@@ -17,17 +17,17 @@ from tasks.tracking.result_tables import by_client, summary
 def round_record(
     round: RoundContext, report: RoundReport, scores: list[Scores], silos: Silos, quantity: TaskMetrics
 ) -> dict[str, Any]:
-    """What the journal keeps of a round: metrics with their time, and a row for each client of whom there is something."""
+    """Return the journal's record of a round: metrics with their time, and a row for each client that has any value."""
     scored = by_client(scores, quantity)
-    told = {*round.dropped, *scored, *(c for values in report.client_metrics.values() for c in values if c in silos)}
-    table: dict[str, dict[str, Any]] = {c: {"role": silos.role(c)} for c in sorted(told, key=silos.index)}
+    listed = {*round.dropped, *scored, *(c for values in report.client_metrics.values() for c in values if c in silos)}
+    table: dict[str, dict[str, Any]] = {c: {"role": silos.role(c)} for c in sorted(listed, key=silos.index)}
     for column, values in report.client_metrics.items():
         for client in table.keys() & values.keys():
             table[client][column] = values[client]
     for client, row in scored.items():
         table[client].update(row)
     metrics = {k: v for k, v in report.metrics.items() if math.isfinite(v)} | metrics_of(scored, silos, quantity)
-    metrics |= _agreement(report, silos)
+    metrics |= _cluster_agreement(report, silos)
     metrics |= {"bytes/up": round.tally.bytes_up, "bytes/down": round.tally.bytes_down}
     metrics["clients/answered"] = len(round.clients)
     metrics["steps"] = max(round.tally.steps.values(), default=0)
@@ -46,66 +46,70 @@ def is_scored(record: Mapping[str, Any]) -> bool:
 
 
 def with_scores(record: dict[str, Any], scores: list[Scores], silos: Silos, quantity: TaskMetrics) -> dict[str, Any]:
-    """Return the record of a round that was not scored, with these scores."""
+    """Return the record of a round that was not scored, with these scores added."""
     scored, rows = by_client(scores, quantity), record["clients"]
     clients = sorted({*rows, *scored}, key=silos.index)
     table = {c: {"role": silos.role(c), **rows.get(c, {}), **scored.get(c, {})} for c in clients}
     return {**record, "clients": table, "metrics": {**record["metrics"], **metrics_of(scored, silos, quantity)}}
 
 
-def _agreement(report: RoundReport, silos: Silos) -> dict[str, float]:
-    """How well the groups that a method made are the clients' laws: the adjusted Rand index (Hubert and Arabie 1985).
+def _cluster_agreement(report: RoundReport, silos: Silos) -> dict[str, float]:
+    """Return the adjusted Rand index (Hubert and Arabie 1985) of a method's clusters and the clients' distributions.
 
-    1 where they are the same, 0 on average where they have nothing to do with each other; nothing without groups, or laws.
+    It is 1 for equal partitions, and 0 on average for independent ones. Empty if the method reports no clusters, or if
+    fewer than two distributions are known.
     """
-    group = next((report.client_metrics[column] for column in _GROUPS if column in report.client_metrics), {})
-    law = {client: silos.domain(client) for client in group}
-    if len({*law.values()}) < 2:
+    cluster_of = next((report.client_metrics[column] for column in _GROUPS if column in report.client_metrics), {})
+    domains = [silos.domain(client) for client in cluster_of]
+    if len({*domains}) < 2:
         return {}
     from sklearn.metrics import adjusted_rand_score  # here: most runs have no groups, and it takes half a second
 
-    return {"groups/adjusted_rand": float(adjusted_rand_score(list(law.values()), list(group.values())))}
+    return {"groups/adjusted_rand": float(adjusted_rand_score(domains, list(cluster_of.values())))}
 
 
 def metrics_of(table: Mapping[str, dict[str, Any]], silos: Silos, quantity: TaskMetrics) -> dict[str, Any]:
-    """Test metrics of the federated clients under their own names; `validation/`, `fresh/` and `unseen/` before others."""
+    """Return test metrics by name: those of federated clients without a prefix, others under `fresh/` or `unseen/`.
+
+    Metrics of the federated clients on validation rows are under `validation/`, those of one domain under `domain/…/`.
+    """
     metrics: dict[str, Any] = {}
     for role in ("federated", "fresh", "unseen"):
         rows = {client: row for client, row in table.items() if silos.role(client) == role}
-        before = "" if role == "federated" else f"{role}/"
-        metrics |= {f"{before}{k}": v for k, v in summary(rows, "test", quantity).items()}
+        prefix = "" if role == "federated" else f"{role}/"
+        metrics |= {f"{prefix}{k}": v for k, v in summary(rows, "test", quantity).items()}
         if role == "federated":
             metrics |= {f"validation/{k}": v for k, v in summary(rows, "validation", quantity).items()}
-            shown = (quantity.headline, *(f"{name}/mean" for name in quantity.also))
-            for place, clients in _domains(silos, rows).items():
-                there = summary({c: rows[c] for c in clients}, "test", quantity)
-                metrics |= {f"{place}/{name}": there[name] for name in shown if name in there}
+            names = (quantity.headline, *(f"{name}/mean" for name in quantity.also))
+            for domain, clients in _domains(silos, rows).items():
+                domain_metrics = summary({c: rows[c] for c in clients}, "test", quantity)
+                metrics |= {f"{domain}/{name}": domain_metrics[name] for name in names if name in domain_metrics}
     return metrics
 
 
-def by_client_of(table: Mapping[str, dict[str, Any]], silos: Silos, quantity: TaskMetrics) -> list[dict[str, Any]]:
-    """Every client with its role and what the run is judged by on its test rows, null without such rows."""
+def metric_by_client(table: Mapping[str, dict[str, Any]], silos: Silos, quantity: TaskMetrics) -> list[dict[str, Any]]:
+    """List every client with its role and headline metric on test rows; null without test rows."""
     name = quantity.name
     return [{"client": c, "role": silos.role(c), name: table.get(c, {}).get(f"test/{name}")} for c in silos.clients]
 
 
-def means_of(doubts: dict[str, dict[str, float]], silos: Silos) -> dict[str, float]:
-    """`uncertainty/entropy` and so on: means over the federated clients, over each domain's, and over others by role."""
-    by_role = {role: [c for c in doubts if silos.role(c) == role] for role in ("federated", "fresh", "unseen")}
+def mean_uncertainty(uncertainty: dict[str, dict[str, float]], silos: Silos) -> dict[str, float]:
+    """Return means such as `uncertainty/entropy` over federated clients, over each domain, and over each other role."""
+    by_role = {role: [c for c in uncertainty if silos.role(c) == role] for role in ("federated", "fresh", "unseen")}
     groups = {"": by_role.pop("federated")}
-    groups |= {f"{place}/": clients for place, clients in _domains(silos, groups[""]).items()}
+    groups |= {f"{domain}/": clients for domain, clients in _domains(silos, groups[""]).items()}
     groups |= {f"{role}/": clients for role, clients in by_role.items()}
-    names = dict.fromkeys(name for of in doubts.values() for name in of)
+    names = dict.fromkeys(name for values_of in uncertainty.values() for name in values_of)
     means: dict[str, float] = {}
-    for before, clients in groups.items():
-        for name in [n for n in names if not before.startswith("domain") or n in _BY_DOMAIN]:
-            values = [doubts[c][name] for c in clients if name in doubts.get(c, {})]
-            means |= {f"{before}uncertainty/{name}": math.fsum(values) / len(values)} if values else {}
+    for prefix, clients in groups.items():
+        for name in [n for n in names if not prefix.startswith("domain") or n in _BY_DOMAIN]:
+            values = [uncertainty[c][name] for c in clients if name in uncertainty.get(c, {})]
+            means |= {f"{prefix}uncertainty/{name}": math.fsum(values) / len(values)} if values else {}
     return means
 
 
-def totals_of(records: list[dict[str, Any]]) -> dict[str, Any]:
-    """Bytes, steps and clients that dropped out, over all rounds."""
+def run_totals(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return bytes, steps and the number of dropped-out clients, over all rounds."""
     return {
         "bytes": {k: sum(r["metrics"][f"bytes/{k}"] for r in records) for k in ("up", "down")},
         "steps": sum(r["metrics"].get("steps", 0) for r in records),
@@ -113,8 +117,11 @@ def totals_of(records: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def seconds_of(records: list[dict[str, Any]]) -> dict[str, float]:
-    """Of all rounds, also those before a resume: a round's mean, inside any step of clients, and orchestration, the rest."""
+def time_breakdown(records: list[dict[str, Any]]) -> dict[str, float]:
+    """Return seconds over all rounds, also those before a resume.
+
+    `per_round` is the mean of a round, `clients` the time in steps of clients, and `orchestration` the rest.
+    """
     rounds = [r["seconds"] for r in records]
     spent = sum(s["round"] for s in rounds)
     clients = sum(v for s in rounds for k, v in s.items() if k != "round")
@@ -126,16 +133,16 @@ def seconds_of(records: list[dict[str, Any]]) -> dict[str, float]:
 
 
 _GROUPS = ("group", "cluster")
-"""Columns of a page's own in which a client's group stands."""
+"""Columns of a method's own client metrics that hold a client's cluster."""
 
 _BY_DOMAIN = ("entropy", "ece", "perplexity")
-_MOST_DOMAINS = 12  # more in one page cannot be told apart
+_MAX_DOMAINS = 12  # a chart with more is illegible
 
 
 def _domains(silos: Silos, clients: Collection[str]) -> dict[str, list[str]]:
-    """`domain/-50` to those of these federated clients that are of that domain, where there are a few domains."""
+    """Map `domain/-50` to these clients of that domain; empty unless there are 2 to `_MAX_DOMAINS` domains."""
     laws = silos.training_domains() if clients else []
-    if not 2 <= len(laws) <= _MOST_DOMAINS:
+    if not 2 <= len(laws) <= _MAX_DOMAINS:
         return {}
     names = metric_name_parts(laws)
     domains: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""The context of a run: its settings, its folder, and how far it is. The trainer changes it, callbacks read it."""
+"""Holds the context of a run: its settings, its folder and its progress. The trainer changes it, callbacks read it."""
 
 import sys
 import time
@@ -24,19 +24,19 @@ from tasks.tracking.mlflow_logging.run_spec import FinalArtifacts
 
 @dataclass
 class RunContext:
-    """One run of a method.
+    """Holds one run of a method.
 
     Attributes:
-        identity: What decides the numbers of the run, and the tag that MLflow's run is found by.
+        identity: What determines the run's results, and the tag of its MLflow run.
         agreement: The standardization that the clients agreed on.
-        private: The clients' own store of this run.
+        private: The store of the clients' private state in this run.
         state: The server's state after the last round.
         number: The last round that was played, 0 before the first.
-        memory: What the sampler keeps from round to round.
-        resumed_from: The round that this process goes on after.
-        best_round: The best round so far, 0 if the state of the best round is not kept.
-        stop_reason: Set by a callback to end training after this round; it is not kept in the checkpoint.
-        scored_late: The record of the last round, if it was scored after training, and is on disk without scores before.
+        memory: The sampler's state between rounds.
+        resumed_from: The round that this process continues after.
+        best_round: The best round so far, 0 if the state of the best round is not saved.
+        stop_reason: Set by a callback to end training after this round; it is not part of the checkpoint.
+        scored_late: The last round's record if it was scored after training, and is on disk without scores before.
         notes: Sentences on the run's rows and settings, which its result repeats.
         result: The content of result.json; empty before the end of the run.
         artifacts: Files, model and metrics that MLflow receives once, at the end.
@@ -67,25 +67,26 @@ class RunContext:
 
     @cached_property
     def sampler(self) -> Sampler:
-        """The sampler of the clients of a round: the method's own, or that of params.yaml."""
+        """Return the sampler of a round's clients: the method's own, or that of params.yaml."""
         return self.method.sampler(self.project.sampler)
 
     @property
     def ended_by(self) -> str:
-        """The reason why no further round is played; empty while training goes on."""
-        spent = self.number >= self.project.params.training.rounds
-        return self.state.finished or self.stop_reason or ("training.rounds" if spent else "")
+        """Return why no further round is played; empty while training continues."""
+        is_spent = self.number >= self.project.params.training.rounds
+        return self.state.finished or self.stop_reason or ("training.rounds" if is_spent else "")
 
     def round(self, number: int, sampled: SampledClients, when: str) -> RoundContext:
         """Build the context of a round; `when` starts the names of its task runs."""
-        there, device, runner = (sampled.clients, sampled.dropped), self.project.device, replace(self.runner, when=when)
-        return RoundContext(number, self.setup, *there, runner, self.private, device, leaving=sampled.leaving)
+        setup, clients, runner = self.setup, sampled.clients, replace(self.runner, when=when)
+        stores = (self.private, self.project.device)
+        return RoundContext(number, setup, clients, sampled.dropped, runner, *stores, leaving=sampled.leaving)
 
     def error_of_method(self, error: BaseException) -> MethodError | None:
         """Explain an error that a plugin file raised; None for any other error."""
         files = {str(self.project.root / file): file for file in self.project.params.plugins}
-        page = getattr(sys.modules.get(type(self.method).__module__), "__file__", None) or ""
-        return plugin_error(error, self.method_name, files, page if page in files else "")
+        method_file = getattr(sys.modules.get(type(self.method).__module__), "__file__", None) or ""
+        return plugin_error(error, self.method_name, files, method_file if method_file in files else "")
 
 
 def open_run(
@@ -104,14 +105,14 @@ def open_run(
         project: With the params of the run.
         method: The method, with its own section of params.yaml.
         method_name: Its name there.
-        setup: What stays the same over all rounds, before clients agreed on a standardization.
+        setup: What stays the same over all rounds, before clients agree on a standardization.
         identity: As `RunFolder.identify` wrote it.
         folder: The run's folder.
         runner: Where tasks run.
         began: When this process began with the run, by `time.perf_counter`.
 
     Raises:
-        UserError: If a file that the run goes on from is damaged or missing.
+        UserError: If a file that the run continues from is damaged or missing.
     """
     private = project.private(folder.path)
     agreement = fit_or_load(project, setup, folder, runner)
@@ -120,6 +121,6 @@ def open_run(
         setup = project.training_setup(setup.seed)
     state, number, memory = load_state(folder.checkpoint) or Checkpoint(start_method(method, setup), 0, {})
     for _ in folder.journal.each(number):
-        pass  # a damaged record is reported now, not after the rounds that are left
-    place = (folder, runner, private, agreement)
-    return RunContext(project, method, method_name, setup, identity, *place, state, number, memory, number, began)
+        pass  # report a damaged record now, not after the remaining rounds
+    stores = (folder, runner, private, agreement)
+    return RunContext(project, method, method_name, setup, identity, *stores, state, number, memory, number, began)

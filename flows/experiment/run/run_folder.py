@@ -1,4 +1,4 @@
-"""A run's folder: who the run is, its journal and checkpoints, its result."""
+"""Reads and writes a run's folder: its fingerprint, journal, checkpoints and result."""
 
 import math
 import secrets
@@ -21,16 +21,17 @@ from tasks.tracking.json_io import RESTORE_ADVICE, read_json, write_json
 
 
 def run_name(method: str, seed: int, cell: str = "") -> str:
-    """The folder of a run inside its experiment; `cell` tells runs of one method and seed apart in a sweep.
+    """Return the name of a run's folder in its experiment; `cell` distinguishes a sweep's runs of one method and seed.
 
-    UserError if one of them is not a plain name, or no seed.
+    Raises:
+        UserError: If `method` or `cell` is not a plain name, or `seed` is not a seed.
     """
     if not isinstance(seed, int) or not 0 <= seed <= param_types.SEED:  # parameters of a flow run may be anything
         raise UserError(f"a seed is {shown(seed)}; it is a whole number from 0 to {param_types.SEED}.")
     return "-".join([*([plain(cell, "the cell")] if cell else []), plain(method, "the method"), f"seed{seed}"])
 
 
-_OWN = {
+_RUN_FILES = {
     "checkpoint.safetensors",
     "clients.csv",
     "delivered.json",
@@ -46,16 +47,17 @@ _OWN = {
 SameRows = Callable[[str, str], bool]
 
 NO_RANK = (-math.inf, -math.inf)
-"""Of a round without a finite score on validation rows."""
+"""The rank of a round without a finite score on validation rows."""
 
 Files = Sequence[tuple[Path, bytes]]
-"""What is written, in this order."""
+"""Paths and contents, in the order of writing."""
 
 
 class RetainedRefs(NamedTuple):
-    """What a round needs of the files that rounds before it left.
+    """References of a round to files that earlier rounds wrote.
 
-    private: references by section; best: the number of the best round so far, 0 if no state of one is kept.
+    private: hashes by section; best: the number of the best round so far, 0 if the state of the best round is not
+    saved.
     """
 
     private: Mapping[str, Collection[str]]
@@ -63,169 +65,181 @@ class RetainedRefs(NamedTuple):
 
     @classmethod
     def of(cls, state: ServerState, best: int = 0) -> Self:
-        """As the state is now: a method may change it in place."""
+        """Copy the references of the current state, since a method may change the state in place."""
         return cls({section: frozenset(refs.values()) for section, refs in state.private.items()}, best)
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths, and the order in which they are written."""
+    """Gives the paths of a run's files, and writes them in order."""
 
     path: Path
 
     @property
     def name(self) -> str:
-        """As a person sees it."""
+        """Return the folder's name, which users see."""
         return self.path.name
 
     @property
     def checkpoint(self) -> Path:
-        """The state after the last whole round."""
+        """Return the path of the state after the last complete round."""
         return self.path / "checkpoint.safetensors"
 
     @property
     def result(self) -> Path:
-        """The finished run's JSON."""
+        """Return the path of the finished run's JSON."""
         return self.path / "result.json"
 
     @property
     def on_end(self) -> Path:
-        """The last round when `on_end` of all of the user's callbacks was called; not there before."""
+        """Return the path of the mark that `on_end` of all user callbacks was called, with the last round."""
         return self.path / "on_end.json"
 
     @property
     def outcomes(self) -> Path:
-        """Hashes of what each client keeps of its test rows."""
+        """Return the path of the hashes of each client's outcomes on test rows."""
         return self.path / "outcomes.json"
 
     @property
     def scaling(self) -> Path:
-        """The mean and scale that the run's clients agreed on; not there where rows are taken as they are."""
+        """Return the path of the agreed mean and scale; no such file exists if rows are not standardised."""
         return self.path / "scaling.json"
 
     @staticmethod
     def is_own(name: str) -> bool:
-        """Whether the run itself writes a file, or a folder, of this name there."""
-        return name in _OWN or name.startswith(("best-", "."))
+        """Return whether the run itself writes a file or folder of this name."""
+        return name in _RUN_FILES or name.startswith(("best-", "."))
 
     def finished(self) -> dict[str, Any] | None:
-        """The finished run's JSON, None if it is not finished; UserError if it is damaged."""
-        way_out = "delete it, and the same command with --resume writes it again"
-        result: dict[str, Any] | None = read_json(self.result, way_out, ("rounds", "mlflow_run_id"))
+        """Read the finished run's JSON; None if it is not finished. UserError if it is damaged."""
+        hint = "delete it, and the same command with --resume writes it again"
+        result: dict[str, Any] | None = read_json(self.result, hint, ("rounds", "mlflow_run_id"))
         return result
 
-    def kept(self) -> dict[str, str]:
-        """client to hash of the outcomes that it keeps; UserError if the file is not there whole."""
-        way_out = f"delete {self.result}, and the same command with --resume writes both again"
-        hashes: dict[str, str] | None = read_json(self.outcomes, way_out)
+    def outcome_hashes(self) -> dict[str, str]:
+        """Map each client to the hash of its stored outcomes; UserError if the file is missing or damaged."""
+        hint = f"delete {self.result}, and the same command with --resume writes both again"
+        hashes: dict[str, str] | None = read_json(self.outcomes, hint)
         if hashes is None:
-            raise UserError(f"{self.outcomes} is missing; {way_out}.")
+            raise UserError(f"{self.outcomes} is missing; {hint}.")
         return hashes
 
     @property
     def journal(self) -> Journal:
-        """One record a round."""
+        """Return the journal: one record for each round."""
         return Journal(self.path / "journal")
 
     def identify(
-        self, asked: dict[str, Any], resume: bool, same_rows: SameRows = eq, noted: Mapping[str, Any] = NO_MEMORY
+        self, fingerprint: dict[str, Any], resume: bool, same_rows: SameRows = eq, noted: Mapping[str, Any] = NO_MEMORY
     ) -> dict[str, Any]:
         """Write run.json before any other file, and return its content.
 
-        Of the run's own files, those that a killed process had begun to write are deleted: only the caller writes them. A
-        model that is being exported into the folder stays.
+        Unfinished files that a killed process left of the run's own are deleted: only the caller writes them. A model
+        that is being exported into the folder stays.
 
         Args:
-            asked: The fingerprint of the run.
-            resume: Whether the run may be there already.
+            fingerprint: Of the run, as `fingerprint_of` returns it.
+            resume: Whether the run may exist already.
             same_rows: Whether two data versions are the same to this run.
-            noted: What run.json also holds, and what may be another when the run is resumed.
+            noted: Further content of run.json, which may differ when the run is resumed.
 
         Raises:
             UserError: If the run to resume was started with another fingerprint.
         """
-        own = [path for path, name in unfinished(self.path).items() if self.is_own(name)]
-        for left in (*own, *unfinished(self.journal.folder)):
-            left.unlink(missing_ok=True)  # MLflow's mark may be written by the thread of a run that has failed
-        known = self.check(asked, same_rows) if resume else None
-        identity = {**(known or {**asked, "tag": secrets.token_hex(8)}), **noted}
-        if identity != known:
+        unfinished_files = [path for path, name in unfinished(self.path).items() if self.is_own(name)]
+        for path in (*unfinished_files, *unfinished(self.journal.folder)):
+            path.unlink(missing_ok=True)  # a failed run's thread may still write MLflow's mark
+        saved = self.check(fingerprint, same_rows) if resume else None
+        identity = {**(saved or {**fingerprint, "tag": secrets.token_hex(8)}), **noted}
+        if identity != saved:
             write_json(self.path / "run.json", identity)
         return identity
 
-    def check(self, asked: dict[str, Any], same_rows: SameRows = eq) -> dict[str, Any] | None:
-        """Who this run is, None if it was not started; UserError if it was started with other settings.
+    def check(self, fingerprint: dict[str, Any], same_rows: SameRows = eq) -> dict[str, Any] | None:
+        """Return the saved run.json, None if the run was not started.
 
-        `same_rows` says whether two data versions are the same to this run.
+        Args:
+            fingerprint: Of the run, as `fingerprint_of` returns it.
+            same_rows: Whether two data versions are the same to this run.
+
+        Raises:
+            UserError: If the run was started with other settings.
         """
-        known: dict[str, Any] | None = read_json(self.path / "run.json", RESTORE_ADVICE, ("tag", *asked))
+        saved: dict[str, Any] | None = read_json(self.path / "run.json", RESTORE_ADVICE, ("tag", *fingerprint))
         version = "data_version"
-        if known and version in asked and same_rows(known[version], asked[version]):
-            asked = {**asked, version: known[version]}
-        changed = param_differences({k: known[k] for k in asked}, asked) if known else []
+        if saved and version in fingerprint and same_rows(saved[version], fingerprint[version]):
+            fingerprint = {**fingerprint, version: saved[version]}
+        changed = param_differences({k: saved[k] for k in fingerprint}, fingerprint) if saved else []
         if changed:
             raise UserError(
                 f"{self.name} was started with other settings ({'; '.join(changed[:3])}); "
                 "put them back, or start anew without --resume."
             )
-        return known
+        return saved
 
     def files(self, record: dict[str, Any], state: ServerState, memory: Mapping[str, Any] = NO_MEMORY) -> Files:
-        """What a round leaves: journal, then checkpoint. `memory`: what the sampler of clients remembers."""
+        """Serialise a round: journal record, then checkpoint. `memory` is the state of the sampler of clients."""
         checkpoint = state_bytes(state, record["round"], memory)
         return [self.journal.file(record), (self.checkpoint, checkpoint)]
 
     def commit(self, files: Files) -> None:
-        """Writes them in their order; when the last is there the round counts."""
+        """Write the files in order; the round counts when the last one is on disk."""
         for path, content in files:
             write_bytes(path, content)
 
-    def save_best(self, state: ServerState, number: int) -> None:
-        """The state of the best round so far, before that round counts."""
-        save_state(self._best(number), state, number)
+    def save_best(self, state: ServerState, round_number: int) -> None:
+        """Save the state of the best round so far, before that round counts."""
+        save_state(self._best(round_number), state, round_number)
 
     def load_best(self, last: int, quantity: TaskMetrics) -> Checkpoint | None:
-        """The state of the best of the rounds up to `last`, and its number."""
+        """Load the state and number of the best round up to `last`; None if there is none, or no file."""
         return load_state(self._best(self.best_round(last, quantity)[1]))
 
-    def the_best(self, last: int, quantity: TaskMetrics) -> Checkpoint | None:
-        """The same, None only where no round was the best; UserError if the file is not there."""
-        number = self.best_round(last, quantity)[1]
-        best = load_state(self._best(number)) if number else None
-        if number and best is None:
-            raise UserError(f"{self._best(number)} is missing; {RESTORE_ADVICE}.")
+    def require_best(self, last: int, quantity: TaskMetrics) -> Checkpoint | None:
+        """Load the best round like `load_best`; raises a UserError if its file is missing."""
+        round_number = self.best_round(last, quantity)[1]
+        best = load_state(self._best(round_number)) if round_number else None
+        if round_number and best is None:
+            raise UserError(f"{self._best(round_number)} is missing; {RESTORE_ADVICE}.")
         return best
 
     def best_round(self, last: int, quantity: TaskMetrics) -> tuple[tuple[float, float], int]:
-        """Return the best rank on validation rows up to round `last` and its number, the first of equals; 0 if none."""
+        """Return the highest rank on validation rows up to round `last`, and its round.
+
+        The first of equally good rounds is returned, and round 0 if none has a rank.
+        """
         scored = [(quantity.rank(r["metrics"], "validation/"), r["round"]) for r in self.journal.each(last)]
-        ranks = [(rank, number) for rank, number in scored if rank > NO_RANK]
+        ranks = [(rank, round_number) for rank, round_number in scored if rank > NO_RANK]
         return max(ranks, key=lambda pair: (pair[0], -pair[1]), default=(NO_RANK, 0))
 
     def curve(self, metric: str, last: int) -> list[tuple[int, float]]:
-        """(round, value) of the rounds up to `last` that have the metric."""
+        """List (round, value) for the rounds up to `last` that have the metric."""
         points = [(r["round"], r["metrics"].get(metric)) for r in self.journal.each(last)]
-        return [(number, value) for number, value in points if value is not None]
+        return [(round_number, value) for round_number, value in points if value is not None]
 
     def rounds(self, last: int) -> list[dict[str, Any]]:
-        """What the journal has of rounds 1 to `last` as wholes: without clients, those that dropped out counted."""
+        """List the records of rounds 1 to `last` without clients, and with the number of dropped-out clients."""
         return [
             {**{key: r[key] for key in ("round", "time_ms", "metrics", "seconds")}, "dropped": len(r["dropped"])}
             for r in self.journal.each(last)
         ]
 
-    def forget(self, private: ClientStore, keep: Sequence[RetainedRefs]) -> None:
-        """Deletes best states that were beaten, and private state, of which none of these has need any more."""
-        numbers = {each.best for each in keep}
-        for old in self.path.glob("best-*.safetensors"):
-            if old not in map(self._best, numbers):
-                old.unlink()
-        sections = {section for each in keep for section in each.private}
+    def delete_unused(self, private: ClientStore, keep: Sequence[RetainedRefs]) -> None:
+        """Delete superseded best states, and private client state that none of `keep` needs."""
+        best_rounds = {refs.best for refs in keep}
+        for path in self.path.glob("best-*.safetensors"):
+            if path not in map(self._best, best_rounds):
+                path.unlink()
+        sections = {section for refs in keep for section in refs.private}
         if not sections:
             return
-        bests = [RetainedRefs.of(found.state) for found in (load_state(self._best(n)) for n in numbers if n) if found]
+        best_refs = [
+            RetainedRefs.of(checkpoint.state)
+            for checkpoint in (load_state(self._best(n)) for n in best_rounds if n)
+            if checkpoint
+        ]
         for section in sections:
-            private.keep(section, {ref for each in (*keep, *bests) for ref in each.private.get(section, ())})
+            private.keep(section, {ref for refs in (*keep, *best_refs) for ref in refs.private.get(section, ())})
 
-    def _best(self, number: int) -> Path:
-        return self.path / f"best-{number:06d}.safetensors"
+    def _best(self, round_number: int) -> Path:
+        return self.path / f"best-{round_number:06d}.safetensors"

@@ -7,7 +7,7 @@ import pytest
 from pydantic import Field
 
 from flows.cli import app
-from flows.config.method_settings import in_full, options_of
+from flows.config.method_settings import method_details, options_of
 from flows.experiment.plugin_loader import NONE
 from flows.methods import base as pages
 from flows.methods.base import Method
@@ -27,7 +27,7 @@ class Small(Method):
 
 @pytest.mark.parametrize("name", pages.method_names())
 def test_every_option_of_every_method_says_in_a_short_line_what_it_means(name: str):
-    options = in_full(name, NONE)["options"]
+    options = method_details(name, NONE)["options"]
     assert {option["name"] for option in options} == set(pages.find_method(name).model_fields)
     assert [option["name"] for option in options if not 0 < len(option["meaning"]) <= 80] == []
     assert [option["takes"] for option in options if "<" in option["takes"] or "[" in option["takes"]] == []

@@ -295,7 +295,7 @@ def test_a_damaged_file_of_a_run_is_told_with_the_way_out_and_whole_rounds_are_u
     with pytest.raises(
         UserError, match=r"outcomes\.json is damaged .* delete .*result\.json, and .* writes both again"
     ):
-        RunFolder(path).kept()
+        RunFolder(path).outcome_hashes()
 
 
 def half(path: Path, into: Path | None = None) -> bytes:

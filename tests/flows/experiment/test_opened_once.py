@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flows.compare import compare, plan
+from flows.compare import compare, make_plan
 from flows.config import load_config
 from flows.config.load_config import ParamsFile
 from flows.experiment.project import Project
@@ -162,11 +162,11 @@ def test_data_that_changed_before_they_were_locked_are_checked_again(opened):
 
 def test_the_flow_has_the_plan_that_the_command_has_made(opened):
     project = Project.open()
-    before = plan(project, None, [0], None)
+    before = make_plan(project, None, [0], None)
     with project.working("compare"):
-        wanted = plan(project, None, [0], None)
-        assert plan(project, [], (0,), "") is wanted
-        assert plan(project, ["fedavg"], [0], None) is not wanted
+        wanted = make_plan(project, None, [0], None)
+        assert make_plan(project, [], (0,), "") is wanted
+        assert make_plan(project, ["fedavg"], [0], None) is not wanted
     assert wanted == before is not wanted  # it was made before data/ was locked
 
 

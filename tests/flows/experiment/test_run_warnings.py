@@ -8,8 +8,8 @@ import pytest
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.experiment.run_warnings import (
-    _MOST_ASKED,
-    _spread,
+    _MAX_CLIENTS,
+    _evenly_spaced,
     notes_of_best,
     notes_of_rows,
     notes_of_training,
@@ -24,7 +24,7 @@ FAR = 500 + np.random.default_rng(0).normal(size=(10, 5))
 
 @pytest.mark.parametrize("clients", [1, 3, 999, 1000, 1001, 1500, 1999, 2000, 2001, 1_000_000])
 def test_all_are_asked_or_as_many_as_may_be_at_places_as_even_as_can_be(clients):
-    asked = [int(name) for name in _spread(tuple(map(str, range(clients))), _MOST_ASKED)]
+    asked = [int(name) for name in _evenly_spaced(tuple(map(str, range(clients))), _MAX_CLIENTS)]
     assert len(asked) == min(clients, 1000)
     assert len({second - first for first, second in pairwise([*asked, clients])}) <= 2
     assert asked[0] == 0

@@ -206,7 +206,7 @@ def test_a_round_whose_files_are_still_being_written_is_not_committed(open_toy, 
 
         def after_round(self, run: RunContext, played: PlayedRound) -> None:
             if played.round.number == 1:
-                saver.settle()
+                saver.flush()
                 gate.clear()
             if played.round.number == 2:
                 assert extra.rounds("after_commit") == [1]

@@ -44,14 +44,14 @@ def gate(monkeypatch) -> threading.Event:
 def test_beside_a_short_round_a_commit_is_not_waited_for_and_nobody_is_told_before_it_is_there(tmp_path, gate):
     folder, told = RunFolder(tmp_path / "run"), []
     with CheckpointWriter(folder, NOTHING) as commits:
-        commits.put(record(1), state(1), {}, 0, lambda: told.append(1))
+        commits.submit(record(1), state(1), {}, 0, lambda: told.append(1))
         assert told == [1]  # how long it takes is not known before
         gate.clear()
-        commits.put(record(2), state(2), {}, 0, lambda: told.append(2))
+        commits.submit(record(2), state(2), {}, 0, lambda: told.append(2))
         assert load_state(folder.checkpoint).round == 1
         assert told == [1]
         gate.set()
-        commits.settle()
+        commits.flush()
     assert told == [1, 2]
     assert load_state(folder.checkpoint).state.sha256() == state(2).sha256()
 
@@ -60,7 +60,7 @@ def test_beside_a_long_round_it_is_waited_for(tmp_path):
     folder, told = RunFolder(tmp_path / "run"), []
     with CheckpointWriter(folder, NOTHING) as commits:
         for number in (1, 2, 3):
-            commits.put(record(number, LONG), state(number), {}, 0, lambda number=number: told.append(number))
+            commits.submit(record(number, LONG), state(number), {}, 0, lambda number=number: told.append(number))
             assert told[-1] == number == load_state(folder.checkpoint).round
 
 
@@ -68,11 +68,11 @@ def test_a_round_is_not_begun_to_be_written_before_the_one_before_counts(tmp_pat
     folder, told = RunFolder(tmp_path / "run"), []
     with CheckpointWriter(folder, NOTHING) as commits:
         for number in range(1, 20):
-            commits.put(record(number), state(number), {}, 0, lambda number=number: told.append(number))
+            commits.submit(record(number), state(number), {}, 0, lambda number=number: told.append(number))
             assert told[:-1] == list(range(1, number))[: len(told) - 1]
             assert len(told) >= number - 1
             assert load_state(folder.checkpoint).round >= number - 1
-        commits.settle()
+        commits.flush()
     assert told == list(range(1, 20))
     assert load_state(folder.checkpoint).round == 19
 
@@ -80,9 +80,9 @@ def test_a_round_is_not_begun_to_be_written_before_the_one_before_counts(tmp_pat
 def test_what_changes_after_it_was_put_is_written_as_it_was(tmp_path, gate):
     folder, weights, memory = RunFolder(tmp_path / "run"), torch.ones(3), {"seen": ["lyon"]}
     with CheckpointWriter(folder, NOTHING) as commits:
-        commits.put(record(1), state(1), {}, 0, lambda: None)
+        commits.submit(record(1), state(1), {}, 0, lambda: None)
         gate.clear()
-        commits.put(record(2), ServerState({"weights": {"w": weights}}), memory, 0, lambda: None)
+        commits.submit(record(2), ServerState({"weights": {"w": weights}}), memory, 0, lambda: None)
         weights.zero_()
         memory["seen"].append("oslo")
         gate.set()
@@ -101,10 +101,10 @@ def test_an_error_of_the_disk_is_raised_by_who_waits_and_the_round_before_stays(
 
     monkeypatch.setattr(Path, "replace", full)
     with CheckpointWriter(folder, NOTHING) as commits:
-        commits.put(record(1), state(1), {}, 0, lambda: told.append(1))
-        commits.put(record(2), state(2), {}, 0, lambda: told.append(2))
+        commits.submit(record(1), state(1), {}, 0, lambda: told.append(1))
+        commits.submit(record(2), state(2), {}, 0, lambda: told.append(2))
         with pytest.raises(OSError, match="the disk is full"):
-            commits.put(record(3), state(3), {}, 0, lambda: told.append(3))
+            commits.submit(record(3), state(3), {}, 0, lambda: told.append(3))
     assert told == [1]
     assert load_state(folder.checkpoint).round == 1
 
@@ -114,9 +114,9 @@ def test_a_run_that_fails_leaves_what_was_begun_whole_and_tells_nobody(tmp_path,
 
     def fail() -> None:
         with CheckpointWriter(folder, NOTHING) as commits:
-            commits.put(record(1), state(1), {}, 0, lambda: told.append(1))
+            commits.submit(record(1), state(1), {}, 0, lambda: told.append(1))
             gate.clear()
-            commits.put(record(2), state(2), {}, 0, lambda: told.append(2))
+            commits.submit(record(2), state(2), {}, 0, lambda: told.append(2))
             gate.set()
             raise ValueError("the next round")
 
@@ -140,9 +140,9 @@ def test_a_run_that_fails_while_the_disk_does_too_says_both(tmp_path, gate, monk
 
     def fail() -> None:
         with CheckpointWriter(folder, NOTHING) as commits:
-            commits.put(record(1), state(1), {}, 0, lambda: None)
+            commits.submit(record(1), state(1), {}, 0, lambda: None)
             gate.clear()
-            commits.put(record(2), state(2), {}, 0, lambda: None)
+            commits.submit(record(2), state(2), {}, 0, lambda: None)
             gate.set()
             raise ValueError("the next round")
 
@@ -157,9 +157,9 @@ def test_a_second_interrupt_does_not_leave_a_round_that_is_still_being_written(t
 
     def interrupted() -> None:
         with CheckpointWriter(folder, NOTHING) as commits:
-            commits.put(record(1), state(1), {}, 0, lambda: None)
+            commits.submit(record(1), state(1), {}, 0, lambda: None)
             gate.clear()
-            commits.put(record(2), state(2), {}, 0, lambda: None)
+            commits.submit(record(2), state(2), {}, 0, lambda: None)
             threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
             threading.Timer(0.6, gate.set).start()
             raise KeyboardInterrupt
@@ -190,17 +190,17 @@ def test_private_state_and_best_states_stay_until_no_checkpoint_can_name_them(tm
             folder.save_best(held, number)
             if number == 2:
                 gate.clear()
-            commits.put(record(number), held, {}, number, lambda: None)
-            gate_was_shut, before = not gate.is_set(), commits.kept
-            folder.forget(store, before)
+            commits.submit(record(number), held, {}, number, lambda: None)
+            gate_was_shut, before = not gate.is_set(), commits.retained
+            folder.delete_unused(store, before)
         assert gate_was_shut
         # round 2 does not count yet: a kill now goes on from round 1
         assert there() == (2, ["best-000001.safetensors", "best-000002.safetensors"])
         assert load_state(folder.checkpoint).round == 1
         assert store.load("weights", load_state(folder.checkpoint).state.private["weights"], "lyon")["w"][0] == 1
         gate.set()
-        commits.settle()
-        folder.forget(store, commits.kept)
+        commits.flush()
+        folder.delete_unused(store, commits.retained)
     assert there() == (1, ["best-000002.safetensors"])
 
 
@@ -209,7 +209,7 @@ def test_private_state_of_the_best_round_stays_with_it(tmp_path):
     best = store.save("weights", ["lyon"], {"w": torch.ones(1, 3).numpy()})
     folder.save_best(state(1, best), 1)
     last = store.save("weights", ["lyon"], {"w": torch.zeros(1, 3).numpy()})
-    folder.forget(store, [RetainedRefs({"weights": last.values()}, 1)])
+    folder.delete_unused(store, [RetainedRefs({"weights": last.values()}, 1)])
     assert store.load("weights", best, "lyon")["w"].tolist() == [1, 1, 1]
     assert store.load("weights", last, "lyon")["w"].tolist() == [0, 0, 0]
 
@@ -222,8 +222,8 @@ def test_what_a_counted_round_names_stays_where_a_method_changes_its_references_
             held.private["weights"].update(store.save("weights", ["lyon"], {"w": torch.full((1, 3), number).numpy()}))
             if number == 2:
                 gate.clear()
-            commits.put(record(number), held, {}, 0, lambda: None)
-            folder.forget(store, commits.kept)
+            commits.submit(record(number), held, {}, 0, lambda: None)
+            folder.delete_unused(store, commits.retained)
         counted = load_state(folder.checkpoint)
         assert counted.round == 1
         assert store.load("weights", counted.state.private["weights"], "lyon")["w"].tolist() == [1, 1, 1]
@@ -235,8 +235,8 @@ def test_a_run_that_is_resumed_with_no_round_left_keeps_what_its_last_round_need
     held = state(3, store.save("weights", ["lyon"], {"w": torch.ones(1, 3).numpy()}))
     folder.save_best(held, 2)
     with CheckpointWriter(folder, RetainedRefs.of(held, 2)) as commits:
-        commits.settle()
-        folder.forget(store, commits.kept)
+        commits.flush()
+        folder.delete_unused(store, commits.retained)
     assert [path.name for path in folder.path.glob("best-*")] == ["best-000002.safetensors"]
     assert store.load("weights", held.private["weights"], "lyon")["w"].tolist() == [1, 1, 1]
 

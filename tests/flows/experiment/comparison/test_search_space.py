@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from flows.experiment.comparison.search_space import BEYOND, Axis, Grid, as_yaml, placed
+from flows.experiment.comparison.search_space import BEYOND, Axis, Grid, as_yaml, insert_value
 from silos import strict_yaml
 
 RATES = Axis(values=(0.1, 0.3, 1.0))
@@ -68,14 +68,17 @@ NUMBERS = st.floats(1e-12, 1e12) | st.integers()
 
 @given(NUMBERS | WORDS | st.booleans() | st.lists(st.dictionaries(WORDS, NUMBERS | WORDS)))
 def test_a_value_is_read_as_what_it_is(value):
-    assert strict_yaml.load(placed("a.b", value).partition("=")[2].encode()) == value
+    assert strict_yaml.load(insert_value("a.b", value).partition("=")[2].encode()) == value
 
 
 def test_a_value_stands_once():
-    assert placed("optimiser={kind: adam, learning_rate: {}}", 1e-5) == "optimiser={kind: adam, learning_rate: 0.00001}"
+    assert (
+        insert_value("optimiser={kind: adam, learning_rate: {}}", 1e-5)
+        == "optimiser={kind: adam, learning_rate: 0.00001}"
+    )
     assert as_yaml("single") == "single"
     for setting in ("a={}{}", "a=1"):
         with pytest.raises(ValueError, match="stands once where the value goes"):
-            placed(setting, 1)
+            insert_value(setting, 1)
     with pytest.raises(ValidationError, match="twice"):
         Axis(values=(1, 2, 1))

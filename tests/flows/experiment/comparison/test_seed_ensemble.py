@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from flows.config.method_settings import method_of
-from flows.experiment.comparison.trials import _model, _together
+from flows.experiment.comparison.trials import _model, _score_ensemble
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.context import RoundContext
@@ -81,7 +81,7 @@ def test_the_means_of_an_ensemble_are_over_federated_clients(project, monkeypatc
         return each(round, step, model, silos=silos, **options)
 
     monkeypatch.setattr(RoundContext, "map_clients", spied)
-    numbers = _together(page, members, PlainRunner())
+    numbers = _score_ensemble(page, members, PlainRunner())
     assert numbers
     assert [len(clients) for clients in asked] == [3]
     assert {opened.scored.role(client) for client in asked[0]} == {"federated"}

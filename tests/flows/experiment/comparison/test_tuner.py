@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from flows.experiment.comparison.search_space import Axis, Grid, axes
-from flows.experiment.comparison.tuner import RATE, Score, grid_of, tuned, validation_score
+from flows.experiment.comparison.tuner import RATE, Score, grid_of, tune_method, validation_score
 from flows.methods.base import find_method, method_names
 from models.metrics.task_metrics import TASK_METRICS
 from silos.errors import UserError
@@ -47,7 +47,7 @@ def test_the_best_is_kept_and_an_edge_is_passed_once():
         rate, weight = (float(setting.partition("=")[2]) for setting in settings)
         return None if weight > 1 else Score(rate, 1.0)
 
-    best = tuned("mine", grid, scored)
+    best = tune_method("mine", grid, scored)
     assert [at for at, _ in asked] == list(range(8))
     assert [settings[1] for _, settings in asked[4:]] == ["weight=1.0", "weight=1.0", "weight=0.1", "weight=0.01"]
     assert (best.settings, best.score) == ([f"{RATE}=0.8", "weight=1.0"], 0.8)
@@ -57,7 +57,7 @@ def test_the_best_is_kept_and_an_edge_is_passed_once():
 
 
 def test_where_no_setting_has_a_score_the_first_is_kept():
-    best = tuned("mine", Grid({RATE: Axis(values=(0.1, 0.2, 0.4))}), lambda *_: None)
+    best = tune_method("mine", Grid({RATE: Axis(values=(0.1, 0.2, 0.4))}), lambda *_: None)
     assert (best.settings, best.score) == ([f"{RATE}=0.1"], None)
 
 
@@ -66,7 +66,7 @@ def test_of_settings_that_are_equally_good_the_one_with_the_least_loss_is_kept(l
     """On few validation rows a rate that hardly moves the weights often does no worse there."""
     grid = Grid({RATE: Axis(values=(0.1, 0.2, 0.4, 0.8, 1.6), least=0.1)})
     scores = [Score(1.0, loss) for loss in losses] + [Score(0.5, 0.0)]
-    best = tuned("mine", grid, lambda at, _: scores[at])
+    best = tune_method("mine", grid, lambda at, _: scores[at])
     assert (best.settings, best.score) == ([f"{RATE}={kept}"], 1.0)
 
 
@@ -87,7 +87,7 @@ def test_what_an_option_refuses_is_not_tried_beyond_an_edge():
 def test_what_lies_beyond_is_told_before_it_is_run():
     happened = []
     grid = Grid({RATE: Axis(values=(0.1, 0.2))})
-    tuned(
+    tune_method(
         "mine",
         grid,
         lambda at, _: happened.append(at) or Score(float(at), 1.0),

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows.experiment.run.round_record import round_record, seconds_of
+from flows.experiment.run.round_record import round_record, time_breakdown
 from flows.methods.base import RoundReport, find_method
 from models.metrics.task_metrics import TASK_METRICS
 
@@ -19,7 +19,7 @@ def test_seconds_inside_any_step_of_clients_are_theirs_and_the_rest_is_orchestra
     monkeypatch.setattr("tasks.execution.task_types.time", SimpleNamespace(perf_counter=lambda: next(clock)))
     played = play(find_method(name)(), make_problem({"a": 12, "b": 12}), [1, 2])
     steps = {"fedavg": 1, "fedsgd": 1, "fediir": 2}[name]
-    seconds = seconds_of([{"seconds": {"round": 9.0, **round.tally.seconds}} for round in played.rounds])
+    seconds = time_breakdown([{"seconds": {"round": 9.0, **round.tally.seconds}} for round in played.rounds])
     assert seconds == {"per_round": 9.0, "clients": 2.0 * steps, "orchestration": 18.0 - 2.0 * steps}
 
 
