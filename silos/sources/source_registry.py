@@ -9,7 +9,7 @@ import numpy as np
 
 from silos.dataset import Clients, Partition, Rows
 from silos.errors import UserError
-from silos.plugin_registry import run_entry
+from silos.plugin_registry import accepted_arguments, run_entry
 from silos.schema import Feature, default_features, is_table
 from silos.sources.source_params import SOURCES, Folder, Npz, OwnSource, Source, Table
 from silos.versioning.hashing import file_digest
