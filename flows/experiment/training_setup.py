@@ -25,7 +25,8 @@ from models.networks.torch_module import ModuleRefusedError, wrap_module
 from models.networks.vision.pretrained import Pretrained
 from models.training import objectives, optimizers
 from models.training.engine import Training
-from models.training.execution_plan import Kind, pick_kernel
+from models.training.engine_selection import pick_kernel
+from models.training.execution_plan import Kind
 from models.training.optimizers import PARAMETER_BYTES
 from silos.cohort import Silos
 from silos.errors import UserError

@@ -85,7 +85,10 @@ def folder(partitioned: Any, server: str, tmp_path_factory: pytest.TempPathFacto
     other = {**DIGITS, "runs_of": "digits", "paired": [], "contests": [], "by_class": {1: {}}}
     page = {"tables": {"digits": DIGITS, "laws": LAWS, "late": LATE, "other": other}}
     page["tables"] |= {"figure-1": LINES, "figure-2": OTHER_TEST}
-    page |= {"verdicts": {"digits": "One model has {shared}: {alone - shared}."}, "absent": {"table 9": "Lost."}}
+    page |= {
+        "verdicts": {"digits": "One model has {{ figure('shared') }}: {{ difference('alone', 'shared') }}."},
+        "absent": {"table 9": "Lost."},
+    }
     (found.path / "tiny.yaml").write_text(yaml.safe_dump(page, sort_keys=False))
     return found
 
