@@ -143,6 +143,9 @@ async def _until_signal(flow: Any, name: str, schedule: Any, parameters: dict[st
         runner._scheduled_run_poller.stopping = True
         await _stop_comparisons()
         runner._loops_task_group.cancel_scope.cancel()
+        while not serving.done():  # the poll that was under way may have started another comparison
+            await asyncio.wait([serving], timeout=0.05)
+            await _stop_comparisons()
     else:
         serving.cancel()
     with contextlib.suppress(asyncio.CancelledError):
