@@ -241,7 +241,7 @@ def parse_seeds(text: str | None) -> list[int] | None:
     return [int(part) for part in parts]
 
 
-# Checks: each raises UserError before Prefect is started.
+# Checks before a flow starts: inside one, Prefect would log a traceback.
 
 
 def _check_data(project: "Project") -> None:

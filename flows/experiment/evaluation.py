@@ -1,8 +1,7 @@
 """Evaluates the model of a method at every client, and the constant baseline that results are compared with.
 
 Evaluation tasks add no bytes to the traffic of training. The baseline predicts the same value for all rows; it is
-scored
-on the clients and test rows that the methods are scored on.
+scored on the clients and test rows that the methods are scored on.
 """
 
 import math

@@ -36,7 +36,7 @@ class Trainer:
     callbacks: Sequence[Callback]
 
     def fit(self) -> dict[str, Any]:
-        """Play rounds, at least one, until the budget is spent, the method finishes or a callback stops it.
+        """Play rounds until the budget is spent, the method finishes or a callback stops it; at least one in the whole run.
 
         Returns:
             The result of the run, as the callbacks filled it.

@@ -179,9 +179,8 @@ class Selective(Method):
         state = replace(state, private={**state.private, LOCAL: refs})
         updates: list[Update] = []
         round.optimisers.forget(late)
-        for local_round in range(
-            1, self.local_rounds + 1
-        ):  # streams count rounds from the initialization, as in phase 1
+        # streams count rounds from the initialization, as in phase 1
+        for local_round in range(1, self.local_rounds + 1):
             state, updates = _train_alone(state, round, late, since=round.number - local_round)
             round.optimisers.next_round(late)
         if self.start == "common":

@@ -3,7 +3,7 @@
 w <- init: encoder, classifier and V shared codewords;  C_k <- {}: own codewords of client k
 stage: repeat: each client k trains (w_k, C_k) from (w, C_k) for E local epochs
                w <- sum_k n_k w_k / sum_k n_k;  C_k stays with the client
-       e_k <- mean entropy on k's validation rows of the prediction averaged over T dropout passes;  only e_k is sent
+       e_k <- mean entropy on k's validation rows of the mean of T dropout passes;  e_k alone decides
        U <- {k: e_k > (1 + gamma) min_j e_j};  stop if U is empty or the stage is the last
        each k in U:  C_k <- C_k and V more codewords, the k-means centroids of k's features
 """
@@ -113,7 +113,7 @@ class UEFL(Method):
         return {**_ARMS.get(str(options.get("arm", cls.model_fields["arm"].default)), {}), **options}
 
     def init(self, setup: TrainingSetup) -> ServerState:
-        """Return FedAvg's initial weights and shared codewords; no client has codewords of its own."""
+        """Return FedAvg's initial weights and shared codewords, which are none yet if they start as centres."""
         require_classes("uefl", setup)
         network = self._network(setup, 0 if self.start == "centres" else self.words)
         require_memory(self._network(setup, self.words), "method.uefl.words")
@@ -165,7 +165,10 @@ class UEFL(Method):
         return self._extend(state, round, late), codebook_stages.late_clients_message(late)
 
     def _check(self, state: ServerState, round: RoundContext) -> Check:
-        """Measure uncertainty; the limit is (1 + gamma) times the minimum entropy of the first stage (equation 7)."""
+        """Measure uncertainty; the limit is (1 + gamma) times the minimum entropy (equation 7).
+
+        It is set by the first check, or by each check with `threshold: each_stage`.
+        """
         scores = measure_uncertainty(round, self._model(state, round.setup, round.clients), self.check_on, self.passes)
         limit = state.numbers["limit"]
         if limit is None or self.threshold == "each_stage":

@@ -25,7 +25,7 @@ class Verdicts:
     """Verdicts of pairs, (pairs,) each; types: (pairs, 3) bool in the order of TYPES, all false without shift."""
 
     types: np.ndarray
-    undetermined: np.ndarray  # too few rows in total or of every class
+    undetermined: np.ndarray  # too few rows, or only margins were compared and agree
     transform: np.ndarray  # a gain and an offset of the inputs explain the difference
     margins_only: np.ndarray  # no class is reported by both: only P(X) and P(Y) were compared
 
@@ -34,7 +34,10 @@ class AlignmentChecks(Protocol):
     """Checks of pairs whose odds ratios differ, computed only for the pairs at `indices`."""
 
     def transforms(self, indices: np.ndarray, features: np.ndarray) -> np.ndarray:
-        """Return whether a gain and an offset of inputs explain all differing features, (indices, features) bool."""
+        """Return whether a gain and an offset of inputs explain all differing features, (indices,) bool.
+
+        features: (indices, features) bool, the features that differ.
+        """
         ...
 
     def broken(self, indices: np.ndarray) -> np.ndarray | None:

@@ -120,7 +120,7 @@ def comparable_features(reported_rows: np.ndarray, pairs: Pairs, compared_classe
     """Return the features whose P(X) may be compared: (pairs, features) bool.
 
     All may be if a class is compared. Otherwise unreported rows of one client may belong to the very class that the
-    other reports, and equal clients would seem to differ. Both must then report all but HIDDEN of their rows; with
+    other reports, and equal clients would seem to differ. Both must then report all but MAX_UNREPORTED of their rows; with
     noise they do. reported_rows: (pairs, features, 2); compared_classes: (pairs, features, classes).
     """
     if pairs.noise is not None:

@@ -91,7 +91,7 @@ def reports_rows(pairs: Pairs) -> np.ndarray:
 
 
 def undetermined_reason(pairs: Pairs, min_rows: int = LEAST_ROWS) -> np.ndarray:
-    """Return the reason why a pair is undetermined, the first of WHY that holds or else the last: (pairs,) indices.
+    """Return the reason why a pair is undetermined, the first of REASONS that holds or else the last: (pairs,) indices.
 
     min_rows: rows of a class that the verdict needs on both sides.
     """
@@ -123,7 +123,7 @@ class Findings:
         inputs: φ of P(X) under one prior, for every pair.
         overlap: The share of rows in the same bins, of the worst feature; NaN without counts.
         tells: (pairs, 2) bool, whether a client reported more than its number of rows.
-        why: An index in WHY, of what prevents a verdict.
+        why: An index in REASONS, of what prevents a verdict.
     """
 
     first: np.ndarray

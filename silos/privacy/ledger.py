@@ -109,7 +109,7 @@ class Entry:
     bytes: int
     when: str
     answer: str  # hash of the file with the report
-    rows: str  # hash of the file with the reported rows; empty under noise
+    rows: str  # hash of the file with the keyed hashes of the reported rows; empty under noise
     earlier: str = ""
 
 
@@ -164,7 +164,8 @@ class Ledger:
             RefusalError: If the budget is exceeded; if, without noise, the difference to an earlier report would be a
                 sum over fewer than LEAST_ROWS different rows (which reveals that few changed); or if `kind` is answered
                 once for a version, and another query of it was answered.
-            ValueError: If `rho` is negative or infinite, or `compute` uses noise incorrectly.
+            ValueError: If `rho` is negative or infinite, `compute` uses noise incorrectly, or, without noise, `groups`
+                are missing, overlap or have fewer than LEAST_ROWS rows.
         """
         rho, question = float(rho), kind.qualified(question)
         if not 0 <= rho < math.inf:
@@ -180,8 +181,9 @@ class Ledger:
                 check_budget(self.client, budget, math.fsum(each.rho for each in entries), rho, unit)
             if not rho:
                 check(groups or {})
-                for each in self._nearby(entries, groups or {}):
-                    raise difference_refusal(self.client, each.version, version, kind)
+                nearby = next(iter(self._nearby(entries, groups or {})), None)
+                if nearby is not None:
+                    raise difference_refusal(self.client, nearby.version, version, kind)
             report = _compute_report(compute, secret, (version, question, rho.hex()))
             digest = self._save(report)
             rows = "" if rho else self._save(packed(groups or {}))

@@ -1,8 +1,8 @@
 """Make functions steps: Prefect tasks that are retried, are not cached, and free memory in the process that runs them.
 
-Steps are pure, so running one twice gives the same message; a user's mistake is not retried. A client's step receives a
-cohort, through which rows and private state can be opened. A server's step receives what clients sent, and nothing
-else.
+Running a step twice gives the same message, as private state is written under its hash. A user's mistake is not
+retried. A client's step receives a cohort, through which rows and private state can be opened. A server's step
+receives what clients sent, and nothing else.
 """
 
 import ctypes

@@ -104,7 +104,10 @@ class BestModel(Callback):
 
 @dataclass
 class EarlyStopping(Callback):
-    """End training after the first round whose score reaches `stop_at`."""
+    """End training after the first round whose headline metric on test rows reaches `stop_at`.
+
+    It counts rounds to a target, as published tables do; it does not choose a model.
+    """
 
     stop_at: float
 
@@ -155,7 +158,7 @@ class CheckpointWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Finish the round that is being written, whatever happened; it is not reported if an error is pending.
+        """Finish the round that is being written, whatever happened; `after_commit` is not called for it.
 
         A second interrupt is raised afterwards: a resumed run must not meet a round that is still being written.
         """

@@ -1,4 +1,4 @@
-"""Holds the context of a run: its settings, its folder and its progress. The trainer changes it, callbacks read it."""
+"""Holds the context of a run: its settings, its folder and its progress. The trainer and the callbacks change it."""
 
 import sys
 import time

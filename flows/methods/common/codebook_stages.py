@@ -133,7 +133,7 @@ def conclude(
 ) -> tuple[ServerState, RoundReport]:
     """Begin the next stage if a client was extended, else settle or finish the run; report the check.
 
-    The report counts the own codewords of each client that takes part, and of all clients together.
+    The report counts the codewords of each client that takes part, and the own codewords of all clients together.
 
     Args:
         state: The state after the extension.

@@ -1,4 +1,6 @@
-"""Groups clients by the common rows that they classify correctly, and chooses the threshold of overlap.
+"""Collects the common rows that clients classify correctly, and chooses the threshold of overlap.
+
+The task `overlap` of tasks/cluster_clients.py makes the groups.
 
 A threshold can be chosen by accuracy: the groups of each threshold are trained for some rounds and evaluated.
 """

@@ -123,8 +123,8 @@ def absorb_updates(
     """Apply the site updates of the visited clients.
 
     Args:
-        min_precision: As `least` of `absorb_apart`; unused if clients store their sites.
-        kept: As in `absorb_apart`; unused if clients store their sites.
+        min_precision: As in `absorb_apart`; unused if clients store their sites.
+        kept: As `site_share` in `absorb_apart`; unused if clients store their sites.
 
     Returns:
         The new state, and the share of the updates that was applied, which is 1 if clients store their sites.
