@@ -128,7 +128,7 @@ def diagnose(
 
 def _check_version(project: "Project", revision: str) -> None:
     """Raise UserError for an unknown version, and for one of another schema, before Prefect is started."""
-    from flows.diagnosis.version_comparison import load_version
+    from flows.diagnosis.load_version import load_version
 
     with load_version(project, revision):
         pass

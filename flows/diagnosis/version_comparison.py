@@ -1,108 +1,18 @@
-"""The comparison of each silo with itself in an earlier version of data/, opened from DVC's cache.
+"""Compares each silo with itself in an earlier version of data/, which is not changed."""
 
-This module does not import Prefect: a command uses it before its server has an address, which Prefect reads at import.
-data/ is not changed.
-"""
-
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from flows.console import progress
+from flows.diagnosis.load_version import load_version
 from flows.diagnosis.query_clients import build_query, bytes_reported, first_query, no_answers_message, query_clients
 from flows.diagnosis.report import report_of_versions
 from flows.diagnosis.text.findings_page import version_report_text
-from flows.experiment.project import Project, scratch_dir
+from flows.experiment.project import Project
 from models.shift.fomichev_distances import Readings
-from silos.cohort import Silos
 from silos.errors import UserError, shown
-from silos.io import locks
-from silos.schema import Schema
-from silos.storage.manifest import read_manifest, schema_of
-from silos.versioning import history
-from silos.versioning.history import link_partition, partition_files, version_files
 from tasks.diagnosis.compare_silos import VersionComparison, compare_versions
 from tasks.diagnosis.report_summary import join_summaries
 from tasks.execution.task_runner import Runner
-
-
-@contextmanager
-def load_version(project: Project, revision: str) -> Iterator[Silos]:
-    """Open the project's partition in a version, as `siloflow data use` would restore it, in a folder of links.
-
-    Waits while another command has the same version open. UserError if the version does not exist or is not in DVC's
-    cache, or if its schema differs.
-    """
-    name = project.params.data.name
-    version = history.find_digest(project.root, revision)
-    files = version_files(project.root, version)
-    hashes = partition_files(files, name)
-    if not hashes:
-        others = ", ".join(sorted({path.split("/", 1)[0] for path in files if "/" in path}))
-        raise UserError(f"params.yaml: data.name is {name}, and {shown(revision)} has {others or 'no data'} only.")
-    location = project.root / "cache" / "versions" / version.removesuffix(".dir")
-    lock = locks.write_lock(
-        project.root / "runs" / "locks" / location.name, "another `siloflow diagnose --against`", progress.current().say
-    )
-    with lock, scratch_dir(location) as folder:
-        link_partition(project.root, name, hashes, folder / name)
-        read_manifest(folder / name, f"data/{name} in {shown(revision)}")
-        silos = Silos.open(folder / name, version, hashes)
-        fault = _difference(schema_of(silos.manifest), schema_of(project.manifest))
-        if fault:
-            raise UserError(
-                f"data/{name} cannot be compared with what it was in {shown(revision)}: {fault}; name a version that has "
-                "the schema of data/, or partition with the schema that it had then."
-            )
-        yield silos
-
-
-def _difference(before: Schema, after: Schema) -> str | None:
-    """Return the first difference of two schemas in words; None without one."""
-    for what, was, now in (
-        ("the task", before.task, after.task),
-        ("a row's shape", _shape(before.shape), _shape(after.shape)),
-        ("the type of a row", before.dtype, after.dtype),
-    ):
-        if was != now:
-            return f"{what} was {was} and is {now}"
-    labels = _name_difference("label", before.classes, after.classes)
-    if labels:
-        return labels
-    names = _name_difference("feature", *([feature.name for feature in schema.features] for schema in (before, after)))
-    if names:
-        return names
-    for old, new in zip(before.features, after.features, strict=True):
-        for key in old.written().keys() | new.written().keys():
-            was, now = getattr(old, key), getattr(new, key)
-            if was != now:
-                return f"{key} of feature {old.name!r} was {shown(_value(was))} and is {shown(_value(now))}"
-    return None
-
-
-def _name_difference(what: str, before: Any, after: Any) -> str | None:
-    removed, new = (
-        [name for name in names if name not in other] for names, other in ((before, after), (after, before))
-    )
-    if removed or new:
-        parts = [
-            f"{_name_first(what, listed)} {verb}" for listed, verb in ((new, "is new"), (removed, "is gone")) if listed
-        ]
-        return ", ".join(parts)
-    return None if list(before) == list(after) else f"the {what}s are in another order"
-
-
-def _name_first(what: str, names: list[str]) -> str:
-    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-    return f"{what} {shown(repr(names[0]))}{more}"
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape))
-
-
-def _value(value: Any) -> str:
-    return "not given" if value is None else str(value)
 
 
 def compare_with_version(project: Project, runner: Runner, revision: str) -> tuple[VersionComparison, dict[str, Any]]:

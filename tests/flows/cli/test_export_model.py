@@ -197,7 +197,7 @@ ROWS = torch.rand(9, 8, 8, generator=torch.Generator().manual_seed(0))
 
 def test_a_file_that_answers_otherwise_is_not_left(network, tmp_path, monkeypatch):
     way = exported_files._WRITERS["pt2"]
-    wrong = way._replace(opened=lambda content: lambda rows: way.opened(content)(rows) + 2e-5)
+    wrong = way._replace(open=lambda content: lambda rows: way.open(content)(rows) + 2e-5)
     monkeypatch.setitem(exported_files._WRITERS, "pt2", wrong)
     (tmp_path / "kept.pt2").write_text("before")
     for name in ("new.pt2", "kept.pt2"):

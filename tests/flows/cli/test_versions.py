@@ -10,7 +10,7 @@ import yaml
 
 from flows.cli import describe_data
 from flows.cli.describe_data import overview_with_figure
-from flows.diagnosis.version_comparison import load_version
+from flows.diagnosis.load_version import load_version
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.partition import make

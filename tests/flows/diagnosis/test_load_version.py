@@ -8,7 +8,7 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from flows.diagnosis.version_comparison import load_version
+from flows.diagnosis.load_version import load_version
 
 pytestmark = pytest.mark.slow
 
