@@ -31,7 +31,7 @@ from flows.console.interruption import interruption
 from flows.history.abandoned_runs import OPEN, close_abandoned
 from flows.methods.base import method_names as methods
 from flows.servers.prefect_failure import discard_events, ephemeral_api, failure_sentence, is_prefect_failure
-from silos import param_types
+from silos import param_limits
 from silos.errors import UserError
 from silos.io.locks import hold
 
@@ -238,7 +238,7 @@ def _call_and_record(function: Callable[..., Any], args: tuple[Any, ...], option
     return result
 
 
-_SEED = {"type": "integer", "minimum": 0, "maximum": param_types.SEED}
+_SEED = {"type": "integer", "minimum": 0, "maximum": param_limits.SEED}
 
 
 def one_of(*values: str) -> dict[str, Any]:

@@ -5,12 +5,14 @@ Rows of a table are encoded from its file's columns to the numbers that a model 
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:  # flows import this module, and pandas takes long to import
+    import pandas as pd
 
 Scale = Mapping[str, Sequence[float]]
 """`mean` and `scale` of each number of a row, or of the target, as in silos.standardizer."""
@@ -57,7 +59,7 @@ Columns = Sequence[Mapping[str, Any]]
 _BOOLEANS = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0}
 
 
-def encode(rows: pd.DataFrame, columns: Columns) -> np.ndarray:
+def encode(rows: "pd.DataFrame", columns: Columns) -> np.ndarray:
     """Return the features of rows, (rows, features) float32, as `siloflow partition` computes them from a file.
 
     Columns are matched by name, in any order. Missing values are filled in by their column's rule.
@@ -81,7 +83,7 @@ def _check_names(names: list[str], expected: list[str]) -> None:
         raise ValueError(f"columns: got {got}, expected each of {_some(expected, 20)} once. Correct the names.")
 
 
-def _numbers(values: pd.Series, column: Mapping[str, Any]) -> np.ndarray:
+def _numbers(values: "pd.Series[Any]", column: Mapping[str, Any]) -> np.ndarray:
     """Return (rows, 1) float32."""
     boolean = column["kind"] == "boolean"
     if isinstance(values.dtype, np.dtype) and values.dtype.kind == "f" and not boolean:
@@ -118,7 +120,7 @@ def _filled(column: Mapping[str, Any], row: int) -> float:
     raise _unusable(column, row, None, "one, since `missing: refuse` holds", "Fill in a value")
 
 
-def _one_hot(values: pd.Series, column: Mapping[str, Any]) -> np.ndarray:
+def _one_hot(values: "pd.Series[Any]", column: Mapping[str, Any]) -> np.ndarray:
     """Return (rows, values) float32: 1 for the row's value.
 
     If values may be missing, the last column stands for missing values.
@@ -156,6 +158,8 @@ def _is_same(value: Any, text: str) -> bool:
 
 
 def _is_missing(value: Any) -> bool:
+    import pandas as pd
+
     if isinstance(value, str):
         return not value.strip()
     return value is None or value is pd.NA or (isinstance(value, float | np.floating) and bool(np.isnan(value)))

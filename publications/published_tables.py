@@ -16,7 +16,7 @@ from flows.experiment.comparison.search_space import Axis, Grid, Point, insert_v
 from publications.curves import Curves, Record, Settings
 from publications.synthetic_pairs.evaluate_verdicts import named_types
 from publications.synthetic_pairs.families import FAMILIES
-from silos import param_types, strict_yaml
+from silos import param_limits, strict_yaml
 from silos.errors import UserError, shown
 from silos.io.atomic_io import is_there
 from silos.param_types import Name, Names, checked, plain
@@ -173,7 +173,7 @@ class Pair(Record):
 class Scale(Record):
     """The size of a table's runs: seeds, settings, and the values of the grid, for all cells or by cell."""
 
-    seeds: tuple[Annotated[int, Field(ge=0, le=param_types.SEED)], ...] = Field(min_length=1)
+    seeds: tuple[Annotated[int, Field(ge=0, le=param_limits.SEED)], ...] = Field(min_length=1)
     grid: tuple[Any, ...] | dict[str, tuple[Any, ...]] = ()
     set: Settings = ()
 

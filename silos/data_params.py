@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, TypeAdapter, ValidationError, field_validator, model_validator
 
-from silos import param_types
+from silos import param_limits
 from silos.errors import UserError, shown
 from silos.param_types import Names, PlainName, PlainText
 from silos.partitioners.perturbation_params import (
@@ -46,7 +46,7 @@ class Column(Section):
 class PartitionerParams(Section):
     """A step that deals rows to numbered clients; `within: domain` gives each domain its own clients."""
 
-    clients: int = Field(ge=1, le=param_types.CLIENTS)
+    clients: int = Field(ge=1, le=param_limits.CLIENTS)
     within: Literal["domain"] | None = None
 
 
@@ -60,22 +60,22 @@ class Quantity(PartitionerParams):
     """Quantity skew: the clients' sizes follow Dirichlet(beta)."""
 
     kind: Literal["quantity"]
-    beta: float = Field(ge=param_types.SMALLEST, le=param_types.MAX_REAL)
+    beta: float = Field(ge=param_limits.SMALLEST, le=param_limits.MAX_REAL)
 
 
 class Dirichlet(PartitionerParams):
     """Label skew: each class is shared among the clients by a draw from Dirichlet(alpha)."""
 
     kind: Literal["dirichlet"]
-    alpha: float = Field(ge=param_types.SMALLEST, le=param_types.MAX_REAL)
-    min_rows: int = Field(default=1, ge=1, le=param_types.TIMES)
+    alpha: float = Field(ge=param_limits.SMALLEST, le=param_limits.MAX_REAL)
+    min_rows: int = Field(default=1, ge=1, le=param_limits.TIMES)
 
 
 class Shards(PartitionerParams):
     """Label skew: rows sorted by label and cut into shards, of which each client gets some."""
 
     kind: Literal["shards"]
-    shards_per_client: int = Field(ge=1, le=param_types.TIMES)
+    shards_per_client: int = Field(ge=1, le=param_limits.TIMES)
 
 
 class Balanced(PartitionerParams):
@@ -103,7 +103,7 @@ class ClassesPerCluster(PartitionerParams):
 
     kind: Literal["classes_per_cluster"]
     clusters: tuple[Names, ...] = Field(min_length=1)
-    most_rows: int | None = Field(default=None, ge=1, le=param_types.TIMES)
+    most_rows: int | None = Field(default=None, ge=1, le=param_limits.TIMES)
 
 
 class OwnPartitioner(Section, Registered):
@@ -188,7 +188,7 @@ class DataParams(Section):
     """All settings that decide the bytes of data/<name>."""
 
     name: PlainName
-    seed: int = Field(ge=0, le=param_types.SEED)
+    seed: int = Field(ge=0, le=param_limits.SEED)
     source: Source
     scheme: tuple[Step, ...]
     split: SplitParams

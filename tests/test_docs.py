@@ -203,8 +203,8 @@ def test_the_networks_on_the_page_of_costs_cost_what_it_says(folder):
         counted = network_cost(network, network.init(server_stream(0, 0, "init")), {}, x, y, CrossEntropy())
         assert said == [f"{number:,}" for number in dataclasses.astuple(counted)], name
     assert list(found) == ["FC1", "C2R3", "CR3R3"]
-    rows = engine._NUMBERS_AT_ONCE // found["CR3R3"].max_width
-    figures = [largest_activation(found["CR3R3"], 10_000) // 2, engine._NUMBERS_AT_ONCE]
+    rows = engine._VALUES_PER_CHUNK // found["CR3R3"].max_width
+    figures = [largest_activation(found["CR3R3"], 10_000) // 2, engine._VALUES_PER_CHUNK]
     assert all(f"{figure:,}" in page for figure in figures)
     assert f"{rows} rows, {largest_activation(found['CR3R3'], rows) / 1e6:.1f} MB" in page
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from flows.cli.command_session import Json, Overrides, Session, Timings
-from silos import param_types
+from silos import param_limits
 
 if TYPE_CHECKING:
     from flows.console.safe_text import PlainConsole
@@ -37,7 +37,7 @@ def init(
         str | None, typer.Option(metavar="COLUMN", help="The silo of a row; guessed by its name.")
     ] = None,
     clients: Annotated[
-        int | None, typer.Option(min=1, max=param_types.CLIENTS, help="Deal the rows to this many silos, IID.")
+        int | None, typer.Option(min=1, max=param_limits.CLIENTS, help="Deal the rows to this many silos, IID.")
     ] = None,
     task: Annotated[
         Literal["classification", "regression"] | None, typer.Option(help="Guessed by the label's values.")

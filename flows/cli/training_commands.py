@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.cli.command_session import Json, Overrides, Resume, Session, Timings
-from silos import param_types
+from silos import param_limits
 from silos.errors import UserError, shown
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ commands = typer.Typer()
 def run(
     method: Annotated[str, typer.Argument(help="One of `siloflow methods`.")],
     seed: Annotated[
-        int, typer.Option(min=0, max=param_types.SEED, help="Of training; the partition has its own in params.yaml.")
+        int, typer.Option(min=0, max=param_limits.SEED, help="Of training; the partition has its own in params.yaml.")
     ] = 0,
     resume: Resume = False,
     overrides: Overrides = None,
@@ -236,8 +236,8 @@ def parse_seeds(text: str | None) -> list[int] | None:
     # isdigit() is also true of ², which is no number
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise UserError(f"--seeds {shown(text)}: write whole numbers with commas between, for example 0,1,2.")
-    if any(len(part) > 100 or int(part) > param_types.SEED for part in parts):
-        raise UserError(f"--seeds {shown(text)}: a seed is at most {param_types.SEED:,}.")
+    if any(len(part) > 100 or int(part) > param_limits.SEED for part in parts):
+        raise UserError(f"--seeds {shown(text)}: a seed is at most {param_limits.SEED:,}.")
     return [int(part) for part in parts]
 
 

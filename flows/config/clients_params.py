@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from silos import param_types
+from silos import param_limits
 from silos.param_types import Name
 from silos.plugin_registry import Entry, Registered, Registry
 from silos.sources.source_params import Section
@@ -60,5 +60,5 @@ class ClientsParams(Section):
     fraction: float = Field(default=1.0, gt=0, le=1)
     sampling: Annotated[Sampling, Field(discriminator="kind")] = UniformParams(kind="uniform")
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    join: dict[Name, Annotated[int, Field(ge=1, le=param_types.TIMES)]] = Field(default={})
-    leave: dict[Name, Annotated[int, Field(ge=1, le=param_types.TIMES)]] = Field(default={})
+    join: dict[Name, Annotated[int, Field(ge=1, le=param_limits.TIMES)]] = Field(default={})
+    leave: dict[Name, Annotated[int, Field(ge=1, le=param_limits.TIMES)]] = Field(default={})

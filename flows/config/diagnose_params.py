@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from silos import param_types
+from silos import param_limits
 from silos.sources.source_params import Section
 
 FEW_BINS = 8
@@ -17,9 +17,9 @@ class NoiseParams(Section):
     `budget` is the epsilon of all reports that a client ever sends with noise; it refuses further ones.
     """
 
-    epsilon: float = Field(ge=param_types.EPSILON, le=param_types.MAX_REAL)
+    epsilon: float = Field(ge=param_limits.EPSILON, le=param_limits.MAX_REAL)
     delta: float = Field(default=1e-5, gt=0, lt=1)
-    budget: float = Field(default=8.0, gt=0, le=param_types.MAX_REAL)
+    budget: float = Field(default=8.0, gt=0, le=param_limits.MAX_REAL)
 
     @model_validator(mode="after")
     def _within_the_budget(self) -> "NoiseParams":

@@ -16,7 +16,7 @@ from pydantic import (
 from flows.config.clients_params import ClientsParams
 from flows.config.diagnose_params import DiagnoseParams
 from flows.experiment.plugin_loader import NONE, Plugins
-from silos import param_types
+from silos import param_limits
 from silos.data_params import DataParams
 from silos.errors import shown
 from silos.param_types import PlainText
@@ -32,8 +32,8 @@ class Section(BaseModel):
     _numbers = model_validator(mode="before")(refuse_booleans)
 
 
-Widths = Annotated[list[Annotated[int, Field(ge=1, le=param_types.WIDTH)]], Field(max_length=param_types.LAYERS)]
-Channels = Annotated[list[Annotated[int, Field(ge=1, le=param_types.CHANNELS)]], Field(max_length=param_types.LAYERS)]
+Widths = Annotated[list[Annotated[int, Field(ge=1, le=param_limits.WIDTH)]], Field(max_length=param_limits.LAYERS)]
+Channels = Annotated[list[Annotated[int, Field(ge=1, le=param_limits.CHANNELS)]], Field(max_length=param_limits.LAYERS)]
 
 
 def _refuse_any(sections: Any) -> Any:
@@ -55,7 +55,7 @@ class NetworkParams(Section):
     are standardised.
     """
 
-    members: int = Field(default=1, ge=1, le=param_types.COPIES)
+    members: int = Field(default=1, ge=1, le=param_limits.COPIES)
     inputs: Literal["none", "standardise"] = "none"
     targets: Literal["none", "standardise"] = "none"
 
@@ -71,7 +71,7 @@ class MLPParams(NetworkParams):
     kind: Literal["mlp"]
     hidden: Widths = [64]
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    statistics: int = Field(default=0, ge=0, le=param_types.WIDTH)
+    statistics: int = Field(default=0, ge=0, le=param_limits.WIDTH)
 
 
 class CNNParams(NetworkParams):
@@ -79,12 +79,12 @@ class CNNParams(NetworkParams):
 
     kind: Literal["cnn"]
     channels: Channels = Field(default=[10, 20], min_length=1)
-    kernel: int = Field(default=5, ge=1, le=param_types.COPIES)
+    kernel: int = Field(default=5, ge=1, le=param_limits.COPIES)
     padding: bool = False
     hidden: Widths = [50]
     dropout: float = Field(default=0.0, ge=0, lt=1)
     channel_dropout: float = Field(default=0.0, ge=0, lt=1)
-    statistics: int = Field(default=0, ge=0, le=param_types.WIDTH)
+    statistics: int = Field(default=0, ge=0, le=param_limits.WIDTH)
 
 
 class NormalisedCNNParams(NetworkParams):
@@ -92,7 +92,7 @@ class NormalisedCNNParams(NetworkParams):
 
     kind: Literal["cnn_bn"]
     channels: Channels = Field(default=[32, 64, 128], min_length=1)
-    pooled: list[bool] = Field(default=[False, True, True], min_length=1, max_length=param_types.LAYERS)
+    pooled: list[bool] = Field(default=[False, True, True], min_length=1, max_length=param_limits.LAYERS)
     hidden: Widths = [128, 64]
     dropout: float = Field(default=0.5, ge=0, lt=1)
 
@@ -136,14 +136,14 @@ class CrossEntropyParams(Section):
     kind: Literal["cross_entropy"]
 
 
-Weight = Annotated[float, Field(ge=0, le=param_types.MAX_REAL)]
+Weight = Annotated[float, Field(ge=0, le=param_limits.MAX_REAL)]
 
 
 class FocalParams(Section):
     """-alpha (1 - p)^gamma log p; alpha is one value, or one for each class in the order of the data's classes."""
 
     kind: Literal["focal"]
-    gamma: float = Field(default=2.0, ge=0, le=param_types.MAX_REAL)
+    gamma: float = Field(default=2.0, ge=0, le=param_limits.MAX_REAL)
     alpha: Annotated[
         Annotated[Weight, Tag("number")] | Annotated[tuple[Weight, ...], Tag("list")],
         Discriminator(lambda alpha: "list" if isinstance(alpha, list | tuple) else "number"),
@@ -167,9 +167,9 @@ class SGDParams(Section):
     """Stochastic gradient descent. `state`: the optimizer state is reset in every round, or kept by clients."""
 
     kind: Literal["sgd"]
-    learning_rate: float = Field(gt=0, le=param_types.MAX_REAL)
+    learning_rate: float = Field(gt=0, le=param_limits.MAX_REAL)
     momentum: float = Field(default=0.0, ge=0, lt=1)
-    weight_decay: float = Field(default=0.0, ge=0, le=param_types.MAX_REAL)
+    weight_decay: float = Field(default=0.0, ge=0, le=param_limits.MAX_REAL)
     state: Literal["reset", "kept"] = "reset"
 
 
@@ -177,8 +177,8 @@ class AdamParams(Section):
     """Adam; `adamw` decouples the weight decay. `state` as in SGD."""
 
     kind: Literal["adam", "adamw"]
-    learning_rate: float = Field(gt=0, le=param_types.MAX_REAL)
-    weight_decay: float = Field(default=0.0, ge=0, le=param_types.MAX_REAL)
+    learning_rate: float = Field(gt=0, le=param_limits.MAX_REAL)
+    weight_decay: float = Field(default=0.0, ge=0, le=param_limits.MAX_REAL)
     state: Literal["reset", "kept"] = "reset"
 
 
@@ -189,9 +189,9 @@ class TrainingParams(Section):
     classes.
     """
 
-    rounds: int = Field(ge=1, le=param_types.TIMES)
-    epochs: int = Field(ge=1, le=param_types.TIMES)
-    batch: int = Field(ge=1, le=param_types.TIMES)
+    rounds: int = Field(ge=1, le=param_limits.TIMES)
+    epochs: int = Field(ge=1, le=param_limits.TIMES)
+    batch: int = Field(ge=1, le=param_limits.TIMES)
     rows: Literal["shuffled", "balanced"] = "shuffled"
     optimiser: Annotated[SGDParams | AdamParams, Field(discriminator="kind")]
     objective: Annotated[CrossEntropyParams | FocalParams | SquaredErrorParams, Field(discriminator="kind")]
@@ -206,11 +206,11 @@ class TrainingParams(Section):
 class EvaluationParams(Section):
     """When models are scored, on which clients, by which further metrics, and which round is reported."""
 
-    every: int = Field(default=1, ge=1, le=param_types.TIMES)
-    clients: Literal["all"] | Annotated[int, Field(ge=1, le=param_types.CLIENTS)] = "all"
+    every: int = Field(default=1, ge=1, le=param_limits.TIMES)
+    clients: Literal["all"] | Annotated[int, Field(ge=1, le=param_limits.CLIENTS)] = "all"
     report: Literal["last", "best"] = "last"
-    stop_at: float | None = Field(default=None, gt=0, le=param_types.MAX_REAL)
-    passes: int = Field(default=20, ge=0, le=param_types.PASSES)
+    stop_at: float | None = Field(default=None, gt=0, le=param_limits.MAX_REAL)
+    passes: int = Field(default=20, ge=0, le=param_limits.PASSES)
     metrics: Choices = []
 
 
@@ -218,9 +218,9 @@ class ComparisonParams(Section):
     """Defaults of `siloflow compare`."""
 
     methods: list[Annotated[str, PlainText()]] = Field(min_length=1)
-    seeds: list[Annotated[int, Field(ge=0, le=param_types.SEED)]] = Field(min_length=1)
+    seeds: list[Annotated[int, Field(ge=0, le=param_limits.SEED)]] = Field(min_length=1)
     reference: Annotated[str, PlainText()] = "fedavg"
-    tune: int = Field(default=0, ge=0, le=param_types.COPIES)
+    tune: int = Field(default=0, ge=0, le=param_limits.COPIES)
 
     @field_validator("methods", "seeds")
     @classmethod
@@ -235,7 +235,7 @@ class EngineParams(Section):
     """How clients are computed; results are the same for any number of workers."""
 
     kind: Literal["auto", "batched", "vmap", "sequential"] = "auto"
-    stack: Literal["auto"] | Annotated[int, Field(ge=1, le=param_types.CLIENTS)] = "auto"
+    stack: Literal["auto"] | Annotated[int, Field(ge=1, le=param_limits.CLIENTS)] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 

@@ -19,7 +19,7 @@ from models.client_model import Model
 from models.clustering import Linkage
 from models.networks.network_factory import learned
 from models.server_state import ServerState, Weights
-from silos import param_types
+from silos import param_limits
 from tasks.aggregate import aggregate
 from tasks.cluster_clients import bipartition, lengths, nearer
 from tasks.local_train import local_train
@@ -33,21 +33,21 @@ class CFL(Method):
     tuned = axes(mean_share=(0.1, 0.4))
 
     mean_below: float | None = Field(
-        None, ge=0, le=param_types.MAX_REAL, description="the paper's e1: the mean update is shorter; null: mean_share"
+        None, ge=0, le=param_limits.MAX_REAL, description="the paper's e1: the mean update is shorter; null: mean_share"
     )
     longest_above: float | None = Field(
         None,
         ge=0,
-        le=param_types.MAX_REAL,
+        le=param_limits.MAX_REAL,
         description="the paper's e2: the longest update is longer; null: longest_share",
     )
     mean_share: float = Field(
-        0.1, ge=0, le=param_types.MAX_REAL, description="e1 as a share of the first round's longest update"
+        0.1, ge=0, le=param_limits.MAX_REAL, description="e1 as a share of the first round's longest update"
     )
     longest_share: float = Field(
-        0.2, ge=0, le=param_types.MAX_REAL, description="e2 as a share of the first round's longest update"
+        0.2, ge=0, le=param_limits.MAX_REAL, description="e2 as a share of the first round's longest update"
     )
-    after_round: int = Field(0, ge=0, le=param_types.TIMES, description="rounds of FedAvg before the first split")
+    after_round: int = Field(0, ge=0, le=param_limits.TIMES, description="rounds of FedAvg before the first split")
     separation: float = Field(0.0, ge=0, le=1, description="least gap of directions between parts, 0 to 1")
     linkage: Linkage = Field("single", description="how two parts are found: single is the paper's rule")
 

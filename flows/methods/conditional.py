@@ -25,7 +25,7 @@ from models.networks.wrappers.conditional_network import Bilinear, Ensemble
 from models.server_state import ServerState
 from models.statistics.feature_vector import Statistic, make
 from models.statistics.spectrum import Loadings
-from silos import param_types
+from silos import param_limits
 from silos.errors import UserError
 from silos.param_types import PlainText
 from tasks.aggregate import aggregate
@@ -53,7 +53,7 @@ class Conditional(Method):
         "joined", description="how statistics enter the network: docs/methods/conditional.md"
     )
     constant: bool = Field(False, description="with form bilinear: a 1 at the end of the statistics")
-    experts: int = Field(3, ge=1, le=param_types.COPIES, description="with form ensemble: so many linear models")
+    experts: int = Field(3, ge=1, le=param_limits.COPIES, description="with form ensemble: so many linear models")
     source: Source = Field("local", description="what stands in the statistics' place; all but local are controls")
     arm: Literal["fedavg", "fedsgd", "pooled"] = Field(
         "fedavg", description="how weights are trained: pooled is no federation"

@@ -16,7 +16,7 @@ from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.networks.wrappers.distrans_network import OffsetNetwork
 from models.server_state import ClientStateRefs, ServerState, Weights
-from silos import param_types
+from silos import param_limits
 
 SECTION = "offset"
 
@@ -31,10 +31,10 @@ class DisTrans(fedavg.FedAvg):
 
     mix: float = Field(0.2, ge=0, lt=1, description="a: how much of the client's picture is mixed in")
     offset_rate: float = Field(
-        0.2, ge=0, le=param_types.MAX_REAL, description="the picture's learning rate, in those of the model"
+        0.2, ge=0, le=param_limits.MAX_REAL, description="the picture's learning rate, in those of the model"
     )
     start_scale: float = Field(
-        1.0, ge=0, le=param_types.MAX_REAL, description="the picture starts uniform from 0 to this"
+        1.0, ge=0, le=param_limits.MAX_REAL, description="the picture starts uniform from 0 to this"
     )
 
     def init(self, setup: TrainingSetup) -> ServerState:

@@ -12,7 +12,7 @@ from flows.methods.base import RoundReport
 from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.server_state import ClientStateRefs, ServerState
-from silos import param_types
+from silos import param_limits
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 
@@ -24,7 +24,7 @@ class Ditto(fedavg.FedAvg):
     tuned = axes(personal_weight=(0.1, 1.0))
 
     personal_weight: float = Field(
-        1.0, ge=0, le=param_types.MAX_REAL, description="lambda: 0 is local_only, a large one fedavg"
+        1.0, ge=0, le=param_limits.MAX_REAL, description="lambda: 0 is local_only, a large one fedavg"
     )
 
     def init(self, setup: TrainingSetup) -> ServerState:

@@ -18,7 +18,7 @@ from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.networks.wrappers.fediir_network import GradientMatching
 from models.server_state import ServerState
-from silos import param_types
+from silos import param_limits
 from tasks.aggregate import aggregate
 from tasks.gradients import head_gradient
 from tasks.local_train import local_train
@@ -32,7 +32,7 @@ class FedIIR(fedavg.FedAvg):
     tuned = axes(penalty=(0.001, 0.01))
 
     penalty: float = Field(
-        0.01, ge=0, le=param_types.MAX_REAL, description="lambda: weight of the distance to the mean gradient"
+        0.01, ge=0, le=param_limits.MAX_REAL, description="lambda: weight of the distance to the mean gradient"
     )
     decay: float = Field(0.95, ge=0, lt=1, description="how much of the last round's mean gradient is kept")
 

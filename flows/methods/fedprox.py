@@ -10,7 +10,7 @@ from flows.methods import fedavg
 from flows.methods.base import RoundReport
 from flows.methods.context import RoundContext
 from models.server_state import ServerState
-from silos import param_types
+from silos import param_limits
 
 
 class FedProx(fedavg.FedAvg):
@@ -19,7 +19,7 @@ class FedProx(fedavg.FedAvg):
     tuned = axes(proximal=(0.01, 0.1))
 
     proximal: float = Field(
-        0.01, ge=0, le=param_types.MAX_REAL, description="mu: how strongly clients are held near the server's weights"
+        0.01, ge=0, le=param_limits.MAX_REAL, description="mu: how strongly clients are held near the server's weights"
     )
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:

@@ -16,7 +16,7 @@ from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.networks.wrappers.fedsr_network import StochasticRepresentation
 from models.server_state import ClientStateRefs, ServerState, Weights
-from silos import param_types
+from silos import param_limits
 
 SECTION = "references"
 
@@ -32,16 +32,16 @@ class FedSR(fedavg.FedAvg):
     tuned = axes(norm_weight=(0.001, 0.01))
 
     norm_weight: float = Field(
-        0.01, ge=0, le=param_types.MAX_REAL, description="alpha L2R: weight of the representation's length"
+        0.01, ge=0, le=param_limits.MAX_REAL, description="alpha L2R: weight of the representation's length"
     )
     conditional_weight: float = Field(
-        0.001, ge=0, le=param_types.MAX_REAL, description="alpha CMI: weight of the distance to a class's reference"
+        0.001, ge=0, le=param_limits.MAX_REAL, description="alpha CMI: weight of the distance to a class's reference"
     )
     sampled: bool = Field(True, description="draw the representation; false takes its mean")
     width: int | None = Field(
         None,
         ge=1,
-        le=param_types.CHANNELS,
+        le=param_limits.CHANNELS,
         description="numbers of the representation, by a layer of its own; null: as they are",
     )
 

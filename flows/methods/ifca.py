@@ -18,7 +18,7 @@ from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.networks.network_factory import learned
 from models.server_state import ServerState, Weights
-from silos import param_types
+from silos import param_limits
 from tasks.messages.clustering_messages import ClusterChoice
 from tasks.regroup import regroup
 
@@ -33,13 +33,13 @@ class IFCA(Method):
 
     tuned = axes(restarts=Axis(values=(1, 4), least=1, most=4))
 
-    clusters: int = Field(3, ge=1, le=param_types.COPIES, description="K: how many models the server keeps")
+    clusters: int = Field(3, ge=1, le=param_limits.COPIES, description="K: how many models the server keeps")
     restarts: int = Field(
-        1, ge=1, le=param_types.COPIES, description="so many sets of models on trial; the best goes on alone"
+        1, ge=1, le=param_limits.COPIES, description="so many sets of models on trial; the best goes on alone"
     )
-    trial: int = Field(10, ge=1, le=param_types.TIMES, description="rounds of that trial")
+    trial: int = Field(10, ge=1, le=param_limits.TIMES, description="rounds of that trial")
     start_scale: float = Field(
-        1.0, gt=0, le=param_types.MAX_REAL, description="factor of the drawn weights: near starts are alike to clients"
+        1.0, gt=0, le=param_limits.MAX_REAL, description="factor of the drawn weights: near starts are alike to clients"
     )
 
     def init(self, setup: TrainingSetup) -> ServerState:

@@ -22,7 +22,7 @@ from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.clustering import Assign, Overlap
 from models.server_state import ClientStateRefs, ServerState, Weights
-from silos import param_types
+from silos import param_limits
 from tasks.aggregate import aggregate, send_weights
 from tasks.cluster_clients import OverlapClusters, admit, overlap
 from tasks.local_train import local_train
@@ -43,20 +43,20 @@ class Selective(Method):
 
     tested_model = "personal"
 
-    local_rounds: int = Field(5, ge=1, le=param_types.TIMES, description="E1: rounds alone, before groups are made")
+    local_rounds: int = Field(5, ge=1, le=param_limits.TIMES, description="E1: rounds alone, before groups are made")
     overlap: Overlap = Field("jaccard", description="how alike two clients' right rows are")
     threshold: Annotated[float, Field(ge=0, le=1)] | Literal["gap", "accuracy"] = Field(
         "gap", description="overlap from which clients are together; gap and accuracy find it"
     )
     trial_rounds: int = Field(
-        5, ge=1, le=param_types.TIMES, description="with threshold accuracy: rounds that groups are tried for"
+        5, ge=1, le=param_limits.TIMES, description="with threshold accuracy: rounds that groups are tried for"
     )
     assign: Assign = Field("complete", description="how groups are made of overlaps")
     start: Literal["common", "mean"] = Field(
         "common", description="what groups begin with: FedAvg's start, or their clients' mean"
     )
     regroup_every: int | None = Field(
-        None, ge=1, le=param_types.TIMES, description="groups are made anew after so many rounds; null: never"
+        None, ge=1, le=param_limits.TIMES, description="groups are made anew after so many rounds; null: never"
     )
 
     def init(self, setup: TrainingSetup) -> ServerState:

@@ -32,7 +32,7 @@ from flows.methods.context import RoundContext, TrainingSetup, uniform_by_client
 from models.client_model import Model
 from models.networks.network_factory import Network
 from models.server_state import ServerState
-from silos import param_types
+from silos import param_limits
 from tasks.codebook_extend import Fill, codebook_extend
 from tasks.messages.message_policy import LEAST_ROWS
 
@@ -63,35 +63,35 @@ class UEFL(Method):
     arm: Literal["paper", "ours"] = Field(
         "ours", description="sets what is not set beside it: the paper's text, or what worked"
     )
-    words: int = Field(32, ge=1, le=param_types.CHANNELS, description="V: words at the start and of each extension")
-    segments: Annotated[int, Field(ge=1, le=param_types.CHANNELS)] | Literal["auto"] = Field(
+    words: int = Field(32, ge=1, le=param_limits.CHANNELS, description="V: words at the start and of each extension")
+    segments: Annotated[int, Field(ge=1, le=param_limits.CHANNELS)] | Literal["auto"] = Field(
         1, description="slices of the channels that take a word each"
     )
     commitment: float = Field(
-        0.25, ge=0, le=param_types.MAX_REAL, description="weight that draws features to their words"
+        0.25, ge=0, le=param_limits.MAX_REAL, description="weight that draws features to their words"
     )
     code_weight: float = Field(
-        1.0, ge=0, le=param_types.MAX_REAL, description="weight of the codebook's loss beside the objective"
+        1.0, ge=0, le=param_limits.MAX_REAL, description="weight of the codebook's loss beside the objective"
     )
-    warm_up: int = Field(0, ge=0, le=param_types.TIMES, description="rounds without words; with start centres")
+    warm_up: int = Field(0, ge=0, le=param_limits.TIMES, description="rounds without words; with start centres")
     start: Literal["normal", "centres"] = Field(
         "normal", description="the first words: random, or centres that clients tell"
     )
-    start_scale: float = Field(1.0, gt=0, le=param_types.MAX_REAL, description="spread of the words with start normal")
-    first_rounds: int = Field(20, ge=1, le=param_types.TIMES, description="rounds of the first stage")
-    more_rounds: int = Field(10, ge=1, le=param_types.TIMES, description="rounds of every later stage")
-    stages: int = Field(5, ge=1, le=param_types.TIMES, description="stages at most")
+    start_scale: float = Field(1.0, gt=0, le=param_limits.MAX_REAL, description="spread of the words with start normal")
+    first_rounds: int = Field(20, ge=1, le=param_limits.TIMES, description="rounds of the first stage")
+    more_rounds: int = Field(10, ge=1, le=param_limits.TIMES, description="rounds of every later stage")
+    stages: int = Field(5, ge=1, le=param_limits.TIMES, description="stages at most")
     most: int | None = Field(
-        None, ge=1, le=param_types.CLIENTS, description="clients extended at once at most, the most uncertain first"
+        None, ge=1, le=param_limits.CLIENTS, description="clients extended at once at most, the most uncertain first"
     )
-    passes: int = Field(20, ge=0, le=param_types.PASSES, description="T: passes with dropout whose mean is judged")
+    passes: int = Field(20, ge=0, le=param_limits.PASSES, description="T: passes with dropout whose mean is judged")
     check_on: Literal["validation", "train"] = Field(
         "validation", description="rows on which clients are asked for their doubt"
     )
     tolerance: float | None = Field(
         0.3,
         ge=-1,
-        le=param_types.MAX_REAL,
+        le=param_limits.MAX_REAL,
         description="gamma: doubt above the least by this is uncertain; null: never",
     )
     threshold: Literal["first", "each_stage"] = Field(

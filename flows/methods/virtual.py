@@ -26,7 +26,7 @@ from models.networks.wrappers.tilted_posterior import Site, Tilted
 from models.networks.wrappers.variational import Bias, Variational, drop_biases
 from models.prng import server_stream
 from models.server_state import ClientStateRefs, ServerState, Weights
-from silos import param_types
+from silos import param_limits
 from tasks.expectation_propagation import update_site
 from tasks.messages.update_messages import SiteUpdates
 
@@ -48,10 +48,10 @@ class Virtual(Method):
 
     tuned = axes(kl_weight=(1e-4, 1e-3))
 
-    kl_weight: float = Field(1e-3, ge=0, le=param_types.MAX_REAL, description="kappa: weight of the prior; 1 is Bayes")
-    prior_precision: float = Field(1.0, gt=0, le=param_types.MAX_REAL, description="of every weight's prior")
+    kl_weight: float = Field(1e-3, ge=0, le=param_limits.MAX_REAL, description="kappa: weight of the prior; 1 is Bayes")
+    prior_precision: float = Field(1.0, gt=0, le=param_limits.MAX_REAL, description="of every weight's prior")
     deviation: float = Field(
-        0.0067, gt=0, le=param_types.MAX_REAL, description="of weights where training starts and nothing is known"
+        0.0067, gt=0, le=param_limits.MAX_REAL, description="of weights where training starts and nothing is known"
     )
     noise: Noise = Field("local", description="how noise of weights reaches rows: by layer, by row, by batch")
     bias: Bias = Field("point", description="biases are numbers, Gaussians or none")
@@ -59,12 +59,14 @@ class Virtual(Method):
     visits: Literal["parallel", "sequential"] = Field(
         "parallel", description="clients of a round at once, or one after another"
     )
-    refinements: int = Field(1, ge=1, le=param_types.TIMES, description="visits of each client in a round")
+    refinements: int = Field(1, ge=1, le=param_limits.TIMES, description="visits of each client in a round")
     share: ep_sites.Share = Field("rows", description="a_k: by rows or equal among clients of a visit, or whole")
     damping: float = Field(1.0, ge=0, le=1, description="factor of share")
     upload: float = Field(1.0, gt=0, le=1, description="share of the weights whose steps are sent, the largest first")
     columns: Lateral | None = Field(None, description="layers of every client's own, and how they read the shared ones")
-    draws: int = Field(10, ge=0, le=param_types.PASSES, description="draws of the weights for an answer; 0: their mean")
+    draws: int = Field(
+        10, ge=0, le=param_limits.PASSES, description="draws of the weights for an answer; 0: their mean"
+    )
     answers: tuple[PosteriorName, ...] = Field(
         ("server", "own"), min_length=1, description="whose posteriors are scored; the first as the method's"
     )

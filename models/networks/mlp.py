@@ -146,7 +146,7 @@ def hidden_layers(
 ) -> Tensor:
     """Compute the inputs of dense layer `last`: the layers before it, each with activation and dropout.
 
-    `done` means that x is already the activation of the first layer.
+    `first_applied` means that x is already the activation of the first layer.
     """
     for layer in range(last):
         if layer or not first_applied:

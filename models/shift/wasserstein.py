@@ -33,7 +33,9 @@ def feature_distances(means: np.ndarray, sds: np.ndarray, other_means: np.ndarra
 
 
 def diagonal_distance(means: np.ndarray, sds: np.ndarray, other_means: np.ndarray, other_sds: np.ndarray) -> np.ndarray:
-    """Return the distance over all features, (...), as if they were independent normals; inputs: (..., features).
+    """Return the distance over all features, (...), as if they were independent normals.
+
+    Means and standard deviations are (..., features).
 
     It needs only means and standard deviations, and is a lower bound for any distributions with these.
     """

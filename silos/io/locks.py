@@ -158,12 +158,12 @@ def _announced(folder: Path, role: str, name: str) -> Iterator[Path]:
 
 
 def _active_names(folder: Path, role: str, excluded: Path | None = None) -> list[str]:
-    """Return the longest name of each process in this role, without `own_file`."""
+    """Return the longest name of each process in this role, without the file `excluded`."""
     return [max(names, key=len) for names in _names_by_process(folder, role, excluded).values()]
 
 
 def _names_by_process(folder: Path, role: str, excluded: Path | None = None) -> dict[str, list[str]]:
-    """Return the names of each process in this role, without `own_file`; delete files of dead processes."""
+    """Return the names of each process in this role, without the file `excluded`; delete files of dead processes."""
     names: dict[str, list[str]] = {}
     for path in sorted(folder.glob(f"{role}-*")):
         if path == excluded:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from silos import param_types
+from silos import param_limits
 from silos.param_types import Name, Names
 from silos.sources.source_params import Section
 
@@ -36,7 +36,7 @@ class Rotation(ByCluster):
     """
 
     kind: Literal["rotation"]
-    angles: tuple[Annotated[float, Field(ge=-param_types.TURN, le=param_types.TURN)], ...] = Field(min_length=1)
+    angles: tuple[Annotated[float, Field(ge=-param_limits.TURN, le=param_limits.TURN)], ...] = Field(min_length=1)
     centre: Literal["middle", "opencv"] = "middle"
 
 
@@ -47,7 +47,7 @@ class PermutePixels(ByCluster):
     """
 
     kind: Literal["permute_pixels"]
-    clusters: int | None = Field(default=None, ge=1, le=param_types.CLIENTS)
+    clusters: int | None = Field(default=None, ge=1, le=param_limits.CLIENTS)
 
     @model_validator(mode="after")
     def _has_clusters_within_domains(self) -> "PermutePixels":
@@ -65,11 +65,11 @@ class Noise(ByCluster):
 
     kind: Literal["noise"]
     sd: Annotated[
-        tuple[Annotated[float, Field(ge=0, le=param_types.MAX_REAL)], ...],
+        tuple[Annotated[float, Field(ge=0, le=param_limits.MAX_REAL)], ...],
         BeforeValidator(_as_list),
         Field(min_length=1),
     ]
-    mean: float = Field(default=0.0, ge=-param_types.MAX_REAL, le=param_types.MAX_REAL)
+    mean: float = Field(default=0.0, ge=-param_limits.MAX_REAL, le=param_limits.MAX_REAL)
     common_rows: bool = False
     clip: bool = True
 
@@ -86,7 +86,7 @@ class PermuteLabels(ByCluster):
     """Concept shift: each block of clients names the classes in another order; the first block keeps the order."""
 
     kind: Literal["permute_labels"]
-    clusters: int = Field(ge=2, le=param_types.CLIENTS)
+    clusters: int = Field(ge=2, le=param_limits.CLIENTS)
 
 
 class MergeLabels(ByCluster):
@@ -110,7 +110,7 @@ class Imbalance(Section):
 
     kind: Literal["imbalance"]
     classes: Annotated[Names, AfterValidator(_check_distinct)]
-    ratio: float = Field(ge=1, le=param_types.MAX_REAL)
+    ratio: float = Field(ge=1, le=param_limits.MAX_REAL)
 
 
 class Subsample(Section):
@@ -121,7 +121,7 @@ class Subsample(Section):
 
     kind: Literal["subsample"]
     classes: Annotated[Names, AfterValidator(_check_distinct)]
-    ratio: float = Field(ge=1, le=param_types.MAX_REAL)
+    ratio: float = Field(ge=1, le=param_limits.MAX_REAL)
 
 
 class HoldOut(Section):
@@ -135,4 +135,4 @@ class Fresh(Section):
     """The last `per_domain` clients of each domain get the role `fresh`: their domain is trained, but they are not."""
 
     kind: Literal["fresh"]
-    per_domain: int = Field(ge=1, le=param_types.CLIENTS)
+    per_domain: int = Field(ge=1, le=param_limits.CLIENTS)

@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from silos import param_types
+from silos import param_limits
 from silos.errors import shown
 from silos.param_types import Name
 from silos.plugin_registry import Registered, Registry
@@ -24,7 +24,7 @@ def _unsigned_zero(value: float) -> float:
     return value + 0.0
 
 
-Number = Annotated[float, Field(ge=-param_types.VALUE, le=param_types.VALUE), AfterValidator(_unsigned_zero)]
+Number = Annotated[float, Field(ge=-param_limits.VALUE, le=param_limits.VALUE), AfterValidator(_unsigned_zero)]
 
 
 class Section(BaseModel):
@@ -119,8 +119,8 @@ class RowLimits(Section):
     With `test: 0` the source has no test rows, and data.split draws them.
     """
 
-    train: int | None = Field(default=None, ge=1, le=param_types.TIMES)
-    test: int | None = Field(default=None, ge=0, le=param_types.TIMES)
+    train: int | None = Field(default=None, ge=1, le=param_limits.TIMES)
+    test: int | None = Field(default=None, ge=0, le=param_limits.TIMES)
 
 
 class Downloaded(Section):
@@ -155,7 +155,7 @@ class Gtsrb(Downloaded):
     """The German traffic signs, 43 classes, in colour; each is resized to `size` x `size` pixels."""
 
     kind: Literal["gtsrb"]
-    size: int = Field(default=32, ge=1, le=param_types.SIDE)
+    size: int = Field(default=32, ge=1, le=param_limits.SIDE)
 
 
 class Folder(Section):
@@ -163,7 +163,7 @@ class Folder(Section):
 
     kind: Literal["folder"]
     path: str = Field(min_length=1, description="relative to the folder of params.yaml")
-    size: int = Field(ge=1, le=param_types.SIDE)
+    size: int = Field(ge=1, le=param_limits.SIDE)
     range: tuple[Number, Number] | None = Field(
         default=None,
         description="values that become black and white in pictures of more than 8 bits; null: their type's",
@@ -184,13 +184,13 @@ class Synthetic(Section):
 
     kind: Literal["synthetic"]
     task: Literal["linear", "logistic"]
-    clusters: int = Field(default=3, ge=1, le=param_types.CLIENTS)
-    clients_per_cluster: int = Field(default=100, ge=1, le=param_types.CLIENTS)
-    rows: int = Field(default=100, ge=1, le=param_types.TIMES, description="training rows of a client")
-    test_rows: int = Field(default=100, ge=0, le=param_types.TIMES, description="test rows of a client")
-    features: int = Field(default=10, ge=1, le=param_types.WIDTH)
+    clusters: int = Field(default=3, ge=1, le=param_limits.CLIENTS)
+    clients_per_cluster: int = Field(default=100, ge=1, le=param_limits.CLIENTS)
+    rows: int = Field(default=100, ge=1, le=param_limits.TIMES, description="training rows of a client")
+    test_rows: int = Field(default=100, ge=0, le=param_limits.TIMES, description="test rows of a client")
+    features: int = Field(default=10, ge=1, le=param_limits.WIDTH)
     noise: float = Field(
-        default=0.1, ge=0, le=param_types.MAX_REAL, description="standard deviation, of the linear task only"
+        default=0.1, ge=0, le=param_limits.MAX_REAL, description="standard deviation, of the linear task only"
     )
 
     @model_validator(mode="after")

@@ -142,7 +142,7 @@ def content_hashes(source: Source | OwnSource, root: Path) -> dict[str, str]:
     A plugin's source is identified by its code.
     """
     if isinstance(source, OwnSource):
-        return {"plugin": file_digest(source.entry.file)}
+        return {"plugin": source.entry.digest}
     if not isinstance(source, Npz | Folder | Table):
         return {}
     location = Path(root) / source.path

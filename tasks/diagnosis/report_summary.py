@@ -23,7 +23,7 @@ from models.shift.client_summaries.random_projections import project_pictures
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
 from silos.errors import RefusalError
-from silos.param_types import EPSILON
+from silos.param_limits import EPSILON
 from silos.privacy.differencing import EVERY, OTHER, ReportedGroups
 from silos.privacy.ledger import Draw, Ledger
 from silos.privacy.privacy_budget import RHO, Unit

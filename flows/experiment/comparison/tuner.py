@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from flows.experiment.comparison.search_space import Axis, Grid, Point
 from flows.methods.base import Method
 from models.metrics.task_metrics import TaskMetrics
-from silos import param_types
+from silos import param_limits
 from silos.errors import UserError
 
 RATE = "training.optimiser.learning_rate"
@@ -71,10 +71,10 @@ def grid_of(
     count = settings // combinations
     powers = range(-(2 * count // 3), count - 2 * count // 3)
     rates = tuple(float(f"{rate * _FACTOR**power:.2g}") for power in powers)
-    if rates[0] < _MIN_RATE or rates[-1] > param_types.MAX_REAL:
+    if rates[0] < _MIN_RATE or rates[-1] > param_limits.MAX_REAL:
         raise UserError(
             f"comparison.tune is {settings}: {method_name} would be tried with learning rates from {rates[0]:.2g} to "
-            f"{rates[-1]:.2g}, and they may be from {_MIN_RATE:g} to {param_types.MAX_REAL:g}; give fewer settings."
+            f"{rates[-1]:.2g}, and they may be from {_MIN_RATE:g} to {param_limits.MAX_REAL:g}; give fewer settings."
         )
 
     def takes(point: Point) -> bool:
@@ -85,7 +85,7 @@ def grid_of(
             return False
         return True
 
-    return Grid({RATE: Axis(values=rates, least=_MIN_RATE, most=param_types.MAX_REAL), **method_axes}, takes)
+    return Grid({RATE: Axis(values=rates, least=_MIN_RATE, most=param_limits.MAX_REAL), **method_axes}, takes)
 
 
 def tune_method(

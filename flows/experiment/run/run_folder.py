@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 from flows.config.load_config import param_differences
 from models.metrics.task_metrics import TaskMetrics
 from models.server_state import ServerState
-from silos import param_types
+from silos import param_limits
 from silos.client_store import ClientStore
 from silos.errors import UserError, shown
 from silos.io.atomic_io import unfinished, write_bytes
@@ -26,8 +26,8 @@ def run_name(method: str, seed: int, cell: str = "") -> str:
     Raises:
         UserError: If `method` or `cell` is not a plain name, or `seed` is not a seed.
     """
-    if not isinstance(seed, int) or not 0 <= seed <= param_types.SEED:  # parameters of a flow run may be anything
-        raise UserError(f"a seed is {shown(seed)}; it is a whole number from 0 to {param_types.SEED}.")
+    if not isinstance(seed, int) or not 0 <= seed <= param_limits.SEED:  # parameters of a flow run may be anything
+        raise UserError(f"a seed is {shown(seed)}; it is a whole number from 0 to {param_limits.SEED}.")
     return "-".join([*([plain(cell, "the cell")] if cell else []), plain(method, "the method"), f"seed{seed}"])
 
 

@@ -23,7 +23,7 @@ from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.clustering import Assign, Overlap
 from models.server_state import ClientStateRefs, ServerState, Weights
-from silos import param_types
+from silos import param_limits
 from tasks.aggregate import aggregate, send_weights
 from tasks.cluster_clients import OverlapClusters, overlap
 from tasks.local_train import local_train
@@ -43,7 +43,7 @@ class SelectiveAuthors(Method):
     tested_model = "personal"
 
     local_rounds: int = Field(
-        5, ge=0, le=param_types.TIMES, description="E1: rounds alone; 0: no groups, federated training"
+        5, ge=0, le=param_limits.TIMES, description="E1: rounds alone; 0: no groups, federated training"
     )
     averaging: Literal["in_turn", "mean"] = Field(
         "in_turn", description="a group trains one tensor in turn, or each client a copy"

@@ -27,7 +27,7 @@ from models.networks.deep_ensemble import plain
 from models.networks.network_factory import Network
 from models.networks.wrappers.codebook_network import SHARED
 from models.server_state import ServerState
-from silos import param_types
+from silos import param_limits
 from tasks.codebook_extend import codebook_extend, codebook_replace
 from tasks.execution.task_types import ClientStep
 
@@ -37,20 +37,20 @@ class UEFLAuthors(Method):
 
     tested_model = "personal"
 
-    words: int = Field(64, ge=1, le=param_types.CHANNELS, description="V: words at the start and of each extension")
-    segments: int = Field(1, ge=1, le=param_types.CHANNELS, description="slices of the channels that take a word each")
+    words: int = Field(64, ge=1, le=param_limits.CHANNELS, description="V: words at the start and of each extension")
+    segments: int = Field(1, ge=1, le=param_limits.CHANNELS, description="slices of the channels that take a word each")
     commitment: float = Field(
-        0.25, ge=0, le=param_types.MAX_REAL, description="weight that draws features to their words"
+        0.25, ge=0, le=param_limits.MAX_REAL, description="weight that draws features to their words"
     )
     code_weight: float = Field(
-        1.0, ge=0, le=param_types.MAX_REAL, description="weight of the codebook's loss beside the objective"
+        1.0, ge=0, le=param_limits.MAX_REAL, description="weight of the codebook's loss beside the objective"
     )
-    start_scale: float = Field(1.0, gt=0, le=param_types.MAX_REAL, description="spread of the first words")
-    first_rounds: int = Field(20, ge=1, le=param_types.TIMES, description="rounds of the first stage")
-    more_rounds: int = Field(10, ge=1, le=param_types.TIMES, description="rounds of every later stage")
-    stages: int = Field(5, ge=1, le=param_types.TIMES, description="stages at most")
+    start_scale: float = Field(1.0, gt=0, le=param_limits.MAX_REAL, description="spread of the first words")
+    first_rounds: int = Field(20, ge=1, le=param_limits.TIMES, description="rounds of the first stage")
+    more_rounds: int = Field(10, ge=1, le=param_limits.TIMES, description="rounds of every later stage")
+    stages: int = Field(5, ge=1, le=param_limits.TIMES, description="stages at most")
     tolerance: float = Field(
-        0.1, ge=-1, le=param_types.MAX_REAL, description="gamma: doubt above the mean by this is uncertain"
+        0.1, ge=-1, le=param_limits.MAX_REAL, description="gamma: doubt above the mean by this is uncertain"
     )
     until: Until = Field("certain", description="certain ends the run when nobody is uncertain")
 

@@ -21,7 +21,7 @@ from models.client_model import Model
 from models.gaussians import DEVIATION, gaussian_names, natural
 from models.prng import client_streams
 from models.server_state import ServerState
-from silos import param_types
+from silos import param_limits
 
 _GENERATIONS: Mapping[int, Mapping[str, Any]] = {
     2020: {
@@ -55,7 +55,7 @@ class VirtualAuthors(virtual.Virtual):
     generation: Literal[2019, 2020] = Field(2020, description="which of their codes; sets what is not set beside it")
     evidence: bool = Field(True, description="every site starts as a random guess that counts")
     kept: float = Field(
-        1 / 0.6, ge=0, le=param_types.MAX_REAL, description="what a site takes of a step of which the server takes 1"
+        1 / 0.6, ge=0, le=param_limits.MAX_REAL, description="what a site takes of a step of which the server takes 1"
     )
     guarded: bool = Field(False, description="refuse steps that leave negative precisions")
     doubled_precision: bool = Field(True, description="score the server with its precision doubled")

@@ -21,7 +21,7 @@ from models.client_model import Model
 from models.networks.network_factory import Network
 from models.networks.wrappers.codebook_network import SHARED
 from models.server_state import ServerState
-from silos import param_types
+from silos import param_limits
 from silos.cohort import Silos
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
@@ -36,21 +36,21 @@ class VQOracle(Method):
     tested_model = "personal"
     takes_members = False
 
-    words: int = Field(64, ge=1, le=param_types.CHANNELS, description="words of each domain")
-    segments: Annotated[int, Field(ge=1, le=param_types.CHANNELS)] | Literal["auto"] = Field(
+    words: int = Field(64, ge=1, le=param_limits.CHANNELS, description="words of each domain")
+    segments: Annotated[int, Field(ge=1, le=param_limits.CHANNELS)] | Literal["auto"] = Field(
         "auto", description="slices of the channels that take a word each"
     )
     commitment: float = Field(
-        0.25, ge=0, le=param_types.MAX_REAL, description="weight that draws features to their words"
+        0.25, ge=0, le=param_limits.MAX_REAL, description="weight that draws features to their words"
     )
     code_weight: float = Field(
-        1.0, ge=0, le=param_types.MAX_REAL, description="weight of the codebook's loss beside the objective"
+        1.0, ge=0, le=param_limits.MAX_REAL, description="weight of the codebook's loss beside the objective"
     )
-    warm_up: int = Field(10, ge=0, le=param_types.TIMES, description="rounds without words; with start centres")
+    warm_up: int = Field(10, ge=0, le=param_limits.TIMES, description="rounds without words; with start centres")
     start: Literal["normal", "centres"] = Field(
         "centres", description="the first words: random, or centres that clients tell"
     )
-    start_scale: float = Field(1.0, gt=0, le=param_types.MAX_REAL, description="spread of the words with start normal")
+    start_scale: float = Field(1.0, gt=0, le=param_limits.MAX_REAL, description="spread of the words with start normal")
 
     def init(self, setup: TrainingSetup) -> ServerState:
         """Return FedAvg's initial weights and the same codewords for each domain, or none before the warm-up ends."""

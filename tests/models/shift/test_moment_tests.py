@@ -159,7 +159,7 @@ def test_of_values_is_the_test_of_the_overall_moments():
 
 
 @pytest.mark.parametrize(
-    "name", ["compare_inputs", "compare_inputs_in_classes", "compare_classes_given_inputs", "homogeneous"]
+    "name", ["compare_inputs", "compare_inputs_in_classes", "compare_classes_given_inputs", "compare_odds_ratios"]
 )
 def test_no_test_depends_on_units_or_on_the_order_of_clients_and_classes(name):
     moments = random_moments(np.random.default_rng(2), 30, 2, 4)
