@@ -16,7 +16,7 @@ from models.preprocessing import RawInputModel
 from models.server_state import ClientStateRefs
 from silos.cohort import Stack
 from silos.errors import UserError, shown
-from silos.sources.tabular.table_reader import input_columns
+from silos.sources.tabular.raw_columns import input_columns
 from silos.storage.partition_store import open_client, open_common_rows
 from tasks.execution.load_client_data import load_weights
 from tasks.tracking.exported_files import Format, check_format, write_exported

@@ -22,7 +22,7 @@ from models.server_state import ClientStateRefs, Weights
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError
-from silos.sources.tabular.table_reader import input_columns
+from silos.sources.tabular.raw_columns import input_columns
 from silos.versioning.git_commands import has_repository, run_git
 from tasks.tracking.mlflow_logging.run_spec import FinalArtifacts, RunSpec
 from tasks.tracking.result_tables import write_client_table

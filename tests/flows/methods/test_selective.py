@@ -285,7 +285,7 @@ def test_a_model_of_no_numbers_stands_alone_and_is_flagged(setup, play):
     )
     state = page.init(setup).with_private("weights", spoilt)
     round = played.rounds[0]
-    found, report = page._grouped(state, round)
+    found, report = page._end_phase_1(state, round)
     assert report.flagged == ("c",)
     assert ("c",) in report.groups
     assert all(torch.isfinite(w).all() for w in found.tensors["weights"].values())

@@ -251,13 +251,15 @@ def test_no_more_are_drawn_than_most_and_who_is_drawn_follows_from_seed_round_an
     """Not from the order in which clients are listed; with enough rounds everybody's turn comes."""
     page, clients = UEFL(arm="paper", extend="random", most=2), setup.silos.clients
     turned = replace(setup, silos=setup.silos.select(clients[::-1]))
-    drawn = [page._chosen(list(clients[:3]), make_round(setup, number)) for number in range(1, 40)]
+    drawn = [page._select_extended(list(clients[:3]), make_round(setup, number)) for number in range(1, 40)]
     assert {len(names) for names in drawn} == {2}
-    assert [set(page._chosen(list(clients[:3]), make_round(turned, n))) for n in range(1, 40)] == list(map(set, drawn))
+    assert [set(page._select_extended(list(clients[:3]), make_round(turned, n))) for n in range(1, 40)] == list(
+        map(set, drawn)
+    )
     assert {name for names in drawn for name in names} == set(clients)
-    another = [page._chosen(list(clients[:3]), make_round(replace(setup, seed=1), n)) for n in range(1, 40)]
+    another = [page._select_extended(list(clients[:3]), make_round(replace(setup, seed=1), n)) for n in range(1, 40)]
     assert another != drawn
-    assert page._chosen([], make_round(setup)) == []
+    assert page._select_extended([], make_round(setup)) == []
 
 
 def test_the_shared_book_can_start_anew_instead(setup, play):

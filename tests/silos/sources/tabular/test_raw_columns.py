@@ -9,7 +9,7 @@ import pytest
 from models.preprocessing import encode
 from silos.schema import Feature
 from silos.sources.source_params import Table
-from silos.sources.tabular.table_reader import raw_columns
+from silos.sources.tabular.raw_columns import raw_columns
 
 FILE = """site,age,smokes,ward,code,limit,y
 north,34,True,heart,07,<=5,no
