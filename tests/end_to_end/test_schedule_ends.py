@@ -20,8 +20,12 @@ TYPED = ("schedule", NEVER_SOON, "fedavg", "--set", "training.rounds=5000")
 def busy(partitioned: Any, tmp_path: Path, until: Any) -> Any:
     """A schedule of which one comparison trains, and another, asked for on Prefect's page, is late."""
     folder = partitioned[0].copy(tmp_path / "project")
+    ignored = signal.signal(
+        signal.SIGHUP, signal.SIG_DFL
+    )  # a schedule ignores SIGHUP if its parent does, as under nohup
     with (tmp_path / "screen.txt").open("w+") as screen:
         process = folder.start(*TYPED, out=screen)
+    signal.signal(signal.SIGHUP, ignored)
     try:
         api = re.search(r"Prefect's page: (\S+)", until(screen.name, "ctrl-C", process))[1] + "/api"
         while not (deployments := ask(f"{api}/deployments/filter", {})):
