@@ -1,4 +1,4 @@
-"""Print published tables beside ours, truth tables of verdicts, and the list of all published tables."""
+"""Print published tables with our results, truth tables of verdicts, and the list of all published tables."""
 
 from textwrap import wrap
 from typing import Any
@@ -102,7 +102,7 @@ _ABREAST = 5  # columns of other metrics that fit in one table
 
 
 def reproduce(answer: dict[str, Any], console: PlainConsole) -> None:
-    """Print a published table beside ours."""
+    """Print a published table with our results."""
     if "confusions" in answer:
         truth_table(answer, console)
         return

@@ -1,4 +1,4 @@
-"""Define the flow `reproduce`: a published table beside ours, cell by cell.
+"""Define the flow `reproduce`: a published table and our results, cell by cell.
 
 publications/sweep.py lists the runs and finds their records in docs/results/<paper>.json, publications/fill_sweep.py runs
 the missing ones, and publications/compare_with_published.py makes the table from the records.
