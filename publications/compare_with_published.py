@@ -9,6 +9,7 @@ from typing import Any
 
 from models.metrics.paired_difference import cell_difference_record, difference_over_draws
 from models.metrics.task_metrics import TaskMetrics
+from publications.clinical_rates import rates_by_size
 from publications.curves import Curves, cell_at
 from publications.detection_rates import truth_table
 from publications.published_tables import Pair
@@ -22,7 +23,8 @@ def table_of_records(sweep: Sweep) -> dict[str, Any]:
     """Compare every cell with the published number; all runs or trials must be recorded."""
     page = sweep.page
     if page.judged:
-        return truth_table(sweep)
+        rates = {"by_size": rates_by_size(sweep)} if page.family == "clinical" else {}
+        return truth_table(sweep) | rates
     rows = [_row(sweep, cell) for cell in page.cells]
     return {
         "paper": sweep.paper,

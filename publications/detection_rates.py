@@ -55,7 +55,7 @@ def mean_of(shares: Iterable[Share]) -> Share:
 def row_of(sweep: Sweep, cell: str) -> dict[str, Any]:
     """Compare the verdicts on a cell's pairs with the published counts."""
     page_cell, records, truth = sweep.page.cells[cell], sweep.records(cell), _truth(sweep, cell)
-    verdicts, pairs = _count_verdicts(records), sum(record["pairs"] for record in records)
+    verdicts, pairs = count_verdicts(records), sum(record["pairs"] for record in records)
     published = {
         judge: {"right": counts.get(truth, 0), "of": page_cell.of, "said": dict(counts)}
         for judge, counts in page_cell.said.items()
@@ -84,10 +84,10 @@ def together(sweep: Sweep, confusion: Confusion) -> dict[str, Any]:
         by_truth.setdefault(_truth(sweep, cell), []).extend(sweep.records(cell))
     records = [record for of_truth in by_truth.values() for record in of_truth]
     pairs = {truth: sum(record["pairs"] for record in of_truth) for truth, of_truth in by_truth.items()}
-    verdicts = {truth: _count_verdicts(of_truth) for truth, of_truth in by_truth.items()}
+    verdicts = {truth: count_verdicts(of_truth) for truth, of_truth in by_truth.items()}
     right = {
         judge: {truth: share(of[judge].get(truth, 0), pairs[truth]) for truth, of in verdicts.items()}
-        for judge in _count_verdicts(records)
+        for judge in count_verdicts(records)
     }
     ranked = [record["ranked"] for record in records]
     of_ranked = sum(one["pairs"] for one in ranked)
@@ -113,7 +113,7 @@ def _truth(sweep: Sweep, cell: str) -> str:
     return silos.truth if silos else named_types(FAMILIES[str(sweep.page.family)].truths[sweep.page.trial_of(cell).row])
 
 
-def _count_verdicts(records: Iterable[Mapping[str, Any]]) -> dict[str, Counter[str]]:
+def count_verdicts(records: Iterable[Mapping[str, Any]]) -> dict[str, Counter[str]]:
     """Count the verdicts of each judge, the most frequent first."""
     verdicts: dict[str, Counter[str]] = {}
     for record in records:

@@ -11,16 +11,55 @@ def truth_table(answer: dict[str, Any], console: PlainConsole) -> None:
     """Print verdicts by cell and judge, then distances if they are published, then confusions."""
     console.print(answer["title"])
     console.print(answer["source"])
+    if "by_size" in answer:
+        for found in answer["by_size"]:
+            _clinical(found, console)
+        _drawn(answer, console)
+        return
     _cells(answer["rows"], console)
     console.print("right / pairs, and the 95 % interval of the share in percent; in brackets what is published")
     if any(row["distances"] for row in answer["rows"]):
         _distances(answer["rows"], console)
     for title, confusion in answer["confusions"].items():
         _confusion(title, confusion, console)
+    _drawn(answer, console)
+
+
+def _drawn(answer: dict[str, Any], console: PlainConsole) -> None:
     console.print()
     console.print(f"known         {answer['known_errors']}")
     console.print(f"drawn         seeds {answer['seeds']}; scale {answer['scale']}")
     console.print(f"results       {answer['results']}")
+
+
+def _clinical(found: dict[str, Any], console: PlainConsole) -> None:
+    """Print what was named of each kind of pair of hospitals, and the rates of each judge."""
+    shown = [judge for judge in found["judges"] if judge in ("guarded", "second look")]
+    table = console.table("kind", "truth", "and, if need be", *(f"{judge}: right" for judge in shown), "what was named")
+    for row in found["kinds"]:
+        judged = [row["judges"][judge] for judge in shown]
+        counts = (f"{of['exact']}+{of['right'] - of['exact']}/{of['of']}" for of in judged)
+        hidden = row["unseen_allowed"] or row["seen_from"] > found["rows"]
+        kind = f"{row['kind']} *" if hidden else row["kind"]
+        table.add_row(kind, row["truth"], row["also"], *counts, _verdicts(judged[-1]["said"]))
+    console.print()
+    console.print(f"{found['rows']:,} rows")
+    console.print(table)
+    console.print("right: the true types alone + these with types that follow from them; * not visible at this size")
+    for judge in shown:
+        rates = found["judges"][judge]
+        console.print(
+            f"{judge}: balanced accuracy over {', '.join(rates['visible_truths'])} "
+            f"{_interval(rates['balanced_accuracy_of_visible'])}, with types that follow "
+            f"{_interval(rates['balanced_accuracy_with_also'])}, with kinds that are not visible "
+            f"{_interval(rates['balanced_accuracy'])}"
+        )
+        console.print(
+            f"{judge}: false alarms {_counted(rates['false_alarms'])}; wrong, and the true type missed, "
+            f"{_counted(rates['confidently_wrong_of_visible'])}, with kinds that are not visible "
+            f"{_counted(rates['confidently_wrong'])}"
+        )
+    console.print(f"federations of alike hospitals with an alarm {_counted(found['federations'])}")
 
 
 def _cells(rows: list[dict[str, Any]], console: PlainConsole) -> None:

@@ -38,6 +38,8 @@ class Trial(Record):
         pairs: How many pairs are drawn.
         effect: φ of the shift of a random pair.
         epsilon: The privacy of the noise that both clients add to their counts; 0 is no noise.
+        clients: More than two are a federation of alike clients, of which all pairs are judged; `pairs` is then the number
+            of federations, and `rows` has those of the largest and of the smallest client.
     """
 
     row: str
@@ -45,6 +47,7 @@ class Trial(Record):
     pairs: PositiveInt
     effect: NonNegativeFloat = 0.0
     epsilon: NonNegativeFloat = 0.0
+    clients: Annotated[int, Field(ge=2)] = 2
 
 
 class KnownSilos(Record):
@@ -108,6 +111,8 @@ def check_trials(family: str | None, second_look: bool, trials: Mapping[str, Tri
         rows = FAMILIES[family].truths
         if trial.row not in rows:
             raise ValueError(f"the cell {name}: {family} has no row {trial.row!r}; there are {', '.join(rows)}")
+        if trial.clients > 2 and (rows[trial.row] or not FAMILIES[family].federations):
+            raise ValueError(f"the cell {name} has {trial.clients} clients, which rows without a type of clinical have")
         if second_look and trial.epsilon:
             raise ValueError(f"the cell {name} has noise, of which there is no second look: drop `epsilon`")
 

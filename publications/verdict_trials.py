@@ -20,6 +20,7 @@ from flows.experiment.project import Project, scratch_dir
 from publications.sweep import Sweep
 from publications.synthetic_pairs.evaluate_verdicts import (
     Opinion,
+    federation_opinion,
     named_types,
     opinion,
     opinion_under_noise,
@@ -139,7 +140,10 @@ def _types_of(pair: dict[str, Any]) -> str:
 def _judged_pair(sweep: Sweep, cell: str, seed: int, number: int) -> _JudgedPair:
     raise_if_interrupted()
     trial = sweep.page.trial_of(cell)
-    pair = FAMILIES[str(sweep.page.family)].draw(PairRequest(trial.row, trial.rows, trial.effect), seed, number)
+    request = PairRequest(trial.row, trial.rows, trial.effect, trial.clients)
+    pair = FAMILIES[str(sweep.page.family)].draw(request, seed, number)
+    if trial.clients > 2:
+        return _JudgedPair(named_types(pair.truth), federation_opinion(pair))
     if trial.epsilon:
         drawn = crc32(f"{trial.row} {trial.rows} {trial.epsilon}".encode())  # every cell draws its own noise
         rng = np.random.default_rng([seed, number, drawn])

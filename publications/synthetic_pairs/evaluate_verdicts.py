@@ -92,6 +92,15 @@ def opinion(pair: KnownPair) -> Opinion:
     )
 
 
+def federation_opinion(federation: KnownPair) -> Opinion:
+    """Judge all pairs of a federation, as in a diagnosis of its clients; return the types that any pair is given."""
+    layout = layout_of(federation)
+    summaries = concatenate_summaries([summarize(x, y, different(x), layout) for x, y in federation.clients])
+    one, other = np.triu_indices(len(federation.clients), 1)
+    verdicts = diagnose_pairs(summaries, layout, one, other).verdicts
+    return Opinion({"guarded": named((verdicts.types & ~verdicts.undetermined[:, None]).any(0))}, {}, None)
+
+
 def opinion_under_noise(pair: KnownPair, epsilon: float, rng: np.random.Generator) -> Opinion:
     """Judge one pair from counts with noise.
 
@@ -131,7 +140,8 @@ def named_types(truth: frozenset[str]) -> str:
 def layout_of(pair: KnownPair, bins: int = _BINS) -> Layout:
     """Return bins within agreed bounds, else within three standard deviations of the mean, and the codes of categories."""
     x = np.concatenate([x for x, _ in pair.clients])
-    middle, reach = x.mean(0), _REACH * np.where(x.std(0) > 0, x.std(0), 1.0)
+    middle, sd = np.nanmean(x, 0), np.nanstd(x, 0)  # NaN is a missing value
+    reach = _REACH * np.where(sd > 0, sd, 1.0)
     low, high = (middle - reach, middle + reach) if pair.bounds is None else np.full((x.shape[1], 2), pair.bounds).T
     codes = tuple(tuple(np.arange(1.0, count + 1).tolist()) if count else None for count in pair.categories.tolist())
     names = tuple(f"x{at}" for at in range(x.shape[1]))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from publications.synthetic_pairs.clinical_pairs import CLINICAL, clinical_pair
 from publications.synthetic_pairs.fixed_pairs import (
     FIVE_BOUNDS,
     FIVE_FEATURES,
@@ -92,19 +93,25 @@ class PairRequest:
         row: The row of the family's table.
         rows: The rows of each client; of a random pair the fewest and the most rows of a client.
         effect: φ of the shift of a random pair.
+        clients: More than two are a federation of alike clients.
     """
 
     row: str
     rows: Size
     effect: float = 0.0
+    clients: int = 2
 
 
 @dataclass(frozen=True)
 class Family:
-    """The true types by row, and a function that draws a pair by request, seed and number."""
+    """The true types by row, and a function that draws a pair by request, seed and number.
+
+    If it has `federations`, it also draws more than two clients of a row without a type.
+    """
 
     truths: Mapping[str, frozenset[str]]
     draw: Callable[[PairRequest, int, int], KnownPair]
+    federations: bool = False
 
 
 def _trap(request: PairRequest, seed: int, number: int) -> KnownPair:
@@ -134,10 +141,15 @@ def _random(request: PairRequest, seed: int, number: int) -> KnownPair:
     return random_pair(rng, RANDOM[request.row], request.effect, request.rows)
 
 
+def _clinical(request: PairRequest, seed: int, number: int) -> KnownPair:
+    return clinical_pair(_stream(CLINICAL, request, seed, number), request.row, request.rows, number, request.clients)
+
+
 def _stream(table: Mapping[str, object], request: PairRequest, seed: int, number: int) -> np.random.Generator:
     """Return a random stream that no other pair shares."""
     row = list(table).index(request.row)
-    return np.random.default_rng([seed, *request.rows, row, round(1000 * request.effect), number])
+    clients = [request.clients] if request.clients > 2 else []
+    return np.random.default_rng([seed, *request.rows, row, round(1000 * request.effect), number, *clients])
 
 
 RANDOM: Mapping[str, frozenset[str]] = {
@@ -151,4 +163,5 @@ FAMILIES: Mapping[str, Family] = {
     "six_features": Family({name: truth for name, (truth, _) in SIX_FEATURES.items()}, _six_features),
     "random": Family(RANDOM, _random),
     "five_features": Family({name: kinds.truth for name, kinds in FIVE_FEATURES.items()}, _five_features),
+    "clinical": Family({name: kind.truth for name, kind in CLINICAL.items()}, _clinical, federations=True),
 }

@@ -91,22 +91,24 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True, eq=False)
 class KnownPair:
-    """Rows of two clients and the types of their shift.
+    """Rows of two clients, or of more clients that are alike, and the types of their shift.
 
     Attributes:
-        clients: The rows of both clients.
+        clients: The rows of each client.
         classes: The number of classes.
         categories: (features,) K of a feature with the codes 1 to K, and 0 of a numeric feature.
         truth: The true types; empty if there is no shift.
         shifted: The indices of the features that carry the shift, if they are known.
         about: Properties by which a table may count pairs.
         bounds: Agreed bounds of all numeric features.
+        units: By client the patient of every row, (rows,), if rows are not independent.
     """
 
-    clients: tuple[Rows, Rows]
+    clients: tuple[Rows, ...]
     classes: int
     categories: np.ndarray
     truth: frozenset[str]
     shifted: tuple[int, ...] = ()
     about: tuple[str, ...] = ()
     bounds: tuple[float, float] | None = None
+    units: tuple[np.ndarray, ...] | None = None
