@@ -82,15 +82,15 @@ def _report(
     models: Sequence[HalfModels] = (),
     predictions: Sequence[PredictedCounts] = (),
 ) -> dict[str, Any]:
-    reported = {name: _clients(messages) for name, messages in (("models", models), ("foreseen", predictions))}
+    reported = {name: _clients(messages) for name, messages in (("models", models), ("predictions", predictions))}
     bytes_up = sum(m.bytes_up for m in (*models, *predictions))
     return {
         "silos": sorted({*reported["models"], *refusals}),
-        "told": reported,
+        "reported": reported,
         "of_groups": before.of_groups,
         "pairs": len(doubtful_pairs(before)),
         "explained": len(doubtful_pairs(before)) - len(doubtful_pairs(after)),
-        "silent": dict(sorted(refusals.items())),
+        "refused": dict(sorted(refusals.items())),
         "bytes": {"up": bytes_up, "up_of_a_client": bytes_up // max(1, len(reported["models"]))},
     }
 
@@ -135,8 +135,8 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, dict[st
         {
             "verdict": params.verdict,
             "noise": params.noise.model_dump() if params.noise else None,
-            **report(comparison, query),
-            "silent": dict(responses.refusals),
+            **report(comparison, query, project.manifest.classes),
+            "refused": dict(responses.refusals),
             "bytes": bytes_reported([*first_responses, responses], second_look),
             "second_look": second_look,
             "data_version": silos.version,

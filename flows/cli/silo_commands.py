@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from flows.experiment.project import Project
 
 _MAX_CLIENTS = 60  # that `show` lists
-_NARROW = 72  # columns of a terminal; below, a table with sentences in it cannot be read
 
 commands = typer.Typer()
 
@@ -135,52 +134,22 @@ def _check_version(project: "Project", revision: str) -> None:
 
 
 def print_diagnose(diagnosis: dict[str, Any], console: "PlainConsole") -> None:
-    """Print sentences first, then one table, and where to look. `since` is the version that each silo is compared with."""
-    since, overview = diagnosis.get("since"), diagnosis["overview"]
-    for sentence in diagnosis["sentences"]:
-        console.print(sentence)
-    if overview["rows"]:
-        console.print()
-        if console.width < _NARROW:
-            _print_pairs_as_list(overview["rows"], console)
-        else:
-            _print_pairs_as_table(overview["rows"], console)
-        if overview["more"]:
-            console.print(f"{overview['more']}; --json has them all")
-        if overview["scale"]:
-            console.print(overview["scale"])
-    if diagnosis["notes"] or diagnosis["next"]:
-        console.print()
-    for note in diagnosis["notes"]:
-        console.print(note)
-    for step in diagnosis["next"]:
-        console.print(f"next: {step}")
-    console.print()
+    """Print what differs, what was not compared, what to do, and where to look; `since` is an earlier data version."""
+    from rich.padding import Padding
+
+    since = diagnosis.get("since")
+    for title, key in (("What differs", "sentences"), ("Limits", "notes"), ("What to do", "next")):
+        if diagnosis[key]:
+            console.print(title, style="bold")
+            for line in diagnosis[key]:
+                console.print(Padding(console.render_str(line), (0, 0, 0, 2)))
+            console.print()
     console.print(f"data version  {diagnosis['data_version']}" + (f", since {since}" if since else ""))
-    console.print(f"told          {diagnosis['bytes']['up_of_a_client']:,} bytes of a silo at most, no row")
+    console.print(f"sent          at most {diagnosis['bytes']['up_of_a_client']:,} bytes by a silo, no row")
     console.print(f"files         {diagnosis['folder']}")
     if diagnosis["pictures"]:
         console.print(f"pictures      {', '.join(diagnosis['pictures'])}")
     console.print(f"look closer   {LOOK_CLOSER}")
-
-
-def _print_pairs_as_table(rows: list[dict[str, Any]], console: "PlainConsole") -> None:
-    table = console.table("silos", "beside", "differ in", "strength", "most in")
-    for row in rows:
-        for i, (kind, strength) in enumerate(row["differ"]):
-            silos = (row["first"], row["second"]) if i == 0 else ("", "")
-            table.add_row(*silos, kind, strength, ", ".join(row["features"]) if i == 0 else "")
-    table.columns[0].no_wrap = False
-    console.print(table)
-
-
-def _print_pairs_as_list(rows: list[dict[str, Any]], console: "PlainConsole") -> None:
-    for row in rows:
-        console.print(f"{row['first']} beside {row['second']}")
-        for kind, strength in row["differ"]:
-            console.print(f"  {kind}: {strength}" if strength != "-" else f"  {kind}")
-        if row["features"]:
-            console.print(f"  most in {', '.join(row['features'])}")
 
 
 @commands.command()

@@ -1,14 +1,24 @@
 """The results of a diagnosis as plain JSON: pairs, groups of similar silos, each silo against the rest, and tables."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from models.shift.classify import EffectSizes
+from models.shift.client_summaries.client_summary import Layout, Summaries
 from models.shift.client_summaries.gaussian_mechanism import counts_sensitivity, sigma
 from models.shift.client_summaries.query import Query
 from models.shift.fomichev_verdict import GRADES
+from models.shift.magnitudes import (
+    Change,
+    feature_change,
+    largest_label_change,
+    largest_mean_differences,
+    largest_share_differences,
+    rule_change,
+)
 from models.shift.nested_tests import TYPES
 from models.shift.pair_screening import MIN_SHARE
 from models.shift.pairwise_results import REASONS, Findings
@@ -18,6 +28,7 @@ from tasks.diagnosis.compare_silos import Comparison, VersionComparison
 def matrices(comparison: Comparison, names: Sequence[str], records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return square tables in the order of `names`; `order` are indices that put similar silos next to each other.
 
+    means and shares are the largest difference of a mean, in pooled standard deviations, and of a label's share.
     feature, label and concept are D_X, D_Y and D_{Y|X}. chance is the p-value, and 1 on the diagonal. verdict lists
     types, or `undetermined`. Undefined numbers are None. records: one for each pair, in order.
     """
@@ -29,9 +40,12 @@ def matrices(comparison: Comparison, names: Sequence[str], records: Sequence[dic
     for a, b, record in zip(pairs.first.tolist(), pairs.second.tolist(), records, strict=True):
         verdicts[a][b] = verdicts[b][a] = ["undetermined"] if record["undetermined"] else list(record["types"])
     grouped = [index for group in comparison.groups for index in group]
+    units = comparison.by_group if comparison.of_groups else comparison.with_rest.take(range(len(names)))
     return {
         "names": list(names),
         "order": list(range(len(names))) if comparison.of_groups else grouped,
+        "means": _finite(largest_mean_differences(units, comparison.layout)),
+        "shares": _finite(largest_share_differences(units)),
         **square,
         "chance": _square(comparison, pairs.chance, len(names), 1.0),
         "verdict": verdicts,
@@ -42,7 +56,11 @@ def _square(comparison: Comparison, column: np.ndarray, size: int, diagonal: flo
     table = np.full((size, size), diagonal)
     first, second = comparison.pairs.first, comparison.pairs.second
     table[first, second] = table[second, first] = column
-    return [[value if np.isfinite(value) else None for value in row] for row in table.tolist()]
+    return _finite(table)
+
+
+def _finite(table: np.ndarray) -> list[list[float | None]]:
+    return [[round(value, 6) if np.isfinite(value) else None for value in row] for row in table.tolist()]
 
 
 _SHOWN = 5  # features of a pair that are named
@@ -53,8 +71,8 @@ NARROW = 0.1
 _LARGE = 0.1  # φ below which a feature is not named
 
 
-def report(comparison: Comparison, query: Query) -> dict[str, Any]:
-    """Describe all pairs, groups and silos, by their names."""
+def report(comparison: Comparison, query: Query, classes: Sequence[str]) -> dict[str, Any]:
+    """Describe all pairs, groups and silos, by their names. classes: the names of the labels; unused in a regression."""
     clients, features = comparison.clients, query.layout.names
     names = comparison.names
     first, second = comparison.pairs.first.tolist(), comparison.pairs.second.tolist()
@@ -64,13 +82,24 @@ def report(comparison: Comparison, query: Query) -> dict[str, Any]:
     group_of = {index: group_index for group_index, group in enumerate(comparison.groups) for index in group}
     if comparison.of_groups:
         group_of = {index: index for index in range(len(groups))}
+    between = _describe_groups(comparison.pairs, pairs, group_of)
+    names_of_classes = class_names(classes, query)
+    for record in between:
+        if record["groups"][0] != record["groups"][1]:
+            two = comparison.by_group.take(record["groups"])
+            types = [name for name, count in record["types"].items() if count]
+            record["changes"] = _changes(two, comparison.layout, types, record["features"], names_of_classes)
+    for index, record in enumerate(rest):
+        two = comparison.with_rest.take([index, index + len(clients)])
+        record["changes"] = _changes(two, comparison.layout, record["types"], record["features"], names_of_classes)
     return {
         "clients": list(clients),
         "features": list(features),
-        "asked": _describe_query(query),
+        "classes": names_of_classes,
+        "query": _describe_query(query),
         "groups": groups,
         "pairs_of": "groups" if comparison.of_groups else "silos",
-        "between": _describe_groups(comparison.pairs, pairs, group_of),
+        "between": between,
         "rest": [{"client": name, **record} for name, record in zip(clients, rest, strict=True)],
         "pairs": [
             {"first": names[a], "second": names[b], **record} for a, b, record in zip(first, second, pairs, strict=True)
@@ -81,18 +110,52 @@ def report(comparison: Comparison, query: Query) -> dict[str, Any]:
     }
 
 
-def report_of_versions(comparison: VersionComparison, query: Query) -> dict[str, Any]:
-    """Describe each client before and after, in the order of their names; `between` has one record for each client."""
+def report_of_versions(comparison: VersionComparison, query: Query, classes: Sequence[str]) -> dict[str, Any]:
+    """Describe each client before and after, in the order of their names; `between` has one record for each client.
+
+    The first of two numbers of a change is that of the present version. classes: as in `report`.
+    """
     features = query.layout.names
     pairs = _describe_pairs(comparison.pairs, comparison.effect_sizes, features)
+    names_of_classes = class_names(classes, query)
+    for index, record in enumerate(pairs):
+        two = comparison.summaries.take([index + len(pairs), index])
+        record["changes"] = _changes(two, query.layout, record["types"], record["features"], names_of_classes)
     return {
         "clients": list(comparison.clients),
         "features": list(features),
-        "asked": _describe_query(query),
+        "classes": names_of_classes,
+        "query": _describe_query(query),
         "between": _describe_groups(comparison.pairs, pairs, {index: index for index in range(2 * len(pairs))}),
         "pairs": [{"client": name, **record} for name, record in zip(comparison.clients, pairs, strict=True)],
         "ranking": _ranking(comparison.pairs, features),
         "gaps": comparison.missing.to_dict(comparison.names, features),
+    }
+
+
+def class_names(classes: Sequence[str], query: Query) -> list[str]:
+    """Return the names of classes, or of the groups of targets that replace them in a regression."""
+    cuts = [f"{cut:.3g}" for cut in query.layout.targets]
+    if not cuts:
+        return list(classes)
+    inner = [f"{low} to {high}" for low, high in pairwise(cuts)]
+    return [f"below {cuts[0]}", *inner, f"above {cuts[-1]}"]
+
+
+def _changes(
+    two: Summaries, layout: Layout, types: Sequence[str], features: Iterable[str], classes: list[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """Describe by how much two clients differ, by type; features: those that carry the difference."""
+    indices = [layout.names.index(name) for name in features]
+    changes: dict[str, list[Change | None]] = {}
+    if "feature" in types:
+        changes["feature"] = [feature_change(two, layout, index) for index in indices]
+    if "label" in types:
+        changes["label"] = [largest_label_change(two, classes)]
+    if "concept" in types:
+        changes["concept"] = [rule_change(two, layout, index, classes) for index in indices]
+    return {
+        name: [change.to_dict() for change in found if change and change.is_clear] for name, found in changes.items()
     }
 
 
@@ -141,7 +204,7 @@ def _describe_pairs(findings: Findings, sizes: EffectSizes, features: tuple[str,
                 "types": types,
                 "undetermined": bool(verdicts.undetermined[index]),
                 "why": REASONS[findings.why[index]] if verdicts.undetermined[index] else None,
-                "tells": findings.tells[index].tolist(),
+                "reports": findings.tells[index].tolist(),
                 "transform": bool(verdicts.transform[index]),
                 "margins_only": bool(verdicts.margins_only[index]),
                 "concept_identifiable": not findings.overlap[index] < NARROW,

@@ -1,7 +1,6 @@
 """What a diagnosis saves: a folder with report, sentences and figures, a run in MLflow, and an artifact in Prefect."""
 
 import time
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ def save_report(project: Project, comparison: Comparison | VersionComparison, re
     name = new_experiment(project, "diagnose", _tags(report))
     flow_run = prefect_artifacts.name_flow_run(f"diagnose {project.params.data.name}, {name.rpartition('-')[2]}")
     folder = project.runs / name
-    figures = _draw_figures(folder, comparison, report, _class_names(project, report))
+    figures = _draw_figures(folder, comparison, report)
     saved = {**report, "folder": str(folder.relative_to(project.root)), "pictures": [figure.name for figure in figures]}
     text = report_markdown(saved, project.params.data.name)
     write_bytes(folder / "findings.md", text.encode())
@@ -49,32 +48,21 @@ def _tags(report: dict[str, Any]) -> dict[str, str]:
     return {name: report[name] for name in ("data_version", "since", "verdict") if name in report}
 
 
-def _draw_figures(
-    folder: Path, comparison: Comparison | VersionComparison, report: dict[str, Any], classes: list[str]
-) -> list[Path]:
+def _draw_figures(folder: Path, comparison: Comparison | VersionComparison, report: dict[str, Any]) -> list[Path]:
     """Draw the figures that have content."""
     pairs, ranking, details = (folder / f"{name}.png" for name in ("pairs", "features", "closely"))
     drawn = []
     if isinstance(comparison, Comparison) and report["pairs"]:
         sizes = [1] * len(comparison.groups) if comparison.of_groups else [len(group) for group in comparison.groups]
-        draw_pairs(pairs, report["matrices"], sizes)
+        draw_pairs(pairs, report["matrices"], sizes, published=report["verdict"] == "paper")
         drawn.append(pairs)
     if report["ranking"]:
         draw_ranking(ranking, report["ranking"])
         drawn.append(ranking)
     if comparison.pair_details:
-        draw_close_ups(details, comparison.pair_details, comparison.names, report["features"], classes)
+        draw_close_ups(details, comparison.pair_details, comparison.names, report["features"], report["classes"])
         drawn.append(details)
     return drawn
-
-
-def _class_names(project: Project, report: dict[str, Any]) -> list[str]:
-    """Return the names of classes, or of the groups of targets that replace them."""
-    cuts = [f"{cut:.2g}" for cut in report["asked"]["targets"]]
-    if not cuts:
-        return list(project.manifest.classes)
-    inner = [f"{low} to {high}" for low, high in pairwise(cuts)]
-    return [f"below {cuts[0]}", *inner, f"above {cuts[-1]}"]
 
 
 def _log_to_mlflow(

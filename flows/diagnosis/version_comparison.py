@@ -51,10 +51,10 @@ def compare_with_version(project: Project, runner: Runner, revision: str) -> tup
         {
             "verdict": params.verdict,
             "noise": params.noise.model_dump() if params.noise else None,
-            **report_of_versions(comparison, query),
+            **report_of_versions(comparison, query, project.manifest.classes),
             "came": sorted({*now.clients} - {*shared}),
             "left": sorted({*then.clients} - {*shared}),
-            "silent": refusals,
+            "refused": refusals,
             "bytes": bytes_reported([*first_answers, old, new]),
             "against": shown(revision),
             "since": before.version,

@@ -79,7 +79,7 @@ def _overlap_cost(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return (1 - overlap).sum(0)
 
 
-REASONS = ("rows", "untold", "apart", "rough", "constant")
+REASONS = ("rows", "unreported", "apart", "rough", "constant")
 """Too few rows; a client that may report nothing of its rows; no class reported by both; no class with the rows that
 the verdict needs; no feature that varies within such a class.
 """

@@ -58,7 +58,8 @@ class Comparison:
     """The comparison of all pairs in the order of `all_pairs`, of clients or, if there are too many, of groups.
 
     groups: by the clients' indices; rest: each client against all others together; effect_sizes: of the same pairs as
-    `pairs`; pair_details: of the worst pairs; missing: the gaps of clients.
+    `pairs`; pair_details: of the worst pairs; missing: the gaps of clients; by_group: the summaries of each group;
+    with_rest: the summaries of each client, then of all others for each client; layout: of these summaries' counts.
     """
 
     clients: tuple[str, ...]
@@ -70,6 +71,9 @@ class Comparison:
     rest_effect_sizes: EffectSizes
     pair_details: tuple[PairDetails, ...]
     missing: MissingReports
+    by_group: Summaries
+    with_rest: Summaries
+    layout: Layout
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -105,11 +109,15 @@ def compare_silos(
     groups = groups or group_clients(first, second, differ, len(clients))
     others = append_rest(summaries)
     rest = comparer.compare(others, layout, indices, indices + len(clients))
-    rest_sizes = effect_sizes(clip_negative(others), layout, readings, np.stack([indices, indices + len(clients)], 1))
+    with_rest = clip_negative(others)
+    rest_sizes = effect_sizes(with_rest, layout, readings, np.stack([indices, indices + len(clients)], 1))
     rest = apply_published_rule(rest, rest_sizes) if verdict == "paper" else rest
     units_by_group = [[index] for index in range(len(groups))] if of_groups else groups
     details = pair_details(clip_negative(units), layout, pairs, units_by_group)
-    return Comparison(clients, pairs, of_groups, groups, rest, sizes, rest_sizes, details, missing)
+    by_group = clip_negative(units if of_groups else combine_groups(summaries, groups))
+    return Comparison(
+        clients, pairs, of_groups, groups, rest, sizes, rest_sizes, details, missing, by_group, with_rest, layout
+    )
 
 
 def apply_published_rule(compared: Findings, sizes: EffectSizes) -> Findings:
@@ -168,6 +176,7 @@ class VersionComparison:
     effect_sizes: EffectSizes
     pair_details: tuple[PairDetails, ...]  # of the clients that changed most
     missing: MissingReports  # of all clients before, then of all clients after
+    summaries: Summaries  # likewise
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -202,4 +211,4 @@ def compare_versions(
     if verdict == "paper":
         pairs = apply_published_rule(pairs, sizes)
     details = pair_details(clipped, query.layout, pairs, [[index] for index in range(len(both.rows))])
-    return VersionComparison(clients, pairs, sizes, details, missing_reports(both, query.layout))
+    return VersionComparison(clients, pairs, sizes, details, missing_reports(both, query.layout), clipped)

@@ -27,10 +27,10 @@ def test_the_embedded_project_s_three_angles_are_found_and_asked_again_silos_tel
     (first,) = (json.loads(file.read_text()) for file in digits.path.glob("runs/diagnose-*/report.json"))
     assert_quiet(answer.err)
     said = " ".join(answer.out.split())
-    assert said.startswith("The 9 silos fall into 3 groups that are alike inside; 27 of 36 pairs differ.")
-    assert "c00, c01 and c02 differ from c03, c04 and c05 in their inputs, P(x)" in said
-    assert "the inputs hardly overlap: whether labels follow from them alike cannot be known there" in said
-    assert "Pictures that are turned far look so" in said
+    assert said.startswith("What differs The 9 silos form 3 groups; 27 of 36 pairs of silos differ.")
+    assert "c00, c01 and c02 differ from c03, c04 and c05: inputs differ, most in" in said
+    assert "the inputs hardly overlap: the data cannot show whether labels follow from them by the same rule" in said
+    assert "Pictures that are turned far have this effect" in said
     assert "ifca" not in said  # no pair of groups has most of its pairs differ in the rule
     assert "look closer" in said
     assert max(map(len, answer.out.splitlines())) <= 80
@@ -61,7 +61,7 @@ def test_against_a_version_that_is_the_same_nothing_moved_and_the_command_ends_i
     git(folder.path, "commit", "-qm", "nine silos")
     answer = folder.type("diagnose", "--against", "HEAD")
     assert_quiet(answer.err)
-    assert answer.out.startswith("Of 9 silos that could be compared, none moved since HEAD.")
+    assert answer.out.startswith("What differs\n  No change was seen in 9 silos since HEAD.")
 
 
 @pytest.mark.slow
@@ -116,8 +116,8 @@ def test_a_second_look_as_typed_says_who_sent_what_and_that_no_rule_differs(
         ["feature"],
     ]
     assert after["second_look"]["silos"] == ["plain", "wide"]
-    assert "plain and wide told models of their labels, and what these expect of their rows." in after["notes"]
-    assert f"Silos sent {after['second_look']['bytes']['up']:,} bytes for it." in after["notes"]
+    assert "plain and wide sent models of their labels, and predicted counts of their rows." in after["notes"]
+    assert f"All silos together sent {after['second_look']['bytes']['up']:,} bytes for it." in after["notes"]
 
 
 def git(folder: Path, *arguments: str) -> None:

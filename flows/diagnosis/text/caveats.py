@@ -1,54 +1,117 @@
-"""Notes on a diagnosis: its limitations, its second look, and what may be done next."""
+"""What a diagnosis did not compare and why, what its second look changed, and what to do next."""
 
+from collections import Counter
 from typing import Any
 
-from flows.diagnosis.text.phrases import counted, few_rows, joined, listed, reasons_of, shared, small_silos, too_alike
+from flows.diagnosis.text.phrases import (
+    counted,
+    few_rows,
+    group_name,
+    joined,
+    left_out,
+    listed,
+    reasons_of,
+    shared,
+    small_silos,
+    too_alike,
+)
+from flows.diagnosis.text.summary import leading_features
+from models.shift.magnitudes import smallest_visible
 from models.shift.nested_tests import TYPES
-from models.shift.pair_screening import MIN_SHARE
 
-_SMALL = 500  # rows of each silo below which small differences are missed: table 3 of `siloflow reproduce shift-types`
 _MAX_FEATURES = 3  # with missing values
+_SIZE_RATIO = 10  # of the largest and smallest silo, from which on a note is given
+_NOISE_SDS = 4  # deviations of noise within which sizes do not count as different
+
+_PICTURES = {
+    "direction": "a direction is one fixed mix of all pixels",
+    "patch": "a patch is the light in one of 4 by 4 parts (row, column)",
+    "edges": "edges are how much neighbouring pixels differ",
+    "centre": "the centre is where the light lies",
+    "xx": "xx is how wide the light lies across",
+    "yy": "yy is how wide the light lies down",
+    "xy": "xy is how aslant the light lies",
+}
+_NEXT = {
+    "unit": "Check the unit of {features} at {silos}, and convert it at the silo if it is another one.",
+    "feature": "{align}. If the difference is real: siloflow compare fedavg conditional uefl",
+    "label": "Judge each method by each silo's own test rows: siloflow compare fedavg conditional selective",
+    "concept": "Check that all silos code the label alike. If they do, silos need models of their own or of their group: "
+    "siloflow compare fedavg ifca cfl ditto",
+}
+_NEXT_REGRESSION = {
+    **_NEXT,
+    "label": "Judge each method by each silo's own test rows.",
+    "concept": "Check that all silos measure the target alike. If they do, silos need models of their own or of their "
+    "group: siloflow compare fedavg ifca ditto",
+}
+_NEXT_AFTER_VERSION = {
+    "unit": _NEXT["unit"],
+    "feature": "{align}. If the change is real, train again on the present rows.",
+    "label": "Judge the model again by the present test rows of these silos.",
+    "concept": "Check that the label is still coded in the same way. If the change is real, train again without the "
+    "earlier rows of these silos.",
+}
+
+
+def notes(report: dict[str, Any]) -> list[str]:
+    """Return what was not compared and why, and what verdicts rest on."""
+    topics = (_of_rows, of_power, of_gaps, _of_overlap, _of_features, _of_query, of_the_second_look)
+    return [note for topic in topics for note in topic(report)]
+
+
+def notes_of_versions(report: dict[str, Any]) -> list[str]:
+    """Return the notes on silos compared with an earlier version; each silo's sentence covers rows and overlap."""
+    topics = (of_power, of_gaps, _of_features, _of_query)
+    return [note for topic in topics for note in topic(report)]
 
 
 def of_power(report: dict[str, Any]) -> list[str]:
-    """Note that with few rows only large differences show.
+    """State how small a difference may be missed between the two smallest silos that were compared.
 
-    There is no such note under the published rule, which does not use numbers of rows.
+    The published rule does not use numbers of rows, and under noise or the verdict `moments` the size is not known.
     """
-    same = [min(pair["rows"]) for pair in report["pairs"] if not pair["types"] and not pair["undetermined"]]
-    if report.get("pairs_of") == "groups":  # groups have many rows; no difference was found between their silos
-        grouped = {client for group in report["groups"] if len(group) > 1 for client in group}
-        same = [record["rows"][0] for record in report["rest"] if record["client"] in grouped]
-    if report["verdict"] == "paper" or not any(rows < _SMALL for rows in same):
+    if report["verdict"] != "guarded" or report["noise"]:
         return []
+    if "against" in report:
+        smallest = min(
+            (tuple(pair["rows"]) for pair in report["pairs"] if not pair["undetermined"]), default=None, key=min
+        )
+    else:
+        excluded = set(left_out(report))
+        rows = sorted(record["rows"][0] for record in report["rest"] if record["client"] not in excluded)
+        smallest = (rows[0], rows[1]) if len(rows) > 1 else None
+    if smallest is None:
+        return []
+    seen = smallest_visible(smallest, 0.5, len(report["features"]))
+    target = "the share of a group of targets" if report["query"]["targets"] else "how often a label occurs"
     return [
-        f"Fewer than {_SMALL} training rows of a silo show large differences alone: where none is found, small ones may be "
-        "there."
+        f"With {smallest[0]:,.0f} and {smallest[1]:,.0f} training rows, differences of less than {100 * seen['share']:.0f} "
+        f"points in {target} or {seen['deviations']:.2g} standard deviations in a mean may be missed."
     ]
 
 
 def of_gaps(report: dict[str, Any]) -> list[str]:
     """Note features without reported values at some silos, and bins too wide to show differences."""
     gaps, lines = report["gaps"], list[str]()
-    label = "group of targets" if report["asked"]["targets"] else "label"
+    label = "group of targets" if report["query"]["targets"] else "label"
     for what, text in (
-        ("absent", "{feature} has no value in any row that {silos} told of."),
+        ("absent", "{feature} was not compared at {silos}: no reported row has a value."),
         (
-            "untold",
-            f"Of {{feature}} {{silos}} told no value, since fewer than ten different rows of a {label} have one: its values "
-            "are not compared there.",
+            "withheld",
+            f"{{feature}} was not compared at {{silos}}: fewer than ten different rows of a {label} have a value.",
         ),
     ):
         affected = list(gaps[what].items())
         lines += [text.format(feature=feature, silos=listed(silos)) for feature, silos in affected[:_MAX_FEATURES]]
         if len(affected) > _MAX_FEATURES:
             more = counted(len(affected) - _MAX_FEATURES, "more feature")
-            lines.append(f"So it is with {more}; report.json names them.")
-    if gaps["crowded"] and not report["asked"]["pictures"]:
+            lines.append(f"The same holds for {more}, which report.json names.")
+    if gaps["crowded"] and not report["query"]["pictures"]:
         lines.append(
-            f"Nearly all values of {listed(gaps['crowded'])} lie in one or two of {report['asked']['bins']} bins, as where "
-            "a few are far out, and nothing is seen within these: under data.features declare low and high that hold most, "
-            "or the kind categorical where there are few different ones."
+            f"Differences within {listed(gaps['crowded'])} cannot be seen: nearly all values lie in one or two of "
+            f"{report['query']['bins']} bins, as a few extreme values cause. Declare `low` and `high` under data.features, "
+            "or `kind: categorical` for a few different values."
         )
     return lines
 
@@ -59,30 +122,30 @@ def of_the_second_look(report: dict[str, Any]) -> list[str]:
     if look is None:
         return []
     if look["of_groups"]:
-        return ["A second look was asked for. It is at pairs of silos, and of so many silos groups are compared."]
+        return ["The second look was left out: it compares pairs of silos, and with so many silos groups are compared."]
     if not look["pairs"]:
-        return ["A second look was asked for, and no pair seems to differ in both inputs and rule: no silo was asked."]
+        return ["The second look was not needed: no pair of silos differs in both inputs and rule."]
     pairs = f"{look['explained'] or 'none'} of {counted(look['pairs'], 'pair')}"
     return [
-        f"A second look: in {pairs} what seemed another rule follows from the inputs, as models of both silos foresee it. "
-        "What is said of a silo and all others together is as it was.",
+        f"Second look: in {pairs} of silos the inputs explain what seemed to be another rule, by the models of both silos. "
+        "Comparisons of one silo with all others are unchanged.",
         *_participants(look),
     ]
 
 
 def _participants(look: dict[str, Any]) -> list[str]:
     """Note which silos reported, and which refused and why."""
-    models, predictions, refusals = look["told"]["models"], look["told"]["foreseen"], look["silent"]
+    models, predictions, refusals = look["reported"]["models"], look["reported"]["predictions"], look["refused"]
     lines, models_only = [], [client for client in models if client not in predictions]
     if predictions:
-        lines.append(f"{listed(predictions)} told models of their labels, and what these expect of their rows.")
+        lines.append(f"{listed(predictions)} sent models of their labels, and predicted counts of their rows.")
     if models_only:
-        lines.append(f"{listed(models_only)} told models of labels, and nothing more.")
+        lines.append(f"{listed(models_only)} sent models of their labels only.")
     if models:
-        lines.append(f"Silos sent {look['bytes']['up']:,} bytes for it.")
+        lines.append(f"All silos together sent {look['bytes']['up']:,} bytes for it.")
     without_models = [client for client in refusals if client not in models]
     for names, what in (
-        (without_models, "took no part in it"),
+        (without_models, "took no part in the second look"),
         (sorted(refusals.keys() & set(models)), "took no further part"),
     ):
         if names:
@@ -90,70 +153,55 @@ def _participants(look: dict[str, Any]) -> list[str]:
     return lines
 
 
-_SIZE_RATIO = 10  # of the largest and smallest silo, from which on a note is given
-_NOISE_SDS = 4  # deviations of noise within which sizes do not count as different
-
-_PICTURES = {
-    "direction": "a direction is one fixed mix of all pixels",
-    "patch": "a patch is the light in one of 4 by 4 parts (row, column)",
-    "edges": "edges are how much neighbouring pixels differ",
-    "centre": "the centre is where the light lies",
-    "xx": "xx is how widely light lies across",
-    "yy": "yy is how widely light lies down",
-    "xy": "xy is how aslant light lies",
-}
-_NEXT = {
-    "feature": "inputs differ: {align}, or compare fedavg with conditional and uefl.",
-    "label": "labels differ: judge methods by each silo's own test rows, and compare fedavg with conditional and selective.",
-    "concept": "labels follow from inputs by other rules: no one model suits all; compare fedavg with ifca, cfl and ditto.",
-}
-_NEXT_REGRESSION = {
-    **_NEXT,
-    "label": "targets differ: judge methods by each silo's own test rows.",
-    "concept": "targets follow from inputs by other rules: no one model suits all; compare fedavg with ifca and ditto.",
-}
-_NEXT_AFTER_VERSION = {
-    "feature": "inputs moved: {align}, or train anew with the rows that there are now.",
-    "label": "what is to be predicted is as frequent as it was no more: judge the model anew by these silos' test rows.",
-    "concept": "the rule moved: rows from before teach the old one; train anew without them at these silos.",
-}
-
-
-def notes(report: dict[str, Any]) -> list[str]:
-    """Return the notes on what verdicts rest on, and where there are none."""
-    topics = (_of_rows, of_power, of_gaps, _of_overlap, _of_strength, _of_features, _of_query, of_the_second_look)
-    return [note for topic in topics for note in topic(report)]
-
-
-def notes_of_versions(report: dict[str, Any]) -> list[str]:
-    """Return the notes on silos compared with an earlier version; each silo's sentence covers rows and overlap."""
-    topics = (of_power, of_gaps, _of_strength, _of_features, _of_query)
-    return [note for topic in topics for note in topic(report)]
-
-
 def next_steps(report: dict[str, Any]) -> list[str]:
-    """Return what may be done about what most pairs of two groups show; not about a rule that may not differ."""
+    """Return what to do about what most pairs of two groups show; not about a rule that may not differ."""
     types = {name for record in report["between"] for name in TYPES if _is_common(record, name)}
-    features = joined(leading_features(report)[:3] or ["them"])
-    if report["asked"]["pictures"]:
-        align = "turn, centre and light the pictures of all silos alike, where it is known how"
+    units = _suspected_units(report)
+    steps = [
+        _texts(report)["unit"].format(features=name, silos=listed(sorted(silos)))
+        for name, silos in sorted(units.items())
+    ]
+    features = [name for name in leading_features(report) if name not in units][:_MAX_FEATURES]
+    if report["query"]["pictures"]:
+        align = "Turn, centre and light the pictures of all silos alike, if it is known how"
+    elif units and not features:
+        types -= {"feature"}
+        align = ""
     elif any(record["transform"] > record["pairs"] / 2 for record in report["between"]):
-        align = f"let each silo standardise {features} before training"
+        align = f"Let each silo standardise {joined(features or ['them'])} before training"
     else:
-        align = f"align {features} at the silos before training"
-    return [_texts(report)[name].format(align=align) for name in TYPES if name in types]
+        align = f"Check how the silos measure {joined(features or ['the inputs'])}"
+    return steps + [_texts(report)[name].format(align=align) for name in TYPES if name in types]
 
 
-def leading_features(report: dict[str, Any]) -> list[str]:
-    """Return the features that carry most over all pairs, in order."""
-    ranking = report["ranking"]
-    return [record["feature"] for record in ranking if record["mean"] >= MIN_SHARE * ranking[0]["mean"]]
+def _suspected_units(report: dict[str, Any]) -> dict[str, set[str]]:
+    """Return features that seem to have another unit, with the silos that differ so from most others."""
+    if "against" in report:
+        found = [(change["name"], pair["client"]) for pair in report["pairs"] for change in _unit_changes(pair)]
+        return {name: {client for other, client in found if other == name} for name, _ in found}
+    apart = [record for record in report["between"] if record["groups"][0] != record["groups"][1]]
+    involved: dict[str, Counter[int]] = {}
+    for record in apart:
+        for change in _unit_changes(record):
+            involved.setdefault(change["name"], Counter()).update(record["groups"])
+    return {name: {group_name(report, group) for group in _fewest(report, counts)} for name, counts in involved.items()}
+
+
+def _unit_changes(record: dict[str, Any]) -> list[dict[str, Any]]:
+    return [change for change in record.get("changes", {}).get("feature", []) if "factor" in change]
+
+
+def _fewest(report: dict[str, Any], counts: Counter[int]) -> list[int]:
+    """Return the groups that differ from most others; of two groups the smaller one."""
+    most = max(counts.values())
+    groups = [group for group, count in counts.items() if count == most]
+    return groups if len(groups) != 2 or most > 1 else [min(groups, key=lambda group: len(report["groups"][group]))]
 
 
 def _texts(report: dict[str, Any]) -> dict[str, str]:
     if "against" in report:
         return _NEXT_AFTER_VERSION
-    return _NEXT_REGRESSION if report["asked"]["targets"] else _NEXT
+    return _NEXT_REGRESSION if report["query"]["targets"] else _NEXT
 
 
 def _is_common(record: dict[str, Any], name: str) -> bool:
@@ -164,96 +212,89 @@ def _is_common(record: dict[str, Any], name: str) -> bool:
 
 def _uninformative_silos(report: dict[str, Any], small: list[str]) -> list[str]:
     """Return silos with enough rows that may report nothing; empty if no other silos remain."""
-    others = [line["client"] for line in report["rest"] if not line["tells"][0] and line["client"] not in small]
+    others = [line["client"] for line in report["rest"] if not line["reports"][0] and line["client"] not in small]
     return others if len(others) + len(small) < len(report["clients"]) else []
 
 
 def _of_rows(report: dict[str, Any]) -> list[str]:
     lines, small = [], small_silos(report)
     if small and len(small) < len(report["clients"]):
-        have = "it has" if len(small) == 1 else "each has"
-        lines.append(f"Of {listed(small)} nothing is said: {have} {few_rows(report)}.")
+        lines.append(f"{listed(small)} {_was(small)} not compared: {few_rows(report)}.")
     others = _uninformative_silos(report, small)
     if others:
-        lines.append(
-            f"Of {listed(others)} nothing is said: {'it' if len(others) == 1 else 'each'} has {too_alike(report)}."
-        )
+        lines.append(f"{listed(others)} {_was(others)} not compared: {too_alike(report)}.")
     excluded = {*small, *others}
     undetermined = [p for p in report["pairs"] if p["undetermined"] and not excluded & {p["first"], p["second"]}]
     if len(undetermined) < len(report["pairs"]):  # otherwise the first sentence does
         lines += reasons_of(undetermined, report)
     rows = [record["rows"][0] for record in report["rest"]]
-    noise = _NOISE_SDS * report["asked"]["rows_noise"] if report["noise"] else 0.0
+    noise = _NOISE_SDS * report["query"]["rows_noise"] if report["noise"] else 0.0
     if len(rows) > 1 and max(rows) - noise >= _SIZE_RATIO * max(1, min(rows) + noise):
-        lines.append(f"Silos differ in size too: from {min(rows):,.0f} to {max(rows):,.0f} training rows.")
+        lines.append(f"Silos differ in size: from {min(rows):,.0f} to {max(rows):,.0f} training rows.")
     margins = sum(pair["margins_only"] for pair in report["pairs"])
     if margins:
-        share = "shares" if margins == 1 else "share"
-        what = "targets" if report["asked"]["targets"] else "label shares"
+        verb = "has" if margins == 1 else "have"
+        what = "targets" if report["query"]["targets"] else "label frequencies"
         lines.append(
-            f"{counted(margins, 'pair')} {share} no label of {shared(report)}: only inputs and {what} could be compared."
+            f"{counted(margins, 'pair')} of silos {verb} no label with {shared(report)} at both: only inputs and {what} "
+            "were compared."
         )
     return lines
+
+
+def _was(names: list[str]) -> str:
+    return "was" if len(names) == 1 else "were"
 
 
 def _of_overlap(report: dict[str, Any]) -> list[str]:
     far = [pair for pair in report["pairs"] if pair["types"] and not pair["concept_identifiable"]]
     if not far:
         return []
-    target = "targets" if report["asked"]["targets"] else "labels"
-    suffix = ", whatever is said of P(y | x)" if any("concept" in pair["types"] for pair in far) else ""
+    target = "targets" if report["query"]["targets"] else "labels"
+    suffix = ", although another rule is named above" if any("concept" in pair["types"] for pair in far) else ""
     return [
-        f"In {counted(len(far), 'pair')} the inputs hardly overlap: whether {target} follow from them alike cannot be known "
-        f"there{suffix}.",
+        f"In {counted(len(far), 'pair')} of silos the inputs hardly overlap: the data cannot show whether {target} follow "
+        f"from them by the same rule{suffix}.",
         *(_of_angles(report) if any("feature" in pair["types"] for pair in far) else []),
     ]
 
 
 def _of_angles(report: dict[str, Any]) -> list[str]:
     """Note a property of the project that siloflow ships, with digits rotated by -50 and 120 degrees."""
-    if not report["asked"]["pictures"]:
+    if not report["query"]["pictures"]:
         return []
     return [
-        "Pictures that are turned far look so: little of one is where it was in an upright one, and in some pairs it then "
-        "seems as if labels followed another rule, though only the pictures have changed."
-    ]
-
-
-def _of_strength(report: dict[str, Any]) -> list[str]:
-    if not any(record["grades"].get("feature") == "negligible" for record in report["between"]):
-        return []
-    return [
-        "Negligible on that scale is not nothing: a mean moves by three deviations or more until it is moderate there, "
-        "and without declared bounds (low, high) it hardly ever is."
+        "Pictures that are turned far have this effect: few of their pixels lie where they do in an upright picture, so "
+        "labels may seem to follow another rule although only the pictures changed."
     ]
 
 
 def _of_features(report: dict[str, Any]) -> list[str]:
     """Explain the projections of pictures that are named."""
-    if not report["asked"]["pictures"]:
+    if not report["query"]["pictures"]:
         return []
     kinds = {name.split(" ")[0] for record in report["between"] for name in record["features"]}
     texts = [text for name, text in _PICTURES.items() if name in kinds]
-    return [f"A few numbers stand for each picture: {'; '.join(texts)}."] if texts else []
+    return [f"Each picture is described by a few numbers: {'; '.join(texts)}."] if texts else []
 
 
 def _of_query(report: dict[str, Any]) -> list[str]:
-    lines, targets, noise = [], report["asked"]["targets"], report["noise"]
+    lines, targets, noise = [], report["query"]["targets"], report["noise"]
     if targets:
         cuts = joined([f"{cut:.4g}" for cut in targets])
-        lines.append(f"Targets are numbers: {len(targets) + 1} groups of them, cut at {cuts}, stand for labels.")
+        lines.append(
+            f"Targets are numbers, so {len(targets) + 1} groups of targets, cut at {cuts}, are compared as labels."
+        )
     if noise:
         lines.append(
-            f"Every silo added noise to what it told, so that it hides each single row (epsilon {noise['epsilon']:g}, delta "
-            f"{noise['delta']:g}). It hides small differences, too, and most of them where rows are few."
+            f"Every silo added noise that hides each single row (epsilon {noise['epsilon']:g}, delta {noise['delta']:g}). "
+            "The noise also hides small differences, most of them in small silos."
         )
     if report["verdict"] == "moments":
-        lines.append(
-            "The verdict moments was asked for: silos told means and spreads, no counts, and less can be seen in them."
-        )
+        lines.append("diagnose.verdict is moments: silos reported means and spreads, no counts, which show less.")
     if report["verdict"] == "paper":
         lines.append(
-            "The verdict paper was asked for: the printed rule of Fomichev, Kholod and Kocheshkov, which looks at distances "
-            "alone. It ignores how many rows there are, so that small silos differ by chance."
+            "diagnose.verdict is paper: the printed rule of Fomichev, Kholod and Kocheshkov uses distances alone. It "
+            "ignores the number of rows, so small silos differ by chance."
         )
     return lines

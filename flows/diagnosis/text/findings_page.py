@@ -6,70 +6,58 @@ from typing import Any
 from flows.diagnosis.report import grades
 from flows.diagnosis.text.caveats import next_steps, notes, notes_of_versions
 from flows.diagnosis.text.phrases import counted, group_label, joined, reason_clause, reason_note, shared, type_words
-from flows.diagnosis.text.summary import sentences
+from flows.diagnosis.text.summary import differences, sentences
 from models.shift.nested_tests import TYPES
 from models.shift.pairwise_results import REASONS
 from tasks.tracking.metric_names import as_markdown
 
-_MOVED = {
-    "feature": "inputs moved, P(x)",
-    "label": "the shares of labels moved, P(y)",
-    "concept": "labels follow from inputs by another rule, P(y | x)",
-}
-_MOVED_IN_A_REGRESSION = {
-    "feature": "inputs moved, P(x)",
-    "label": "targets moved, P(y)",
-    "concept": "targets follow from inputs by another rule, P(y | x)",
-}
 _MAX_SILOS = 20  # with a sentence of their own
 
 
 def sentences_of_versions(report: dict[str, Any]) -> list[str]:
     """Return the headline, a sentence for each silo that changed, and those that are not compared."""
     pairs, since = report["pairs"], report["against"]
-    moved = [pair for pair in pairs if pair["types"]]
+    changed = [pair for pair in pairs if pair["types"]]
     undetermined = [pair for pair in pairs if pair["undetermined"]]
     determined = len(pairs) - len(undetermined)
-    lines = [f"Of {counted(determined, 'silo')} that could be compared, {len(moved) or 'none'} moved since {since}."]
-    lines += [_of_silo(report, pair) for pair in moved[:_MAX_SILOS]]
-    if len(moved) > _MAX_SILOS:
-        lines.append(f"{len(moved) - _MAX_SILOS} more moved; --json has them all.")
+    if changed:
+        lines = [f"{len(changed)} of {counted(determined, 'silo')} changed since {since}."]
+    else:
+        lines = [f"No change was seen in {counted(determined, 'silo')} since {since}."]
+    lines += [_of_silo(report, pair) for pair in changed[:_MAX_SILOS]]
+    if len(changed) > _MAX_SILOS:
+        lines.append(f"{len(changed) - _MAX_SILOS} more silos changed; --json has them all.")
     by_reason = [(why, [pair["client"] for pair in undetermined if pair["why"] == why]) for why in REASONS]
     lines += [_undetermined(report, why, clients) for why, clients in by_reason if clients]
-    lines += [f"{_join_names(report['came'])}: not there in {since}."] if report["came"] else []
-    lines += [f"{_join_names(report['left'])}: there in {since}, and no more."] if report["left"] else []
-    return lines + refusal_sentences(report["silent"])
+    lines += [f"{_join_names(report['came'])}: new since {since}."] if report["came"] else []
+    lines += [f"{_join_names(report['left'])}: gone since {since}."] if report["left"] else []
+    return lines + refusal_sentences(report["refused"])
 
 
 def refusal_sentences(refusals: Mapping[str, str]) -> list[str]:
     """Return a sentence for each of the first silos that refused, with the reason and the way out."""
-    lines = [f"{client} tells nothing: {refusals[client]}" for client in sorted(refusals)[:3]]
+    lines = [f"{client} did not report: {refusals[client]}" for client in sorted(refusals)[:3]]
     if len(refusals) > 3:
-        lines.append(f"{len(refusals) - 3} more silos tell nothing; --json has their reasons.")
+        lines.append(f"{len(refusals) - 3} more silos did not report; --json has their reasons.")
     return lines
 
 
 def _of_silo(report: dict[str, Any], pair: dict[str, Any]) -> str:
-    targets = report["asked"]["targets"]
-    phrases = _MOVED_IN_A_REGRESSION if targets else _MOVED
-    text = f"{pair['client']}: {joined([phrases[name] for name in pair['types']])}, since {report['against']}"
-    if pair["features"]:
-        text += f"; most in {joined(list(pair['features'])[:3])}"
+    targets = report["query"]["targets"]
+    text = f"{pair['client']}: {differences(report, pair)}"
     if pair["transform"]:
-        text += "; a gain and an offset undo it, as of a sensor that was set anew"
+        text += "; one factor and one offset undo the difference, as of a sensor with other settings"
     if pair["margins_only"]:
-        what = "targets" if targets else "label shares"
-        text += f"; no label has {shared(report)} both then and now, so that only inputs and {what} could be compared"
+        what = "targets" if targets else "label frequencies"
+        text += f"; no label has {shared(report)} in both versions, so only inputs and {what} were compared"
     elif not pair["concept_identifiable"]:
         what = "targets" if targets else "labels"
-        text += f"; inputs then and now hardly overlap, and whether {what} follow from them alike cannot be known"
+        text += f"; the inputs hardly overlap, so the data cannot show whether {what} follow the same rule"
     return text + "."
 
 
 def _undetermined(report: dict[str, Any], why: str, clients: list[str]) -> str:
-    if why == "rows":
-        return f"{_join_names(clients)}: nothing can be said of so few training rows, then or now."
-    return f"{_join_names(clients)}: nothing can be said, then or now: {reason_clause(why, report, 'both versions')}."
+    return f"{_join_names(clients)}: not compared; {reason_clause(why, report, 'both versions')}."
 
 
 def _join_names(clients: list[str]) -> str:
@@ -77,13 +65,13 @@ def _join_names(clients: list[str]) -> str:
 
 
 _SCALE = (
-    "strength: negligible, moderate, significant or critical on the scale of Fomichev, Kholod and Kocheshkov, of the middle "
-    "pair. Whether silos differ at all is tested, and does not rest on it."
+    "Strength is the median pair's grade on the printed scale of Fomichev, Kholod and Kocheshkov: negligible, moderate, "
+    "significant or critical. The tests that name a difference do not use it."
 )
 _UNDETERMINED = {
     "rows": "too few rows",
-    "untold": "tells nothing",
-    "apart": "no label in common",
+    "unreported": "too few rows to report",
+    "apart": "no common label",
     "rough": "too few rows of a label",
     "constant": "nothing varies",
 }
@@ -168,20 +156,20 @@ def version_report_text(report: dict[str, Any]) -> dict[str, Any]:
 
 def report_markdown(report: dict[str, Any], data: str) -> str:
     """Format as Markdown; names are escaped."""
-    since = f" from what they were in {as_markdown(report['against'])}" if "against" in report else ""
-    lines = [f"# How the silos of {as_markdown(data)} differ{since}", ""]
+    what = f"changed since {as_markdown(report['against'])}" if "against" in report else "differ"
+    lines = [f"# How the silos of {as_markdown(data)} {what}", ""]
     lines += [f"- {as_markdown(sentence)}" for sentence in report["sentences"]]
     lines += _table(report["overview"])
-    lines += [f"- {as_markdown(note)}" for note in report["notes"]]
-    if report["next"]:
-        lines += ["", "What may be done:", "", *(f"- {as_markdown(step)}" for step in report["next"])]
+    for title, key in (("Limits", "notes"), ("What to do", "next")):
+        if report[key]:
+            lines += ["", f"## {title}", "", *(f"- {as_markdown(line)}" for line in report[key])]
     return "\n".join([*lines, "", f"Data version {as_markdown(report['data_version'])}.", ""])
 
 
 def _table(overview: dict[str, Any]) -> list[str]:
     if not overview["rows"]:
         return [""]
-    lines = ["", "| silos | beside | differ in | most in |", "|---|---|---|---|"]
+    lines = ["", "| silos | compared with | differ in | most in |", "|---|---|---|---|"]
     for row in overview["rows"]:
         differ = [what if strength == "-" else f"{what}: {strength}" for what, strength in row["differ"]]
         cells = (row["first"], row["second"], ", ".join(differ), ", ".join(row["features"]))

@@ -9,30 +9,140 @@ from models.shift.client_summaries import gaussian_mechanism
 from models.shift.client_summaries.client_summary import LEAST_ROWS
 from models.shift.pairwise_results import REASONS
 
-IN_WORDS = {
-    "feature": "in their inputs, P(x)",
-    "label": "in how often each label occurs, P(y)",
-    "concept": "in which label an input has, P(y | x)",
+_TYPE_PHRASES = {
+    "feature": "inputs differ",
+    "label": "label frequencies differ",
+    "concept": "labels follow from the inputs by another rule",
 }
-IN_A_REGRESSION = {
-    "feature": "in their inputs, P(x)",
-    "label": "in how large their targets are, P(y)",
-    "concept": "in which target an input has, P(y | x)",
+_TYPE_PHRASES_OF_TARGETS = {
+    "feature": "inputs differ",
+    "label": "targets differ",
+    "concept": "targets follow from the inputs by another rule",
 }
 SHORT = {"feature": "inputs", "label": "labels", "concept": "rule"}
 SHORT_IN_A_REGRESSION = {"feature": "inputs", "label": "targets", "concept": "rule"}
 _MAX_SILOS, _MAX_LETTERS = 3, 30  # of a group that is called by its silos' names
 _MAX_LISTED = 8  # silos that a sentence lists
+_FRACTIONS = {
+    2: "half",
+    3: "a third",
+    4: "a quarter",
+    5: "a fifth",
+    10: "a tenth",
+    100: "a hundredth",
+    1000: "a thousandth",
+}
 
 
-def in_words(report: dict[str, Any]) -> dict[str, str]:
-    """Return the words that follow "differ", by type."""
-    return IN_A_REGRESSION if report["asked"]["targets"] else IN_WORDS
+def type_phrases(report: Mapping[str, Any]) -> dict[str, str]:
+    """Return a clause for each type."""
+    return _TYPE_PHRASES_OF_TARGETS if report["query"]["targets"] else _TYPE_PHRASES
 
 
 def type_words(report: dict[str, Any]) -> dict[str, str]:
     """Return one word by type."""
-    return SHORT_IN_A_REGRESSION if report["asked"]["targets"] else SHORT
+    return SHORT_IN_A_REGRESSION if report["query"]["targets"] else SHORT
+
+
+def change_phrases(changes: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> list[str]:
+    """Describe by how much the first of two sides differs from the second: a clause for each change.
+
+    The first clause has an interval. Of the columns of one category, such as ward=eye and ward=heart, only the first is
+    described.
+    """
+    by_column: dict[str, Mapping[str, Any]] = {}
+    for change in changes:
+        by_column.setdefault(
+            change["name"].partition("=")[0] if change["what"] == "category" else change["name"], change
+        )
+    return [_change_phrase(change, report, not index) for index, change in enumerate(by_column.values())]
+
+
+def _change_phrase(change: Mapping[str, Any], report: Mapping[str, Any], with_interval: bool) -> str:
+    name, difference = change["name"], change["difference"]
+    interval = with_interval and "low" in change
+    if change["what"] == "mean" and "factor" in change:
+        return (
+            f"{name} is {_times(change['factor'])} as large (mean {change['first']:.3g} against {change['second']:.3g}), "
+            "as if it had another unit"
+        )
+    if change["what"] == "mean":
+        spread = f"{abs(change['deviations']):.2g} standard deviations" if "deviations" in change else ""
+        between = f"95 % interval {_interval(change, 1, '.3g')}" if interval else ""
+        details = ", ".join(part for part in (spread, between) if part)
+        return f"{name} is {_direction(difference)} by {abs(difference):.3g}" + (f" ({details})" if details else "")
+    if change["what"] == "spread":
+        more = "more" if difference > 0 else "less"
+        return f"{name} varies {more} (standard deviation {change['first']:.3g} against {change['second']:.3g})"
+    if change["what"] == "rule":
+        label = _label(change["value"], report)
+        if "low" in change and change["low"] <= 0 <= change["high"]:
+            return f"{label} depends on {name} in another way"
+        more = "more" if difference > 0 else "less"
+        return f"at equal {name}, {label} is {more} frequent by {abs(100 * difference):.2g} points"
+    points = f"{100 * difference:+.2g} points".replace("-", "−")
+    between = f", 95 % interval {_interval(change, 100, '+.2g')}" if interval else ""
+    what = {
+        "label": _label(name, report),
+        "missing": f"{name} is missing",
+        "category": _category(name, change.get("value", "")),
+    }[change["what"]]
+    return f"{what} in {_percent(change['first'])} of rows against {_percent(change['second'])} ({points}{between})"
+
+
+def reversed_changes(changes: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the changes with the two sides exchanged."""
+    return {kind: [_reversed(change) for change in listed_changes] for kind, listed_changes in changes.items()}
+
+
+def _reversed(change: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(change)
+    for name, other in (("first", "second"), ("second", "first")):
+        if other in change:
+            result[name] = change[other]
+    for name, other in (("difference", "difference"), ("low", "high"), ("high", "low"), ("deviations", "deviations")):
+        if other in change:
+            result[name] = -change[other]
+    if "factor" in change:
+        result["factor"] = 1 / change["factor"]
+    return result
+
+
+def _times(factor: float) -> str:
+    """Return a factor in words: `about 10 times`, `about a tenth`."""
+    if factor >= 1:
+        return f"about {factor:.2g} times"
+    for divisor, word in _FRACTIONS.items():
+        if abs(1 / factor / divisor - 1) < 0.15:
+            return f"about {word}"
+    return f"about 1/{1 / factor:.2g}"
+
+
+def _label(name: str, report: Mapping[str, Any]) -> str:
+    return f"a target {name}" if report["query"]["targets"] else f'label "{name}"'
+
+
+def _category(name: str, value: str) -> str:
+    """Name a category; a column that is 1 for one value, such as ward=eye, is named alone."""
+    if value == "1" and "=" in name:
+        return name
+    return f"{name}={value}" if value else name
+
+
+def _interval(change: Mapping[str, Any], scale: int, digits: str) -> str:
+    """Return the interval of a change, of its size if both ends have the sign of the difference and `digits` no sign."""
+    low, high = scale * change["low"], scale * change["high"]
+    if "+" not in digits and low < 0 and high <= 0:
+        low, high = -high, -low
+    return f"{low:{digits}} to {high:{digits}}".replace("-", "−")
+
+
+def _direction(difference: float) -> str:
+    return "higher" if difference > 0 else "lower"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.0f} %"
 
 
 def group_name(report: dict[str, Any], group: int) -> str:
@@ -79,48 +189,48 @@ def _has_short_names(report: dict[str, Any]) -> bool:
 
 
 def reason_note(record: Mapping[str, Any], names: Sequence[str], report: Mapping[str, Any]) -> str | None:
-    """Explain why a pair of these names is undetermined, None if it is not; the report needs `asked` and `noise`."""
+    """Explain why a pair of these names is undetermined, None if it is not; the report needs `query` and `noise`."""
     why = record["why"]
     if why is None:
         return None
     if why == "rows":
         small = [name for name, rows in zip(names, record["rows"], strict=True) if rows < MIN_ROWS]
-        return f"Nothing is said: {joined(small)} {_has(small)} {few_rows(report)}."
-    if why == "untold":
-        uninformative = [name for name, tells in zip(names, record["tells"], strict=True) if not tells]
-        return f"Nothing is said: {joined(uninformative)} {_has(uninformative)} {too_alike(report)}."
-    return f"Nothing is said: {reason_clause(why, report, ' and '.join(names))}."
+        return f"Not compared: {joined(small)} {_has(small)} {few_rows(report)}."
+    if why == "unreported":
+        without_report = [name for name, reports in zip(names, record["reports"], strict=True) if not reports]
+        return f"Not compared: {joined(without_report)} {_has(without_report)} {too_alike(report)}."
+    return f"Not compared: {reason_clause(why, report, ' and '.join(names))}."
 
 
 def reason_clause(why: str, report: Mapping[str, Any], both: str) -> str:
     """Return the reason for undetermined pairs as a clause; `both` names the two sides."""
-    label = "group of targets" if report["asked"]["targets"] else "label"
+    label = "group of targets" if report["query"]["targets"] else "label"
     return {
         "rows": f"a silo has {few_rows(report)}",
-        "untold": f"a silo has {too_alike(report)}",
-        "apart": f"no {label} has {_rows_needed(report)} in {both}, and nothing else was seen to differ",
-        "rough": f"no {label} has {moment_tests.LEAST_ROWS} rows in {both}, as the verdict moments needs",
-        "constant": f"no feature varies within a {label} that {both} tell",
+        "unreported": f"a silo has {too_alike(report)}",
+        "apart": f"no {label} has {_rows_needed(report)} in {both}, and no other difference was seen",
+        "rough": f"no {label} has {moment_tests.LEAST_ROWS} rows in {both}, which the verdict moments needs",
+        "constant": f"no feature varies within a {label} that {both} report",
     }[why]
 
 
 def shared(report: Mapping[str, Any]) -> str:
     """Return the rows that a label needs on both sides for inputs within it to be compared by the verdict."""
     if report["noise"]:
-        return "more rows than noise drowns"
+        return "more rows than the noise hides"
     return f"{moment_tests.LEAST_ROWS if report['verdict'] == 'moments' else LEAST_ROWS} rows or more"
 
 
 def few_rows(report: Mapping[str, Any]) -> str:
     """Describe a silo with too few rows for a verdict; with noise the number of rows is not exactly known."""
-    return f"fewer than {MIN_ROWS} training rows" + (", as far as noise lets that be seen" if report["noise"] else "")
+    return f"fewer than {MIN_ROWS} training rows" + (", as far as the noise shows" if report["noise"] else "")
 
 
 def too_alike(report: Mapping[str, Any]) -> str:
     """Describe a silo that may report nothing but its number of rows."""
     if report["noise"]:
-        return f"no label of {gaussian_mechanism.MIN_NOISY_ROWS} rows, which noise would not drown"
-    return f"fewer than {LEAST_ROWS} different training rows, and may tell nothing of so few"
+        return f"no label with {gaussian_mechanism.MIN_NOISY_ROWS} rows, which the noise would not hide"
+    return f"fewer than {LEAST_ROWS} different training rows of any label, too few to report"
 
 
 def small_silos(report: Mapping[str, Any]) -> list[str]:
@@ -148,21 +258,21 @@ def no_verdict(report: Mapping[str, Any]) -> str:
     """Return the sentence for a report in which all pairs are undetermined."""
     reasons = [pair["why"] for pair in report["pairs"]]
     if set(reasons) == {"rows"}:
-        seen = ", as far as noise lets that be seen" if report["noise"] else ""
-        return f"Nothing can be said: no two silos have {MIN_ROWS} training rows or more each{seen}."
+        seen = ", as far as the noise shows" if report["noise"] else ""
+        return f"No silos could be compared: no two have {MIN_ROWS} training rows or more{seen}."
     clauses = [
         f"in {counted(reasons.count(why), 'pair')} {reason_clause(why, report, 'both silos')}"
         for why in REASONS
         if why in reasons
     ]
-    return f"Nothing can be said: {'; '.join(clauses)}."
+    return f"No silos could be compared: {'; '.join(clauses)}."
 
 
 def reasons_of(pairs: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each reason of these pairs."""
     reasons = [pair["why"] for pair in pairs]
     return [
-        f"Of {counted(reasons.count(why), 'pair')} nothing is said: {reason_clause(why, report, 'both silos')}."
+        f"{counted(reasons.count(why), 'pair')} of silos could not be compared: {reason_clause(why, report, 'both silos')}."
         for why in REASONS
         if why in reasons
     ]

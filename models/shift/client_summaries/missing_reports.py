@@ -33,7 +33,7 @@ class MissingReports(NamedTuple):
 
         return {
             "absent": by_feature(self.absent),
-            "untold": by_feature(self.withheld),
+            "withheld": by_feature(self.withheld),
             "crowded": _select(features, self.crowded),
         }
 

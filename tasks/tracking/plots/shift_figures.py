@@ -20,16 +20,18 @@ from tasks.tracking.plots.style import (
     set_title,
 )
 
-_DISTANCES = {
-    "feature": ("Inputs: D(X)", math.sqrt(2)),
-    "label": ("Labels: D(Y)", 2.0),
-    "concept": ("Rules: D(Y | X)", 2.0),
-    "in_classes": ("Inputs within a label: D(X | Y)", 2.0),
-    "wasserstein": ("Wasserstein distance, in deviations", None),
+_DIFFERENCES = {
+    "means": ("Largest difference of a mean,\nstandard deviations", None, 1.0),
+    "shares": ("Largest difference of a label share,\npoints", None, 100.0),
+}
+_PUBLISHED = {
+    "feature": ("Inputs: D(X)", math.sqrt(2), 1.0),
+    "label": ("Labels: D(Y)", 2.0, 1.0),
+    "concept": ("Rules: D(Y | X)", 2.0, 1.0),
 }
 # from Okabe and Ito's palette; no difference has no colour
 _VERDICTS = {
-    (): ("no difference found", "#f2f2f2"),
+    (): ("no difference seen", "#f2f2f2"),
     ("feature",): ("inputs", COLOURS[5]),
     ("label",): ("labels", COLOURS[4]),
     ("concept",): ("rule", COLOURS[1]),
@@ -37,7 +39,7 @@ _VERDICTS = {
     ("feature", "concept"): ("inputs and rule", COLOURS[3]),
     ("label", "concept"): ("labels and rule", COLOURS[0]),
     ("feature", "label", "concept"): ("all three", COLOURS[6]),
-    ("undetermined",): ("nothing can be said", COLOURS[7]),
+    ("undetermined",): ("not compared", COLOURS[7]),
 }
 _UNKNOWN = "#cccccc"
 _NAMED = 40  # silos whose names remain legible
@@ -47,23 +49,29 @@ _LETTERS = 24  # of a name in a panel
 _PANEL_LETTERS = 40  # the width of a panel
 
 
-def draw_pairs(path: Path, matrices: Mapping[str, Any], sizes: Sequence[int]) -> None:
-    """Draw the distances and the verdict of every pair of silos; lines separate groups of similar silos, of these sizes."""
+def draw_pairs(path: Path, matrices: Mapping[str, Any], sizes: Sequence[int], published: bool = False) -> None:
+    """Draw the verdict of every pair of silos, and by how much they differ; lines separate groups of these sizes.
+
+    published: Also draw the distances of the published rule.
+    """
     count = len(matrices["order"])
     side = min(max(3.2, 0.15 * min(count, _NAMED) + 2.2), 7)
-    figure, axes = new_figure(3 * side + 1, 2 * side + 0.6, 3, 2)
+    differences = {**_DIFFERENCES, **(_PUBLISHED if published else {})}
+    lines = math.ceil((1 + len(differences)) / 3)
+    figure, axes = new_figure(3 * side + 2.4, lines * side + 0.6, 3, lines)
     figure.set_layout_engine("compressed")  # panels are square
+    panels = list(np.ravel(axes))
     is_complete = True
-    for panel, (name, (title, most)) in zip(axes.flat, _DISTANCES.items(), strict=False):
-        values = np.array(matrices[name], float)[np.ix_(matrices["order"], matrices["order"])]
+    for panel, (name, (title, most, scale)) in zip(panels[1:], differences.items(), strict=True):
+        values = scale * np.array(matrices[name], float)[np.ix_(matrices["order"], matrices["order"])]
         image = panel.imshow(values, cmap="Blues", vmin=0, vmax=most, interpolation="nearest")
         panel.set_facecolor(_UNKNOWN)
         is_complete &= bool(np.isfinite(values).all())
         set_title(panel, title)
         figure.colorbar(image, cax=panel.inset_axes((1.03, 0, 0.05, 1)))
-    _draw_verdicts(axes.flat[-1], matrices, is_complete)
+    _draw_verdicts(panels[0], matrices, is_complete)
     names = [matrices["names"][silo] for silo in matrices["order"]]
-    for panel in axes.flat:
+    for panel in panels:
         _name_silos(panel, names, sizes)
     style.write_figure(figure, path, crop=True)  # rows of square panels do not fill it
 
@@ -78,7 +86,7 @@ def draw_ranking(path: Path, ranking: Sequence[Mapping[str, Any]]) -> None:
     )
     axes.plot([entry["largest"] for entry in shown], positions, "o", color=COLOURS[1], markersize=4, label="largest")
     axes.set_yticks(positions, drawable_names([entry["feature"] for entry in shown]))
-    axes.set(ylim=(len(shown) - 0.5, -0.5), xlabel="part, φ: how far the tests are from no difference (0.1 is small)")
+    axes.set(ylim=(len(shown) - 0.5, -0.5), xlabel="effect size φ (0.1 is small, 0.3 medium)")
     axes.grid(visible=False)
     omitted = len(ranking) - len(shown)
     set_title(axes, "Which features differ" + (f": the first {len(shown)} of {len(ranking)}" if omitted else ""))
@@ -90,29 +98,49 @@ def draw_ranking(path: Path, ranking: Sequence[Mapping[str, Any]]) -> None:
 def draw_close_ups(
     path: Path, close_ups: Sequence[PairDetails], names: Sequence[str], features: Sequence[str], classes: Sequence[str]
 ) -> None:
-    """Draw a row of panels per feature of a pair: densities, the two labels whose shares differ most, all label shares."""
-    figure, axes = new_figure(13.5, 2.9 * len(close_ups), 3, len(close_ups))
-    last_pair: tuple[int, int] | None = None  # a pair's label shares are drawn once
-    for panels, details in zip(np.atleast_2d(axes), close_ups, strict=True):
-        pair_names = [drawable_name(names[silo], _PANEL_LETTERS // 2) for silo in (details.first, details.second)]
+    """Draw a row of panels per feature of a pair: how often values occur, and how often one label occurs at each value.
+
+    The label is the same in all rows, so that its curves can be compared. Below, label shares have a row a pair.
+    """
+    pairs = {(details.first, details.second): details for details in close_ups}
+    figure, axes = new_figure(
+        11, 2.9 * (len(close_ups) + math.ceil(len(pairs) / 2)), 2, len(close_ups) + math.ceil(len(pairs) / 2)
+    )
+    panels = np.atleast_2d(axes)
+    label = _clearest_label(close_ups)
+    for (left, right), details in zip(panels, close_ups, strict=False):
+        pair_names = _pair_names(details, names)
         feature = drawable_name(features[details.feature], _LETTERS)
         pair = f"{pair_names[0]} and {pair_names[1]}:"
-        set_title(panels[0], f"{pair}{' ' if len(pair) + len(feature) < _PANEL_LETTERS else chr(10)}{feature}")
-        _draw_density(panels[0], details, pair_names)
-        _draw_posterior(panels[1], details, classes)
-        if (details.first, details.second) == last_pair:
-            panels[2].set_axis_off()
-        else:
-            _draw_labels(panels[2], details, classes)
-        last_pair = (details.first, details.second)
-        for panel in panels[:2]:
+        set_title(left, f"{pair}{' ' if len(pair) + len(feature) < _PANEL_LETTERS else chr(10)}{feature}")
+        _draw_density(left, details, pair_names)
+        _draw_posterior(right, details, label, classes)
+        for panel in (left, right):
             panel.set(xlabel=f"{feature}, bins of as many rows" if details.joined else feature)
             if details.ends is not None:
                 panel.locator_params(axis="x", nbins=6)
             else:
                 every = math.ceil(sum(len(value) + 2 for value in details.values) / _PANEL_LETTERS)
                 panel.set_xticks(range(0, len(details.values), every), drawable_names(details.values[::every]))
+    below = panels[len(close_ups) :].ravel()
+    for panel, details in zip(below, pairs.values(), strict=False):
+        _draw_labels(panel, details, classes, _pair_names(details, names))
+    for panel in below[len(pairs) :]:
+        panel.set_axis_off()
     style.write_figure(figure, path)
+
+
+def _pair_names(details: PairDetails, names: Sequence[str]) -> list[str]:
+    return [drawable_name(names[silo], _PANEL_LETTERS // 2) for silo in (details.first, details.second)]
+
+
+def _clearest_label(close_ups: Sequence[PairDetails]) -> int | None:
+    """Return the label that most pairs report on both sides, of these the rarest; None if no pair does."""
+    shown = np.sum([details.shown for details in close_ups], axis=0)
+    if not shown.any():
+        return None
+    rows = np.sum([details.counts.sum((0, 1))[: len(shown)] for details in close_ups], axis=0)
+    return int(np.where(shown == shown.max(), rows, np.inf).argmin())
 
 
 def _draw_verdicts(panel: Any, matrices: Mapping[str, Any], is_complete: bool) -> None:
@@ -155,43 +183,41 @@ def _draw_density(panel: Any, details: PairDetails, names: Sequence[str]) -> Non
         else:
             positions = np.arange(len(details.values)) + 0.4 * (side - 0.5)
             marks.append(panel.bar(positions, shares[side], 0.38, color=SIDES[side]))
-    panel.set(ylabel="density" if details.ends is not None else "share of rows")
+    panel.set(ylabel="density of rows" if details.ends is not None else "share of rows")
     set_legend(panel, marks, names, fontsize=9)
 
 
-def _draw_posterior(panel: Any, details: PairDetails, classes: Sequence[str]) -> None:
-    """Draw shares of labels in bins with ten or more rows of a silo."""
-    rows = details.counts.sum(-1, keepdims=True)
-    share = np.where(rows >= _LEAST, details.counts / np.maximum(rows, 1), np.nan)
-    difference = np.where(details.shown[:, None], np.nan_to_num(np.abs(share[0] - share[1])).T, -1.0).mean(-1)
-    count = 1 if len(classes) == 2 else 2  # of two labels one is enough
-    worst = [index for index in np.argsort(-difference, kind="stable")[:count].tolist() if details.shown[index]]
-    marks: list[Any] = []
-    for dashes, of_class in zip(("-", ":"), worst, strict=False):
-        for index in range(2):
-            options = {"color": SIDES[index], "linewidth": 2, "linestyle": dashes}
-            if details.ends is not None:
-                panel.stairs(share[index, :, of_class], details.ends, baseline=None, **options)
-            else:
-                panel.plot(range(len(details.values)), share[index, :, of_class], marker="o", **options)
-        marks += panel.plot([], [], color=GREY, linestyle=dashes, linewidth=2)
-    set_title(panel, "Share of a label there")
-    if not worst:
+def _draw_posterior(panel: Any, details: PairDetails, label: int | None, classes: Sequence[str]) -> None:
+    """Draw how often a label occurs in bins with ten or more rows of a silo."""
+    if label is None or not details.shown[label]:
         panel.set_axis_off()
-        panel.text(0.5, 0.5, "No label is told by both", ha="center", color=GREY, transform=panel.transAxes)
+        text = "No label is reported by both" if label is None else "Not reported by both"
+        panel.text(0.5, 0.5, text, ha="center", color=GREY, transform=panel.transAxes)
         return
-    panel.set_ylim(0, 1.08 * max(0.01, np.nan_to_num(share[:, :, worst]).max(initial=0)))
-    set_legend(panel, marks, [drawable_name(classes[index], _LETTERS) for index in worst], fontsize=9)
+    rows = details.counts.sum(-1)
+    share = np.where(rows >= _LEAST, details.counts[..., label] / np.maximum(rows, 1), np.nan)
+    for index in range(2):
+        options = {"color": SIDES[index], "linewidth": 2}
+        if details.ends is not None:
+            panel.stairs(share[index], details.ends, baseline=None, **options)
+        else:
+            panel.plot(range(len(details.values)), share[index], marker="o", **options)
+    set_title(panel, f"Label {drawable_name(classes[label], _LETTERS)} at each value")
+    panel.set(ylabel="share of rows", ylim=(0, 1.08 * max(0.01, np.nan_to_num(share).max(initial=0))))
 
 
-def _draw_labels(panel: Any, details: PairDetails, classes: Sequence[str]) -> None:
+def _draw_labels(panel: Any, details: PairDetails, classes: Sequence[str], names: Sequence[str]) -> None:
     rows = details.counts.sum(1)
     rows = rows if rows[:, -1].any() else rows[:, :-1]
     shares = rows / np.maximum(rows.sum(-1, keepdims=True), 1)
     few = len(classes) <= _NAMED
-    for side in range(2):
+    marks = [
         panel.bar(np.arange(shares.shape[1]) + 0.4 * (side - 0.5), shares[side], 0.38, color=SIDES[side])
-    set_title(panel, "Share of each label (rare ones together)")
+        for side in range(2)
+    ]
+    set_title(panel, "Label shares (rare labels together)")
+    panel.set(ylabel="share of rows", xlabel="label")
+    set_legend(panel, marks, names, fontsize=9)
     if few:
         labels = [drawable_name(name, 18) for name in [*classes, "rare"][: shares.shape[1]]]
         panel.set_xticks(range(len(labels)), labels, rotation=90 if sum(map(len, labels)) > _LETTERS else 0)

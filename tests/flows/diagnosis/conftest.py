@@ -79,7 +79,7 @@ def pair(first: str, second: str, *types: str, features: dict[str, float] | None
         "types": list(types),
         "undetermined": False,
         "why": None,
-        "tells": [True, True],
+        "reports": [True, True],
         "transform": False,
         "margins_only": False,
         "concept_identifiable": True,
@@ -124,18 +124,20 @@ def a_report() -> Callable[..., dict[str, Any]]:
         clients = [client for group in groups for client in group]
         report = {
             "clients": clients,
+            "features": ["age"],
+            "classes": ["well", "ill"],
             "groups": [list(group) for group in groups],
             "pairs_of": "silos",
             "pairs": list(pairs),
             "between": list(lines),
             "rest": [{"client": client, "features": {}} | pair(client, "") for client in clients],
-            "gaps": {"absent": {}, "untold": {}, "crowded": []},
+            "gaps": {"absent": {}, "withheld": {}, "crowded": []},
             "ranking": [{"feature": name, "mean": 1.0, "largest": 1.0} for name in ranking],
-            "asked": {"pictures": False, "counts": True, "targets": [], "bins": 32, "question": "", "rows_noise": 0.0},
+            "query": {"pictures": False, "counts": True, "targets": [], "bins": 32, "question": "", "rows_noise": 0.0},
             "verdict": "guarded",
             "noise": None,
             "second_look": None,
-            "silent": {},
+            "refused": {},
         }
         return report | also
 

@@ -69,14 +69,16 @@ def test_a_wider_input_is_feature_shift_alone_then_and_another_rule_stays_one(si
     of_a_client = 4 * (2 * 3 * 9 + 3 * 6 * 33 * 3)
     assert look == {
         "silos": ["plain", "swapped", "wide"],
-        "told": {key: ["plain", "swapped", "wide"] for key in ("models", "foreseen")},
+        "reported": {key: ["plain", "swapped", "wide"] for key in ("models", "predictions")},
         "of_groups": False,
         "pairs": 3,
         "explained": 1,
-        "silent": {},
+        "refused": {},
         "bytes": {"up": 3 * of_a_client, "up_of_a_client": of_a_client},
     }
-    assert any("in 1 of 3 pairs what seemed another rule follows from the inputs" in note for note in after["notes"])
+    assert any(
+        "in 1 of 3 pairs of silos the inputs explain what seemed to be another rule" in note for note in after["notes"]
+    )
 
 
 @pytest.mark.slow
@@ -121,7 +123,7 @@ def test_only_silos_of_pairs_in_doubt_are_asked_and_about_their_partners_models_
     _, found = run_diagnosis(own.open(LOOK), PlainRunner())
     look = found["second_look"]
     assert (look["pairs"], look["explained"]) == (2, 2)
-    assert look["silos"] == look["told"]["models"] == look["told"]["foreseen"] == ["plain", "same", "wide"]
+    assert look["silos"] == look["reported"]["models"] == look["reported"]["predictions"] == ["plain", "same", "wide"]
     models_asked_about = 2 + 2 + 3
     assert look["bytes"]["up"] == 4 * (3 * 2 * 3 * 9 + models_asked_about * 6 * 33 * 3)
     private = str(own.folder / "private" / "own")
@@ -148,14 +150,14 @@ def test_a_pair_of_which_one_silo_is_silent_stays_as_it_was_and_who_told_and_why
     assert types(found)[("plain", "wide")] == ["feature", "concept"]
     look = found["second_look"]
     assert look["silos"] == ["plain", "swapped", "wide"]
-    assert look["told"] == {key: ["plain", "swapped"] for key in ("models", "foreseen")}
+    assert look["reported"] == {key: ["plain", "swapped"] for key in ("models", "predictions")}
     of_a_client = 4 * (2 * 3 * 9 + 2 * 6 * 33 * 3)
     assert look["bytes"] == {"up": 2 * of_a_client, "up_of_a_client": of_a_client}
-    at = next(at for at, note in enumerate(found["notes"]) if note.startswith("A second look: in none of 3 pairs"))
+    at = next(at for at, note in enumerate(found["notes"]) if note.startswith("Second look: in none of 3 pairs"))
     assert found["notes"][at + 1 :] == [
-        "plain and swapped told models of their labels, and what these expect of their rows.",
-        f"Silos sent {2 * of_a_client:,} bytes for it.",
-        f"wide took no part in it: {look['silent']['wide']}",
+        "plain and swapped sent models of their labels, and predicted counts of their rows.",
+        f"All silos together sent {2 * of_a_client:,} bytes for it.",
+        f"wide took no part in the second look: {look['refused']['wide']}",
     ]
 
 
@@ -166,7 +168,7 @@ def test_where_groups_are_compared_no_silo_is_asked_for_a_model(six, monkeypatch
     assert (feature & concept).any()
     assert found["second_look"]["of_groups"]
     assert (found["second_look"]["silos"], found["second_look"]["pairs"]) == ([], 0)
-    assert any("of so many silos groups are compared" in note for note in found["notes"])
+    assert any("with so many silos groups are compared" in note for note in found["notes"])
 
 
 def test_stopped_between_its_two_questions_it_ends_as_if_nothing_had_happened_with_the_same_bytes(six):
@@ -188,7 +190,7 @@ def test_no_silo_is_asked_for_a_model_where_no_pair_seems_to_differ_in_inputs_an
     _, found = run_diagnosis(own.open(LOOK), PlainRunner())
     assert found["second_look"]["silos"] == []
     assert found["second_look"]["bytes"]["up"] == 0
-    assert any("no silo was asked" in note for note in found["notes"])
+    assert any("second look was not needed" in note for note in found["notes"])
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,8 @@ def test_a_silo_whose_inputs_moved_is_named_with_the_feature_and_the_others_are_
     assert [pair["client"] for pair in found["pairs"] if pair["types"]] == ["north"]
     assert of(found, "north")["types"] == ["feature"]
     assert next(iter(of(found, "north")["features"])) == "x1"
-    assert found["sentences"][0] == f"Of 3 silos that could be compared, 1 moved since {before}."
-    assert found["sentences"][1].startswith(f"north: inputs moved, P(x), since {before}; most in x1")
+    assert found["sentences"][0] == f"1 of 3 silos changed since {before}."
+    assert found["sentences"][1].startswith("north: x1 is ")
     assert len(found["sentences"]) == 2
 
 
@@ -82,7 +82,7 @@ def test_by_the_printed_rule_a_silo_of_few_rows_that_moved_is_counted_among_thos
     found = against(own, before, "diagnose.verdict=paper")
     assert "label" in of(found, "few")["types"]
     moved = sum(bool(pair["types"]) for pair in found["pairs"])
-    assert found["sentences"][0] == f"Of 4 silos that could be compared, {moved} moved since {before}."
+    assert found["sentences"][0] == f"{moved} of 4 silos changed since {before}."
     assert [line.split(":")[0] for line in found["sentences"][1:]] == [
         p["client"] for p in found["pairs"] if p["types"]
     ]
@@ -102,7 +102,7 @@ def test_between_a_version_and_itself_there_is_no_difference(task, world):
         assert pair["chance"] == 1.0
         assert pair["overlap"] == pytest.approx(1.0)
         assert not pair["undetermined"]
-    assert found["sentences"] == [f"Of 3 silos that could be compared, none moved since {version}."]
+    assert found["sentences"] == [f"No change was seen in 3 silos since {version}."]
     assert found["since"] == found["data_version"]
 
 
@@ -125,7 +125,7 @@ def test_a_question_that_a_silos_budget_has_no_room_for_is_refused_in_epsilon_an
     ) as refused:
         against(own, version, "diagnose.noise={epsilon: 4, budget: 8}")
     named = re.search(r"ask at epsilon (\S+) or less", str(refused.value))
-    assert against(own, version, f"diagnose.noise={{epsilon: {named[1]}, budget: 8}}")["silent"] == {}
+    assert against(own, version, f"diagnose.noise={{epsilon: {named[1]}, budget: 8}}")["refused"] == {}
 
 
 @pytest.mark.parametrize("changed", [1, 9])
@@ -139,13 +139,13 @@ def test_without_noise_a_silo_of_which_few_rows_changed_is_silent_and_the_others
     found = against(own, before)
     assert [pair["client"] for pair in found["pairs"]] == ["east", "west"]
     assert of(found, "west")["types"] != []
-    assert set(found["silent"]) == {"north"}
-    assert "client north" in found["silent"]["north"]
-    assert "ask with noise" in found["silent"]["north"]
-    assert any(line.startswith("north tells nothing: ") for line in found["sentences"])
+    assert set(found["refused"]) == {"north"}
+    assert "client north" in found["refused"]["north"]
+    assert "ask with noise" in found["refused"]["north"]
+    assert any(line.startswith("north did not report: ") for line in found["sentences"])
     noisy = against(own, before, "diagnose.noise={epsilon: 4}")
     assert [pair["client"] for pair in noisy["pairs"]] == ["east", "north", "west"]
-    assert noisy["silent"] == {}
+    assert noisy["refused"] == {}
 
 
 def test_where_no_silo_may_answer_the_reason_of_one_is_the_error(world):
@@ -162,8 +162,8 @@ def test_under_noise_a_budget_is_kept_over_versions_and_silos_that_did_not_chang
     own.write({**there, "north": rows(99)}, features=NAMED)
     noise = "diagnose.noise={epsilon: 4, budget: 4}"
     found = against(own, before, noise)
-    assert set(found["silent"]) == {"north"}
-    assert "privacy budget" in found["silent"]["north"]
+    assert set(found["refused"]) == {"north"}
+    assert "privacy budget" in found["refused"]["north"]
     assert [pair["chance"] for pair in found["pairs"]] == [1.0, 1.0], "the same rows have the same noise"
     private = str(own.folder / "private" / "own")
     assert [len(Ledger(private, client).entries()) for client in there] == [1, 1, 1]
@@ -178,8 +178,8 @@ def test_silos_that_came_and_went_are_said_and_not_compared(world):
     own.write({name: there[name] for name in ("north", "west")}, features=NAMED)
     found = against(own, before)
     assert (found["clients"], found["came"], found["left"]) == (["north"], ["west"], ["east"])
-    assert f"west: not there in {before}." in found["sentences"]
-    assert f"east: there in {before}, and no more." in found["sentences"]
+    assert f"west: new since {before}." in found["sentences"]
+    assert f"east: gone since {before}." in found["sentences"]
     own.write({"west": there["west"]}, features=NAMED)
     with pytest.raises(UserError, match=rf"no silo of data/own was there in {before}"):
         against(own, before)
@@ -192,7 +192,7 @@ def test_of_fewer_than_twenty_rows_nothing_is_said_then_or_now(world):
     found = against(own, before)
     assert of(found, "north")["undetermined"]
     assert of(found, "north")["types"] == []
-    assert "north: nothing can be said of so few training rows, then or now." in found["sentences"]
+    assert "north: not compared; a silo has fewer than 20 training rows." in found["sentences"]
     assert of(found, "north")["rows"] == [19, 400]
 
 

@@ -33,7 +33,7 @@ def test_silos_of_one_group_stand_against_the_rest(a_report, a_pair, a_line):
 def test_without_a_strength_the_scale_is_not_explained(a_report, a_pair, a_line):
     assert overview(a_report([["a", "b"]], [a_pair("a", "b")], [a_line((0, 0), 1)]))["scale"] == ""
     differ = a_report([["a"], ["b"]], [a_pair("a", "b", "label")], [a_line((0, 1), 1, label=1)])
-    assert overview(differ)["scale"].startswith("strength:")
+    assert overview(differ)["scale"].startswith("Strength is")
 
 
 def test_very_many_rows_are_cut_and_counted(a_report, a_pair, a_line):

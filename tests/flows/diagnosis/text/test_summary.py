@@ -1,4 +1,4 @@
-"""Somebody without statistics reads what was found, and nothing that was not."""
+"""The sentences of a diagnosis: what differs, between which silos, and by how much."""
 
 from itertools import product
 
@@ -8,99 +8,198 @@ from flows.diagnosis.text.summary import sentences
 
 LEFT, RIGHT = ["c00", "c01", "c02"], ["c03", "c04", "c05"]
 
+OLDER = {
+    "what": "mean",
+    "name": "age",
+    "first": 70.0,
+    "second": 60.0,
+    "difference": 10.0,
+    "low": 9.0,
+    "high": 11.0,
+    "deviations": 0.8,
+}
+TENTH = OLDER | {
+    "name": "crp",
+    "first": 0.6,
+    "second": 6.0,
+    "difference": -5.4,
+    "low": -6.0,
+    "high": -5.0,
+    "factor": 0.1,
+}
+RARER = {
+    "what": "label",
+    "name": "ill",
+    "first": 0.09,
+    "second": 0.23,
+    "difference": -0.14,
+    "low": -0.17,
+    "high": -0.1,
+}
 
-def test_one_silo_differs_and_several_differ(a_report, a_pair, a_line):
-    alone = a_report([["c00"], ["c01"]], [a_pair("c00", "c01", "label")], [a_line((0, 1), 1, label=1)])
-    assert sentences(alone) == [
-        "c00 differs from c01 in how often each label occurs, P(y) (significant); their inputs and rules from input to "
-        "label agree."
+
+def of_feature(*changes):
+    return {"changes": {"feature": list(changes)}}
+
+
+def test_two_silos_differ_in_labels_by_points(a_report, a_pair, a_line):
+    report = a_report(
+        [["c00"], ["c01"]],
+        [a_pair("c00", "c01", "label")],
+        [a_line((0, 1), 1, {"changes": {"label": [RARER]}}, label=1)],
+    )
+    assert sentences(report) == [
+        'c00 differs from c01: label "ill" in 9 % of rows against 23 % (−14 points, 95 % interval −17 to −10).'
     ]
+
+
+def test_groups_differ_in_a_mean_by_units_and_deviations(a_report, a_pair, a_line):
     pairs = [a_pair(a, b, "feature") for a, b in product(LEFT, RIGHT)]
-    several = a_report([LEFT, RIGHT], pairs, [a_line((0, 1), 9, {"features": ["xx", "xy"]}, feature=9)])
-    assert sentences(several) == [
-        "The 6 silos fall into 2 groups that are alike inside; 9 of 9 pairs differ.",
-        "c00, c01 and c02 differ from c03, c04 and c05 in their inputs, P(x) (significant); most in xx and xy; their label "
-        "shares and rules from input to label agree.",
+    line = a_line((0, 1), 9, {"features": ["age"], **of_feature(OLDER)}, feature=9)
+    assert sentences(a_report([LEFT, RIGHT], pairs, [line])) == [
+        "The 6 silos form 2 groups; 9 of 9 pairs of silos differ.",
+        "c00, c01 and c02 differ from c03, c04 and c05: age is higher by 10 (0.8 standard deviations, 95 % interval 9 to "
+        "11).",
     ]
 
 
-def test_a_silo_that_differs_from_all_others_together_alone_is_said_to(a_report, a_pair, a_line):
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (TENTH, "crp is about a tenth as large (mean 0.6 against 6), as if it had another unit"),
+        (TENTH | {"factor": 18.2}, "crp is about 18 times as large (mean 0.6 against 6), as if it had another unit"),
+        (TENTH | {"factor": 1 / 18}, "crp is about 1/18 as large (mean 0.6 against 6), as if it had another unit"),
+        (OLDER | {"what": "spread"}, "age varies more (standard deviation 70 against 60)"),
+        (
+            RARER | {"what": "missing", "name": "dose"},
+            "dose is missing in 9 % of rows against 23 % (−14 points, 95 % interval −17 to −10)",
+        ),
+        (
+            RARER | {"what": "category", "name": "ward=eye", "value": "1"},
+            "ward=eye in 9 % of rows against 23 % (−14 points, 95 % interval −17 to −10)",
+        ),
+        (
+            {key: value for key, value in OLDER.items() if key not in ("low", "high")},
+            "age is higher by 10 (0.8 standard deviations)",
+        ),
+        (
+            OLDER | {"difference": -10.0, "low": -11.0, "high": -9.0},
+            "age is lower by 10 (0.8 standard deviations, 95 % interval 9 to 11)",
+        ),
+    ],
+)
+def test_each_kind_of_change_of_an_input_has_its_clause(change, said, a_report, a_pair, a_line):
+    line = a_line((0, 1), 1, {"features": [change["name"]], **of_feature(change)}, feature=1)
+    assert sentences(a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [line])) == [f"a differs from b: {said}."]
+
+
+def test_of_the_columns_of_one_category_one_is_named(a_report, a_pair, a_line):
+    wards = [RARER | {"what": "category", "name": f"ward={ward}", "value": "1"} for ward in ("eye", "heart")]
+    line = a_line((0, 1), 1, {"features": ["ward=eye", "ward=heart"], **of_feature(*wards)}, feature=1)
+    (said,) = sentences(a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [line]))
+    assert "ward=eye" in said
+    assert "ward=heart" not in said
+
+
+def test_another_rule_is_described_at_equal_inputs(a_report, a_pair, a_line):
+    more = {"what": "rule", "name": "age", "value": "ill", "difference": 0.12, "low": 0.1, "high": 0.14}
+    both_ways = more | {"difference": 0.01, "low": -0.01, "high": 0.03}
+    for change, said in (
+        (more, 'at equal age, label "ill" is more frequent by 12 points'),
+        (both_ways, 'label "ill" depends on age in another way'),
+    ):
+        line = a_line((0, 1), 1, {"features": ["age"], "changes": {"concept": [change]}}, concept=1)
+        (found,) = sentences(a_report([["a"], ["b"]], [a_pair("a", "b", "concept")], [line]))
+        assert found == f"a differs from b: labels follow from the inputs by another rule ({said})."
+
+
+def test_features_without_a_clear_change_and_projections_of_pictures_are_only_named(a_report, a_pair, a_line):
+    line = a_line((0, 1), 1, {"features": ["age", "bp"], **of_feature()}, feature=1)
+    report = a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [line])
+    assert sentences(report) == ["a differs from b: inputs differ, most in age and bp."]
+    line = a_line((0, 1), 1, {"features": ["age"], **of_feature(OLDER)}, feature=1)
+    report = a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [line])
+    report["query"] |= {"pictures": True}
+    assert sentences(report) == ["a differs from b: inputs differ, most in age."]
+
+
+def test_a_silo_that_differs_from_all_others_comes_first_and_is_described_against_the_largest_group(
+    a_report, a_pair, a_line
+):
+    """Groups: three silos alike, one that differs from them only, and one that differs from all."""
+    groups = [["a", "b", "c"], ["near"], ["far"]]
+    lines = [
+        a_line((0, 1), 3, {"features": ["age"], **of_feature(OLDER)}, feature=3),
+        a_line((0, 2), 3, {"features": ["crp"], **of_feature(TENTH)}, feature=3),
+        a_line((1, 2), 1, {"none": 0}, feature=1),
+    ]
+    pairs = [a_pair(a, b, "feature") for a, b in product(groups[0], ("near", "far"))]
+    said = sentences(a_report(groups, [*pairs, a_pair("near", "far")], [*lines[:2], a_line((1, 2), 1)]))
+    assert [line.partition(" ")[0] for line in said[1:]] == ["near", "far"]
+    assert said[2].startswith("far differs from a, b and c: crp is about 10 times as large (mean 6 against 0.6)")
+    said = sentences(a_report(groups, [*pairs, a_pair("near", "far", "feature")], lines))
+    assert said[1] == (
+        "near differs from all other silos. Compared with a, b and c, age is lower by 10 (0.8 standard deviations, 95 % "
+        "interval 9 to 11)."
+    )
+
+
+def test_no_difference_of_two_silos_but_of_one_from_all_others_together(a_report, a_pair, a_line):
     def report(*types, **also):
         rest = [{"client": name} | a_pair(name, "", *(types if name == "b" else ()), **also) for name in "abc"]
         pairs = [a_pair(a, b) for a, b in ("ab", "ac", "bc")]
         return a_report([["a", "b", "c"]], pairs, [a_line((0, 0), 3)], rest=rest)
 
-    assert sentences(report()) == ["No difference was found between the 3 silos."]
+    assert sentences(report()) == ["No difference was seen between the 3 silos."]
     assert sentences(report("feature", undetermined=True, why="rows")) == sentences(report())
     assert sentences(report("feature", features={"dose": 0.5, "age": 0.4})) == [
-        "No difference was found between any two of the 3 silos.",
-        "b differs from all others together in their inputs, P(x) (significant); most in dose and age.",
+        "No difference was seen between any two of the 3 silos.",
+        "b differs from all others together: inputs differ, most in dose and age.",
         "All others together have more rows than any one of them, and show smaller differences.",
     ]
     of_groups = {**report("feature"), "pairs_of": "groups", "pairs": []}
-    assert sentences(of_groups)[0] == "No groups that differ were found among the 3 silos."
+    assert sentences(of_groups)[0] == "No groups that differ were seen among the 3 silos."
 
 
-def test_what_only_some_pairs_have_is_said_of_some_pairs(a_report, a_pair, a_line):
+def test_a_type_that_only_some_pairs_have_is_named_with_their_number(a_report, a_pair, a_line):
     pairs = [a_pair(a, b, "feature", *["concept"] * (b == "c03")) for a, b in product(LEFT, RIGHT)]
     said = sentences(a_report([LEFT, RIGHT], pairs, [a_line((0, 1), 9, feature=9, concept=4)]))[-1]
-    assert "in their inputs, P(x) (significant); in 4 of 9 pairs also in which label an input has, P(y | x)" in said
-    assert said.endswith("; their label shares agree.")
-
-
-def test_what_as_many_pairs_have_as_by_chance_is_not_said(a_report, a_pair, a_line):
-    """Of 100 pairs 5 are what false discoveries are held at."""
-    pairs = [a_pair("c00", "c03", "feature"), a_pair("c01", "c03", "feature")]
-    for count, is_said in ((5, False), (6, True)):
-        said = sentences(a_report([LEFT, RIGHT], pairs, [a_line((0, 1), 100, feature=100, label=count)]))[-1]
-        assert (f"in {count} of 100 pairs also" in said) == is_said
-        assert ("their label shares and rules from input to label agree" in said) != is_said
-
-
-def test_groups_of_which_no_type_has_most_pairs_are_said_to_differ_in_some(a_report, a_pair, a_line):
-    pairs = [a_pair(a, b, "feature") for a, b in product(LEFT, RIGHT)]
-    said = sentences(a_report([LEFT, RIGHT], pairs, [a_line((0, 1), 9, feature=4, label=3)]))[-1]
-    assert said == (
-        "c00, c01 and c02 and c03, c04 and c05 differ in some pairs only: 4 of 9 in their inputs, P(x) (significant) and "
-        "3 of 9 in how often each label occurs, P(y) (significant)."
+    assert said.endswith(
+        ": inputs differ; in 4 of 9 pairs of silos also labels follow from the inputs by another rule."
     )
 
 
-def test_groups_that_only_pairs_of_which_nothing_is_said_keep_apart_are_not_said_to_differ(a_report, a_pair, a_line):
-    """Pairs that are unclear count as different where silos are grouped."""
+def test_a_type_that_no_more_pairs_have_than_by_chance_is_not_named(a_report, a_pair, a_line):
+    """Of 100 pairs 5 are the false discoveries that are allowed."""
+    pairs = [a_pair("c00", "c03", "feature"), a_pair("c01", "c03", "feature")]
+    for count, is_named in ((5, False), (6, True)):
+        said = sentences(a_report([LEFT, RIGHT], pairs, [a_line((0, 1), 100, feature=100, label=count)]))[-1]
+        assert (f"in {count} of 100 pairs of silos also label frequencies differ" in said) == is_named
+
+
+def test_groups_without_a_type_in_most_pairs_differ_in_some(a_report, a_pair, a_line):
+    pairs = [a_pair(a, b, "feature") for a, b in product(LEFT, RIGHT)]
+    said = sentences(a_report([LEFT, RIGHT], pairs, [a_line((0, 1), 9, feature=4, label=3)]))[-1]
+    assert said == (
+        "c00, c01 and c02 and c03, c04 and c05 differ in some pairs of silos only: inputs differ in 4 of 9 pairs and label "
+        "frequencies differ in 3 of 9 pairs."
+    )
+
+
+def test_groups_that_only_undetermined_pairs_separate_do_not_differ(a_report, a_pair, a_line):
+    """Undetermined pairs count as different when silos are grouped."""
     pairs = [a_pair("c00", "c01", "feature"), a_pair("c00", "c03")]
-    for odd, verdict in (
-        (0, "none of 1 pair that could be compared differs"),
-        (1, "1 of 30 pairs that could be compared differs"),
-    ):
+    for odd, verdict in ((0, "none of 1 pair of silos differ"), (1, "1 of 30 pairs of silos differ")):
         line = a_line((0, 1), 90, {"undetermined": 60 if odd else 89, "none": 30 - odd if odd else 1}, feature=odd)
         said = sentences(a_report([LEFT, RIGHT], pairs, [a_line((0, 0), 3, feature=1), line]))
-        assert said[1] == f"Between c00, c01 and c02 and c03, c04 and c05, {verdict}."
+        assert said[1] == f"c00, c01 and c02 and c03, c04 and c05: {verdict}."
 
 
-@pytest.mark.parametrize("unknown", ["not_identifiable", "margins_only"])
-def test_rules_are_not_said_to_agree_where_they_could_not_be_compared(a_report, a_pair, a_line, unknown):
-    line = a_line((0, 1), 1, {unknown: 1}, feature=1)
-    (said,) = sentences(a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [line]))
-    assert said.endswith("; their label shares agree.")
-
-
-def test_label_shares_and_inputs_that_moved_under_a_shift_of_another_type_are_not_said_to_agree(
-    a_report, a_pair, a_line
-):
-    for name, margin, rest in (
-        ("feature", "labels_differ", "rules from input to label"),
-        ("label", "inputs_differ", "rules from input to label"),
-    ):
-        line = a_line((0, 1), 1, {margin: 1}, **{name: 1})
-        (said,) = sentences(a_report([["a"], ["b"]], [a_pair("a", "b", name)], [line]))
-        assert said.endswith(f"; their {rest} agree.")
-
-
-def test_nothing_is_said_of_inputs_where_no_class_is_told_by_both(a_report, a_pair, a_line):
-    line = a_line((0, 1), 1, {"margins_only": 1}, label=1)
-    (said,) = sentences(a_report([["a"], ["b"]], [a_pair("a", "b", "label")], [line]))
-    assert said == "a differs from b in how often each label occurs, P(y) (significant)."
+def test_no_sentence_claims_that_anything_agrees(a_report, a_pair, a_line):
+    for types in (["feature"], ["label"], ["concept"], []):
+        line = a_line((0, 1), 1, **dict.fromkeys(types, 1))
+        said = sentences(a_report([["a"], ["b"]], [a_pair("a", "b", *types)], [line]))
+        assert not any("agree" in sentence or "P(" in sentence for sentence in said)
 
 
 def test_groups_of_many_silos_are_numbered_and_their_silos_listed(a_report, a_pair, a_line):
@@ -108,86 +207,85 @@ def test_groups_of_many_silos_are_numbered_and_their_silos_listed(a_report, a_pa
     pairs = [a_pair(a, b, "concept") for a, b in product(*groups)]
     said = sentences(a_report(groups, pairs, [a_line((0, 1), 40, concept=40)]))
     assert said[1] == "Group 1 is c00, c01, c02 and 7 more; group 2 is d0, d1, d2 and d3."
-    assert said[2].startswith("Group 1 differs from group 2 in which label an input has, P(y | x)")
+    assert said[2] == "Group 1 differs from group 2: labels follow from the inputs by another rule."
 
 
-def test_very_many_groups_are_summed_up(a_report, a_pair, a_line):
+def test_very_many_groups_are_summarised_by_type(a_report, a_pair, a_line):
     names = [f"c{at}" for at in range(6)]
     places = [(a, b) for a in range(6) for b in range(a)]
     pairs = [a_pair(names[a], names[b], "label", *["feature"] * (a == 5)) for a, b in places]
     lines = [a_line((b, a), 1, label=1) for a, b in places]
     said = sentences(a_report([[name] for name in names], pairs, lines, ranking=["age"]))
     assert said[1:] == [
-        "5 of 15 pairs of silos differ in their inputs, P(x) (significant).",
-        "15 of 15 pairs of silos differ in how often each label occurs, P(y) (significant).",
+        "In 5 of 15 pairs of silos inputs differ.",
+        "In 15 of 15 pairs of silos label frequencies differ.",
         "Most of it is in age.",
     ]
 
 
-def test_silos_that_are_alike_and_too_small_ones_are_not_mixed_up(a_report, a_pair, a_line):
+def test_small_silos_are_named_and_not_counted(a_report, a_pair, a_line):
     small = {"undetermined": True, "why": "rows", "rows": [100, 5]}
     pairs = [a_pair("a", "b"), a_pair("a", "c", **small), a_pair("b", "c", **small)]
     lines = [a_line((0, 0), 1), a_line((0, 1), 2, {"undetermined": 2, "none": 0})]
     rest = [{"client": name} | a_pair(name, "", rows=[rows, 100]) for name, rows in (("a", 100), ("b", 100), ("c", 5))]
     assert sentences(a_report([["a", "b"], ["c"]], pairs, lines, rest=rest)) == [
-        "No difference was found between the 2 silos that could be compared; of c nothing can be said."
+        "No difference was seen between the 2 silos that could be compared; c could not be compared."
     ]
-    nobody = a_report([["a"], ["b"]], [a_pair("a", "b", undetermined=True, why="rows")], [])
-    assert sentences(nobody) == ["Nothing can be said: no two silos have 20 training rows or more each."]
-    assert sentences(a_report([["a"]], [], [])) == ["There is one silo, and nothing to compare it with."]
+    none = a_report([["a"], ["b"]], [a_pair("a", "b", undetermined=True, why="rows")], [])
+    assert sentences(none) == ["No silos could be compared: no two have 20 training rows or more."]
+    assert sentences(a_report([["a"]], [], [])) == ["There is one silo, so there is nothing to compare it with."]
 
 
 @pytest.mark.parametrize(
     ("types", "says"),
     [
-        ([], "No difference was found between the 2 silos that could be compared"),
-        (["label"], "The 2 silos that could be compared fall into 2 groups that are alike inside; 1 of 1 pair differs"),
+        ([], "No difference was seen between the 2 silos that could be compared"),
+        (["label"], "The 2 silos that could be compared form 2 groups; 1 of 1 pair of silos differs"),
     ],
 )
-def test_silos_that_are_compared_with_nobody_are_not_counted_and_are_named(a_report, a_pair, a_line, types, says):
-    """For whatever reason: their rows are many."""
-    unclear = {"undetermined": True, "why": "untold"}
+def test_silos_without_any_determined_pair_are_named_and_not_counted(a_report, a_pair, a_line, types, says):
+    unclear = {"undetermined": True, "why": "unreported"}
     pairs = [a_pair("a", "b", *types), a_pair("a", "c", **unclear), a_pair("b", "c", **unclear)]
     lines = [a_line((0, 1), 1, **dict.fromkeys(types, 1)), a_line((0, 2), 1, {"undetermined": 1, "none": 0})]
     said = sentences(a_report([["a"], ["b"], ["c"]], pairs, lines))
-    assert said[0] == f"{says}; of c nothing can be said."
+    assert said[0] == f"{says}; c could not be compared."
 
 
-def test_silos_that_tell_nothing_are_not_counted_and_one_that_is_left_is_not_called_the_only_silo(
-    a_report, a_pair, a_line
-):
-    silent = {"silent": {"c": "client c has told enough"}}
-    report = a_report([["a", "b"]], [a_pair("a", "b")], [a_line((0, 0), 1)], **silent)
-    assert sentences(report) == ["No difference was found between the 2 silos that could be compared."]
-    alone = "a alone tells anything, and there is nothing to compare it with."
-    assert sentences(a_report([["a"]], [], [], **silent)) == [alone]
+def test_silos_that_refused_are_not_counted(a_report, a_pair, a_line):
+    refused = {"refused": {"c": "client c has reported enough"}}
+    report = a_report([["a", "b"]], [a_pair("a", "b")], [a_line((0, 0), 1)], **refused)
+    assert sentences(report) == ["No difference was seen between the 2 silos that could be compared."]
+    alone = "Only a reported, so there is nothing to compare it with."
+    assert sentences(a_report([["a"]], [], [], **refused)) == [alone]
 
 
-def test_single_pairs_of_silos_that_are_otherwise_alike_are_named(a_report, a_pair, a_line):
+def test_single_pairs_of_similar_silos_are_named(a_report, a_pair, a_line):
     pairs = [a_pair("a", "b", "feature", features={"age": 0.5}), a_pair("a", "c"), a_pair("b", "c")]
     said = sentences(a_report([["a", "b", "c"]], pairs, [a_line((0, 0), 3, feature=1)]))
     assert said == [
-        "The 3 silos are much alike: 1 of 3 pairs differs, and no group of silos stands apart.",
-        "a differs from b in their inputs, P(x) (significant); most in age.",
+        "The 3 silos form one group: 1 of 3 pairs of silos differs.",
+        "a differs from b: inputs differ, most in age.",
     ]
 
 
-def test_pairs_within_a_group_that_differ_after_all_are_counted(a_report, a_pair, a_line):
+def test_pairs_within_a_group_that_differ_are_counted(a_report, a_pair, a_line):
     pairs = [a_pair("c00", "c01", "label"), a_pair("c00", "c03", "label")]
     lines = [a_line((0, 0), 3, {"none": 2}, label=1), a_line((0, 1), 9, label=9)]
-    assert sentences(a_report([LEFT, RIGHT], pairs, lines))[-1] == "Within c00, c01 and c02, 1 of 3 pairs differs."
+    assert (
+        sentences(a_report([LEFT, RIGHT], pairs, lines))[-1]
+        == "Within c00, c01 and c02, 1 of 3 pairs of silos differs."
+    )
 
 
 def test_a_regression_has_targets_and_no_labels(a_report, a_pair, a_line):
-    asked = {"pictures": False, "counts": True, "targets": [0.0, 1.0], "bins": 32}
-    report = a_report([["a"], ["b"]], [a_pair("a", "b", "label")], [a_line((0, 1), 1, label=1)], asked=asked)
-    (said,) = sentences(report)
-    assert "in how large their targets are, P(y)" in said
-    assert "rules from input to target agree" in said
+    query = {"pictures": False, "counts": True, "targets": [0.0, 1.0], "bins": 32}
+    line = a_line((0, 1), 1, {"changes": {"label": [RARER | {"name": "below 0"}]}}, label=1)
+    (said,) = sentences(a_report([["a"], ["b"]], [a_pair("a", "b", "label")], [line], query=query))
+    assert "a target below 0 in 9 % of rows" in said
     assert "label" not in said
 
 
-def test_a_shift_that_a_gain_undoes_is_said_to_be_one(a_report, a_pair, a_line):
+def test_a_shift_that_a_factor_and_an_offset_undo_is_named_as_one(a_report, a_pair, a_line):
     line = a_line((0, 1), 1, {"transform": 1}, feature=1)
     (said,) = sentences(a_report([["a"], ["b"]], [a_pair("a", "b", "feature", transform=True)], [line]))
-    assert "a gain and an offset undo it" in said
+    assert "one factor and one offset undo the difference" in said

@@ -19,7 +19,7 @@ TYPES = ([], ["feature"], ["label"], ["concept"], ["feature", "label", "concept"
 def matrices(names: list[str], known: bool = True) -> dict:
     size = len(names)
     table = np.random.default_rng(0).uniform(0, 1, (size, size)).tolist() if known else [[None] * size] * size
-    distances = dict.fromkeys(("feature", "label", "concept", "in_classes", "wasserstein"), table)
+    distances = dict.fromkeys(("means", "shares", "feature", "label", "concept"), table)
     verdict = [[TYPES[abs(a - b) % len(TYPES)] for b in range(size)] for a in range(size)]
     return {"names": names, "order": list(range(size))[::-1], "verdict": verdict, **distances}
 
@@ -58,8 +58,8 @@ def test_pairs_are_drawn_with_the_names_of_silos_and_what_differs(tmp_path, monk
     names = [*EVIL, "d", "e", "f"]
     shown = texts(monkeypatch, draw_pairs, path, matrices(names), [4, 2])
     for name in names:
-        assert shown.count(name) == 12  # two axes of six panels
-    assert {"no difference found", "inputs", "labels", "rule", "all three", "nothing can be said"} <= set(shown)
+        assert shown.count(name) == 6  # two axes of three panels
+    assert {"no difference seen", "inputs", "labels", "rule", "all three", "not compared"} <= set(shown)
     assert "inputs and labels" not in shown
     assert brightness(path).std() > 0.05
 
@@ -104,8 +104,9 @@ def test_a_pair_is_drawn_closely_with_names_of_silos_features_and_labels(number,
     path = tmp_path / "closely.png"
     shown = texts(monkeypatch, draw_close_ups, path, [close_up(number)] * 2, EVIL[:2], [EVIL[2]], ["$l$", "<i>", "_m"])
     assert shown.count(f"{EVIL[0]} and {EVIL[1]}: {EVIL[2]}") == 2
-    assert shown.count(EVIL[0]) == shown.count(EVIL[1]) == 2
+    assert shown.count(EVIL[0]) == shown.count(EVIL[1]) == 3  # legends of both features, and of the label shares
     assert {"$l$", "<i>", "_m", "rare"} <= set(shown)
+    assert len({text for text in shown if text.endswith(" at each value")}) == 1, "one label in all panels"
     assert ("$a$" in shown) != number
     assert brightness(path).std() > 0.05
 
@@ -120,6 +121,12 @@ def test_bins_that_are_joined_for_all_are_said_to_be(tmp_path, monkeypatch):
 def test_where_no_label_is_told_by_both_no_share_of_one_is_drawn(tmp_path, monkeypatch):
     one = close_up(True)
     silent = PairDetails(0, 1, 0, one.ends, (), False, one.counts, np.zeros(4, bool))
-    assert "No label is told by both" in texts(
+    assert "No label is reported by both" in texts(
         monkeypatch, draw_close_ups, tmp_path / "c.png", [silent], ["a", "b"], ["f"], ["0", "1", "2"]
     )
+
+
+def test_the_published_distances_are_drawn_for_the_published_rule_alone(tmp_path, monkeypatch):
+    shown = texts(monkeypatch, draw_pairs, tmp_path / "pairs.png", matrices(EVIL), [1, 1, 1], True)
+    assert {"Inputs: D(X)", "Labels: D(Y)", "Rules: D(Y | X)"} <= set(shown)
+    assert "Inputs: D(X)" not in texts(monkeypatch, draw_pairs, tmp_path / "p.png", matrices(EVIL), [1, 1, 1])

@@ -1,0 +1,151 @@
+"""By how much two clients differ: against textbook formulas on the rows themselves, and coverage of the intervals."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from models.shift.client_summaries.client_summary import Layout, concatenate_summaries, summarize
+from models.shift.magnitudes import (
+    feature_change,
+    largest_label_change,
+    largest_mean_differences,
+    largest_share_differences,
+    rule_change,
+    smallest_visible,
+)
+
+LAYOUT = Layout(
+    ("age", "sex", "dose"), (None, (0.0, 1.0), None), np.array([0.0, 0, -5]), np.array([100.0, 1, 60]), 16, 2,
+    missing=(False, False, True),
+)  # fmt: skip
+CLASSES = ["well", "ill"]
+
+
+def rows(rng, count, age=60.0, ill=0.2, women=0.5, unit=1.0, absent=0.0):
+    dose = unit * rng.gamma(4, 1, count)
+    dose[rng.random(count) < absent] = np.nan
+    x = np.stack([rng.normal(age, 10, count), rng.random(count) < women, dose], 1)
+    return x, (rng.random(count) < ill).astype(np.int64)
+
+
+def two(first, second):
+    return concatenate_summaries([summarize(x, y, np.arange(len(y)), LAYOUT) for x, y in (first, second)])
+
+
+def test_a_mean_has_the_difference_and_the_interval_of_the_rows():
+    rng = np.random.default_rng(0)
+    first, second = rows(rng, 800, age=66), rows(rng, 500)
+    change = feature_change(two(first, second), LAYOUT, 0)
+    a, b = first[0][:, 0], second[0][:, 0]
+    error = np.sqrt(a.var(ddof=1) / len(a) + b.var(ddof=1) / len(b))
+    assert change.what == "mean"
+    assert change.difference == pytest.approx(a.mean() - b.mean())
+    assert (change.low, change.high) == pytest.approx(change.difference + stats.norm.ppf([0.025, 0.975]) * error)
+    pooled = np.sqrt(((len(a) - 1) * a.var(ddof=1) + (len(b) - 1) * b.var(ddof=1)) / (len(a) + len(b) - 2))
+    assert change.deviations == pytest.approx((a.mean() - b.mean()) / pooled)
+    assert change.factor is None
+
+
+def test_another_unit_is_seen_as_a_factor_and_an_offset_or_a_spread_is_not():
+    rng = np.random.default_rng(1)
+    plain = rows(rng, 600)
+    assert feature_change(two(rows(rng, 600, unit=0.1), plain), LAYOUT, 2).factor == pytest.approx(0.1, rel=0.1)
+    shifted = rows(rng, 600)
+    shifted[0][:, 2] += 20
+    assert feature_change(two(shifted, plain), LAYOUT, 2).factor is None
+    wide = rows(rng, 600)
+    wide[0][:, 0] = 60 + 3 * (wide[0][:, 0] - 60)
+    change = feature_change(two(wide, plain), LAYOUT, 0)
+    assert (change.what, change.factor) == ("spread", None)
+    assert change.first == pytest.approx(wide[0][:, 0].std(ddof=1))
+
+
+def test_categories_and_missing_values_are_shares():
+    rng = np.random.default_rng(2)
+    first, second = rows(rng, 700, women=0.7, absent=0.3), rows(rng, 900)
+    pair = two(first, second)
+    category = feature_change(pair, LAYOUT, 1)
+    assert (category.what, category.value) == ("category", "1")
+    assert (category.first, category.second) == pytest.approx((first[0][:, 1].mean(), second[0][:, 1].mean()))
+    missing = feature_change(pair, LAYOUT, 2)
+    assert missing.what == "missing"
+    assert missing.first == pytest.approx(np.isnan(first[0][:, 2]).mean())
+
+
+def test_of_two_labels_the_rarer_one_is_described():
+    rng = np.random.default_rng(3)
+    first, second = rows(rng, 700, ill=0.3), rows(rng, 900)
+    change = largest_label_change(two(first, second), CLASSES)
+    assert change.name == "ill"
+    assert (change.first, change.second) == pytest.approx((first[1].mean(), second[1].mean()))
+
+
+@pytest.mark.parametrize(("count", "shares"), [(60, (0.3, 0.2)), (400, (0.12, 0.1))])
+def test_the_interval_of_a_share_covers_in_94_to_97_of_100(count, shares):
+    rng = np.random.default_rng(4)
+    covered = []
+    for _ in range(400):
+        pair = two(rows(rng, count, ill=shares[0]), rows(rng, count, ill=shares[1]))
+        change = largest_label_change(pair, CLASSES)
+        truth = (shares[0] - shares[1]) * (1 if change.name == "ill" else -1)  # a class of nine rows is not reported
+        covered.append(change.low <= truth <= change.high)
+    assert 0.92 <= np.mean(covered) <= 0.98
+
+
+def test_at_equal_inputs_the_difference_of_a_moved_threshold_is_that_of_the_strata():
+    """The Mantel-Haenszel risk difference, from the rows in each cell."""
+    rng = np.random.default_rng(5)
+
+    def by_age(count, shift):
+        x, _ = rows(rng, count, age=60 + 5 * shift)
+        return x, (rng.random(count) < 1 / (1 + np.exp(-(x[:, 0] - 75) / 5 - shift))).astype(np.int64)
+
+    first, second = by_age(900, 1.0), by_age(700, 0.0)
+    change = rule_change(two(first, second), LAYOUT, 0, CLASSES)
+    cells = [LAYOUT.cells_of(x)[:, 0] for x, _ in (first, second)]
+    numerator = weight = 0.0
+    for cell in range(LAYOUT.cells):
+        a, b = first[1][cells[0] == cell], second[1][cells[1] == cell]
+        if len(a) and len(b):
+            numerator += len(a) * len(b) / (len(a) + len(b)) * (a.mean() - b.mean())
+            weight += len(a) * len(b) / (len(a) + len(b))
+    assert change.value == "ill"
+    assert change.difference == pytest.approx(numerator / weight)
+    assert 0 < change.low < change.difference < change.high
+
+
+def test_a_class_that_one_client_does_not_report_is_not_compared():
+    rng = np.random.default_rng(6)
+    x, y = rows(rng, 300)
+    few = np.zeros_like(y)
+    few[:4] = 1
+    pair = two((x, few), rows(rng, 300))
+    change = largest_label_change(pair, CLASSES)
+    assert change is None or change.name == "well"
+
+
+def test_the_smallest_visible_difference_is_found_in_about_four_of_five_pairs():
+    rng = np.random.default_rng(7)
+    seen = smallest_visible((800.0, 800.0), 0.5, 1)["share"]
+    found = []
+    for _ in range(400):
+        counts = rng.binomial(800, [0.5 + seen / 2, 0.5 - seen / 2])
+        table = np.stack([counts, 800 - counts])
+        found.append(stats.chi2_contingency(table, correction=False).pvalue < 0.01)
+    assert 0.74 <= np.mean(found) <= 0.86
+
+
+def test_tables_of_all_pairs_have_the_largest_differences_of_single_pairs():
+    rng = np.random.default_rng(8)
+    own = [rows(rng, 300, age=age, ill=ill) for age, ill in ((60, 0.2), (70, 0.2), (60, 0.5))]
+    summaries = concatenate_summaries([summarize(x, y, np.arange(len(y)), LAYOUT) for x, y in own])
+    means, shares = largest_mean_differences(summaries, LAYOUT), largest_share_differences(summaries)
+    assert (means == means.T).all()
+    assert not np.diag(means).any()
+    for a in range(3):
+        for b in range(a):
+            pair = summaries.take([a, b])
+            single = [feature_change(pair, LAYOUT, feature) for feature in (0, 2)]
+            largest = max(abs(change.deviations) for change in single if change.what == "mean")
+            assert means[a, b] >= largest - 1e-12
+            assert shares[a, b] == pytest.approx(abs(largest_label_change(pair, CLASSES).difference))
