@@ -26,7 +26,7 @@ def bench(
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Time whole rounds beside a plain loop, or tune the engine.
+    """Time whole rounds against a plain loop, or tune the engine.
 
     Example: siloflow bench W1 --repeats 3
     """

@@ -36,7 +36,7 @@ def diagnose_cost(say: Callable[[str], None]) -> dict[str, Any]:
         32,
         CLASSES,
     )
-    say(f"{CLIENTS:,} clients of {ROWS} rows tell counts and moments")
+    say(f"{CLIENTS:,} clients of {ROWS} rows compute counts and moments")
     summaries, seconds = _summaries(layout)
     message = ShiftNumbers(_names(), *(torch.from_numpy(part) for part in _parts(summaries)))
     pairs = CLIENTS * (CLIENTS - 1) // 2

@@ -50,10 +50,10 @@ def busy_cores() -> float:
 
 
 def machine(busy: float) -> str:
-    """Describe the machine without its name: `2 cores, Intel Xeon, 8 GiB; others used it`."""
+    """Describe the machine without its name: `2 cores, Intel Xeon, 8 GiB; other load`."""
     cores = os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    used = "others used it" if busy > BUSY * cores else "nobody else used it"
+    used = "other load" if busy > BUSY * cores else "no other load"
     return f"{cores} cores, {_processor()}, {memory:.0f} GiB; {used}"
 
 

@@ -92,7 +92,7 @@ def regroup(answer: dict[str, Any], console: PlainConsole) -> None:
     )
     console.print(table)
     console.print(
-        f"A round of 784-30-10 on {line['trained_rows']} rows each, and one that makes groups of all besides; medians over "
+        f"A round of 784-30-10 on {line['trained_rows']} rows each, without and with grouping all clients; medians over "
         f"{answer['repeats']} turns."
     )
 
@@ -132,12 +132,12 @@ def diagnose_cost(answer: dict[str, Any], console: PlainConsole) -> None:
     """Print seconds, memory and bytes, a line each."""
     sent, printed, fedwad = (answer[part] for part in ("bytes_of_a_client", "printed_rule", "fedwad"))
     lines = {
-        "asked": f"{answer['clients']:,} silos of {answer['rows']} rows, {answer['features']} features, "
+        "data": f"{answer['clients']:,} silos of {answer['rows']} rows, {answer['features']} features, "
         f"{answer['classes']} classes",
-        "a silo": f"{answer['client_seconds'] * 1000:.1f} ms; tells {sent['told']:,} bytes, its rows are {sent['rows']:,}",
+        "a silo": f"{answer['client_seconds'] * 1000:.1f} ms; sends {sent['told']:,} bytes, its rows have {sent['rows']:,}",
         "the server": f"{answer['server_seconds']:.0f} s for {answer['pairs']:,} pairs, "
         f"{answer['server_peak_bytes'] / 2**20:,.0f} MiB",
-        "groups": f"{len(answer['groups'])}, " + ("the laws'" if answer["laws_found"] else "not the laws'"),
+        "groups": f"{len(answer['groups'])}, " + ("the true ones" if answer["laws_found"] else "not the true ones"),
         "printed rule": f"{printed['seconds']:.1f} s on {printed['features']} features; all: "
         f"{printed['all_extrapolated']:,.0f} s (extrapolated)",
     }

@@ -106,7 +106,7 @@ WORKLOADS = {
             "W5",
             9,
             2000,
-            "UEFL with 9 silos: two convolutions, 32 words; every round each is asked and 3 get words",
+            "UEFL with 9 silos: two convolutions, 32 codewords; every round all are checked and 3 are extended",
             {"kind": "cnn", "channels": [16, 32], "kernel": 5, "hidden": [128], "dropout": 0.1},
             64,
             {"kind": "adam", "learning_rate": 1e-3},

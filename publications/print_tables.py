@@ -63,7 +63,7 @@ def _clinical(found: dict[str, Any], console: PlainConsole) -> None:
 
 
 def _cells(rows: list[dict[str, Any]], console: PlainConsole) -> None:
-    table = console.table("cell", "judge", "right", "what was said")
+    table = console.table("cell", "judge", "right", "verdicts")
     for row in rows:
         for judge, ours in row["ours"].items():
             published = row["published"].get(judge)
@@ -93,7 +93,7 @@ def _confusion(title: str, found: dict[str, Any], console: PlainConsole) -> None
     """Print the verdicts on each truth, the rates of each judge, and the kinds of pairs that judges judge correctly."""
     console.print()
     console.print(title)
-    table = console.table("truth", "judge", "right", "what was said")
+    table = console.table("truth", "judge", "right", "verdicts")
     for truth, verdicts in found["said"].items():
         for judge, counts in verdicts.items():
             first = judge == next(iter(verdicts))

@@ -280,7 +280,9 @@ class Table(Record):
         compared = {cell for pair in self.paired for cell in (pair.first, pair.second)}.union(*self.contests)
         for metric in sorted({self.measure_of(cell).metric or "" for cell in compared}):
             if metric.rpartition("/")[2] in ("nll", "ece", "brier", "entropy"):
-                raise ValueError(f"a pair is told as points, of which more is better, and of {metric} less is: drop it")
+                raise ValueError(
+                    f"paired: got a pair of cells with {metric}, expected a metric of which more is better. Drop the pair"
+                )
         if self.seeds_are == "data" and any(self.measure_of(cell).rounds_to is not None for cell in compared):
             raise ValueError("where seeds draw the data a pair is a difference of scores, and rounds_to counts rounds")
         return self

@@ -8,7 +8,7 @@ import typer
 from flows.cli.command_session import Json, Overrides, Session, Timings
 from flows.cli.training_commands import parse_seeds
 
-_GOES_ON = "run it again, and it goes on where it stopped"
+_GOES_ON = "run it again, and it continues where it stopped"
 
 
 def reproduce(
@@ -24,9 +24,9 @@ def reproduce(
     json: Json = False,
     timings: Timings = False,
 ) -> None:
-    """List published tables and what came of them, or repeat one and print it beside ours.
+    """List published tables with our outcomes, or repeat one and compare it with ours.
 
-    A table that was interrupted goes on where it stopped.
+    An interrupted table continues where it stopped.
 
     Example: siloflow reproduce mcmahan --table 2NN --estimate
     """

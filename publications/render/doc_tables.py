@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench_results import BenchRecords
-from publications.render.table_list import lines, listing
+from publications.render.table_list import listing
 from publications.render.template_values import Figures, render
 from publications.sweep import Sweep
 from silos.errors import UserError
@@ -89,16 +89,21 @@ def _table(template: str, names: dict[str, Any]) -> str:
 
 
 def _list(paper: str) -> str:
+    """List a paper's tables: the option's value, and the outcome or the reason for a missing record."""
     (found,) = listing(paper)["papers"]
-    notes = [f"Scale {scale}: {why}\n" for scale, why in found["not_at"].items()]
-    rows = [f"| {_code(name)} | {state} | {sentence} |" for name, state, sentence in lines(found)]
-    title = f"`siloflow reproduce {paper}`: {found['title']}.\n"
-    return "\n".join([title, *notes, "| | | |", "|---|---|---|", *rows, ""])
+    rows = [f"`{entry['name']}` | {_outcome(entry)}" for entry in found["tables"]]
+    absent = " ".join(f"{entry['name'].capitalize()}: {entry['why']}" for entry in found["absent"])
+    table = ["`--table` | outcome", "---|---", *rows]
+    return "\n".join([f"{found['title']}.\n", *table, f"\nNot repeated. {absent}\n"])
 
 
-def _code(name: str) -> str:
-    """Format an option as code."""
-    return f"`{name}`" if name.startswith("--") else name
+def _outcome(entry: dict[str, Any]) -> str:
+    """Return the outcome of a table; the state of its runs precedes it if no scale is complete."""
+    states = [scale["state"] for scale in entry["scales"]]
+    if "recorded" in states:
+        return str(entry["verdict"])
+    state = max(states, key=lambda one: one != "not run")
+    return f"{state.capitalize()}: {entry['verdict'] or entry['not_run'] or entry['title']}"
 
 
 if __name__ == "__main__":

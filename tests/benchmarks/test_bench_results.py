@@ -29,13 +29,13 @@ def test_what_is_measured_again_takes_the_place_of_what_was_and_no_others(tmp_pa
     assert kept["W1"]["versions"].keys() == {"torch", "numpy", "python"}
 
 
-@pytest.mark.parametrize(("busy", "said"), [(0.0, "nobody else used it"), (1000.0, "others used it")])
-def test_a_machine_is_told_in_words_by_which_nobody_finds_it(busy, said):
-    told = machine(busy)
-    assert told.endswith(f" GiB; {said}")
-    assert " cores, " in told
-    assert platform.node() not in told
-    assert "/" not in told
+@pytest.mark.parametrize(("busy", "said"), [(0.0, "no other load"), (1000.0, "other load")])
+def test_a_machine_is_described_without_its_name(busy, said):
+    described = machine(busy)
+    assert described.endswith(f" GiB; {said}")
+    assert " cores, " in described
+    assert platform.node() not in described
+    assert "/" not in described
 
 
 def test_a_core_that_somebody_uses_is_seen():

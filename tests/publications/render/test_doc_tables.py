@@ -47,6 +47,12 @@ def page(tmp_path, monkeypatch):
     return write
 
 
+@pytest.fixture
+def nothing_shipped(tmp_path, monkeypatch):
+    """Hides the records that come with siloflow."""
+    monkeypatch.setattr("publications.sweep.RECORDS", tmp_path / "installed")
+
+
 def test_a_table_has_a_row_for_each_cell_and_a_column_for_what_is_asked_of_it(page):
     made = renewed(page(TABLE))
     assert MADE in made
@@ -65,8 +71,15 @@ def test_a_figure_that_was_changed_by_hand_is_seen(page):
 
 def test_the_list_of_a_paper_is_a_table_too(page):
     made = renewed(page(LISTED))
-    assert "| `--table 2NN` | cpu recorded, paper not run | Rounds to 97 %: 39 ± 3 with rows at random" in made
-    assert "| all figures | not here |" in made
+    assert "\n`2NN` | Rounds to 97 %: 39 ± 3 with random rows" in made
+    assert "All figures: Curves without numbers" in made
+
+
+@pytest.mark.usefixtures("nothing_shipped")
+def test_a_table_of_the_list_without_all_runs_states_what_is_there(page, tmp_path, monkeypatch):
+    listed = page(LISTED)
+    monkeypatch.chdir(tmp_path)
+    assert "\n`2NN` | Not run: Rounds until the 2NN" in renewed(listed)
 
 
 @pytest.mark.parametrize(
