@@ -83,6 +83,7 @@ def train(
     anchor: Weights | None = None,
     optimiser: OptimiserState | None = None,
     only: Collection[str] | None = None,
+    offset: Weights | None = None,
 ) -> Trained:
     """Train every client of a stack for its local epochs of mini-batches.
 
@@ -97,6 +98,8 @@ def train(
         anchor: Weights (clients, ...) of the proximal term; by default the initial weights.
         optimiser: Optimiser state returned by an earlier call; by default a fresh one.
         only: Weights that may change, running statistics included; others keep their values and optimiser state.
+        offset: Added to the gradients, (clients, ...) by name, such as the control variates of SCAFFOLD. The term
+            <offset, w> is not part of the reported loss.
 
     Returns:
         The trained weights, loss and optimiser state. The loss of a deep ensemble is also averaged over its
@@ -113,7 +116,7 @@ def train(
             f"train: of {sorted(trainable)} nothing is learned, or some are no weights; there are {list(weights)}"
         )
     trainer = _LocalTrainer(plan, training, proximal, trainable)
-    stack = (weights, context, weights if anchor is None else anchor, rows, streams, optimiser)
+    stack = (weights, context, weights if anchor is None else anchor, rows, streams, optimiser, offset)
     if plan.kind == "sequential":
         return cast(Trained, _run_sequentially(trainer.run, rows.y.shape[0], *stack))
     return trainer.run(*stack)
@@ -218,6 +221,7 @@ class _LocalTrainer:
         rows: Rows,
         streams: Tensor,
         optimiser: OptimiserState | None,
+        offset: Weights | None = None,
     ) -> Trained:
         """Run `train`."""
         loss_sum = torch.zeros(len(streams), device=rows.x.device)
@@ -227,9 +231,9 @@ class _LocalTrainer:
             state = self.training.optimiser.init(self._trainable(weights), len(streams))
         for batch in batches(self.network, self.training, rows, streams):
             if self.plan.fused_sgd:
-                loss = self._fused_step(weights, context, anchor, batch)
+                loss = self._fused_step(weights, context, anchor, offset, batch)
             else:
-                weights, state, loss = self._step(weights, context, anchor, state, batch)
+                weights, state, loss = self._step(weights, context, anchor, offset, state, batch)
             loss_sum += loss * batch.rows
         count = rows.counts * self.training.epochs * self.network.num_losses
         return Trained(weights, loss_sum / count.clamp_min(1), {**(optimiser or {}), **state})
@@ -259,7 +263,13 @@ class _LocalTrainer:
         return trainable if self.only is None else {name: w for name, w in trainable.items() if name in self.only}
 
     def _step(
-        self, weights: dict[str, Tensor], context: Weights, anchor: Weights, state: OptimiserState, batch: Batch
+        self,
+        weights: dict[str, Tensor],
+        context: Weights,
+        anchor: Weights,
+        offset: Weights | None,
+        state: OptimiserState,
+        batch: Batch,
     ) -> tuple[dict[str, Tensor], OptimiserState, Tensor]:
         """Run one optimiser step and return the weights, the optimiser state and each client's mean loss (clients,)."""
         leaves = {name: w.requires_grad_() for name, w in self._trainable(weights).items()}
@@ -270,6 +280,8 @@ class _LocalTrainer:
         if self.proximal:
             total = total + self.proximal / 2 * sum(((w - anchor[name]) ** 2).sum() for name, w in leaves.items())
         grads = dict(zip(leaves, torch.autograd.grad(total, list(leaves.values())), strict=True))
+        if offset is not None:
+            grads = {name: gradient + offset[name] for name, gradient in grads.items()}
         trained = {name: w.detach() for name, w in leaves.items()}
         new, new_state = self.training.optimiser.step(trained, grads, state)
         for name, rate in self.network.lr_multipliers.items():
@@ -281,7 +293,9 @@ class _LocalTrainer:
         active = batch.rows > 0
         return freeze(active, new, weights), freeze(active, new_state, state), loss.detach()
 
-    def _fused_step(self, weights: dict[str, Tensor], context: Weights, anchor: Weights, batch: Batch) -> Tensor:
+    def _fused_step(
+        self, weights: dict[str, Tensor], context: Weights, anchor: Weights, offset: Weights | None, batch: Batch
+    ) -> Tensor:
         """Run one step of plain gradient descent in place and return each client's mean loss (clients,)."""
         optimiser, fused = cast(SGD, self.training.optimiser), self.plan.fused_sgd
         assert fused is not None
@@ -294,13 +308,16 @@ class _LocalTrainer:
             return gradient.view(logits.shape).mul_(share.unsqueeze(-1))
 
         decay = optimiser.weight_decay + self.proximal
-        exhausted = None if batch.all_active or not decay else batch.rows == 0
+        exhausted = None if batch.all_active or not (decay or offset is not None) else batch.rows == 0
         unchanged = {} if exhausted is None else {name: weight[exhausted] for name, weight in weights.items()}
         rate = optimiser.learning_rate
         fused.sgd_step(weights, context, batch.x, SGDStep(batch.streams, logit_gradient, rate, 1 - rate * decay))
         if self.proximal:
             for name, weight in weights.items():
                 weight.add_(anchor[name], alpha=rate * self.proximal)
+        if offset is not None:
+            for name, weight in weights.items():
+                weight.sub_(offset[name], alpha=rate)
         for name, weight in unchanged.items():
             weights[name][exhausted] = weight
         return losses[0]

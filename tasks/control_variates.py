@@ -1,0 +1,137 @@
+"""Train with a linear term that corrects each client's gradient: control variates (SCAFFOLD) and duals (FedDyn)."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from models.client_model import Model
+from models.networks.network_factory import learned
+from models.server_state import ClientStateRefs, Weights
+from models.training.engine import Rows, Trained, Training, full_gradient, train
+from models.training.optimizers import SGD
+from silos.client_store import ClientStore
+from silos.cohort import Cohort, Stack
+from tasks.execution.load_client_data import load_client_state, load_stacks, load_streams
+from tasks.execution.task_types import step
+from tasks.local_train import build_update, store_client_state, weighted_sum
+from tasks.messages.update_messages import Update
+
+VARIATE = "variate/"
+"""Prefix of the names under which an update sends the change of the clients' variates, times rows."""
+
+
+class _Corrected(NamedTuple):
+    """A trained stack; `stored` are the terms that its clients had before."""
+
+    stack: Stack
+    rows: Rows
+    start: Weights
+    streams: Tensor
+    stored: Weights
+    trained: Trained
+
+
+def _train_corrected(
+    cohort: Cohort,
+    model: Model,
+    training: Training,
+    private: ClientStore,
+    terms: ClientStateRefs,
+    streams_of: tuple[int, int],
+    device: str,
+    server: Weights | None = None,
+    proximal: float = 0.0,
+) -> Iterator[_Corrected]:
+    """Train each stack with the gradient `server - stored term` added; streams_of: seed and round."""
+    for stack, rows, weights, _ in load_stacks(cohort, model, private, "train", device):
+        streams = load_streams(stack, *streams_of, "local_train", device)
+        stored = load_client_state(terms, stack, private, device)
+        offset = {name: (0 if server is None else server[name].to(device)) - term for name, term in stored.items()}
+        trained = train(model.network, weights, {}, rows, training, streams, proximal, offset=offset)
+        yield _Corrected(stack, rows, weights, streams, stored, trained)
+
+
+@step
+def scaffold_train(
+    cohort: Cohort,
+    model: Model,
+    training: Training,
+    private: ClientStore,
+    seed: int,
+    round: int,
+    variates: ClientStateRefs,
+    variate: Literal["difference", "gradient"],
+    device: str = "cpu",
+) -> list[Update]:
+    """Train with control variates (Karimireddy et al. 2020, algorithm 1); one update per stack.
+
+    A client with few steps corrects less often, as in the algorithm. The new variate stays with the client; the update
+    sends its change, times rows, under names with the prefix VARIATE.
+
+    Args:
+        variates: Where clients store their variates.
+        variate: How the new variate is computed: from the `difference` of weights (option II), or as the full
+            `gradient` at the received weights (option I).
+        model: The server's model; its context is the server's variate, which is sent to the clients.
+    """
+    server = {name: value[0] for name, value in cast(Weights, model.context).items()}
+    rate = cast(SGD, training.optimiser).learning_rate
+    updates = []
+    corrected = _train_corrected(
+        cohort, replace(model, context={}), training, private, variates, (seed, round), device, server
+    )
+    for stack, rows, start, streams, stored, trained in corrected:
+        if variate == "gradient":
+            gradient, _ = full_gradient(model.network, start, {}, rows, training, streams)
+            new = {name: gradient[name] for name in stored}
+        else:
+            steps = training.epochs * -(-rows.counts // training.batch)
+            scale = 1 / (rate * steps.clamp_min(1)).to(torch.float32)
+            new = {
+                name: term - server[name].to(device) + _times(scale, start[name] - trained.weights[name])
+                for name, term in stored.items()
+            }
+        counts = rows.counts.cpu()
+        update = build_update(stack, model, trained, rows, private)
+        change = {VARIATE + name: weighted_sum((new[name] - stored[name]).cpu(), counts) for name in stored}
+        update = replace(update, sums={**update.sums, **change})
+        updates.append(store_client_state(update, variates.section, new, private))
+    return updates
+
+
+@step
+def dynamic_train(
+    cohort: Cohort,
+    model: Model,
+    training: Training,
+    private: ClientStore,
+    seed: int,
+    round: int,
+    duals: ClientStateRefs,
+    alpha: float,
+    device: str = "cpu",
+) -> list[Update]:
+    """Train with a dynamic regulariser (FedDyn, Acar et al. 2021, algorithm 1); one update per stack.
+
+    The client minimises its loss - <dual, w> + alpha/2 ||w - w_server||^2. Its new dual, dual - alpha (w - w_server),
+    stays with it. Sums are of clients, not of rows.
+    """
+    updates = []
+    corrected = _train_corrected(cohort, model, training, private, duals, (seed, round), device, proximal=alpha)
+    for stack, rows, start, _, stored, trained in corrected:
+        new = {name: dual - alpha * (trained.weights[name] - start[name]) for name, dual in stored.items()}
+        update = build_update(stack, model, trained, rows, private, dict.fromkeys(stack.clients, 1.0))
+        updates.append(store_client_state(update, duals.section, new, private))
+    return updates
+
+
+def zero_terms(model: Model) -> dict[str, Tensor]:
+    """Return a zero for every trainable weight of the model."""
+    return {name: torch.zeros_like(weight) for name, weight in learned(model.network, model.shared).items()}
+
+
+def _times(factor: Tensor, values: Tensor) -> Tensor:
+    return factor.view(-1, *[1] * (values.ndim - 1)).to(values.dtype) * values
