@@ -4,12 +4,14 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 # as many workers as there are cores, and at most four
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# a link, an anchor or a page of the navigation that is missing is an error
+SITE := rm -rf site && $(BIN)/sphinx-build -q -W --keep-going -E -d .venv/doctrees docs site
 
 # each of some hundred processes would compile what it imports
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check docs look clean
+.PHONY: help run test test-all check docs pictures look clean
 
 help:            ## What there is to type
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -24,21 +26,27 @@ test: $(INSTALLED)   ## The fast tests: all but those marked slow
 test-all: $(INSTALLED)  ## Every test
 	@$(PYTEST)
 
-check: $(INSTALLED)  ## Format, lint, types, import contracts, and that README tells the truth
+check: $(INSTALLED)  ## Format, lint, types, import contracts, links of the site, and that README and docs are true
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run $(BIN)/ruff format ."; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-cache > .venv/imports.log || { cat .venv/imports.log; exit 1; }
+	@$(SITE)
 	@$(BIN)/python -m pytest tests/test_docs.py -m "not slow"
 
-docs: $(INSTALLED)   ## Write the tables of docs/ that are made from records
+docs: $(INSTALLED)   ## Write the tables of docs/ from the records, and build the site into site/
 	@$(BIN)/python -m publications.render.doc_tables
+	@$(SITE)
+	@echo "built site/index.html"
+
+pictures: $(INSTALLED)  ## The pictures of docs/ from real runs: figures, MLflow's and Prefect's pages (needs chromium)
+	@$(BIN)/python tests/look.py pictures
 
 look: $(INSTALLED)   ## Schedule and both pages in a headless browser, pictures into runs/look (needs chromium)
 	@$(BIN)/python tests/look.py
 
-clean:           ## Remove the environment and caches; data and runs stay
-	rm -rf .venv .mypy_cache .ruff_cache .hypothesis build *.egg-info
+clean:           ## Remove the environment, caches and the site; data and runs stay
+	rm -rf .venv site .mypy_cache .ruff_cache .hypothesis build *.egg-info
 
 # Exact pins are in constraints.txt. pip writes a log instead of pages of names.
 $(INSTALLED): pyproject.toml constraints.txt

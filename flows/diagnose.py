@@ -101,11 +101,11 @@ def _clients(messages: Sequence[Message]) -> list[str]:
 
 @project_flow(run_name="diagnose")
 def diagnose(against: str | None = None, overrides: Overrides = ()) -> dict[str, Any]:
-    """Asks every silo, compares all pairs, and writes down what was found.
+    """Query every silo, compare all pairs, and save the report.
 
     Args:
-        against: Each silo is compared with itself in this version, a git revision or the start of a data version.
-        overrides: Values over those of params.yaml, each as section.key=value, for example training.rounds=20.
+        against: The version that each silo is compared with: a git revision, or the start of a data version.
+        overrides: Values that replace those of params.yaml, each as section.key=value, for example training.rounds=20.
     """
     project = open_project(overrides)
     with project.working("diagnose"), project.workers() as workers:

@@ -1,7 +1,10 @@
-"""`make look`: what a person sees. Needs chromium; pictures go to runs/look. Not a part of `make test`.
+"""`make look` and `make pictures`: what a person sees. Needs chromium. Not a part of `make test`.
 
-`siloflow schedule` runs a small comparison by itself, a minute ahead; then `siloflow ui` shows it, and a headless browser
-takes pictures of MLflow's and Prefect's pages. Both commands are ended as ctrl-C ends them.
+`make look`: `siloflow schedule` runs a small comparison by itself, a minute ahead; then `siloflow ui` shows it, and a
+headless browser takes pictures of MLflow's and Prefect's pages into runs/look. Both commands are ended as ctrl-C ends
+them.
+
+`make pictures`: the comparison and the diagnosis of params.yaml run, and their figures and pages go to docs/pictures.
 """
 
 import base64
@@ -20,11 +23,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from PIL import Image
+from PIL.Image import Resampling
 from websockets.sync.client import connect
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 SILOFLOW = str(Path(sys.executable).parent / "siloflow")
 LOOK = CHECKOUT / "runs" / "look"
+PICTURES = CHECKOUT / "docs" / "pictures"
+COMPARISON = "after-diagnosis"
+COLOURS = 128  # of a picture in docs/, to keep it small
 QUIET = [
     "--headless",
     "--no-sandbox",
@@ -36,21 +44,63 @@ QUIET = [
     "--disable-sync",
     "--hide-scrollbars",
     "--remote-debugging-port=0",
-    "--window-size=1800,1100",
 ]
 
 
 def main() -> None:
-    """Everything in order; an assertion fails where something is not as promised."""
-    chromium = shutil.which("chromium") or shutil.which("google-chrome") or sys.exit("make look needs chromium.")
+    """Do everything in order; an assertion fails if something is not as promised."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome") or sys.exit("This needs chromium.")
+    with TemporaryDirectory() as folder:
+        if sys.argv[1:] == ["pictures"]:
+            run_examples(Path(folder))
+            draw_pictures(chromium, Path(folder))
+        else:
+            look_at_schedule(chromium, Path(folder))
+
+
+def run_examples(project: Path) -> None:
+    """Run what README shows."""
+    shutil.copy(CHECKOUT / "params.yaml", project)
+    for command in (["partition"], ["diagnose"], ["compare", "fedavg", "conditional", "ifca", "--name", COMPARISON]):
+        subprocess.run([SILOFLOW, *command], cwd=project, check=True)
+
+
+def draw_pictures(chromium: str, project: Path) -> None:
+    """Write the pictures of docs/ from the project's diagnosis and comparison."""
+    (pairs,) = project.glob("runs/diagnose-*/pairs.png")
+    folder = project / "runs" / COMPARISON
+    comparison = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+    figures = {"diagnosis": pairs, "comparison": folder / "comparison.png"}
+    mlflow, prefect = free_ports()
+    with serving(project, "ui", "--mlflow-port", str(mlflow), "--prefect-port", str(prefect), until="ctrl-C ends both"):
+        experiment = experiment_of(f"http://127.0.0.1:{mlflow}", comparison)
+        runs_page = f"http://127.0.0.1:{mlflow}/#/experiments/{experiment}/runs?workflowType=machine_learning"
+        runs = ask(f"http://127.0.0.1:{prefect}/api/flow_runs/filter", {"sort": "START_TIME_ASC"})
+        compare = [run["id"] for run in runs if run["name"].startswith("compare ") and COMPARISON in run["name"]][-1]
+        for name, url, wanted in (
+            ("mlflow", f"{runs_page}&viewStateShareKey=siloflow", "accuracy/worst"),
+            ("prefect", f"http://127.0.0.1:{prefect}/runs/flow-run/{compare}", "MLflow"),
+        ):
+            figures[name] = folder / f"{name}-page.png"
+            with Browser(chromium, "1800,900") as browser:
+                assert browser.look(url, wanted, figures[name], patience=120), f"{wanted!r} did not appear on {url}"
+    for name, path in figures.items():
+        with Image.open(path) as opened:
+            width = 1336 if name == "mlflow" else opened.width  # to the right of it is MLflow's assistant
+            picture = opened.convert("RGB").crop((0, 0, width, opened.height))
+        small = picture.resize([round(1400 / picture.width * side) for side in picture.size], Resampling.LANCZOS)
+        small.quantize(COLOURS, dither=Image.Dither.NONE).save(PICTURES / f"{name}.png", optimize=True)
+        print(f"docs/pictures/{name}.png  {(PICTURES / f'{name}.png').stat().st_size:,} bytes", flush=True)
+
+
+def look_at_schedule(chromium: str, project: Path) -> None:
+    """Look at the pages of a small comparison that a schedule started."""
     shutil.rmtree(LOOK, ignore_errors=True)
     LOOK.mkdir(parents=True)
-    with TemporaryDirectory() as folder:
-        project = Path(folder)
-        params = (CHECKOUT / "params.yaml").read_text(encoding="utf-8").replace("rounds: 50", "rounds: 8")
-        (project / "params.yaml").write_text(params, encoding="utf-8")
-        subprocess.run([SILOFLOW, "partition"], cwd=project, check=True)
-        look(chromium, project)
+    params = (CHECKOUT / "params.yaml").read_text(encoding="utf-8").replace("rounds: 50", "rounds: 8")
+    (project / "params.yaml").write_text(params, encoding="utf-8")
+    subprocess.run([SILOFLOW, "partition"], cwd=project, check=True)
+    look(chromium, project)
 
 
 def look(chromium: str, project: Path) -> None:
@@ -77,23 +127,23 @@ def scheduled_comparison(project: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def serving(project: Path, *command: str, until: str) -> Iterator[None]:
-    """The command, once it has said `until`; ended by ctrl-C, after which nothing of it may be left."""
+    """Start the command, wait until it prints `until`, and end it by ctrl-C; then none of its processes may be left."""
     print(f"$ siloflow {' '.join(command)}", flush=True)
     arguments = {"cwd": project, "text": True, "start_new_session": True}
     process = subprocess.Popen([SILOFLOW, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **arguments)
     try:
         assert process.stdout is not None
-        said = ""
+        printed = ""
         for line in process.stdout:
             print(f"  {line}", end="", flush=True)
-            said += line
+            printed += line
             if until in line:
                 break
-        assert until in said, "the command ended by itself"
+        assert until in printed, "the command ended by itself"
         yield
         process.send_signal(signal.SIGINT)
         rest = process.communicate(timeout=60)[0]
-        assert process.returncode == 0, rest
+        assert process.returncode in (0, 130), rest  # 130: ctrl-C ended the schedule; to end `ui` so is no error
         assert "Traceback" not in rest, rest
     finally:
         process.kill()
@@ -111,11 +161,17 @@ def inside(folder: Path) -> list[str]:
     return found
 
 
+def experiment_of(mlflow: str, comparison: dict[str, Any]) -> str:
+    """Return the id of the comparison's experiment in MLflow."""
+    run = ask(f"{mlflow}/api/2.0/mlflow/runs/get?run_id={comparison['runs'][0]['mlflow_run_id']}")
+    return str(run["run"]["info"]["experiment_id"])
+
+
 def pages(mlflow: int, prefect: int, comparison: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Name of the picture, address, and text that must appear on the page."""
     first = comparison["runs"][0]["mlflow_run_id"]
     at = f"http://127.0.0.1:{mlflow}"
-    experiment = ask(f"{at}/api/2.0/mlflow/runs/get?run_id={first}")["run"]["info"]["experiment_id"]
+    experiment = experiment_of(at, comparison)
     training = "workflowType=machine_learning"
     runs = f"{at}/#/experiments/{experiment}/runs?{training}"
     yield "mlflow-experiments", f"{at}/#/experiments?{training}", comparison["experiment"]
@@ -146,9 +202,9 @@ def pages(mlflow: int, prefect: int, comparison: dict[str, Any]) -> Iterator[tup
 class Browser:
     """A headless Chromium with a new, empty profile, spoken to in its DevTools protocol."""
 
-    def __init__(self, chromium: str) -> None:
+    def __init__(self, chromium: str, size: str = "1800,1100") -> None:
         self._profile = TemporaryDirectory()
-        command = [chromium, *QUIET, f"--user-data-dir={self._profile.name}", "about:blank"]
+        command = [chromium, *QUIET, f"--window-size={size}", f"--user-data-dir={self._profile.name}", "about:blank"]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         port = self._port()
         page = next(p for p in ask(f"http://127.0.0.1:{port}/json") if p["type"] == "page")
@@ -188,12 +244,12 @@ class Browser:
                 return result
 
     def _port(self) -> str:
-        told = Path(self._profile.name) / "DevToolsActivePort"
+        port_file = Path(self._profile.name) / "DevToolsActivePort"
         end = time.monotonic() + 60
-        while not (told.is_file() and told.read_text().strip()):
+        while not (port_file.is_file() and port_file.read_text().strip()):
             assert time.monotonic() < end, "chromium does not start"
             time.sleep(0.1)
-        return told.read_text().splitlines()[0]
+        return port_file.read_text().splitlines()[0]
 
 
 def ask(url: str, body: dict[str, Any] | None = None) -> Any:
@@ -205,7 +261,7 @@ def ask(url: str, body: dict[str, Any] | None = None) -> Any:
 
 
 def free_ports() -> list[int]:
-    """Two ports of loopback that nobody listens on."""
+    """Find two unused ports of loopback."""
     with socket.socket() as one, socket.socket() as other:
         for probe in (one, other):
             probe.bind(("127.0.0.1", 0))

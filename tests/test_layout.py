@@ -32,7 +32,7 @@ def test_no_folder_is_crowded():
 
 
 def test_every_folder_with_code_is_a_package():
-    """Import-linter, setuptools, pkgutil and the test of README's map see no other: what is inside is held to nothing."""
+    """Import-linter, setuptools, pkgutil and the test of the map see no other: what is inside is held to nothing."""
     assert [
         str(folder) for folder in {p.parent for p in modules()} if not (CHECKOUT / folder / "__init__.py").exists()
     ] == []

@@ -43,7 +43,7 @@ def point_comments_at_commands(text: str) -> str:
     return re.sub(r"\A(#.*\n)", rf"\1{_PAGES}\n", text) if "docs/" in text else text
 
 
-_COMMANDS = {"diagnose": "diagnose", "read-a-result": "compare", "statistics": "stats"}
+_COMMANDS = {"diagnose": "diagnose", "tune": "compare", "statistics": "stats"}
 _PAGES = "# docs/ is a folder of siloflow's source; `siloflow methods NAME` and `siloflow COMMAND --help` need no page."
 
 
