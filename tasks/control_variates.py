@@ -14,6 +14,7 @@ from models.training.engine import Rows, Trained, Training, full_gradient, train
 from models.training.optimizers import SGD
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
+from tasks.evaluate import validation_losses
 from tasks.execution.load_client_data import load_client_state, load_stacks, load_streams
 from tasks.execution.task_types import step
 from tasks.local_train import build_update, store_client_state, weighted_sum
@@ -32,6 +33,7 @@ class _Corrected(NamedTuple):
     streams: Tensor
     stored: Weights
     trained: Trained
+    validation: dict[str, tuple[float, float]]
 
 
 def _train_corrected(
@@ -42,16 +44,29 @@ def _train_corrected(
     terms: ClientStateRefs,
     streams_of: tuple[int, int],
     device: str,
+    validate: bool,
     server: Weights | None = None,
     proximal: float = 0.0,
 ) -> Iterator[_Corrected]:
-    """Train each stack with the gradient `server - stored term` added; streams_of: seed and round."""
+    """Train each stack with the gradient `server - stored term` added.
+
+    Args:
+        terms: Where clients store their terms.
+        streams_of: The seed and the round of the random streams.
+        validate: Whether clients also report their losses on validation rows (see tasks.evaluate).
+        server: The server's term; None is 0.
+        proximal: Factor of the proximal term around the received weights.
+    """
     for stack, rows, weights, _ in load_stacks(cohort, model, private, "train", device):
         streams = load_streams(stack, *streams_of, "local_train", device)
         stored = load_client_state(terms, stack, private, device)
         offset = {name: (0 if server is None else server[name].to(device)) - term for name, term in stored.items()}
         trained = train(model.network, weights, {}, rows, training, streams, proximal, offset=offset)
-        yield _Corrected(stack, rows, weights, streams, stored, trained)
+        losses: dict[str, tuple[float, float]] = {}
+        if validate:
+            before_after = (weights, trained.weights)
+            losses = validation_losses(cohort.silos, stack, model.network, *before_after, {}, training, device)
+        yield _Corrected(stack, rows, weights, streams, stored, trained, losses)
 
 
 @step
@@ -65,6 +80,7 @@ def scaffold_train(
     variates: ClientStateRefs,
     variate: Literal["difference", "gradient"],
     device: str = "cpu",
+    validate: bool = False,
 ) -> list[Update]:
     """Train with control variates (Karimireddy et al. 2020, algorithm 1); one update per stack.
 
@@ -81,9 +97,9 @@ def scaffold_train(
     rate = cast(SGD, training.optimiser).learning_rate
     updates = []
     corrected = _train_corrected(
-        cohort, replace(model, context={}), training, private, variates, (seed, round), device, server
+        cohort, replace(model, context={}), training, private, variates, (seed, round), device, validate, server
     )
-    for stack, rows, start, streams, stored, trained in corrected:
+    for stack, rows, start, streams, stored, trained, losses in corrected:
         if variate == "gradient":
             gradient, _ = full_gradient(model.network, start, {}, rows, training, streams)
             new = {name: gradient[name] for name in stored}
@@ -97,7 +113,7 @@ def scaffold_train(
         counts = rows.counts.cpu()
         update = build_update(stack, model, trained, rows, private)
         change = {VARIATE + name: weighted_sum((new[name] - stored[name]).cpu(), counts) for name in stored}
-        update = replace(update, sums={**update.sums, **change})
+        update = replace(update, sums={**update.sums, **change}, validation=losses)
         updates.append(store_client_state(update, variates.section, new, private))
     return updates
 
@@ -113,6 +129,7 @@ def dynamic_train(
     duals: ClientStateRefs,
     alpha: float,
     device: str = "cpu",
+    validate: bool = False,
 ) -> list[Update]:
     """Train with a dynamic regulariser (FedDyn, Acar et al. 2021, algorithm 1); one update per stack.
 
@@ -120,10 +137,13 @@ def dynamic_train(
     stays with it. Sums are of clients, not of rows.
     """
     updates = []
-    corrected = _train_corrected(cohort, model, training, private, duals, (seed, round), device, proximal=alpha)
-    for stack, rows, start, _, stored, trained in corrected:
+    corrected = _train_corrected(
+        cohort, model, training, private, duals, (seed, round), device, validate, proximal=alpha
+    )
+    for stack, rows, start, _, stored, trained, losses in corrected:
         new = {name: dual - alpha * (trained.weights[name] - start[name]) for name, dual in stored.items()}
         update = build_update(stack, model, trained, rows, private, dict.fromkeys(stack.clients, 1.0))
+        update = replace(update, validation=losses)
         updates.append(store_client_state(update, duals.section, new, private))
     return updates
 

@@ -40,11 +40,11 @@ class FineTune(fedavg.FedAvg):
         return Model(setup.network, {}, start, clients=setup.silos.clients)
 
     def scored_model(self, state: ServerState, round: RoundContext) -> Model:
-        """Fine-tune the shared weights at every client; they stay there, and random streams are those of round 0."""
+        """Fine-tune the shared weights at every client; the fine-tuned weights stay there."""
         model = self.model(state, round.setup)
         if not self.epochs:
             return model
         training = replace(round.setup.training, epochs=self.epochs)
-        updates = round.map_clients(local_train, model, training=training, seed=round.setup.seed, round=0)
+        updates = round.map_clients(local_train, model, training=training, seed=round.setup.seed, round=round.number)
         refs = {client: ref for update in updates for client, ref in update.private[SECTION].items()}
         return replace(model, personal=replace(model.personal, refs=refs))

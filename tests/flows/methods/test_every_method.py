@@ -108,9 +108,9 @@ def test_optimisers_that_are_kept_go_on_in_a_resumed_run(page, setup, play, tmp_
     try:
         expected = play(page, setup, [1, 2, 3, 4], **whole)
     except UserError as error:
-        if "starts its optimiser anew" not in str(error):
+        if not any(reason in str(error) for reason in ("starts its optimiser anew", "needs plain sgd")):
             raise
-        pytest.skip("a page of the docs whose step has no such argument")
+        pytest.skip("a method whose step has no such argument, or takes one optimizer only")
     save_state(tmp_path / "checkpoint", play(page, setup, [1, 2], workers=2, **half).state, 2)
     state, _, _ = load_state(tmp_path / "checkpoint")
     resumed = play(page, setup, [3, 4], state=state, workers=2, **half)
