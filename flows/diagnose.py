@@ -12,6 +12,7 @@ from flows.diagnosis.query_clients import (
     build_query,
     bytes_reported,
     collect_answers,
+    dependent_rows,
     first_query,
     query_clients,
 )
@@ -136,6 +137,7 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, dict[st
             "verdict": params.verdict,
             "noise": params.noise.model_dump() if params.noise else None,
             **report(comparison, query, project.manifest.classes),
+            **dependent_rows(silos, [responses]),
             "refused": dict(responses.refusals),
             "bytes": bytes_reported([*first_responses, responses], second_look),
             "second_look": second_look,

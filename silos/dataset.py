@@ -25,8 +25,8 @@ class Rows:
 
     x: (n, *shape) uint8 (0 to 255) or float32; y: (n,) int64, codes into `classes`, or float32 targets if the task is
     regression; client, domain: (n,) str; split: (n,) str, one of "train", "validation", "test". missing: (n, features)
-    bool, for a table in which values may be missing; `features` describes its columns. `notes` are sentences for the
-    user about what was read; they are not stored.
+    bool, for a table in which values may be missing; `features` describes its columns. unit: (n,) uint64, the hash of
+    the unit of each row (`hash_units`). `notes` are sentences for the user about what was read; they are not stored.
     """
 
     x: np.ndarray
@@ -39,10 +39,11 @@ class Rows:
     missing: np.ndarray | None = None
     features: tuple[Feature, ...] = ()
     notes: tuple[str, ...] = ()
+    unit: np.ndarray | None = None
 
     def take(self, rows: np.ndarray) -> "Rows":
         """Return the rows at these indices, or where this mask is true."""
-        names = ("client", "domain", "split", "missing")
+        names = ("client", "domain", "split", "missing", "unit")
         columns = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return replace(self, x=self.x[rows], y=self.y[rows], **{name: c[rows] for name, c in columns.items()})
 
@@ -59,8 +60,8 @@ class ClientRows:
     """The rows of one client, in the order of the source.
 
     x: (rows, *shape) uint8 or float32; y: (rows,) int64 or float32; split: (rows,) str, None before the split is known;
-    missing: (rows, features) bool if values may be missing. `domain` names the client's distribution, and is "" if it
-    has no name.
+    missing: (rows, features) bool if values may be missing; unit: (rows,) uint64 if the source has units. `domain`
+    names the client's distribution, and is "" if it has no name.
     """
 
     name: str
@@ -70,10 +71,12 @@ class ClientRows:
     split: np.ndarray | None = None
     role: Role = "federated"
     missing: np.ndarray | None = None
+    unit: np.ndarray | None = None
 
     def take(self, rows: np.ndarray) -> "ClientRows":
         """Return the client with the rows at these indices only, or where this mask is true."""
-        columns = {name: getattr(self, name) for name in ("split", "missing") if getattr(self, name) is not None}
+        names = ("split", "missing", "unit")
+        columns = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return replace(self, x=self.x[rows], y=self.y[rows], **{name: c[rows] for name, c in columns.items()})
 
 
@@ -105,8 +108,8 @@ class ColumnarSequence(Sequence[Record]):
 class Clients(ColumnarSequence[ClientRows]):
     """Clients as columns: their rows one after another, in the order of `names`.
 
-    ends: (clients,) int64, where each client's rows end; x, y, missing: (n, ...) as in `ClientRows`; split: (n,) uint8,
-    indices into SPLITS, None before the split is known.
+    ends: (clients,) int64, where each client's rows end; x, y, missing, unit: (n, ...) as in `ClientRows`; split: (n,)
+    uint8, indices into SPLITS, None before the split is known.
     """
 
     names: list[str]
@@ -117,13 +120,15 @@ class Clients(ColumnarSequence[ClientRows]):
     y: np.ndarray
     split: np.ndarray | None = None
     missing: np.ndarray | None = None
+    unit: np.ndarray | None = None
 
     @classmethod
     def concatenate(cls, clients: Iterable[ClientRows]) -> "Clients":
-        """Concatenate one or more clients; either all or none have a split, and likewise missing values."""
+        """Concatenate one or more clients; either all or none have a split, and likewise missing values and units."""
         listed = list(clients)
         splits = [split_codes(client.split) for client in listed if client.split is not None]
         missing = [client.missing for client in listed if client.missing is not None]
+        units = [client.unit for client in listed if client.unit is not None]
         return cls(
             names=[client.name for client in listed],
             domains=[client.domain for client in listed],
@@ -133,6 +138,7 @@ class Clients(ColumnarSequence[ClientRows]):
             y=np.concatenate([client.y for client in listed]),
             split=np.concatenate(splits) if splits else None,
             missing=np.concatenate(missing) if missing else None,
+            unit=np.concatenate(units) if units else None,
         )
 
     @property
@@ -163,6 +169,7 @@ class Clients(ColumnarSequence[ClientRows]):
             split=None if self.split is None else _SPLIT_NAMES[self.split[span]],
             role=self.roles[index],
             missing=None if self.missing is None else self.missing[span],
+            unit=None if self.unit is None else self.unit[span],
         )
 
 

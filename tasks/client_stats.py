@@ -15,7 +15,7 @@ from models.statistics.feature_vector import Statistic, StatisticError, Statisti
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
 from silos.errors import UserError
-from tasks.execution.load_client_data import has_enough_rows, load_rows
+from tasks.execution.load_client_data import load_rows, may_report
 from tasks.execution.task_types import step
 from tasks.messages.statistics_messages import StatsKept, StatsMessage
 
@@ -124,7 +124,7 @@ def _reported_message(silos: Silos, stack: Stack, names: tuple[str, ...]) -> Sta
     classes, features = len(silos.manifest.classes), int(np.prod(silos.manifest.shape))
     pairs = describe(silos, stack, requested)
     rows = torch.tensor([count for count, _ in pairs])
-    reports = has_enough_rows(load_rows(silos, stack, "train", "cpu"))[: len(stack.clients)]
+    reports = may_report(silos, stack, "train", load_rows(silos, stack, "train", "cpu"))[: len(stack.clients)]
     vectors = torch.stack([s.vector for _, s in pairs])
     vectors = torch.where(reports[:, None], vectors, torch.zeros_like(vectors))  # times 0 a zero would keep its sign
     parts = dict(zip(names, vectors.split([length([s], features, classes) for s in requested], 1), strict=True))

@@ -16,7 +16,7 @@ from models.training.engine import Metric, Training, per_example_metrics
 from models.training.objectives import CrossEntropy, Objective, SquaredError
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
-from tasks.execution.load_client_data import has_enough_rows, load_rows, load_weights
+from tasks.execution.load_client_data import load_rows, load_weights, may_report
 from tasks.execution.task_types import step
 from tasks.messages.codebook_messages import UncertaintyScores
 from tasks.messages.score_messages import Scores
@@ -157,7 +157,7 @@ def validation_losses(
     for weights in (before, after):
         losses = per_example_metrics(network, weights, context, rows, objective, training.engine)["loss"]
         sums.append(losses.double().sum(1).tolist())
-    reports = has_enough_rows(rows).tolist()
+    reports = may_report(silos, stack, "validation", rows).tolist()
     return {
         client: (sums[0][i] / counts[i], sums[1][i] / counts[i]) if reports[i] else (math.nan, math.nan)
         for i, client in enumerate(stack.clients)

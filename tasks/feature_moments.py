@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from models.client_model import Model
-from models.shift.client_summaries.client_summary import Layout, withheld_columns
+from models.shift.client_summaries.client_summary import Layout, count_different, withheld_columns
 from models.shift.client_summaries.query import Query
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
@@ -25,7 +25,7 @@ from silos.privacy.privacy_budget import Kind
 from silos.standardizer import Standardizer
 from silos.storage.manifest import Manifest, schema_of
 from tasks.diagnosis.report_summary import LocalSummary
-from tasks.execution.load_client_data import has_enough_rows, load_rows
+from tasks.execution.load_client_data import load_rows, may_report
 from tasks.execution.task_types import server_step, step
 from tasks.messages.message_policy import LEAST_ROWS
 from tasks.messages.statistics_messages import ScaleCheck, ScaleMoments
@@ -127,7 +127,7 @@ def _reportable_rows(summary: LocalSummary, query: Query, x: np.ndarray) -> np.n
         x[column.reported], column.index[column.reported], summary.row_ids[column.reported], query.layout
     ):
         rest = reportable[:, feature] & few[column.index]
-        if len(np.unique(summary.row_ids[rest])) < LEAST_ROWS:
+        if count_different(summary.row_ids[rest]) < LEAST_ROWS:
             reportable[rest, feature] = False
     return reportable
 
@@ -204,7 +204,10 @@ def check_scale(cohort: Cohort, model: Model, private: ClientStore, device: str 
     messages = []
     for stack in cohort.stacks:
         rows = load_rows(cohort.silos, stack, "train", "cpu")
-        counts, reports = rows.counts.tolist()[: len(stack.clients)], has_enough_rows(rows).tolist()
+        counts, reports = (
+            rows.counts.tolist()[: len(stack.clients)],
+            may_report(cohort.silos, stack, "train", rows).tolist(),
+        )
         x, y = rows.x.flatten(2).numpy(), rows.y[..., None].numpy()
         inputs = [reports[i] and _is_far(x[i, :count], LARGE["inputs"]) for i, count in enumerate(counts)]
         targets = [

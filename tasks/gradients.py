@@ -8,7 +8,7 @@ from models.training.engine import Training
 from models.training.engine import full_gradient as gradient_of
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
-from tasks.execution.load_client_data import has_enough_rows, load_stacks, load_streams
+from tasks.execution.load_client_data import load_stacks, load_streams, may_report
 from tasks.execution.task_types import step
 from tasks.local_train import weighted_sum
 from tasks.messages.update_messages import Gradients, HeadGradients
@@ -45,7 +45,7 @@ def head_gradient(
     for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
         clients = slice(len(stack.clients))
         by_client = gradients(network, weights, context, rows, training.objective, training.engine)
-        excluded = ~has_enough_rows(rows)[clients]
+        excluded = ~may_report(cohort.silos, stack, "train", rows)[clients]
         sums = {}
         for name, gradient in by_client.items():
             mask = excluded.view(-1, *[1] * (gradient.ndim - 1))

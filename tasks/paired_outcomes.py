@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,8 +12,9 @@ from models.metrics.paired_difference import Stratum
 from models.metrics.task_metrics import TASK_METRICS, prior_shift_accuracy
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack, open_common, open_stack
+from silos.storage.partition_store import open_units
 from tasks.evaluate import OUTCOMES
-from tasks.execution.load_client_data import has_enough_rows, load_rows
+from tasks.execution.load_client_data import load_rows, may_report
 from tasks.execution.task_types import step
 from tasks.messages.score_messages import ClassCounts, CommonSums, PairedSums, PriorShiftScores
 
@@ -26,7 +28,8 @@ def pair_outcomes(
 ) -> list[PairedSums]:
     """Sum the differences of two runs' outcomes, first minus second; one record per stack.
 
-    Both lists are by seed and have the same rows. `classes` restricts the rows to some classes.
+    Both lists are by seed and have the same rows. `classes` restricts the rows to some classes. Rows of a unit are one
+    draw, and the record counts units.
     """
     silos, messages = cohort.silos, []
     codes = [silos.manifest.classes.index(name) for name in classes or ()]
@@ -35,7 +38,11 @@ def pair_outcomes(
         for i, (client, rows) in enumerate(silos.select(stack.clients).rows("test").items()):
             included = np.ones(rows, bool) if rows_of_stack is None else np.isin(rows_of_stack.y[i, :rows], codes)
             if included.any():
-                strata[client] = Stratum.from_differences(_difference(silos, first, second, client, rows)[:, included])
+                unit = open_units(Path(silos.folder), silos.entries(client), "test")
+                strata[client] = Stratum.from_differences(
+                    _difference(silos, first, second, client, rows)[:, included],
+                    None if unit is None else unit[included],
+                )
         messages.append(_message(strata, len(first)))
     return messages
 
@@ -90,7 +97,7 @@ def score_by_class(cohort: Cohort, kept: Outcomes) -> list[ClassCounts]:
     messages = []
     for stack in cohort.stacks:
         stack_rows = load_rows(cohort.silos, stack, "test", "cpu")
-        reports = has_enough_rows(stack_rows).tolist()
+        reports = may_report(cohort.silos, stack, "test", stack_rows).tolist()
         rows, correct = np.zeros(classes, np.int64), np.zeros(classes, np.int64)
         for i, client in enumerate(stack.clients):
             if reports[i]:
@@ -128,7 +135,7 @@ def prior_shift_accuracies(silos: Silos, stack: Stack, correct: Sequence[np.ndar
         labels: The labels of these rows, (rows,).
     """
     train, classes = load_rows(silos, stack, "train", "cpu"), len(silos.manifest.classes)
-    reports = has_enough_rows(train).tolist()
+    reports = may_report(silos, stack, "train", train).tolist()
     accuracy = [
         prior_shift_accuracy(rows, labels, train.y[i, : train.counts[i]].numpy(), classes) if reports[i] else math.nan
         for i, rows in enumerate(correct)

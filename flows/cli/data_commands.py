@@ -48,6 +48,10 @@ def init(
     censored: Annotated[
         Literal["limit", "half"] | None, typer.Option(help="Read <0.5 as 0.5 or 0.25, and >90 as 90.")
     ] = None,
+    unit: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="The patient, plant or machine of a row; guessed if it repeats."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Make a project's folder with a params.yaml that fits your data.
@@ -58,7 +62,7 @@ def init(
         from flows.scaffold.create_project import create_project
         from flows.scaffold.infer_schema import DataOptions
 
-        options = DataOptions(label, client, clients, task, decimal, censored)
+        options = DataOptions(label, client, clients, task, decimal, censored, unit)
         session.print_result(create_project(folder, data, options), print_init)
 
 

@@ -147,6 +147,16 @@ def bytes_reported(responses: Sequence[Responses], second_look: Mapping[str, Any
     return {"up": sent.total() + more["up"], "up_of_a_client": max(sent.values(), default=0) + more["up_of_a_client"]}
 
 
+def dependent_rows(silos: Silos, responses: Sequence[Responses]) -> dict[str, Any]:
+    """Describe rows that are not independent: what counts as one row, and the clients with many copies of rows.
+
+    `unit` is the column of `data.source.unit`, by which rows are counted, or None. `repeats` is empty under noise.
+    """
+    messages = (m for response in responses for m in response.messages)
+    repeats = {client for m in messages if isinstance(m, ShiftNumbers) for client in m.repeats}
+    return {"unit": silos.manifest.params.get("source", {}).get("unit"), "repeats": sorted(repeats)}
+
+
 def no_answers_message(refusals: Mapping[str, str]) -> str:
     """Return the error message if every client refuses."""
     first = min(refusals)

@@ -4,7 +4,14 @@ from typing import Any
 
 from flows.console import progress
 from flows.diagnosis.load_version import load_version
-from flows.diagnosis.query_clients import build_query, bytes_reported, first_query, no_answers_message, query_clients
+from flows.diagnosis.query_clients import (
+    build_query,
+    bytes_reported,
+    dependent_rows,
+    first_query,
+    no_answers_message,
+    query_clients,
+)
 from flows.diagnosis.report import report_of_versions
 from flows.diagnosis.text.findings_page import version_report_text
 from flows.experiment.project import Project
@@ -52,6 +59,7 @@ def compare_with_version(project: Project, runner: Runner, revision: str) -> tup
             "verdict": params.verdict,
             "noise": params.noise.model_dump() if params.noise else None,
             **report_of_versions(comparison, query, project.manifest.classes),
+            **dependent_rows(now, [old, new]),
             "came": sorted({*now.clients} - {*shared}),
             "left": sorted({*then.clients} - {*shared}),
             "refused": refusals,

@@ -111,6 +111,7 @@ _ABOUT = {
     "path": "beside this file",
     "label": "the column that is predicted",
     "client": "the column of a row's silo",
+    "unit": "whose rows stay in one split: docs/bring-your-data.md",
     "drop": "columns that are no features",
     "size": "pixels of a side, to which each picture is squeezed",
     "decimal": "the decimal mark of the file",

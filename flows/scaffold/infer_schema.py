@@ -15,7 +15,13 @@ from silos.sources.npz import read_arrays
 from silos.sources.source_params import Folder, Npz, Table
 from silos.sources.source_registry import load_source
 from silos.sources.tabular.column_kinds import ODD_NUMBERS, Column, Conventions
-from silos.sources.tabular.column_selection import check_usable, describe_odd_numbers, is_row_number
+from silos.sources.tabular.column_selection import (
+    check_usable,
+    describe_odd_numbers,
+    is_row_number,
+    is_unit_name,
+    looks_like_unit,
+)
 from silos.sources.tabular.number_parser import Censored, Decimal
 from silos.sources.tabular.table_reader import ENDINGS, TableSample, sample_table
 
@@ -28,6 +34,8 @@ _ROWS_PER_CLASS = 10  # on average; with fewer, more than _FEW values are number
 _LEAST_PIXELS, _MOST_PIXELS = 8, 64  # of a side of an image
 _SAMPLED = 100  # images whose size is read
 _MOST_DROPPED = 0.1  # share of the rows that may be dropped for a missing value
+_FEW_UNITS = 10  # with no more values a column names no units
+UNIT_ARRAYS = ("unit", "patient", "patient_id", "subject", "subject_id", "person", "participant", "machine", "plant")
 _WHY = {"date": "dates", "empty": "no values"}
 
 
@@ -41,6 +49,7 @@ class DataOptions:
     task: Task | None = None
     decimal: Decimal | None = None
     censored: Censored | None = None
+    unit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -80,17 +89,31 @@ def _infer_archive(file: Path, options: DataOptions) -> OwnData:
     for option, value, array in (("--label", options.label, "y"), ("--client", options.client, "client")):
         if value not in (None, array):
             raise UserError(f"{option} {value} names a column of a table; in {file.name} that is the array {array}.")
-    arrays = read_arrays(file.name, file, ("x", "y"), ("client",))
+    names = UNIT_ARRAYS if options.unit is None else (options.unit,)
+    arrays = read_arrays(file.name, file, ("x", "y"), ("client", *names))
     if "client" not in arrays and options.clients is None:
         raise UserError(f"{file.name} has no array client, the silo of each row; {_DEAL}.")
     task, reason = _infer_task(options, arrays["y"].ravel())
-    source = Npz(kind="npz", path=file.name, task=task)
-    return OwnData(source, load_source(source, file.parent, 0), (*reason, *_dealt_note(options)))
+    unit, unit_note = options.unit, tuple[str, ...]()
+    rows = len(arrays["y"])
+    for name in names if unit is None else ():
+        values = arrays.get(name)
+        if values is not None and values.shape == (rows,) and values.dtype.kind in "iuU":
+            count = len(np.unique(values))
+            if _FEW_UNITS < count < rows:
+                unit, unit_note = name, _unit_note(name, "by its name", count, rows)
+                break
+    source = Npz(kind="npz", path=file.name, task=task, unit=unit)
+    return OwnData(source, load_source(source, file.parent, 0), (*unit_note, *reason, *_dealt_note(options)))
+
+
+def _unit_note(name: str, reason: str, units: int, rows: int) -> tuple[str, ...]:
+    return (f"unit {shown(name, 40)} ({reason}: {units:,} values in {rows:,} rows)",)
 
 
 def _infer_images(folder: Path, options: DataOptions) -> OwnData:
     """Take the classes, and the silos if there are domains, from the folders' names; infer the size of a row."""
-    for option, value in (("--label", options.label), ("--client", options.client)):
+    for option, value in (("--label", options.label), ("--client", options.client), ("--unit", options.unit)):
         if value is not None:
             raise UserError(
                 f"{option}: got {value}, expected no column, since {folder.name} is a folder of pictures. Drop {option}: "
@@ -134,7 +157,8 @@ def _infer_table(file: Path, options: DataOptions) -> OwnData:
     client, client_note = None, _dealt_note(options)
     if options.clients is None:
         client, client_note = _find_role(sample, "client", options.client, CLIENTS, f"; or {_DEAL}")
-    absent = {text: name for name in (label, client) if name for text in _column(sample, name).na_texts}
+    unit, unit_note = _find_unit(sample, options.unit, label, client)
+    absent = {text: name for name in (label, client, unit) if name for text in _column(sample, name).na_texts}
     if absent:
         conventions = replace(conventions, na_values=tuple(absent))
         sample = sample_table(file, conventions=conventions)
@@ -151,7 +175,7 @@ def _infer_table(file: Path, options: DataOptions) -> OwnData:
         )
     numbers = column.per_row()[~column.missing] if column.kind == "number" else np.array(["a text"])
     task, task_note = _infer_task(options, numbers)
-    roles = [column for column in sample.columns if column.name in (label, client)]
+    roles = [column for column in sample.columns if column.name in (label, client, unit)]
     features = [column for column in sample.columns if column not in roles and not is_row_number(column, sample.rows)]
     odd = {column.name: describe_odd_numbers(sample, column) for column in features if column.kind in ODD_NUMBERS}
     useless = {c.name: why for c in features if c.name not in odd and (why := _why_useless(sample, c))}
@@ -159,7 +183,7 @@ def _infer_table(file: Path, options: DataOptions) -> OwnData:
     missing, missing_note = _missing_policy(sample.rows, roles, [c for c in features if c.name not in left_out])
     source = Table.model_validate(
         {
-            **{"kind": "table", "path": file.name, "label": label, "client": client, "task": task},
+            **{"kind": "table", "path": file.name, "label": label, "client": client, "unit": unit, "task": task},
             **{"drop": tuple(left_out), "missing": missing},
             **{"decimal": conventions.decimal, "censored": conventions.censored, "na_values": conventions.na_values},
         }
@@ -169,7 +193,7 @@ def _infer_table(file: Path, options: DataOptions) -> OwnData:
         [f"left out: {some([f'{shown(name, 40)} ({why})' for name, why in useless.items()])}"] if useless else []
     )
     rows = load_source(source, file.parent, 0)
-    guessed = (*label_note, *client_note, *task_note, *absent_notes, *missing_note, *left_out_note)
+    guessed = (*label_note, *client_note, *unit_note, *task_note, *absent_notes, *missing_note, *left_out_note)
     return OwnData(source, rows, guessed, tuple(f"{shown(name, 40)} {why}" for name, why in odd.items()))
 
 
@@ -206,6 +230,29 @@ def _find_role(
         problem = f"{' and '.join(names)} may each be" if names else "no column is obviously"
         raise UserError(f"{sample.name}: {problem} the {role}; name it with --{role}{otherwise}. It has {columns}.")
     return names[0], (f"{role} {shown(names[0], 40)} (by its name)",)
+
+
+def _find_unit(
+    sample: TableSample, requested: str | None, label: str, client: str | None
+) -> tuple[str | None, tuple[str, ...]]:
+    """Return the column of units, and the reason; None if no column looks like it.
+
+    Of several columns, one with a usual name comes first, then the one with most values.
+    """
+    if requested is not None:
+        if sample.column(requested) is None:
+            raise UserError(
+                f"--unit {shown(requested)}: {sample.name} has no such column; it has {_list_columns(sample)}."
+            )
+        return requested, ()
+    silo = None if client is None else _column(sample, client)
+    candidates = [column for column in sample.columns if column.name not in (label, client)]
+    units = [column for column in candidates if looks_like_unit(column, silo)]
+    if not units:
+        return None, ()
+    found = max(units, key=lambda column: (is_unit_name(column.name), len(column.used)))
+    reason = "by its name" if is_unit_name(found.name) else "each value is of one silo"
+    return found.name, _unit_note(found.name, reason, len(found.used), sample.rows)
 
 
 def _list_columns(sample: TableSample) -> str:

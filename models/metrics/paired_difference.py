@@ -27,7 +27,8 @@ ACCURACY = TASK_METRICS["classification"]
 class Stratum:
     """One client's sums of d, a difference for every seed and row: of correctness, +1, 0 or -1, or of errors.
 
-    by_seed: over rows, for each seed; mean_squares: over rows, of (mean over seeds)^2; squares: of d^2.
+    by_seed: over rows, for each seed; mean_squares: over rows, of (mean over seeds)^2; squares: of d^2. Units take the
+    place of rows if rows belong to units.
     """
 
     rows: int
@@ -36,10 +37,24 @@ class Stratum:
     squares: float
 
     @classmethod
-    def from_differences(cls, d: np.ndarray) -> "Stratum":
-        """Compute the sums of d, (seeds, rows) float64."""
+    def from_differences(cls, d: np.ndarray, unit: np.ndarray | None = None) -> "Stratum":
+        """Compute the sums of d, (seeds, rows) float64; rows of one unit, (rows,), are one draw."""
+        if unit is not None:
+            d = _differences_by_unit(d, unit)
         by_seed = tuple(float(v) for v in d.sum(1))
         return cls(d.shape[1], by_seed, float((d.mean(0) ** 2).sum()), float((d**2).sum()))
+
+
+def _differences_by_unit(d: np.ndarray, unit: np.ndarray) -> np.ndarray:
+    """Return a difference for each seed and unit whose mean over units is that over rows: (seeds, units).
+
+    Beyond that mean it is the sum of the unit's deviations from it, over the mean size of a unit. So the variance of
+    the mean is that of a ratio, the sum of d to the number of rows (Cochran 1977, section 9A.4).
+    """
+    units, number = np.unique(unit, return_inverse=True)
+    mean = d.mean(1, keepdims=True)
+    sums = np.stack([np.bincount(number.ravel(), of_seed, len(units)) for of_seed in d - mean])
+    return mean + sums * (len(units) / d.shape[1])
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Steps that make clients without looking at labels, and the functions that all such steps share."""
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from silos.data_params import Column, Equal, Quantity
 from silos.dataset import At, Rows, default_client_name, distinct_values
+from silos.units import number_units, order_by_unit
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,21 @@ def column(step: Column, rows: Rows, at: At) -> Owners:
 
 
 def equal(step: Equal, rows: Rows, at: At) -> Owners:
-    """Deal rows at random to clients whose sizes differ by at most one row, in each split of the source."""
+    """Deal rows at random to clients whose sizes differ by at most one row, in each split of the source.
+
+    Units stay whole: the next goes to the client with fewest rows.
+    """
     check_enough_rows(rows, step.clients, 1, at)
     rng = at.stream()
     owner = np.empty(len(rows.y), np.int64)
     for indices in rows.split_indices():
+        if rows.unit is not None:
+            smallest = [(0, client) for client in range(step.clients)]
+            for unit in units_in_order(indices, rows.unit, rng):
+                size, client = smallest[0]
+                heapq.heapreplace(smallest, (size + len(unit), client))
+                owner[unit] = client
+            continue
         for client, dealt in enumerate(np.array_split(rng.permutation(indices), step.clients)):
             owner[dealt] = client
     return Owners.counted(owner, step.clients)
@@ -58,18 +70,34 @@ def quantity(step: Quantity, rows: Rows, at: At) -> Owners:
     """Deal rows at random to clients, in shares that are one draw from Dirichlet(beta, ..., beta).
 
     Each client gets one training row and its share of the other n - clients; test rows of the source are dealt in the
-    same shares. Quantity skew as in Li et al., "Federated Learning on Non-IID Data Silos" (2022), section 4.3.
+    same shares. Quantity skew as in Li et al., "Federated Learning on Non-IID Data Silos" (2022), section 4.3. Units
+    stay whole: each client gets one, and a unit goes to the client in whose share its middle row lies.
     """
     check_enough_rows(rows, step.clients, 1, at)
     rng = at.stream()
     shares = dirichlet_shares(rng, step.beta, step.clients)
     owner = np.empty(len(rows.y), np.int64)
     for index, indices in enumerate(rows.split_indices()):
+        if rows.unit is not None:
+            units = units_in_order(indices, rows.unit, rng)
+            first = step.clients if index == 0 else 0
+            sizes = np.array([len(unit) for unit in units[first:]])
+            middle = (np.cumsum(sizes) - sizes / 2) / max(sizes.sum(), 1)
+            clients = np.minimum(np.searchsorted(np.cumsum(shares), middle, side="right"), step.clients - 1)
+            for unit, client in zip(units, [*range(first), *clients.tolist()], strict=True):
+                owner[unit] = client
+            continue
         guaranteed = step.clients if index == 0 else 0
         order = rng.permutation(indices)
         owner[order[:guaranteed]] = np.arange(guaranteed)
         owner[order[guaranteed:]] = owners_by_share(len(indices) - guaranteed, shares)
     return Owners.counted(owner, step.clients)
+
+
+def units_in_order(indices: np.ndarray, unit: np.ndarray, rng: np.random.RandomState) -> list[np.ndarray]:
+    """Return the row indices of each unit, in a random order of units."""
+    ordered = order_by_unit(indices, unit, rng)
+    return np.split(ordered, np.flatnonzero(np.diff(number_units(unit[ordered]))) + 1) if len(ordered) else []
 
 
 def dirichlet_shares(rng: np.random.RandomState, alpha: float, clients: int) -> np.ndarray:
@@ -96,7 +124,10 @@ def owners_by_share(count: int, shares: np.ndarray) -> np.ndarray:
 
 def check_enough_rows(rows: Rows, clients: int, min_rows: int, at: At) -> None:
     """Raise UserError if the training rows cannot give each client `min_rows`."""
-    count = len(rows.split_indices()[0])
+    train = rows.split_indices()[0]
+    count = len(train)
+    if rows.unit is not None and clients > (units := len(np.unique(rows.unit[train]))):
+        raise at.error(f"asks for {clients} clients, and there are {units} units to deal; ask for fewer clients.")
     if clients * min_rows > count:
         raise at.error(
             f"asks for {clients} clients with at least {min_rows} row{'s' * (min_rows > 1)} each, and there are {count} "

@@ -6,7 +6,17 @@ from typing import Any, cast
 
 import numpy as np
 
-from silos.data_params import PARTITIONERS, Assignment, Change, Column, OwnPartitioner, SplitParams, assignment_at
+from silos.data_params import (
+    PARTITIONERS,
+    Assignment,
+    Change,
+    Column,
+    Equal,
+    OwnPartitioner,
+    Quantity,
+    SplitParams,
+    assignment_at,
+)
 from silos.dataset import (
     SPLITS,
     At,
@@ -35,6 +45,7 @@ from silos.partitioners.perturbation_params import (
 )
 from silos.partitioners.perturbations import imbalance, merge_labels, noise, permute_labels
 from silos.partitioners.splits import (
+    check_marked_units,
     fresh,
     hold_out,
     split_rows,
@@ -117,7 +128,8 @@ def make_clients(
     are split before later steps change them, so that test rows follow the distribution of training rows.
     """
     position = assignment_at(tuple(steps))
-    notes = without_effect(rows, split)
+    check_marked_units(rows)
+    notes = [*without_effect(rows, split), *_unit_notes(rows)]
     rows, common = take_common(rows, split, seed)
     dealt = rows
     for index, step in enumerate(steps[:position]):
@@ -125,6 +137,7 @@ def make_clients(
         dealt = subsample_source(step, dealt, split, At(seed, index, step.kind))
     at = At(seed, position, steps[position].kind)
     owners = _deal(steps[position], dealt, at)
+    notes += _shared_unit_notes(dealt, owners, steps[position], at)
     clients = _clients_of_owners(dealt, owners, at)
     clients = replace(clients, split=split_rows(clients, split, seed))
     left_out = len(rows.y) - len(dealt.y) + int((owners.owner < 0).sum())
@@ -136,6 +149,31 @@ def make_clients(
     partition = impute_means(partition)
     left_out_notes = [f"The scheme leaves out {partition.left_out} rows of the source."] if partition.left_out else []
     return replace(partition, notes=(*partition.notes, *left_out_notes))
+
+
+def _unit_notes(rows: Rows) -> list[str]:
+    if rows.unit is None:
+        return []
+    units = len(np.unique(rows.unit))
+    return [f"unit: {len(rows.y):,} rows of {units:,} units, each whole in training, validation or test"]
+
+
+def _shared_unit_notes(rows: Rows, owners: Owners, step: Any, at: At) -> list[str]:
+    """Return a note if units have rows at several clients, which natural clients or domains may give."""
+    if rows.unit is None:
+        return []
+    units, number = np.unique(rows.unit, return_inverse=True)
+    dealt = owners.owner >= 0
+    pairs = np.unique(np.stack([number[dealt], owners.owner[dealt]]), axis=1)
+    shared = int((np.bincount(pairs[0]) > 1).sum())
+    if shared and not isinstance(step, Column) and getattr(step, "within", None) is None:
+        raise at.error(f"deals the rows of one unit to several clients ({shared:,} of {len(units):,}); {_WHOLE}.")
+    return (
+        [f"unit: {shared:,} of {len(units):,} have rows at several clients, and count once at each"] if shared else []
+    )
+
+
+_WHOLE = "deal whole units by `column`, `equal` or `quantity`, or leave out data.source.unit"
 
 
 def _check_noise_units(step: Assignment | OwnPartitioner | Change, rows: Rows, partition: Partition, at: At) -> None:
@@ -150,6 +188,8 @@ def _check_noise_units(step: Assignment | OwnPartitioner | Change, rows: Rows, p
 def _deal(step: Any, rows: Rows, at: At) -> Owners:
     if isinstance(step, OwnPartitioner):
         return _deal_by_plugin(step, rows, at)
+    if rows.unit is not None and not isinstance(step, Column | Equal | Quantity):
+        raise at.error(f"deals rows one by one, and would part the rows of a unit; {_WHOLE}.")
     deal = PARTITIONERS.find(step.kind)
     if isinstance(step, Column) or step.within is None:
         return cast(Owners, deal(step, rows, at))
@@ -210,6 +250,7 @@ def _clients_of_owners(rows: Rows, owners: Owners, at: At) -> Clients:
         y=rows.y,
         split=None if rows.split is None else split_codes(rows.split),
         missing=rows.missing,
+        unit=rows.unit,
     )
 
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 import numpy as np
 
 from silos.data_params import SplitParams
-from silos.dataset import SPLITS, At, Clients, Partition, Role, Rows, class_codes, some
+from silos.dataset import SPLITS, At, Clients, Partition, Role, Rows, class_codes, some, split_codes
 from silos.errors import UserError
 from silos.partitioners.data_rng import DataStreams, data_stream
 from silos.partitioners.perturbation_params import Fresh, HoldOut, Subsample
+from silos.units import order_by_unit, whole_units
 
 
 def take_common(rows: Rows, params: SplitParams, seed: int) -> tuple[Rows, Rows | None]:
@@ -17,7 +18,7 @@ def take_common(rows: Rows, params: SplitParams, seed: int) -> tuple[Rows, Rows 
 
     Common test rows are those that the source marks as test, else a random fraction of all rows. Common validation rows
     are those that the source marks, else a random fraction of the rows that it does not mark as test. With
-    `validation_from: start` they are the first such rows that are not common test rows.
+    `validation_from: start` they are the first such rows that are not common test rows. Units stay whole.
     """
     splits = [name for name in ("test", "validation") if getattr(params, f"{name}_rows") == "common"]
     if not splits:
@@ -25,20 +26,23 @@ def take_common(rows: Rows, params: SplitParams, seed: int) -> tuple[Rows, Rows 
     split = np.full(len(rows.y), "train", dtype="<U10") if rows.split is None else rows.split.astype("<U10")
     rng = data_stream(seed, "split", "common rows")
     candidates = np.flatnonzero(split == "train")
-    shuffled = rng.permutation(candidates)
+    shuffled = rng.permutation(candidates) if rows.unit is None else order_by_unit(candidates, rows.unit, rng)
     taken = 0
     common = np.zeros(len(rows.y), bool)
     for name in splits:
         selected = split == name
         if not selected.any():
+            in_order = name == "validation" and params.validation_from == "start"
+            free = np.flatnonzero(split == "train") if in_order else shuffled[taken:]
             count = int(len(candidates) * getattr(params, name) + 0.5)
+            if rows.unit is not None:
+                free = order_by_unit(free, rows.unit) if in_order else free
+                count = whole_units(rows.unit[free], len(candidates) * getattr(params, name))
             if count == 0:
                 raise UserError(
                     f"params.yaml: data.split.{name}_rows is common, but the source marks no {name} rows and a share "
                     f"of {getattr(params, name):g} of its {len(candidates)} rows is none; raise data.split.{name}."
                 )
-            in_order = name == "validation" and params.validation_from == "start"
-            free = np.flatnonzero(split == "train") if in_order else shuffled[taken:]
             selected[free[:count]] = True
             split[selected] = name
             taken += count
@@ -64,7 +68,8 @@ def split_rows(clients: Clients, params: SplitParams, seed: int) -> np.ndarray:
 
     Splits of the source are kept; if it marks no validation rows of a client, they are drawn from the client's training
     rows. All other rows are drawn from a random stream for each client, so that changes of one client do not affect
-    others. At least one training row remains. A client has no rows of a split whose rows are common.
+    others. At least one training row remains. A client has no rows of a split whose rows are common. Units are drawn
+    as a whole, see `_split_by_unit`.
     """
     codes = np.zeros(len(clients.y), np.uint8) if clients.split is None else clients.split.copy()
     counts = np.bincount(clients.owner * len(SPLITS) + codes, minlength=len(clients) * len(SPLITS)).reshape(
@@ -76,9 +81,14 @@ def split_rows(clients: Clients, params: SplitParams, seed: int) -> np.ndarray:
             f"Client {clients.names[first]} has no training rows in the source's own split; mark at least one of its "
             f"{counts[first].sum()} rows as train, or leave the client out."
         )
-    n_test = _draw_count(counts[:, 0], params.test if clients.split is None and params.test_rows == "own" else 0.0)
-    n_validation = _draw_count(counts[:, 0], params.validation if params.validation_rows == "own" else 0.0, n_test)
+    test = params.test if clients.split is None and params.test_rows == "own" else 0.0
+    validation = params.validation if params.validation_rows == "own" else 0.0
+    n_test = _draw_count(counts[:, 0], test)
+    n_validation = _draw_count(counts[:, 0], validation, n_test)
     n_validation[counts[:, 1] > 0] = 0
+    if clients.unit is not None:
+        own = np.where(counts[:, 1] > 0, 0.0, validation)
+        return _split_by_unit(clients, codes, n_test + n_validation, test, own, seed)
     streams = DataStreams()
     for client in np.flatnonzero(n_test + n_validation).tolist():
         span = clients.span(client, client + 1)
@@ -87,6 +97,95 @@ def split_rows(clients: Clients, params: SplitParams, seed: int) -> np.ndarray:
         codes[order[: n_test[client]]] = SPLITS.index("test")
         codes[order[n_test[client] : n_test[client] + n_validation[client]]] = SPLITS.index("validation")
     return codes
+
+
+def _split_by_unit(
+    clients: Clients, codes: np.ndarray, n_drawn: np.ndarray, test: float, validation: np.ndarray, seed: int
+) -> np.ndarray:
+    """Draw test and validation rows by unit: (n,) uint8; no two splits share a unit, of whatever clients.
+
+    Units with rows at several clients are drawn together, before the others. Of these a client gets as many as its
+    shares lack, to the nearest whole unit. At least one unit of a client trains.
+
+    Args:
+        clients: The clients with units.
+        codes: The splits of the source, 0 for rows to be drawn; changed in place.
+        n_drawn: (clients,) rows that would be drawn without units.
+        test: The share of test rows.
+        validation: (clients,) shares of validation rows, 0 if the source marks some.
+        seed: The seed of random draws.
+
+    Raises:
+        UserError: If rows of a client are to be drawn, and none of its units could be left for training.
+    """
+    assert clients.unit is not None
+    units, number = np.unique(clients.unit, return_inverse=True)
+    owner, free = clients.owner, codes == 0
+    at_clients = np.unique(np.stack([number[free], owner[free]]), axis=1)
+    shared = np.bincount(at_clients[0], minlength=len(units)) > 1
+    single = (np.bincount(at_clients[1], minlength=len(clients)) == 1) & (n_drawn > 0)
+    if single.any():
+        raise _too_few_units(clients, int(single.argmax()), "one unit, whose rows all stay together")
+    kept = np.zeros(len(units), bool)  # at a client whose validation rows the source marks
+    kept[at_clients[0, validation[at_clients[1]] == 0]] = validation.any()
+    pool = np.flatnonzero(free & (shared & ~kept)[number])
+    if len(pool) and n_drawn.any():
+        order = order_by_unit(pool, number, data_stream(seed, "split", "units", "of several clients"))
+        _draw_units(codes, order, number, test * len(pool), validation.max() * len(pool), 0)
+    streams = DataStreams()
+    for client in np.flatnonzero(n_drawn).tolist():
+        span = clients.span(client, client + 1)
+        rows = np.flatnonzero(free[span]) + span.start
+        drawn = np.bincount(codes[rows], minlength=len(SPLITS))
+        own = order_by_unit(rows[~shared[number[rows]]], number, streams.begin(seed, "split", clients.names[client]))
+        trains = bool((codes[rows[shared[number[rows]]]] == 0).any())
+        if not trains and not len(own):
+            raise _too_few_units(clients, client, "no unit to train on, since all have test rows at other clients too")
+        n_test, n_validation = (
+            share * len(rows) - drawn[SPLITS.index(name)]
+            for name, share in (("test", test), ("validation", validation[client]))
+        )
+        _draw_units(codes, own, number, n_test, n_validation, 0 if trains else 1)
+    return codes
+
+
+def _too_few_units(clients: Clients, client: int, fault: str) -> UserError:
+    return UserError(
+        f"params.yaml: data.source.unit: client {clients.names[client]} has {fault}, expected two or more, to train and to "
+        "test on different ones. Leave this client out of the source, set the shares of data.split to 0, or name a finer "
+        "unit."
+    )
+
+
+def _draw_units(
+    codes: np.ndarray, rows: np.ndarray, unit: np.ndarray, test: float, validation: float, keep: int
+) -> None:
+    """Mark the first units of `rows` as test and the next as validation, and leave the last `keep` units.
+
+    rows: indices, those of a unit consecutive; test, validation: the numbers of rows to come near to.
+    """
+    if not len(rows):
+        return
+    most = int(np.flatnonzero(np.diff(unit[rows], prepend=-1))[-1]) if keep else len(rows)
+    n_test = min(whole_units(unit[rows], test), most)
+    n_validation = min(whole_units(unit[rows[n_test:]], validation), most - n_test)
+    codes[rows[:n_test]] = SPLITS.index("test")
+    codes[rows[n_test : n_test + n_validation]] = SPLITS.index("validation")
+
+
+def check_marked_units(rows: Rows) -> None:
+    """Raise UserError if the source marks rows of one unit as different splits."""
+    if rows.unit is None or rows.split is None:
+        return
+    _, number = np.unique(rows.unit, return_inverse=True)
+    pairs = np.unique(np.stack([number, split_codes(rows.split)]), axis=1)
+    torn = int((np.bincount(pairs[0]) > 1).sum())
+    if torn:
+        raise UserError(
+            f"params.yaml: data.source.unit: got {torn:,} of {int(number.max()) + 1:,} units with rows in two splits of the "
+            "source, expected one split for each unit. Correct the column `split`, or leave it out: then whole units are "
+            "drawn."
+        )
 
 
 def _draw_count(rows: np.ndarray, share: float, taken: np.ndarray | int = 0) -> np.ndarray:

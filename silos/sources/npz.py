@@ -15,7 +15,8 @@ from silos.errors import UserError
 from silos.io.free_memory import must_fit
 from silos.schema import Feature, describe_duplicate, find_invalid_name, is_table
 from silos.sources.source_checks import ROUNDED, must_be_there, split_names, stays_distinct
-from silos.sources.source_params import Npz
+from silos.sources.source_params import NPZ_ARRAYS, Npz
+from silos.units import hash_units
 
 _READABLE = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA}
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -114,7 +115,8 @@ _ADVICE = {
 def npz(source: Npz, root: Path) -> Rows:
     """Read the rows of an archive, whose path is relative to `root`."""
     name = source.path
-    arrays = read_arrays(name, Path(root) / name, ("x", "y"), ("client", "domain", "split", "features"))
+    needed = ("x", "y") if source.unit is None else ("x", "y", source.unit)
+    arrays = read_arrays(name, Path(root) / name, needed, NPZ_ARRAYS[2:])
     x, y = arrays["x"], arrays["y"]
     if x.ndim == 0 or len(x) == 0:
         raise UserError(f"{name}: x has no rows; give it at least one.")
@@ -132,6 +134,7 @@ def npz(source: Npz, root: Path) -> Rows:
                 f"{name}: x has {len(x)} rows and {key} has {len(array)}; every array needs one entry a row."
             )
     client = _name_column(name, "client", arrays.get("client"))
+    unit = _name_column(name, source.unit or "", arrays.get(source.unit or ""))
     split = arrays.get("split")
     classes, targets = _class_codes(name, y) if source.task == "classification" else ([], _regression_targets(name, y))
     return Rows(
@@ -143,6 +146,7 @@ def npz(source: Npz, root: Path) -> Rows:
         split=None if split is None else split_names(name, split),
         task=source.task,
         features=features,
+        unit=None if unit is None else hash_units(unit),
     )
 
 

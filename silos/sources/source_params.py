@@ -49,12 +49,25 @@ class Digits(Section):
     kind: Literal["digits"]
 
 
+NPZ_ARRAYS = ("x", "y", "client", "domain", "split", "features")
+"""The arrays of an archive with a meaning of their own."""
+
+
 class Npz(Section):
-    """A NumPy archive with the arrays x and y, and optionally client, domain, split and features."""
+    """A NumPy archive with the arrays x and y, and optionally client, domain, split, features and one of units."""
 
     kind: Literal["npz"]
     path: str = Field(min_length=1, description="relative to the folder of params.yaml")
     task: Literal["classification", "regression"] = Field(default="classification", description="what y holds")
+    unit: Name | None = Field(default=None, description="the array of each row's patient, plant or machine")
+
+    @model_validator(mode="after")
+    def _has_units_of_their_own(self) -> "Npz":
+        if self.unit in NPZ_ARRAYS:
+            raise ValueError(
+                f"unit: got {self.unit}, expected an array of units. Save each row's unit as an array of another name"
+            )
+        return self
 
 
 def one_fault(fault: str) -> WrapValidator:
@@ -70,7 +83,7 @@ def one_fault(fault: str) -> WrapValidator:
 
 
 class Table(Section):
-    """A CSV or Parquet file with a header: label, client, domain and split columns, and all others as features."""
+    """A CSV or Parquet file with a header: label, client, domain, split and unit columns, all others are features."""
 
     kind: Literal["table"]
     path: str = Field(min_length=1, description=".csv, .csv.gz or .parquet, relative to the folder of params.yaml")
@@ -78,6 +91,7 @@ class Table(Section):
     client: Name | None = Field(default=None, description="the column of each row's silo")
     domain: Name | None = Field(default=None, description="the column of each silo's kind")
     split: Name | None = Field(default=None, description="the column of train, validation or test")
+    unit: Name | None = Field(default=None, description="the column of each row's patient, plant or machine")
     task: Literal["classification", "regression"] = Field(default="classification", description="what label holds")
     drop: tuple[Name, ...] = Field(default=(), description="columns that are left out")
     categorical: tuple[Name, ...] = Field(default=(), description="columns of numbers that are codes without an order")
@@ -98,7 +112,7 @@ class Table(Section):
     @property
     def roles(self) -> dict[str, str]:
         """Return the columns that are not features, by role: label, client ..."""
-        columns = {"label": self.label, "client": self.client, "domain": self.domain, "split": self.split}
+        columns = {role: getattr(self, role) for role in ("label", "client", "domain", "split", "unit")}
         return {role: column for role, column in columns.items() if column is not None}
 
     @model_validator(mode="after")
@@ -168,6 +182,16 @@ class Folder(Section):
         default=None,
         description="values that become black and white in pictures of more than 8 bits; null: their type's",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_units(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "unit" in values:
+            raise ValueError(
+                f"unit: got {shown(repr(values['unit']))}, expected no column, since files in folders name none. Save the "
+                "pictures as the array x of a .npz, and their units as another array"
+            )
+        return values
 
     @model_validator(mode="after")
     def _has_a_range_in_order(self) -> "Folder":

@@ -12,6 +12,7 @@ from silos.errors import UserError
 from silos.plugin_registry import accepted_arguments, run_entry
 from silos.schema import Feature, default_features, is_table
 from silos.sources.source_params import SOURCES, Folder, Npz, OwnSource, Source, Table
+from silos.units import count_copies
 from silos.versioning.hashing import file_digest
 
 _MAX_NAMED = 3  # features that a note names at most
@@ -133,7 +134,21 @@ def load_source(source: Source | OwnSource, root: Path, seed: int, features: tup
         rows = read(
             **accepted_arguments(read, {"source": source, "root": Path(root), "seed": seed, "declared": features})
         )
-    return attach_features(where, cast(Rows, rows), declared)
+    return _note_copies(attach_features(where, cast(Rows, rows), declared), source)
+
+
+def _note_copies(rows: Rows, source: Source | OwnSource) -> Rows:
+    """Add a note on copies of rows in a file of the user, if it has no units."""
+    copies = (
+        0 if rows.unit is not None or not isinstance(source, Npz | Folder | Table) else count_copies(rows.x, rows.y)
+    )
+    if not copies:
+        return rows
+    note = (
+        f"rows may not be independent: {copies:,} of {len(rows.y):,} equal another row; a diagnosis and intervals take them "
+        "for separate ones, unless data.source.unit names the column of what they belong to"
+    )
+    return replace(rows, notes=(*rows.notes, note))
 
 
 def content_hashes(source: Source | OwnSource, root: Path) -> dict[str, str]:

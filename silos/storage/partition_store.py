@@ -1,7 +1,7 @@
 """The data on disk: data/<name>/ with a manifest, its columns, and safetensors files of one or many clients."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +81,29 @@ def open_missing(folder: Path, entry: ClientEntry, split: str) -> np.ndarray | N
         return read_tensor(path, file, entry, split, "missing").astype(bool) if f"{split}_missing" in names else None
 
 
+def open_units(folder: Path, entries: Iterable[ClientEntry], split: str) -> np.ndarray | None:
+    """Return the units of rows of one split, (rows,) uint64, one entry's after another's; None without units.
+
+    They are private: no message holds them.
+    """
+    units = []
+    for entry in entries:
+        path = Path(folder) / entry.file
+        with reading(path, f"client {entry.name}") as file:
+            if f"{split}_unit" in file.keys():  # noqa: SIM118
+                units.append(read_tensor(path, file, entry, split, "unit"))
+    return np.concatenate(units) if units else None
+
+
+def open_common_units(folder: Path, manifest: Manifest, split: str) -> np.ndarray | None:
+    """Return the units of the common rows of a split as `open_units` does; None without units or such rows."""
+    if not manifest.common.get(split):
+        return None
+    path = Path(folder) / COMMON
+    with reading(path, "all clients") as file:
+        return file.get_tensor(f"{split}_unit") if f"{split}_unit" in file.keys() else None  # noqa: SIM118
+
+
 def open_common_rows(folder: Path, manifest: Manifest, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Read the common rows of a split as `open_client` does; empty arrays if there are none."""
     if not manifest.common.get(split):
@@ -141,6 +164,8 @@ def _write_common(path: Path, common: Rows | None) -> dict[str, int]:
         indices = np.flatnonzero(common.split == split)
         if len(indices):
             tensors[f"{split}_x"], tensors[f"{split}_y"] = common.x[indices], common.y[indices]
+            if common.unit is not None:
+                tensors[f"{split}_unit"] = common.unit[indices]
             rows[split] = len(indices)
     path.write_bytes(save(tensors))
     return rows

@@ -65,9 +65,11 @@ def report_models(cohort: Cohort, private: ClientStore, design: Design) -> list[
 def second_half(ledger: Ledger, local: LocalSummary, query: Query) -> np.ndarray:
     """Return the rows of the second half: (rows,) bool.
 
-    Copies are in one half, which follows from the client's secret.
+    Copies, or rows of a unit, are in one half, which follows from the client's secret.
     """
-    return (local.hashes(ledger, query) & 1).astype(bool)
+    of_units = local.unit_hashes(ledger)
+    hashes = local.hashes(ledger, query) if of_units is None else of_units
+    return (hashes & 1).astype(bool)
 
 
 def _report_model(ledger: Ledger, local: LocalSummary, design: Design) -> list[np.ndarray]:
@@ -75,7 +77,8 @@ def _report_model(ledger: Ledger, local: LocalSummary, design: Design) -> list[n
     included = classes_in_both_halves(column, local.row_ids, second)
 
     def compute(_: Draw) -> dict[str, np.ndarray]:
-        return {"weights": fit_halves(design.matrix(local.features(design.query)), column.index, second, included)}
+        matrix = design.matrix(local.features(design.query))
+        return {"weights": fit_halves(matrix, column.index, second, included, local.weights(design.query))}
 
     groups = _stands_for(local.hashes(ledger, design.query), column.index, second, included)
     return [ledger.answer(local.version, design.id, compute, groups=groups, kind=_MODELS_KIND)["weights"]]
@@ -144,7 +147,9 @@ def _report_predictions(
             predict_classes(design_matrix, column.index, classes, weights, second if owner == local.client else None)
             for owner, weights in models.items()
         ]
-        predicted = predicted_counts(x, column, local.row_ids, second, layout, np.stack(probabilities), thresholds)
+        predicted = predicted_counts(
+            x, column, local.row_ids, second, layout, np.stack(probabilities), thresholds, local.weights(query)
+        )
         return {"counts": predicted}
 
     all_weights = b"".join(weights.tobytes() for weights in models.values())

@@ -14,6 +14,7 @@ from models.shift.client_summaries.client_summary import (
     Summaries,
     assign_columns,
     concatenate_summaries,
+    effective_rows,
     summarize,
     withheld_columns,
 )
@@ -27,19 +28,21 @@ from silos.param_limits import EPSILON
 from silos.privacy.differencing import EVERY, OTHER, ReportedGroups
 from silos.privacy.ledger import Draw, Ledger
 from silos.privacy.privacy_budget import RHO, Unit
-from silos.storage.partition_store import open_missing
+from silos.storage.partition_store import open_missing, open_units
+from silos.units import count_copies, number_units, unit_weights
 from tasks.execution.load_client_data import load_rows, number_different_rows
 from tasks.execution.task_types import step
 from tasks.messages.diagnosis_messages import NoisyCounts, Refusal, ShiftNumbers
 
 
 class LocalSummary:
-    """One client's training rows: x (rows, *shape) as used in training, y (rows,)."""
+    """One client's training rows: x (rows, *shape) as used in training, y (rows,), unit (rows,) uint64 or None."""
 
     def __init__(self, silos: Silos, client: str, x: Tensor, y: Tensor) -> None:
         self.client, self._names = client, silos.manifest.classes
         self._as_opened = x
         self.x, self.y = x.numpy().astype(np.float64), y.numpy()
+        self.unit = open_units(Path(silos.folder), silos.entries(client), "train")
         masks = [open_missing(Path(silos.folder), entry, "train") for entry in silos.entries(client)]
         if any(mask is not None for mask in masks):
             flat = self.x.reshape(len(self.x), -1)
@@ -47,13 +50,25 @@ class LocalSummary:
 
     @cached_property
     def row_ids(self) -> np.ndarray:
-        """The index of each row among the client's distinct rows, (rows,), as in `different`."""
-        return number_different_rows(self._as_opened) if len(self.y) else np.zeros(0, np.int64)
+        """The index of each row among the client's distinct rows, (rows,); and of its unit if it has one, (rows, 2)."""
+        rows = number_different_rows(self._as_opened) if len(self.y) else np.zeros(0, np.int64)
+        return rows if self.unit is None else np.stack([rows, number_units(self.unit)], 1)
+
+    def weights(self, query: Query) -> np.ndarray | None:
+        """Return the weight of each row, (rows,) float64, by which each unit counts the same; None without units.
+
+        Without noise the weights add up to the `effective_rows`. With noise a unit adds 1, which bounds what it changes.
+        """
+        if self.unit is None:
+            return None
+        effective = effective_rows(self.features(query), self.y, number_units(self.unit), query.layout, query.counts)
+        return unit_weights(self.unit, None if query.rho else effective)
 
     @cached_property
     def version(self) -> str:
         """A hash of these rows; changes at other clients do not change it."""
-        return hashlib.blake2b(self.x.tobytes() + self.y.tobytes(), digest_size=16).hexdigest()
+        units = b"" if self.unit is None else self.unit.tobytes()
+        return hashlib.blake2b(self.x.tobytes() + self.y.tobytes() + units, digest_size=16).hexdigest()
 
     def features(self, query: Query) -> np.ndarray:
         """Return (rows, features) float64, NaN if missing."""
@@ -78,6 +93,11 @@ class LocalSummary:
         for c in np.unique(classes).tolist():
             hashes[classes == c] = ledger.row_hashes(flat[classes == c], self._name(c))
         return hashes
+
+    def unit_hashes(self, ledger: Ledger) -> np.ndarray | None:
+        """Hash the unit of each row, (rows,) uint64, equal in all versions and for all classes; None without units."""
+        halves = None if self.unit is None else self.unit.view(np.uint32).reshape(-1, 2)  # which float64 represents
+        return None if halves is None else ledger.row_hashes(halves, "unit")
 
     def stands_for(self, ledger: Ledger, query: Query) -> ReportedGroups:
         """Return the hashes of rows behind each count and moment, which the ledger compares with other answers."""
@@ -140,7 +160,12 @@ def report_summary(
     for answers, refusals in answers_by_stack(cohort, private, report):
         if answers:
             arrays = [torch.from_numpy(np.concatenate(part)) for part in zip(*answers.values(), strict=True)]
-            messages.append((NoisyCounts if query.rho else ShiftNumbers)(tuple(answers), *arrays))
+            if query.rho:
+                messages.append(NoisyCounts(tuple(answers), *arrays))
+            else:
+                *parts, repeats = arrays
+                copied = tuple(client for client, repeat in zip(answers, repeats.tolist(), strict=True) if repeat)
+                messages.append(ShiftNumbers(tuple(answers), *parts, repeats=copied))
         messages += refusals
     return messages
 
@@ -158,20 +183,23 @@ def _answer(ledger: Ledger, local: LocalSummary, query: Query, budget: float | N
         return [answer["counts"]]
 
     def compute_summary(_: Draw) -> dict[str, np.ndarray]:
-        summary_ = summarize(local.features(query), local.y, local.row_ids, query.layout)
+        summary_ = summarize(local.features(query), local.y, local.row_ids, query.layout, local.weights(query))
         counts = summary_.counts if query.counts else summary_.counts[..., :0, :]
-        return {"rows": summary_.rows, "labels": summary_.labels, "counts": counts, "moments": summary_.moments}
+        copies = local.unit is None and count_copies(local.x, local.y) > 0
+        parts = {"rows": summary_.rows, "labels": summary_.labels, "counts": counts, "moments": summary_.moments}
+        return {**parts, "repeats": np.array([True])} if copies else parts
 
     answer = ledger.answer(local.version, query.id, compute_summary, groups=local.stands_for(ledger, query))
-    return [answer[part] for part in _PARTS]
+    return [*(answer[part] for part in _PARTS), answer.get("repeats", np.array([False]))]
 
 
 def _noisy_counts(local: LocalSummary, query: Query) -> Callable[[Draw], dict[str, np.ndarray]]:
     """Compute counts of all classes: which classes are reported must not depend on their rows."""
 
     def compute(draw: Draw) -> dict[str, np.ndarray]:
-        counts = query.layout.counts(local.features(query), query.layout.classes_of(local.y))
+        classes = query.layout.classes_of(local.y)
+        counts = query.layout.counts(local.features(query), classes, weights=local.weights(query))
         noise_sd = sigma(counts_sensitivity(counts.shape[0]), query.rho)
-        return {"counts": add_noise(counts[None].astype(np.int64), noise_sd, draw("counts"))}
+        return {"counts": add_noise(counts[None], noise_sd, draw("counts"))}
 
     return compute

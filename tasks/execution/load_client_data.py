@@ -1,6 +1,7 @@
 """Load, at the client, the rows and the private state that a task refers to."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from models.server_state import ClientStateRefs, Weights
 from models.training.engine import Rows, broadcast_weights
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack, open_common, open_stack
+from silos.storage.partition_store import open_units
 from tasks.messages.message_policy import LEAST_ROWS
 
 
@@ -57,6 +59,20 @@ def number_different_rows(x: Tensor) -> np.ndarray:
 def has_enough_rows(rows: Rows, least: int = LEAST_ROWS) -> Tensor:
     """Return whether each client, padding included, has at least `least` different rows: (clients,) bool."""
     return torch.tensor([_at_least(x[:count], least) for x, count in zip(rows.x, rows.counts.tolist(), strict=True)])
+
+
+def may_report(silos: Silos, stack: Stack, split: str, rows: Rows) -> Tensor:
+    """Return whether each client has LEAST_ROWS different rows of a split, and as many units: (stack size,) bool.
+
+    The units of common rows, which no client owns, do not count.
+    """
+    enough = has_enough_rows(rows)
+    for index, client in enumerate(stack.clients if not silos.common(split) else ()):
+        unit = open_units(Path(silos.folder), silos.entries(client), split)
+        if unit is None:  # none of the clients has units
+            break
+        enough[index] &= len(np.unique(unit)) >= LEAST_ROWS
+    return enough
 
 
 def has_enough_of_class(rows: Rows, classes: int, least: int = LEAST_ROWS) -> Tensor:

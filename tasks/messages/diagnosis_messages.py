@@ -1,7 +1,7 @@
 """Define messages of the diagnosis: counts, models of half of the rows, predictions, projections, and refusals."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from torch import Tensor
@@ -14,7 +14,8 @@ class ShiftNumbers(Message):
     """Summaries of the training rows of one stack's clients for a diagnosis: counts in agreed bins and moments, by class.
 
     Classes with too few rows are reported only together, in the last column. If they are too few together, only the
-    presence of such rows is revealed. Fields are as in models.shift.client_summaries.client_summary.Summaries.
+    presence of such rows is revealed. Fields are as in models.shift.client_summaries.client_summary.Summaries, and
+    `repeats` names the clients without units of whose rows a tenth or more are copies of others.
     """
 
     travels = False
@@ -23,6 +24,7 @@ class ShiftNumbers(Message):
     labels: Annotated[Tensor, FEW]  # (clients, classes) float64, NaN for a class that is not reported alone
     counts: Annotated[Tensor, SEVERAL]  # (clients, features, cells, classes + 1) float64
     moments: Annotated[Tensor, SEVERAL]  # (clients, features, classes + 1, 5) float64
+    repeats: tuple[str, ...] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from flows.experiment.run.run_folder import RunFolder
 from models.metrics.paired_difference import Difference, Stratum, difference
 from models.metrics.task_metrics import TaskMetrics
 from silos.cohort import Silos
+from silos.storage.partition_store import open_common_units
 from tasks.execution.task_runner import Runner, cohort_calls
 from tasks.messages.score_messages import ClassCounts, CommonSums, PairedSums, PriorShiftScores
 from tasks.paired_outcomes import Outcomes, pair_common_rows, pair_outcomes, score_by_class, score_prior_shift
@@ -81,4 +82,5 @@ def _common_strata(
     """Return one stratum: the difference on a row is its mean over clients."""
     messages: list[CommonSums] = _each_stack(runner, pair_common_rows, silos, first, second)
     total = sum((m.sums for m in messages[1:]), messages[0].sums)
-    return [Stratum.from_differences(total.numpy() / len(silos.clients))]
+    unit = open_common_units(Path(silos.folder), silos.manifest, "test")
+    return [Stratum.from_differences(total.numpy() / len(silos.clients), unit)]

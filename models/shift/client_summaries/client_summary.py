@@ -118,14 +118,17 @@ class Layout:
         codes = self.cells_of(x) + 1.0
         return np.where(self.numeric | np.isnan(x), x, codes)
 
-    def counts(self, x: np.ndarray, column: np.ndarray, extra_columns: int = 0) -> np.ndarray:
+    def counts(
+        self, x: np.ndarray, column: np.ndarray, extra_columns: int = 0, weights: np.ndarray | None = None
+    ) -> np.ndarray:
         """Count rows by cell and column: (features, cells, classes + extra_columns) float64.
 
-        `column` holds the column of each row, (rows,) int64.
+        `column` holds the column of each row, (rows,) int64; `weights`, (rows,), count rows of one unit as one row.
         """
         features, width = x.shape[1], self.classes + extra_columns
         flat_index = (np.arange(features) * self.cells + self.cells_of(x)) * width + column[:, None]
-        counts = np.bincount(flat_index.ravel(), minlength=features * self.cells * width)
+        of_values = None if weights is None else np.repeat(weights, features)
+        counts = np.bincount(flat_index.ravel(), of_values, minlength=features * self.cells * width)
         return counts.reshape(features, self.cells, width).astype(np.float64)
 
 
@@ -133,7 +136,8 @@ class Layout:
 class Summaries:
     """Reports of clients; each array has a leading client axis. The column after the classes pools small classes.
 
-    rows: (clients,) numbers of training rows; labels: (clients, classes) rows of each class, NaN if not reported
+    rows: (clients,) numbers of training rows, or the `effective_rows` of units, whose weights all that follows then adds
+    up; labels: (clients, classes) rows of each class, NaN if not reported
     separately; counts: (clients, features, cells, classes + 1); moments: (clients, features, classes + 1, 5), in the
     order of MOMENTS, NaN if not reported, the deviation with divisor n - 1; noise: the variance of the noise added to
     each count, shaped like `counts`, which may then be negative; None without noise.
@@ -175,7 +179,8 @@ def assign_columns(y: np.ndarray, row_ids: np.ndarray, layout: Layout) -> Column
 
     Smaller classes are pooled, and are not reported at all if the pool is too small. In a regression the smallest
     groups of targets are then added to the pool, so that all rows are reported or none. y: (rows,) class codes or
-    targets; row_ids: (rows,) the index of each row among the client's distinct rows.
+    targets; row_ids: (rows,) the index of each row among the client's distinct rows, or (rows, 2) with the index of its
+    unit after it: then a column needs as many distinct units, too.
     """
     classes = layout.classes
     class_index = layout.classes_of(y)
@@ -190,20 +195,25 @@ def assign_columns(y: np.ndarray, row_ids: np.ndarray, layout: Layout) -> Column
     return Columns(column, separate, reported[column])
 
 
-def summarize(x: np.ndarray, y: np.ndarray, row_ids: np.ndarray, layout: Layout) -> Summaries:
+def summarize(
+    x: np.ndarray, y: np.ndarray, row_ids: np.ndarray, layout: Layout, weights: np.ndarray | None = None
+) -> Summaries:
     """Summarize the rows of one client, with a leading axis of 1.
 
     x: (rows, features) float64, NaN if missing; `y` and `row_ids` as for `assign_columns`. A column of a feature is
-    left out if too few of its rows have a value.
+    left out if too few of its rows have a value. weights: (rows,), by which the rows of a unit count as one row.
     """
     classes, column = layout.classes, assign_columns(y, row_ids, layout)
-    labels = np.where(column.separate, np.bincount(column.index, minlength=classes + 1)[:classes], np.nan)
+    labels = np.where(column.separate, np.bincount(column.index, weights, minlength=classes + 1)[:classes], np.nan)
     x, index, row_ids = x[column.reported], column.index[column.reported], row_ids[column.reported]
-    counts, moments = layout.counts(x, index, 1), _moments(layout.encode_categories(x), index, classes + 1)
+    total = np.array([len(y) if weights is None else round(weights.sum())])
+    weights = None if weights is None else weights[column.reported]
+    counts = layout.counts(x, index, 1, weights)
+    moments = _moments(layout.encode_categories(x), index, classes + 1, weights)
     for feature, withheld in withheld_columns(x, index, row_ids, layout):
         counts[feature][:, withheld] = 0
         moments[feature, withheld] = np.nan
-    return Summaries(np.array([len(y)]), labels[None], counts[None], moments[None])
+    return Summaries(total, labels[None], counts[None], moments[None])
 
 
 def withheld_columns(
@@ -288,14 +298,24 @@ def _as_moments(
     return np.where((rows > 1)[..., None], np.stack([rows, mean, spread, skew, kurt], -1), np.nan)
 
 
+def count_different(row_ids: np.ndarray) -> int:
+    """Return the number of distinct rows, or of distinct units if they are fewer; row_ids: see `assign_columns`."""
+    return min(len(np.unique(ids)) for ids in np.atleast_2d(row_ids.T))
+
+
 def _enough(column: np.ndarray, row_ids: np.ndarray, num_columns: int) -> np.ndarray:
-    """Return whether each column has LEAST_ROWS distinct rows: (columns,) bool."""
-    distinct = np.unique(np.stack([column, row_ids], 1), axis=0)
-    return np.bincount(distinct[:, 0], minlength=num_columns) >= LEAST_ROWS
+    """Return whether each column has LEAST_ROWS distinct rows, and as many units: (columns,) bool."""
+    enough = np.ones(num_columns, bool)
+    for ids in np.atleast_2d(row_ids.T):
+        distinct = np.unique(np.stack([column, ids], 1), axis=0)
+        enough &= np.bincount(distinct[:, 0], minlength=num_columns) >= LEAST_ROWS
+    return enough
 
 
-def _moments(x: np.ndarray, column: np.ndarray, num_columns: int) -> np.ndarray:
+def _moments(x: np.ndarray, column: np.ndarray, num_columns: int, weights: np.ndarray | None) -> np.ndarray:
     """Return moments by feature and column: (features, columns, 5)."""
+    if weights is not None:
+        return _weighted_moments(x, column, num_columns, weights)
     moments = np.full((x.shape[1], num_columns, len(MOMENTS)), np.nan)
     for index in range(num_columns):
         values = x[column == index]
@@ -310,3 +330,85 @@ def _moments(x: np.ndarray, column: np.ndarray, num_columns: int) -> np.ndarray:
         varies = m2 > 1e-24 * np.maximum(mean**2, np.finfo(float).tiny)
         moments[:, index] = _as_moments(rows, mean, m2, m3, m4, varies)
     return moments
+
+
+def _weighted_moments(x: np.ndarray, column: np.ndarray, num_columns: int, weights: np.ndarray) -> np.ndarray:
+    """Return moments of rows that count by their weights, as `_moments` does."""
+    moments = np.full((x.shape[1], num_columns, len(MOMENTS)), np.nan)
+    for index in np.unique(column).tolist():
+        values = x[column == index]
+        present = ~np.isnan(values)
+        used = np.where(present, weights[column == index, None], 0.0)
+        rows = used.sum(0)
+        divisor = np.where(rows > 0, rows, 1.0)
+        mean = (used * np.where(present, values, 0)).sum(0) / divisor
+        distance = np.where(present, values - mean, 0)
+        m2, m3, m4 = ((used * distance**power).sum(0) / divisor for power in (2, 3, 4))
+        varies = m2 > 1e-24 * np.maximum(mean**2, np.finfo(float).tiny)
+        moments[:, index] = _as_moments(rows, mean, m2, m3, m4, varies)
+    return moments
+
+
+_MIN_UNITS = 20  # with fewer, the design effect is not estimated
+_MAX_BINS = 10  # that a pair's tests have
+
+
+def effective_rows(x: np.ndarray, y: np.ndarray, unit: np.ndarray, layout: Layout, counts: bool = True) -> int:
+    """Return how many independent rows the rows of units are worth: from the number of units to that of rows.
+
+    A table of shares has the design effects λ against as many independent rows as units, the eigenvalues of P⁻V. V is
+    the covariance of a unit's shares, and P = diag(p) − ppᵀ (Rao and Scott 1981). The statistic of a test is then that
+    of independent rows times Σ λ² / Σ λ, with fewer degrees of freedom (Satterthwaite), which are left as they are. The
+    largest such factor decides, over labels, inputs, and both together, of all features.
+
+    Args:
+        x: (rows, features) float64, NaN if missing.
+        y: (rows,) class codes or targets.
+        unit: (rows,) the number of each row's unit, from 0.
+        layout: The bins; those of a client are merged as for a pair.
+        counts: Whether counts are compared; else moments are, and the design effects of means and deviations decide.
+    """
+    units = int(unit.max(initial=-1)) + 1
+    if units < _MIN_UNITS or units == len(y):
+        return units
+    share = 1 / np.bincount(unit)[unit]
+    classes, cells = layout.classes_of(y), layout.cells_of(x)
+    factor = _design_factor(unit, classes, share)
+    for feature, values in enumerate(layout.categories):
+        of_rows = cells[:, feature]
+        if values is None:
+            fine = merged_bin_index(np.bincount(of_rows, share, layout.cells)[: layout.bins], _MAX_BINS)
+            of_rows = np.append(fine, [_MAX_BINS] * (layout.cells - layout.bins))[of_rows]
+        factor = max(factor, _design_factor(unit, of_rows, share))
+        factor = max(factor, _design_factor(unit, of_rows * layout.classes + classes, share))
+        if not counts:
+            factor = max(factor, _moments_factor(unit, x[:, feature], classes, share))
+    return min(max(int(units / max(factor, 1e-9)), units), len(y))
+
+
+def _design_factor(unit: np.ndarray, cell: np.ndarray, share: np.ndarray) -> float:
+    """Return Σ λ² / Σ λ of the design effects λ of shares in cells; 0 if all rows are in one cell."""
+    _, column = np.unique(cell, return_inverse=True)
+    units, width = int(unit.max()) + 1, int(column.max()) + 1
+    shares = np.bincount(unit * width + column.ravel(), share, units * width).reshape(units, width)
+    mean = shares.mean(0)
+    scaled = (shares - mean) / np.sqrt(mean)
+    effects = scaled.T @ scaled / (units - 1)
+    total = float(np.trace(effects))
+    return float((effects**2).sum()) / total if total > 0 else 0.0
+
+
+def _moments_factor(unit: np.ndarray, values: np.ndarray, classes: np.ndarray, share: np.ndarray) -> float:
+    """Return the largest design effect of a feature's mean and variance, of all rows and of those of a class."""
+    present, factor = ~np.isnan(values), 0.0
+    for rows in (present, *(present & (classes == c) for c in np.unique(classes))):
+        weight = np.where(rows, share, 0.0)
+        if not rows.any():
+            continue
+        distance = np.where(rows, values - np.average(values[rows], weights=share[rows]), 0.0)
+        square = np.where(rows, distance**2 - (weight * distance**2).sum() / weight.sum(), 0.0)
+        for residual in (distance, square):
+            total = (share * residual**2).sum()
+            if total > 0:
+                factor = max(factor, float((np.bincount(unit, share * residual) ** 2).sum() / total))
+    return factor

@@ -48,7 +48,8 @@ def sigma(sensitivity: float, rho: float) -> float:
 def counts_sensitivity(features: int) -> float:
     """Return the L2 sensitivity of joint counts, (features, bins, classes): √d.
 
-    One row adds one to one cell of each of the d features.
+    One row adds one to one cell of each of the d features. A unit with rows of weights that add up to 1 adds at most as
+    much: then neighbouring data sets differ by a unit.
     """
     return math.sqrt(features)
 

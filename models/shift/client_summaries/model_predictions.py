@@ -17,6 +17,7 @@ from models.shift.client_summaries.client_summary import (
     Columns,
     Layout,
     Summaries,
+    count_different,
     divide_or_zero,
     overall_moments,
     withheld_columns,
@@ -75,27 +76,35 @@ def classes_in_both_halves(column: Columns, row_ids: np.ndarray, second: np.ndar
     """Return the separately reported classes that `models` models may be fitted on or queried about: (classes,) bool.
 
     Such a class has at least LEAST_ROWS distinct rows in each half, and at least as many as there are models. row_ids:
-    (rows,), see `assign_columns`; second: (rows,) bool, the rows of the second half.
+    see `assign_columns`; second: (rows,) bool, the rows of the second half.
     """
     enough = column.separate.copy()
     for label in np.flatnonzero(enough):
-        rows = [len(np.unique(row_ids[(column.index == label) & half])) for half in (~second, second)]
+        rows = [count_different(row_ids[(column.index == label) & half]) for half in (~second, second)]
         enough[label] = min(rows) >= _min_rows(models)
     return enough
 
 
-def fit_halves(design: np.ndarray, class_index: np.ndarray, second: np.ndarray, included: np.ndarray) -> np.ndarray:
+def fit_halves(
+    design: np.ndarray,
+    class_index: np.ndarray,
+    second: np.ndarray,
+    included: np.ndarray,
+    row_weights: np.ndarray | None = None,
+) -> np.ndarray:
     """Fit a multinomial logistic regression to each half: (2, classes, columns), NaN for classes not included.
 
     All weights are NaN with fewer than two classes. design: (rows, columns), see `Design`; class_index: (rows,);
-    second: (rows,) bool; included: (classes,) bool.
+    second: (rows,) bool; included: (classes,) bool; row_weights: (rows,), by which rows of a unit count as one row.
     """
     weights = np.full((2, len(included), design.shape[1]), np.nan)
     if included.sum() < 2:
         return weights
     used = np.append(included, False)[class_index]
     for index, half in enumerate((~second, second)):
-        weights[index, included] = _fit(design[used & half], class_index[used & half])
+        rows = used & half
+        of_rows = None if row_weights is None else row_weights[rows]
+        weights[index, included] = _fit(design[rows], class_index[rows], of_rows)
     return weights
 
 
@@ -134,6 +143,7 @@ def predicted_counts(
     layout: Layout,
     probabilities: np.ndarray,
     thresholds: np.ndarray,
+    weights: np.ndarray | None = None,
 ) -> np.ndarray:
     """Count the rows that each model expects of each class: (models, features, cells, classes) int32.
 
@@ -147,6 +157,7 @@ def predicted_counts(
         x, column, row_ids, second, layout: As in `classes_in_both_halves`; x: (rows, features), NaN if missing.
         probabilities: (models, rows, classes), see `predict_classes`, of classes in both halves for that many models.
         thresholds: (features, cells, classes) uniform draws in [0, 1); that of a run's first cell rounds its counts.
+        weights: (rows,), by which rows of a unit count as one row.
     """
     cells, used = layout.cells_of(x), np.repeat(column.reported[:, None], x.shape[1], 1)
     reported = np.flatnonzero(column.reported)
@@ -155,13 +166,14 @@ def predicted_counts(
     predicted: np.ndarray = np.any(probabilities > 0, axis=-1).T
     kinds = np.unique(np.column_stack([predicted, second]), axis=0, return_inverse=True)[1].ravel()
     used[~np.any(predicted, axis=-1)] = False
+    weighted = probabilities if weights is None else probabilities * weights[:, None]
     min_rows = _min_rows(len(probabilities))
     result = np.full((len(probabilities), *thresholds.shape[:2], layout.classes), SAME_RUN, np.int32)
     for feature in range(x.shape[1]):
         rows = used[:, feature]
         run_starts = _run_starts(cells[rows, feature], kinds[rows], row_ids[rows], layout.cells, min_rows)
         expected = np.zeros((layout.cells, len(probabilities), layout.classes))
-        np.add.at(expected, run_starts[cells[rows, feature]], probabilities[:, rows].swapaxes(0, 1))
+        np.add.at(expected, run_starts[cells[rows, feature]], weighted[:, rows].swapaxes(0, 1))
         starts = np.unique(run_starts)
         result[:, feature, starts] = np.floor(expected[starts] + thresholds[feature, starts, None]).swapaxes(0, 1)
     return result
@@ -193,11 +205,13 @@ def _min_rows(models: int) -> int:
 def _run_starts(cells: np.ndarray, kind: np.ndarray, row_ids: np.ndarray, width: int, min_rows: int) -> np.ndarray:
     """Return the first cell of each cell's run, (width,); runs are as short as possible from the first cell on.
 
-    Of each kind of row, a run has none or at least `min_rows` distinct rows. cells, kind, row_ids: (rows,).
+    Of each kind of row, a run has none or at least `min_rows` distinct rows, and as many units. cells, kind: (rows,).
     """
-    rows_by_kind = np.zeros((width, kind.max(initial=0) + 1), np.int64)
-    distinct = np.unique(np.stack([cells, kind, row_ids]), axis=1)
-    np.add.at(rows_by_kind, (distinct[0], distinct[1]), 1)
+    ids = np.atleast_2d(row_ids.T)
+    rows_by_kind = _count_by_kind(np.stack([cells, kind, ids[0]]), width)
+    for units in ids[1:]:
+        # a unit is shared by its cells: the sum over a run is at most the number of its units
+        rows_by_kind = np.minimum(rows_by_kind, _count_by_kind(np.stack([cells, kind, units]), width, shared=True))
     starts: list[int] = []
     sums: list[np.ndarray] = []
     start, current = 0, np.zeros_like(rows_by_kind[0])
@@ -213,14 +227,30 @@ def _run_starts(cells: np.ndarray, kind: np.ndarray, row_ids: np.ndarray, width:
     return np.array(starts)[np.searchsorted(starts, np.arange(width), side="right") - 1]
 
 
+def _count_by_kind(table: np.ndarray, width: int, shared: bool = False) -> np.ndarray:
+    """Count the distinct ids of each cell and kind: (width, kinds); `shared` divides each id among its cells.
+
+    table: (3, rows), the cells, kinds and ids of rows.
+    """
+    counts = np.zeros((width, table[1].max(initial=0) + 1), float if shared else np.int64)
+    cells, kinds, ids = np.unique(table, axis=1)
+    share: np.ndarray | int = 1
+    if shared:
+        _, number, num_cells = np.unique(np.stack([kinds, ids]), axis=1, return_inverse=True, return_counts=True)
+        share = 1 / num_cells[number.ravel()]
+    np.add.at(counts, (cells, kinds), share)
+    return counts
+
+
 def _complete(rows: np.ndarray, min_rows: int) -> bool:
     return bool(rows.any() and ((rows == 0) | (rows >= min_rows)).all())
 
 
-def _fit(design: np.ndarray, class_index: np.ndarray) -> np.ndarray:
+def _fit(design: np.ndarray, class_index: np.ndarray, row_weights: np.ndarray | None) -> np.ndarray:
     """Fit a regression: (classes of these rows, columns)."""
     from sklearn.linear_model import LogisticRegression
 
-    model = LogisticRegression(C=_PENALTY, tol=_TOLERANCE, max_iter=_STEPS).fit(design[:, :-1], class_index)
+    model = LogisticRegression(C=_PENALTY, tol=_TOLERANCE, max_iter=_STEPS)
+    model.fit(design[:, :-1], class_index, row_weights)
     weights = np.column_stack([model.coef_, model.intercept_])
     return np.concatenate([np.zeros_like(weights), weights]) if len(weights) == 1 else weights

@@ -24,6 +24,46 @@ def is_row_number(column: Column, rows: int) -> bool:
     return column.kind == "empty" or (len(numbers) == rows and bool((numbers == np.floor(numbers)).all()))
 
 
+_UNIT_NAMES = (
+    *("patient", "subject", "person", "participant", "individual", "pid", "mrn", "case", "animal", "machine", "plant"),
+    *("device", "id", "identifier"),
+)
+_ID_ENDINGS = ("id", "no", "nr", "number", "code", "key")
+_MIN_UNITS = 10  # distinct values, of which more are units
+_REPEATS = 1.5  # rows of a value, on average, from which values repeat, whatever the name
+_NESTED = 0.99  # of the values that repeat, with rows at one client
+_MIN_NESTED = 20  # values that repeat
+
+
+def is_unit_name(name: str) -> bool:
+    """Return whether a column may be called so if it names the unit of a row, such as a patient."""
+    folded = name.casefold().strip()
+    return any(folded.removesuffix(ending).rstrip("_ -") in _UNIT_NAMES for ending in ("", *_ID_ENDINGS))
+
+
+def looks_like_unit(column: Column, client: Column | None = None) -> bool:
+    """Return whether a column names the units of rows: texts or whole numbers, more than a few, of which some repeat.
+
+    If its name does not say so, each value that repeats must be of one client, which an id is and a quantity is not.
+    """
+    used, numbers = column.used, column.numbers[column.used]
+    whole = column.kind == "text" or (column.kind == "number" and bool((numbers == np.floor(numbers)).all()))
+    present = ~column.missing
+    count = int(present.sum())
+    if not whole or not _MIN_UNITS < len(used) < count:
+        return False
+    if is_unit_name(column.name):
+        return True
+    if client is None or count < _REPEATS * len(used):
+        return False
+    rows = np.bincount(column.codes[present], minlength=len(column.values))
+    pairs = np.unique(np.stack([column.codes[present], client.codes[present]]), axis=1)
+    clients = np.bincount(pairs[0], minlength=len(column.values))
+    repeated = rows > 1
+    several = len(client.used) > 1 and len(used) > 2 * len(client.used)
+    return bool(several and repeated.sum() >= _MIN_NESTED and (clients[repeated] == 1).mean() >= _NESTED)
+
+
 def check_usable(sample: TableSample, column: Column, listed: bool) -> None:
     """Raise UserError if no feature can be made of a column; `listed`: params call it categorical."""
     where = f"{sample.name}: the column {shown(repr(column.name))}"

@@ -9,6 +9,7 @@ from silos.dataset import Rows, some
 from silos.errors import shown
 from silos.sources.source_params import Fill, Table
 from silos.sources.tabular.column_kinds import Column
+from silos.sources.tabular.column_selection import looks_like_unit
 from silos.sources.tabular.missing_values import Rule
 from silos.sources.tabular.table_reader import TableSample
 
@@ -36,6 +37,7 @@ def ingest_notes(
         *_odd_number_notes([*columns, label] if rows.task == "regression" else columns),
         *_doubtful_text_notes(source, columns),
         *_left_out_notes(source, row_numbers),
+        *_unit_notes(sample, source),
         *_missing_notes(columns, rules, dropped),
         _label_note(source, rows),
         *(
@@ -85,6 +87,21 @@ def _left_out_notes(source: Table, row_numbers: Sequence[Column]) -> list[str]:
     parts = [f"{_quoted_name(name)} (drop)" for name in source.drop]
     parts += [f"{_quoted_name(column.name)} (no name)" for column in row_numbers]
     return [f"left out: {some(parts, _NAMES)}"] if parts else []
+
+
+def _unit_notes(sample: TableSample, source: Table) -> list[str]:
+    """Name columns that are left out and may be the unit of rows, if the source has none."""
+    if source.unit is not None:
+        return []
+    client = None if source.client is None else sample.column(source.client)
+    dropped = [column for name in source.drop if (column := sample.column(name)) is not None]
+    units = [column for column in dropped if looks_like_unit(column, client)]
+    return [
+        f"rows may not be independent: {_quoted_name(column.name)} has {_count(len(column.used), 'value')} in "
+        f"{_count(int((~column.missing).sum()), 'row')}; if it names patients or the like, name it under data.source.unit, "
+        "not under drop"
+        for column in units[:1]
+    ]
 
 
 def _missing_notes(columns: Sequence[Column], rules: Sequence[Rule], dropped: np.ndarray) -> list[str]:

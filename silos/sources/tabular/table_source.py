@@ -16,6 +16,7 @@ from silos.sources.tabular.ingest_report import ingest_notes
 from silos.sources.tabular.missing_values import missing_rule, rows_to_keep
 from silos.sources.tabular.one_hot import build_features, sort_texts
 from silos.sources.tabular.table_reader import TableSample, sample_table
+from silos.units import hash_units
 
 _FEW = 20  # classes that a table of any size may have
 
@@ -95,6 +96,7 @@ def table(source: Table, root: Path, declared: tuple[Feature, ...] = ()) -> Rows
         split=None if "split" not in roles else split_names(sample.name, _texts(roles["split"])),
         task=source.task,
         features=features,
+        unit=hash_units(_texts(roles["unit"])) if "unit" in roles else None,
     )
     return replace(rows, notes=ingest_notes(sample, source, columns, label, rules, row_numbers, ~keep, rows))
 

@@ -282,3 +282,37 @@ def test_one_draw_tells_nothing_of_others_and_a_diverged_one_nothing_at_all():
     assert np.isnan(difference_over_draws([0.2, np.nan]).mean)
     with pytest.raises(ValueError, match="no draw"):
         difference_over_draws([])
+
+
+def test_units_of_one_row_are_rows_and_copies_are_one_draw():
+    rng = np.random.default_rng(0)
+    d = rng.integers(-1, 2, (3, 40)).astype(float)
+    plain, alone = (difference([Stratum.from_differences(d, unit)]) for unit in (None, np.arange(40)))
+    copied = difference([Stratum.from_differences(np.repeat(d, 8, 1), np.repeat(np.arange(40), 8))])
+    for found in (alone, copied):
+        assert (found.mean, found.low, found.high) == pytest.approx((plain.mean, plain.low, plain.high))
+
+
+def test_the_mean_stays_that_of_rows_where_units_differ_in_size():
+    rng, unit = np.random.default_rng(0), np.repeat(np.arange(12), np.arange(1, 13))
+    d = rng.normal(size=(3, len(unit)))
+    assert difference([Stratum.from_differences(d, unit)], bound=9).mean == pytest.approx(d.mean())
+    one = difference([Stratum.from_differences(np.ones((3, 5)), np.zeros(5, int))])
+    assert (one.low, one.high) == (-1, 1)
+
+
+@pytest.mark.slow
+def test_the_interval_covers_the_true_difference_where_rows_are_of_units():
+    rng, repeats, covered, by_row = np.random.default_rng(2), 400, 0, 0
+    for _ in range(repeats):
+        of_client, plain = [], []
+        for units in (30, 60):
+            unit = np.repeat(np.arange(units), rng.integers(2, 15, units))
+            d = 0.1 + rng.normal(0, 0.3, units)[unit] + rng.normal(0, 0.3, (3, len(unit)))
+            of_client.append(Stratum.from_differences(d, unit))
+            plain.append(Stratum.from_differences(d))
+        found, naive = (difference(s, bound=9) for s in (of_client, plain))
+        covered += found.low <= 0.1 <= found.high
+        by_row += naive.low <= 0.1 <= naive.high
+    assert 0.915 <= covered / repeats <= 0.985
+    assert by_row / repeats < 0.8

@@ -36,23 +36,25 @@ class PairRequest:
 
 @pytest.fixture
 def silos_of(tmp_path: Path) -> Callable[..., Silos]:
-    """Writes silos of these rows, client to (x, y), all of them to train on; x may have NaN where features allow it."""
+    """Writes silos of these rows, client to (x, y) or (x, y, unit), all to train on; NaN where features allow it."""
     number = iter(range(10_000))
 
     def build(rows: dict[str, Any], task: str = "classification", features: Any = None, classes: int = 0) -> Silos:
         name = f"own{next(number)}"
-        client = np.repeat(list(rows), [len(y) for _, y in rows.values()])
+        client = np.repeat(list(rows), [len(own[1]) for own in rows.values()])
+        by_unit = all(len(own) == 3 for own in rows.values())
+        units = {"who": np.concatenate([own[2] for own in rows.values()])} if by_unit else {}
         x, y = (np.concatenate([own[at] for own in rows.values()]) for at in (0, 1))
         if classes:  # a client of its own has a row of each, so that the schema has them all
             x, y = np.concatenate([x, np.zeros((classes, *x.shape[1:]))]), np.concatenate([y, np.arange(classes)])
             client = np.append(client, ["zz"] * classes)
         x = x if x.dtype == np.uint8 else x.astype(np.float32)
-        np.savez(tmp_path / f"{name}.npz", x=x, y=y, client=client, split=np.repeat("train", len(y)))
+        np.savez(tmp_path / f"{name}.npz", x=x, y=y, client=client, split=np.repeat("train", len(y)), **units)
         data = DataParams.model_validate(
             {
                 "name": name,
                 "seed": 0,
-                "source": {"kind": "npz", "path": f"{name}.npz", "task": task},
+                "source": {"kind": "npz", "path": f"{name}.npz", "task": task, **({"unit": "who"} if units else {})},
                 "scheme": [{"kind": "column", "column": "client"}],
                 "split": {"validation": 0.0, "test": 0.0},
                 **({"features": features} if features else {}),

@@ -12,9 +12,11 @@ from models.networks.wrappers.fediir_network import GradientMatching
 from models.prng import server_stream
 from models.server_state import ClientStateRefs
 from silos.client_store import ClientStore
-from silos.cohort import Stack
+from silos.cohort import Silos, Stack
+from silos.data_params import DataParams
+from silos.storage.partition_store import write
 from tasks.evaluate import ensemble_check, evaluate
-from tasks.execution.load_client_data import load_weights
+from tasks.execution.load_client_data import load_rows, load_weights, may_report
 from tasks.gradients import head_gradient
 from tasks.local_train import local_train
 from tasks.regroup import regroup
@@ -103,3 +105,23 @@ def test_no_dummy_is_in_a_message(name, make_problem, make_round):
         for at in model.shared if name == "local_train" else found[1][0].sums:
             one, two = (sum(m.sums[at] for m in found[stack]) for stack in (1, 2))
             torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("units", [9, 10])
+def test_a_client_reports_from_ten_units_on(tmp_path, units):
+    rng = np.random.default_rng(0)
+    unit = np.repeat(np.arange(units), 8)
+    arrays = {"x": rng.normal(size=(len(unit), 2)), "y": unit % 2, "who": unit, "client": np.zeros(len(unit), int)}
+    np.savez(tmp_path / "own.npz", **arrays)
+    for source, expected in (({"unit": "who"}, units == 10), ({}, True)):
+        data = DataParams.model_validate(
+            {
+                **{"name": "own", "seed": 0, "split": {"validation": 0, "test": 0}},
+                "source": {"kind": "npz", "path": "own.npz", **source},
+                "scheme": [{"kind": "column", "column": "client"}],
+            }
+        )
+        write(tmp_path / "own", data, tmp_path)
+        silos, stack = Silos.open(tmp_path / "own", f"{units}{len(source)}"), Stack(("0",), 2)
+        rows = load_rows(silos, stack, "train", "cpu")
+        assert may_report(silos, stack, "train", rows).tolist() == [expected, False]

@@ -1,0 +1,87 @@
+"""What silos with units tell: nothing of fewer than ten patients, however many visits they have."""
+
+import numpy as np
+import pytest
+
+from flows.diagnosis.query_clients import collect_answers, dependent_rows
+from models.shift.client_summaries.model_predictions import Design
+from silos.client_store import ClientStore
+from silos.cohort import Stack
+from silos.privacy.ledger import Ledger
+from tasks.diagnosis.report_predictions import report_models, report_predictions, second_half
+from tasks.diagnosis.report_summary import LocalSummary
+from tasks.execution.load_client_data import load_rows
+from tasks.execution.task_runner import PlainRunner
+
+BOUNDED = [{"name": "a", "low": -4, "high": 4}, {"name": "b", "low": -4, "high": 4}]
+
+
+def visits(seed, patients, times=8):
+    """Rows of so many patients of each class."""
+    rng, y = np.random.default_rng(seed), np.repeat(np.arange(len(patients)), patients)
+    unit = np.repeat(np.arange(len(y)), times)
+    return rng.normal(size=(len(unit), 2)) + y[unit, None] / 2, y[unit], unit
+
+
+def opened(silos, client):
+    rows = load_rows(silos, Stack((client,), 1), "train", "cpu")
+    return LocalSummary(silos, client, rows.x[0], rows.y[0])
+
+
+def test_a_class_needs_ten_patients(silos_of, asked):
+    told = asked(silos_of({"a": visits(1, (10, 9, 30)), "b": visits(2, (30, 40, 50))}, features=BOUNDED))
+    (message,) = told.answers.messages
+    first, second = (message.clients.index(client) for client in "ab")
+    labels = message.labels.numpy()
+    assert np.isnan(labels[first]).tolist() == [False, True, False]
+    assert not np.isnan(labels[second]).any()
+    assert message.counts.numpy()[first, :, :, 1].sum() == 0
+
+
+def test_rows_count_as_what_they_are_worth(silos_of, asked):
+    told = asked(silos_of({"a": visits(1, (60, 60)), "b": visits(2, (60, 60))}, features=BOUNDED))
+    (message,) = told.answers.messages
+    assert (message.rows == 120).all()  # the label is a patient's
+    assert message.counts.numpy().sum((2, 3)).tolist() == [[120.0, 120.0]] * 2
+
+
+def test_under_noise_a_patient_counts_as_one_row(silos_of, asked):
+    silos = silos_of({"a": visits(1, (300, 300)), "b": visits(2, (300, 300))}, features=BOUNDED)
+    noise = {"epsilon": 100.0, "delta": 1e-5, "budget": 1000.0}
+    told = asked(silos, noise=noise)
+    (message,) = told.answers.messages
+    assert message.counts.sum((2, 3)).numpy() == pytest.approx(np.full((2, 2), 600), abs=60)
+    assert dependent_rows(silos, [told.answers]) == {"unit": "who", "repeats": []}
+
+
+def test_patients_stay_in_one_half_and_a_second_look_is_answered(silos_of, asked, tmp_path):
+    silos = silos_of({"a": visits(1, (60, 50)), "b": visits(2, (40, 70))}, features=BOUNDED)
+    query = asked(silos).question
+    local = opened(silos, "a")
+    second = second_half(Ledger(str(tmp_path / "halves"), "a"), local, query)
+    assert 0 < second.mean() < 1
+    assert all(len(np.unique(second[local.unit == unit])) == 1 for unit in local.unit)
+    private, design = ClientStore(str(tmp_path / "looked")), Design(query, np.zeros(2), np.ones(2))
+    models, silent = collect_answers(PlainRunner(), report_models, silos, private=private, design=design)
+    weights = {c: own for m in models for c, own in zip(m.clients, m.weights.numpy(), strict=True)}
+    sent = {"private": private, "design": design, "models": dict.fromkeys(weights, weights)}
+    foreseen, more = collect_answers(PlainRunner(), report_predictions, silos, **sent)
+    assert (set(weights), silent, more) == ({"a", "b"}, {}, {})
+    for message in foreseen:
+        for counts in message.counts.values():
+            assert np.maximum(counts.numpy(), 0).sum((-2, -1)) == pytest.approx(np.full((2, 2), 110), abs=30)
+
+
+def test_the_version_of_rows_depends_on_their_units(silos_of):
+    x, y, unit = visits(1, (20, 20))
+    versions = {opened(silos_of({"a": own}), "a").version for own in ((x, y), (x, y, unit), (x, y, unit // 2))}
+    assert len(versions) == 3
+
+
+def test_silos_with_copies_are_named_unless_units_explain_them(silos_of, asked):
+    x, y, unit = visits(1, (40, 40), times=1)
+    twice, y_twice, unit_twice = (np.repeat(part, 2, 0) for part in (x, y, unit))
+    copied = silos_of({"a": (twice, y_twice), "b": (x + 0.1, y)}, features=BOUNDED)
+    assert dependent_rows(copied, [asked(copied).answers]) == {"unit": None, "repeats": ["a"]}
+    by_unit = silos_of({"a": (twice, y_twice, unit_twice), "b": (x + 0.1, y, unit)}, features=BOUNDED)
+    assert dependent_rows(by_unit, [asked(by_unit).answers]) == {"unit": "who", "repeats": []}
