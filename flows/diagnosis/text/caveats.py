@@ -56,14 +56,28 @@ _NEXT_AFTER_VERSION = {
 
 def notes(report: dict[str, Any]) -> list[str]:
     """Return what was not compared and why, and what verdicts rest on."""
-    topics = (_of_rows, of_power, of_gaps, _of_overlap, _of_features, _of_query, of_the_second_look)
+    topics = (_of_rows, of_repeats, of_power, of_gaps, _of_overlap, _of_features, _of_query, of_the_second_look)
     return [note for topic in topics for note in topic(report)]
 
 
 def notes_of_versions(report: dict[str, Any]) -> list[str]:
     """Return the notes on silos compared with an earlier version; each silo's sentence covers rows and overlap."""
-    topics = (of_power, of_gaps, _of_features, _of_query)
+    topics = (of_repeats, of_power, of_gaps, _of_features, _of_query)
     return [note for topic in topics for note in topic(report)]
+
+
+def of_repeats(report: dict[str, Any]) -> list[str]:
+    """State that rows count by unit, or that many rows repeat although no unit is named."""
+    if report["unit"]:
+        return [
+            f"Rows are counted by {report['unit']}: a silo has as many rows as its units are worth independent ones."
+        ]
+    if not report["repeats"]:
+        return []
+    return [
+        f"At {listed(report['repeats'])} a tenth of the rows or more equal other rows, so differences may be chance. If they "
+        "are visits of one patient or copies, name the column that says so under data.source.unit."
+    ]
 
 
 def of_power(report: dict[str, Any]) -> list[str]:

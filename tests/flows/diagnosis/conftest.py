@@ -138,6 +138,8 @@ def a_report() -> Callable[..., dict[str, Any]]:
             "noise": None,
             "second_look": None,
             "refused": {},
+            "unit": None,
+            "repeats": [],
         }
         return report | also
 

@@ -203,3 +203,12 @@ def test_features_without_values_or_withheld_are_named_with_their_silos(a_report
     assert found[5].startswith("Differences within age cannot be seen: nearly all values lie in one or two of 32 bins")
     report["query"] |= {"targets": [0.0]}
     assert "fewer than ten different rows of a group of targets have a value" in notes(report)[5]
+
+
+def test_repeated_rows_are_named_unless_rows_count_by_unit(a_report, a_pair, a_line):
+    report = a_report([["a", "b"]], [a_pair("a", "b")], [a_line((0, 0), 1)], repeats=["b"])
+    (said,) = limits(report)
+    assert said.startswith("At b a tenth of the rows or more equal other rows")
+    assert said.endswith("data.source.unit.")
+    (counted,) = limits(report | {"unit": "patient_id"})
+    assert counted.startswith("Rows are counted by patient_id")
