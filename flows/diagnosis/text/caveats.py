@@ -75,8 +75,8 @@ def of_repeats(report: dict[str, Any]) -> list[str]:
     if not report["repeats"]:
         return []
     return [
-        f"At {listed(report['repeats'])} a tenth of the rows or more equal other rows, so differences may be chance. If they "
-        "are visits of one patient or copies, name the column that says so under data.source.unit."
+        f"At {listed(report['repeats'])} a tenth of the rows or more equal other rows, so differences may be chance. If "
+        "they are visits of one patient or copies, name the column that says so under data.source.unit."
     ]
 
 
