@@ -255,6 +255,6 @@ def _check_same_plan(project: Project, plan: Plan, info: dict[str, Any]) -> None
             continue
         if info.get(key, 0) != value:  # comparisons of earlier versions have no `tune`
             raise UserError(
-                f"the comparison {info['name']} has {key} {info.get(key, 0)} and you ask for {value}; "
-                "ask for the same, or start anew without --resume."
+                f"--resume: got {key} {value}, expected {info.get(key, 0)} as in the comparison {info['name']}. "
+                "Use the same values, or start again without --resume."
             )

@@ -102,8 +102,10 @@ class ProjectFlow(Flow):
             if isinstance(ended, BaseException):
                 if not is_prefect_failure(ended):
                     raise ended from None
-                raise UserError(f"{reason}; then --resume goes on after the last whole round.") from error
-            progress.current().say_once(f"{reason}; the result is whole, and Prefect's page does not show its end.")
+                raise UserError(f"{reason}. Then --resume continues after the last complete round.") from error
+            progress.current().say_once(
+                f"{reason}; the result is complete, but Prefect's page does not show the end of the run."
+            )
             return ended
         finally:
             _outcome.reset(token)

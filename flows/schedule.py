@@ -43,7 +43,7 @@ def cron_schedule(cron: str) -> Any:
         ) from None
     except (ValidationError, ValueError):
         raise UserError(
-            f'cron: got {cron!r}, expected five fields, for example "0 6 * * 1", or one of {", ".join(_ALIASES)}.'
+            f'cron: got {cron!r}, expected five fields or one of {", ".join(_ALIASES)}. Write it as in "0 6 * * 1".'
         ) from None
     return schedule
 
@@ -79,9 +79,9 @@ def serve(root: Path, schedule: Any, api: str, parameters: dict[str, Any], overr
     flow.fn = _with_overrides(overrides, compare.fn)
     with hold(mark), _explain_api_failure():
         delete_deployment(root)  # what a killed schedule planned
-        say(f"compare runs at {schedule.cron!r} in UTC, where it is now {_now()}")
+        say(f"`compare` runs at {schedule.cron!r} (UTC; now {_now()})")
         say(f"Prefect's page: {api.removesuffix('/api')}")
-        say("ctrl-C ends the schedule.")
+        say("Press ctrl-C to end the schedule.")
         try:
             signal_number = asyncio.run(_until_signal(flow, deployment_name(root), schedule, parameters))
         finally:
@@ -102,7 +102,7 @@ def _explain_api_failure() -> Iterator[None]:
     except Exception as error:
         if not is_prefect_failure(error):
             raise
-        raise UserError(f"{failure_sentence(error)}; then start the schedule again.") from error
+        raise UserError(f"{failure_sentence(error)}. Then start the schedule again.") from error
 
 
 async def _until_signal(flow: Any, name: str, schedule: Any, parameters: dict[str, Any]) -> int:

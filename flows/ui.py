@@ -25,7 +25,10 @@ def serve(mlflow_port: int, prefect_port: int | None) -> None:
     root, uri = project.root, project.tracking
     is_local = not is_server(uri)
     if is_local and mlflow_port == (prefect_port or PORT):
-        raise UserError(f"--mlflow-port and --prefect-port are both {mlflow_port}; give each page a port of its own.")
+        raise UserError(
+            f"--prefect-port: got {mlflow_port}, the same as --mlflow-port, expected another. Give "
+            "each page its own port."
+        )
     if is_local:
         must_be_free(mlflow_port, "--mlflow-port")
     prefect_address = ui_address(prefect_port, "--prefect-port")
@@ -46,21 +49,21 @@ def serve(mlflow_port: int, prefect_port: int | None) -> None:
             say(f"         {newest}  (newest comparison)")
         say(f"Prefect  {prefect.url.removesuffix('/api')}/runs")
         say(
-            "ctrl-C ends both."
+            "Press ctrl-C to end both."
             if is_local
-            else "ctrl-C ends Prefect's page; MLflow's is served elsewhere, and goes on."
+            else "Press ctrl-C to end Prefect's page; MLflow's runs elsewhere and goes on."
         )
         while mlflow.alive() and prefect.alive():
             time.sleep(_POLL_SECONDS)
         ended = "MLflow's server" if prefect.alive() else "Prefect's server"
-        raise UserError(f"{ended} ended by itself; see {mlflow.log if prefect.alive() else prefect.log}.")
+        raise UserError(f"{ended} ended unexpectedly. See {mlflow.log if prefect.alive() else prefect.log}.")
     except KeyboardInterrupt:
         pass
     finally:
         stopped = prefect.stop()
         mlflow.stop()
         if not stopped:
-            say("Prefect's server stays until the command that uses it has ended.")
+            say("Prefect's server keeps running until the command that uses it has ended.")
 
 
 _POLL_SECONDS = 0.5

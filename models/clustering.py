@@ -67,7 +67,7 @@ def overlaps(bits: np.ndarray, rows: int, kind: Overlap, other: np.ndarray | Non
         ValueError: If there are no rows.
     """
     if not rows:
-        raise ValueError("there are no rows to be right on")
+        raise ValueError("correctness: got no rows, expected at least one")
     # counts are whole numbers until the single division, so equal similarities compare equal
     both, correct = count_both_correct(bits, other), count_correct(bits)[:, None]
     total = correct + (correct.T if other is None else count_correct(other)[None])

@@ -117,7 +117,7 @@ def _filled(column: Mapping[str, Any], row: int) -> float:
         return float(rule)
     if rule == "mean":
         raise _unusable(column, row, None, "one, since the model holds no client's mean", "Fill in the client's mean")
-    raise _unusable(column, row, None, "one, since `missing: refuse` holds", "Fill in a value")
+    raise _unusable(column, row, None, "one, since `missing: refuse` is set", "Fill in a value")
 
 
 def _one_hot(values: "pd.Series[Any]", column: Mapping[str, Any]) -> np.ndarray:

@@ -30,7 +30,7 @@ def checked_array(rows: Any, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     except ValueError:
         raise ValueError(f"rows: got lists of different lengths, expected rows of shape {shape}.") from None
     if array.shape[1:] != shape or array.ndim != len(shape) + 1:
-        raise ValueError(f"rows have shape {array.shape[1:]}, and this model takes {shape}")
+        raise ValueError(f"rows: got shape {array.shape[1:]}, expected {shape}")
     if dtype == "uint8":
         if array.dtype.kind not in "iu":
             raise ValueError(
@@ -79,7 +79,7 @@ class ServedModel:
         finite = np.isfinite(predictions.select_dtypes("number").to_numpy()).all(axis=1)
         for row in np.flatnonzero(~finite).tolist():
             raise ValueError(
-                f"rows: got row {row + 1}, for which the answer of this model is not finite, expected values near those of "
+                f"rows: got row {row + 1}, for which the prediction is not finite, expected values near those of "
                 "the training data. Correct the row, or use a model whose training did not diverge."
             )
         return predictions
@@ -118,8 +118,8 @@ class ServedModel:
         if client not in self.card["clients"]:
             names = ", ".join(self.card["clients"][:20])
             raise ValueError(
-                f"{self.card['method']} has a model of its own for each client and none for {client!r}; "
-                f'choose one by params={{"client": name}}: {names}'
+                f"client: got {client!r}, expected one of {names}, since {self.card['method']} has a model of its "
+                f'own for each client. Choose one by params={{"client": name}}.'
             )
         index = self.card["clients"].index(client)
         personal = {k.removeprefix("personal/"): t[index] for k, t in self.tensors.items() if k.startswith("personal/")}
@@ -139,15 +139,13 @@ class ServedModel:
         statistics = torch.tensor([float(number) for number in values]).float()
         if not len(statistics):
             raise ValueError(
-                f"{self.card['method']} reads {takes} of a client beside its rows, and was given none; "
-                'params={"statistics": [...]} are what `siloflow stats CLIENT --json` prints'
+                f"statistics: got none, expected {takes}, which {self.card['method']} reads in addition to rows. "
+                f'Pass params={{"statistics": [...]}}, which `siloflow stats CLIENT --json` prints'
             )
         if len(statistics) != expected["length"]:
-            raise ValueError(f"{len(statistics)} statistics were given, and this model takes {takes}")
+            raise ValueError(f"statistics: got {len(statistics)}, expected {takes}")
         if origin and origin != expected_origin:
-            raise ValueError(f"the statistics were made as {origin}, and this model takes {takes}")
+            raise ValueError(f"statistics: got some computed as {origin}, expected {takes}")
         for index in torch.nonzero(~torch.isfinite(statistics)).flatten().tolist():
-            raise ValueError(
-                f"number {index + 1} of the statistics is {values[index]}, which is no finite float32 number"
-            )
+            raise ValueError(f"statistics: got {values[index]} as number {index + 1}, expected a finite float32 number")
         return {"statistics": statistics}

@@ -35,9 +35,9 @@ class ClientStore:
 
         for name, tensor in tensors.items():
             if tensor.ndim == 0 or len(tensor) != len(clients):
-                raise ValueError(f"{name} has shape {tensor.shape} for {len(clients)} clients")
+                raise ValueError(f"{name}: got shape {tensor.shape}, expected a first axis of {len(clients)} clients")
         if len(set(clients)) != len(clients):
-            raise ValueError(f"clients are named twice in {clients}")
+            raise ValueError(f"clients: got a client twice in {clients}, expected each client once")
         if not clients:
             return {}
         data = save({name: np.ascontiguousarray(tensor) for name, tensor in sorted(tensors.items())})
@@ -80,7 +80,7 @@ class ClientStore:
 
     def _folder(self, section: str) -> Path:
         if not is_plain(section):
-            raise ValueError(f"section {section!r} is no plain folder name")
+            raise ValueError(f"section: got {section!r}, expected a plain folder name")
         return Path(self.folder) / section
 
     def _path(self, section: str, digest: str) -> Path:
@@ -88,7 +88,10 @@ class ClientStore:
 
     def _ref(self, section: str, refs: Mapping[str, str], client: str) -> tuple[str, int]:
         if client not in refs:
-            raise UserError(f"Client {client} keeps nothing under {section}; {_WAY_OUT}")
+            raise UserError(
+                f"client {client}: got no private tensors in the section {section}, expected those of "
+                f"an earlier round. {_WAY_OUT}"
+            )
         digest, _, row = refs[client].partition("/")
         return digest, int(row)
 
@@ -97,21 +100,21 @@ class ClientStore:
         from safetensors import SafetensorError, safe_open
 
         path = self._path(section, digest)
-        description = f"{path}, what client {client} keeps under {section},"
+        description = f"{path}, the private section {section} of client {client},"
         try:
             if _verified.get(str(path)) != file_stamp(path):
                 if _digest(path.read_bytes()) != digest:
-                    raise UserError(f"{description} is damaged; {_WAY_OUT}")
+                    raise UserError(f"{description} is damaged. {_WAY_OUT}")
                 _mark_verified(path)
             with safe_open(path, framework="numpy") as file:
                 return {name: _read_rows(file, name, rows) for name in sorted(file.keys())}
         except FileNotFoundError:
-            raise UserError(f"{description} is missing; {_WAY_OUT}") from None
+            raise UserError(f"{description} is missing. {_WAY_OUT}") from None
         except (OSError, SafetensorError) as error:
-            raise UserError(f"{description} is damaged ({error}); {_WAY_OUT}") from error
+            raise UserError(f"{description} is damaged ({error}). {_WAY_OUT}") from error
 
 
-_WAY_OUT = "start the run anew, or bring back the folder from a copy."
+_WAY_OUT = "Start the run again without --resume, or restore the folder from a copy."
 
 # verified files, with their size, times and inode: contents are compared with the name once a process
 _verified: dict[str, tuple[int, ...]] = {}

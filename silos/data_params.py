@@ -30,7 +30,7 @@ def _groups(value: Any) -> str | tuple[tuple[str, ...], ...]:
         return _GROUPS.validate_python(value)
     except ValidationError:
         text = shown(repr(value))
-        raise ValueError(f"{text} is neither paper nor code, nor a list with a list of classes a group") from None
+        raise ValueError(f"got {text}, expected paper, code, or a list with one list of classes a group") from None
 
 
 _GROUPS: TypeAdapter[tuple[tuple[str, ...], ...]] = TypeAdapter(Annotated[tuple[Names, ...], Field(min_length=1)])
@@ -133,23 +133,22 @@ def assignment_at(steps: tuple[Assignment | OwnPartitioner | Change, ...]) -> in
     position = next((index for index, step in enumerate(steps) if not isinstance(step, Subsample)), len(steps))
     kinds = [step.kind for step in steps]
     if position == len(steps) or not isinstance(steps[position], Assignment | OwnPartitioner):
-        fault = f"begins with {', '.join(f'`{kind}`' for kind in kinds[: position + 1])}" if kinds else "is empty"
-        before = ", and only `subsample` before it" if position else ""
+        fault = f"a first step {', '.join(f'`{kind}`' for kind in kinds[: position + 1])}" if kinds else "no step"
+        before = ", with only `subsample` before it" if position else ""
         raise UserError(
-            f"params.yaml: data.scheme {fault}, and must begin with a step that makes clients; "
-            "put `equal`, `column`, `dirichlet`, `shards`, `balanced`, `quantity` or `classes_per_cluster` first"
-            f"{before}."
+            f"params.yaml: data.scheme: got {fault}, expected a first step that makes clients{before}. Put "
+            "`equal`, `column`, `dirichlet`, `shards`, `balanced`, `quantity` or `classes_per_cluster` first."
         )
     if position and isinstance(steps[position], Column):
         raise UserError(
-            "params.yaml: data.scheme[0] is `subsample` before `column`, whose clients might lose all rows unseen; put it "
-            "after `column`, where it thins the same rows."
+            "params.yaml: data.scheme[0]: got `subsample` before `column`, expected it after, since a client "
+            "could lose all its rows unnoticed. Put it after `column`, where it thins the same rows."
         )
     for index, step in enumerate(steps[position + 1 :], start=position + 1):
         if isinstance(step, Assignment | OwnPartitioner):
             raise UserError(
-                f"params.yaml: data.scheme[{index}] is `{step.kind}`, but `{kinds[position]}` has already made the "
-                "clients; keep only one of them."
+                f"params.yaml: data.scheme[{index}]: got `{step.kind}`, expected no second step that makes "
+                f"clients after `{kinds[position]}`. Keep only one of them."
             )
     return position
 
@@ -172,15 +171,18 @@ class SplitParams(Section):
     def _leaves_training_rows(self) -> "SplitParams":
         if self.validation + self.test >= 1:
             raise ValueError(
-                f"validation {self.validation:g} and test {self.test:g} leave no rows to train on; "
-                "their sum must be below 1"
+                f"got validation {self.validation:g} and test {self.test:g}, expected a sum below 1, since no "
+                "rows would be left to train on. Lower one of them"
             )
         return self
 
     @model_validator(mode="after")
     def _starts_with_common_rows(self) -> "SplitParams":
         if self.validation_from == "start" and self.validation_rows == "own":
-            raise ValueError("validation_from start is of common rows; set validation_rows to common, or drop it")
+            raise ValueError(
+                "validation_from: got start, expected it only for common rows. Set validation_rows "
+                "to common, or drop it"
+            )
         return self
 
 
@@ -192,7 +194,9 @@ class DataParams(Section):
     source: Source
     scheme: tuple[Step, ...]
     split: SplitParams
-    features: Features = Field(default=(), description="one a column of a flat table; left out, x0, x1 ... are numeric")
+    features: Features = Field(
+        default=(), description="one a column of a flat table; without it the columns are numeric and named x0, x1 ..."
+    )
 
     @field_validator("scheme")
     @classmethod

@@ -215,7 +215,7 @@ class At:
 
     def error(self, message: str) -> UserError:
         """Return the UserError for a mistake in this step."""
-        return UserError(f"params.yaml: {self.title} {message}")
+        return UserError(f"params.yaml: {self.title}: {message}")
 
 
 def natural_sort_key(name: str) -> tuple[list[str | int], str]:
@@ -247,7 +247,10 @@ def pair_with_blocks(
     for domain, members in groups.items():
         if len(members) < parts:
             domain_text = f" of the domain {domain!r}" if within else ""
-            raise at.error(f"has {parts} {what} for {len(members)} clients{domain_text}; give at most one a client.")
+            raise at.error(
+                f"got {parts} {what} for {len(members)} clients{domain_text}, expected at most one a "
+                f"client. Lower the number of {what}, or make more clients."
+            )
         for index, block in zip(members, contiguous_blocks(len(members), parts), strict=True):
             block_of[index] = block
     return zip(clients, block_of, strict=True)
@@ -284,9 +287,10 @@ def class_codes(names: tuple[str, ...], classes: list[str], at: At) -> list[int]
     unknown = [name for name in names if name not in classes]
     if unknown:
         raise at.error(
-            f"names the class {unknown[0]!r}, and there is no such class; there are {some(classes)}."
+            f"got the class {unknown[0]!r}, expected one of {some(classes)}. Correct the name."
             if classes
-            else f"names the class {unknown[0]!r}, and the source has numbers for targets; choose another source."
+            else f"got the class {unknown[0]!r}, expected no class, since the source has numeric targets. Drop "
+            "the class, or choose another source."
         )
     return [classes.index(name) for name in names]
 

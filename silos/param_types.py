@@ -12,10 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from silos.errors import UserError
 
 MAX_NAME_LENGTH = 100  # characters; a run's folder name has up to three names, and file systems allow 255 bytes
-NOT_PLAIN = (
-    f"is not a plain name; use at most {MAX_NAME_LENGTH} letters, digits, dots, dashes and underscores, "
-    "with a letter or digit first"
-)
+NOT_PLAIN = f"at most {MAX_NAME_LENGTH} letters, digits, dots, dashes and underscores, with a letter or digit first"
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -34,14 +31,14 @@ def is_plain(name: str) -> bool:
 def plain(name: str, what: str) -> str:
     """Return the name; UserError unless it is plain."""
     if not is_plain(name):
-        raise UserError(f"{what} {name!r} {NOT_PLAIN}.")
+        raise UserError(f"{what}: got {name!r}, expected {NOT_PLAIN}. Choose another name.")
     return name
 
 
 def checked(name: str) -> str:
     """Return the name; ValueError unless it is plain, for use in pydantic validators."""
     if not is_plain(name):
-        raise ValueError(f"{name!r} {NOT_PLAIN}")
+        raise ValueError(f"got {name!r}, expected {NOT_PLAIN}. Choose another name")
     return name
 
 

@@ -93,11 +93,16 @@ class Registry:
         plain(name, f"the {self.kind}")
         loading = _loading.get()
         if loading is None:
-            raise ValueError(f"{self.kind} {name!r}: got no plugin file. Name the file under plugins in params.yaml")
+            raise ValueError(
+                f"{self.kind} {name!r}: got a registration outside of a plugin file, expected one in "
+                "a file under plugins. Name the file under plugins in params.yaml"
+            )
         if name in self.built_in:
-            raise ValueError(f"{self.kind} {name!r}: siloflow has one of this name. Use another name")
+            raise ValueError(
+                f"{self.kind} {name!r}: got the name of a built-in {self.kind}, expected a new name. Use another name"
+            )
         if any(entry.kind == self.kind and entry.name == name for entry in loading.entries):
-            raise ValueError(f"{self.kind} {name!r}: is registered twice. Use another name")
+            raise ValueError(f"{self.kind} {name!r}: got a second registration, expected one. Use another name")
 
         def add_entry(target: Target) -> Target:
             loading.entries.append(Entry(self.kind, name, target, loading.file, loading.module, loading.digest))
@@ -152,9 +157,11 @@ def section_of(entry: Entry, *bases: type[BaseModel], given: Collection[str] = (
             continue
         if parameter.annotation is parameter.empty:
             hint = f" ({', '.join(given)} are passed by siloflow)" if given else ""
-            raise TypeError(f"{label}: the option {name} has no type{hint}. Write {name}: int or the like")
+            raise TypeError(f"{label}: option {name}: got no type, expected one{hint}. Write {name}: int or the like")
         if name in reserved_names or any(hasattr(base, name) for base in bases):
-            raise TypeError(f"{label}: {name} is a name of every such section. Use another name for the option")
+            raise TypeError(
+                f"{label}: option {name}: got a name that every such section has, expected another. Rename the option"
+            )
         default = ... if parameter.default is parameter.empty else parameter.default
         fields[name] = (parameter.annotation, default)
     section: Any = create_model(

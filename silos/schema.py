@@ -28,13 +28,13 @@ def find_invalid_name(names: np.ndarray) -> tuple[int, str] | None:
     code_points = np.ascontiguousarray(names).view(f"{names.dtype.byteorder}u4").reshape(len(names), -1)
     invalid = ((code_points >= 0xD800) & (code_points < 0xE000) | (code_points > 0x10FFFF)).any(axis=1)
     if invalid.any():
-        return int(invalid.argmax()), "holds half a character, which is no text; write it anew"
+        return int(invalid.argmax()), "got an incomplete character, expected text. Write the name again"
     lengths = np.char.str_len(names)
     if (lengths > MAX_TEXT_LENGTH).any():
         index = int((lengths > MAX_TEXT_LENGTH).argmax())
         return (
             index,
-            f"has {lengths[index]} characters, and a name has {MAX_TEXT_LENGTH} at most; give it a shorter one",
+            f"got {lengths[index]} characters, expected at most {MAX_TEXT_LENGTH}. Shorten the name",
         )
     return None
 
@@ -56,7 +56,7 @@ class Feature(Section):
     low: Number | None = None
     high: Number | None = None
     missing: Annotated[
-        Literal["refuse"] | Fill, one_fault("is neither refuse nor {fill: v} with a finite number v or mean")
+        Literal["refuse"] | Fill, one_fault("expected refuse or {fill: v} with a finite number v or mean")
     ] = "refuse"
     column: Name | None = None
 
@@ -81,25 +81,38 @@ class Feature(Section):
     def _has_categories_if_it_is_categorical(self) -> "Feature":
         if self.kind == "numeric":
             if self.categories:
-                raise ValueError(f"{self.name!r} has categories and is numeric; add kind: categorical, or drop them")
+                raise ValueError(
+                    f"{self.name!r}: got categories for a numeric feature, expected none. Add kind: "
+                    "categorical, or drop them"
+                )
             return self
         if not self.categories:
-            raise ValueError(f"{self.name!r} is categorical without categories; list the values that it takes")
+            raise ValueError(
+                f"{self.name!r}: got no categories, expected the values of a categorical feature. List them"
+            )
         if (self.low, self.high) != (None, None):
-            raise ValueError(f"{self.name!r} is categorical, and low and high bound a numeric one; drop them")
+            raise ValueError(f"{self.name!r}: got low or high for a categorical feature, expected none. Drop them")
         single = [float(np.float32(value)) for value in self.categories]
         for index, value in enumerate(single):
             if value in single[:index]:
-                raise ValueError(f"{self.name!r} has the category {value:g} twice; list each value once")
+                raise ValueError(
+                    f"{self.name!r}: got the category {value:g} twice, expected it once. Remove one of them"
+                )
         return self
 
     @model_validator(mode="after")
     def _has_bounds_in_order(self) -> "Feature":
         if (self.low is None) != (self.high is None):
             present, absent = ("low", "high") if self.high is None else ("high", "low")
-            raise ValueError(f"{self.name!r} has {present} and no {absent}; give both bounds or none")
+            raise ValueError(
+                f"{self.name!r}: got {present} without {absent}, expected both bounds or none. Add "
+                f"{absent}, or drop {present}"
+            )
         if self.low is not None and self.high is not None and not np.float32(self.low) < np.float32(self.high):
-            raise ValueError(f"{self.name!r} has low {self.low:g} and high {self.high:g}; low must be below high")
+            raise ValueError(
+                f"{self.name!r}: got low {self.low:g} and high {self.high:g}, expected low below "
+                "high. Correct one of them"
+            )
         return self
 
 
@@ -108,7 +121,10 @@ def describe_duplicate(names: Sequence[str]) -> str | None:
     indices: dict[str, int] = {}
     for index, name in enumerate(names):
         if indices.setdefault(name, index) != index:
-            return f"the name {name!r} stands for columns {indices[name]} and {index}; give each a name of its own"
+            return (
+                f"got the name {name!r} for the columns {indices[name]} and {index}, expected different names. "
+                "Rename one of them"
+            )
     return None
 
 

@@ -89,7 +89,9 @@ class Silos:
         """Return a client's index in `clients`, and in every array in that order."""
         position = self._positions.get(client)
         if position is None:
-            raise UserError(f"there is no client {client} among those chosen of {self.folder}.")
+            raise UserError(
+                f"client {client}: got no such client among those selected of {self.folder}, expected one of them."
+            )
         return position
 
     def __contains__(self, client: object) -> bool:
@@ -192,16 +194,16 @@ def _check_hash(folder: str, version: str, file: str, md5: str | None, content: 
 
 def _changed(folder: str, version: str, file: str, content: str, error: OSError | None = None) -> UserError:
     path = f"{folder}/{file}"
-    fault = f"cannot be read any more ({error.strerror})" if error else f"is not what data version {version} says"
-    fix = "Start again: it is made anew"  # a sweep's data, from the cache of partitions
+    fault = f"cannot be read any more ({error.strerror})" if error else f"differs from data version {version}"
+    fix = "Start again: the data are then made again"  # a sweep's data, from the cache of partitions
     if Path(folder).parent.name == "data":
         fix = (
-            f"`siloflow data use {version[:12]}` brings that version back; if this file alone is damaged, delete it and "
-            "`dvc checkout` does"
+            f"Restore that version with `siloflow data use {version[:12]}`; if only this file is damaged, delete "
+            "it and run `dvc checkout`"
         )
     elif Path(path).is_symlink():  # a link into DVC's cache, for an earlier version
-        fix = f"Delete {Path(path).resolve()} of DVC's cache, and `siloflow data use` brings it back from a remote"
+        fix = f"Delete {Path(path).resolve()} of DVC's cache, and restore it from a remote with `siloflow data use`"
     return UserError(
-        f"{path}{content} {fault}: it was changed while it was in use, or it is damaged. {fix}; --resume then goes on "
-        "after the last whole round."
+        f"{path}{content} {fault}: the file was changed while it was in use, or it is damaged. {fix}; --resume "
+        "then continues after the last complete round."
     )

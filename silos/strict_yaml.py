@@ -69,21 +69,23 @@ class _Strict(yaml.SafeLoader):
         start, alias = event.start_mark, isinstance(event, yaml.AliasEvent)
         before, self._depth = self._values, self._depth + 1
         if self._depth > MAX_DEPTH:
-            raise _problem(f"more than {MAX_DEPTH} lists and sections inside each other", start)
+            raise _problem(f"got more than {MAX_DEPTH} nested lists and sections, expected fewer", start)
         node = super().compose_node(parent, index)
         assert node is not None
         if alias and id(node) not in self._sizes:
-            raise _problem(f"the alias {shown(event.anchor)} stands inside of what it names", start)
+            raise _problem(
+                f"got the alias {shown(event.anchor)} inside the value that it names, expected it outside", start
+            )
         self._values += self._sizes[id(node)] if alias else 1
         self._sizes.setdefault(id(node), self._values - before)
         self._depth -= 1
         if self._values > MAX_VALUES:
-            raise _problem(f"more than {MAX_VALUES:,} values, counting what aliases repeat", start)
+            raise _problem(f"got more than {MAX_VALUES:,} values, counting what aliases repeat, expected fewer", start)
         if node.tag in _NUMBERS and isinstance(node, yaml.ScalarNode) and _YAML_1_1_NUMBER.fullmatch(node.value):
             node.tag = _TAG + "str"
         if node.tag not in _READ and node.tag != _MERGE:
             tag = node.tag.replace(_TAG, "!!")
-            raise _problem(f"the tag {shown(tag)} is not read here; write text, numbers, lists and sections", start)
+            raise _problem(f"got the tag {shown(tag)}, expected text, numbers, lists and sections", start)
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
@@ -91,10 +93,10 @@ class _Strict(yaml.SafeLoader):
         seen = set()
         for index, (key, value) in enumerate(node.value):
             if not isinstance(key, yaml.ScalarNode):
-                raise _problem("a key must be text, and not a list or a section", key.start_mark)
+                raise _problem("got a list or a section as a key, expected text", key.start_mark)
             # YAML takes the last of two equal keys, which the user did not intend
             if key.value in seen:
-                raise _problem(f"{shown(key.value)} is there twice", key.start_mark)
+                raise _problem(f"got the key {shown(key.value)} twice, expected it once", key.start_mark)
             seen.add(key.value)
             if key.tag != _MERGE:
                 node.value[index] = (yaml.ScalarNode(_TAG + "str", key.value, key.start_mark, key.end_mark), value)
@@ -107,7 +109,7 @@ class _Strict(yaml.SafeLoader):
             return super().construct_object(node, deep)
         except (ValueError, LookupError, ArithmeticError):
             kind = _KINDS[node.tag.removeprefix(_TAG)]
-            raise _problem(f"{shown(node.value)} cannot be read as {kind}", node.start_mark) from None
+            raise _problem(f"got {shown(node.value)}, expected {kind}", node.start_mark) from None
 
 
 def _problem(message: str, mark: yaml.Mark) -> yaml.MarkedYAMLError:

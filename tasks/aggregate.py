@@ -26,7 +26,9 @@ def aggregate(updates: Sequence[SummedMessage], current: Weights) -> dict[str, T
         return dict(current)
     for name, tensor in current.items():
         if any(u.sums[name].shape != tensor.shape for u in updates):
-            raise ValueError(f"aggregate: the clients' {name} is not of the server's shape, {tuple(tensor.shape)}")
+            raise ValueError(
+                f"aggregate: {name}: got the shape of another model, expected the server's, {tuple(tensor.shape)}"
+            )
     sums = {name: sum((u.sums[name] for u in updates[1:]), updates[0].sums[name]) for name in current}
     return {name: (sums[name] / total).to(tensor.dtype) for name, tensor in current.items()}
 

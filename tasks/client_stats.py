@@ -79,9 +79,7 @@ def report_stats(
     """Report the statistics of REPORTABLE that `names` lists, and nothing else; one record per stack."""
     unknown = [name for name in names if name not in REPORTABLE]
     if unknown or not names:
-        raise ValueError(
-            f"clients tell {', '.join(REPORTABLE)} if asked by name, and were asked for {unknown or 'nothing'}"
-        )
+        raise ValueError(f"statistics: got the names {unknown or 'nothing'}, expected some of {', '.join(REPORTABLE)}")
     return [_reported_message(cohort.silos, stack, names) for stack in cohort.stacks]
 
 
@@ -98,7 +96,7 @@ def describe(
     for client, x, y, count in zip(stack.clients, rows.x, rows.y, rows.counts.tolist(), strict=False):
         few = too_few_rows(statistics, count, features, classes)
         if refuse and few:
-            raise UserError(f"client {client} of {silos.folder} {few}; give it more rows or ask for another statistic.")
+            raise UserError(f"client {client} of {silos.folder} {few}. Give it more rows or choose another statistic.")
         try:
             pairs.append((count, compute(statistics, x[:count], y[:count], classes)))
         except StatisticError as error:

@@ -65,7 +65,7 @@ def overlap(
         if threshold is None:
             threshold = largest_gap(overlaps(choosing_bits[count_correct(choosing_bits) > 0], len(choosing), kind))
     if threshold is None:
-        raise ValueError("a threshold that is not given is found on one half of the rows: give a seed")
+        raise ValueError("seed: got none, expected one, since the threshold is found on one half of the rows")
     never_correct = count_correct(bits) == 0  # equal to each other if equal bits count, yet of no use to each other
     flagged, usable = np.flatnonzero(never_correct).tolist(), np.flatnonzero(~never_correct)
     affinity = overlaps(bits, rows, kind)[np.ix_(usable, usable)]

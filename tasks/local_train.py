@@ -115,7 +115,7 @@ def store_client_state(update: Updated, section: str, tensors: Weights, private:
     ValueError if the update already refers to this section.
     """
     if section in update.private:
-        raise ValueError(f"clients keep two things in the private section {section!r}; give one of them another name")
+        raise ValueError(f"private section {section!r}: got two tensors, expected one. Rename one of them")
     arrays = {name: t[: len(update.clients)].cpu().numpy() for name, t in tensors.items()}
     return replace(update, private={**update.private, section: private.save(section, update.clients, arrays)})
 
@@ -139,7 +139,7 @@ def shares_of(clients: tuple[str, ...], shares: Mapping[str, float], size: int) 
     for client in clients:
         share = shares.get(client, math.nan)
         if not 0 <= share < math.inf:
-            raise ValueError(f"the share of client {client} is {share}; give every client a number from 0 on")
+            raise ValueError(f"shares: got {share} for client {client}, expected numbers of at least 0")
     values = [float(shares[client]) for client in clients]
     return torch.tensor([*values, *[0.0] * (size - len(values))], dtype=torch.float64)
 

@@ -21,7 +21,7 @@ def local_batchnorm_statistics(
     ValueError if clients store nothing of the model.
     """
     if not isinstance(model.personal, ClientStateRefs):
-        raise ValueError("local_batchnorm_statistics: clients keep nothing of this model to themselves")
+        raise ValueError("local_batchnorm_statistics: got a model without private weights, expected some")
     messages = []
     for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
         streams = load_streams(stack, seed, round, "own_norms", device)
@@ -41,7 +41,8 @@ def common_batchnorm_statistics(
     """
     if not cohort.silos.common("validation"):
         raise ValueError(
-            "common_batchnorm_statistics: validation rows are clients' own, and statistics of them would leave"
+            "common_batchnorm_statistics: got validation rows of clients, expected common rows, since statistics "
+            "of clients' rows would leave"
         )
     messages = []
     for stack in cohort.stacks:

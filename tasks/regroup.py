@@ -83,7 +83,10 @@ def prior_shift_fit(query: EvidenceQuery, places: Sequence[int]) -> PriorShiftAc
 def _on_common_rows(query: EvidenceQuery) -> dict[str, Tensor]:
     """Return metrics (clients, rows) of each client's model on the common validation rows; ValueError if there are none."""
     if not query.cohort.silos.common("validation"):
-        raise ValueError("validation rows are clients' own, and what is right on them would leave")
+        raise ValueError(
+            "validation rows: got rows of clients, expected common rows, since the correctness on "
+            "clients' rows would leave"
+        )
     model, training = query.model, query.training
     weights, context = load_weights(model, query.stack, query.private, query.device)
     rows = load_rows(query.cohort.silos, query.stack, "validation", query.device)

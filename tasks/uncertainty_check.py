@@ -76,6 +76,7 @@ def _check_finite(clients: tuple[str, ...], counts: Tensor, entropy: Tensor, fol
     for client, rows, value in zip(clients, counts.tolist(), entropy.tolist(), strict=True):
         if rows and value != value:
             raise DivergedError(
-                f"client {client} of {folder}: its predictions are no finite numbers, so its uncertainty is not known; "
-                "training has diverged: try a lower training.optimiser.learning_rate."
+                f"client {client} of {folder}: got predictions that are not finite, so its uncertainty is "
+                "unknown, expected finite ones. Training has diverged: try a lower "
+                "training.optimiser.learning_rate."
             )

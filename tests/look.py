@@ -107,7 +107,9 @@ def look(chromium: str, project: Path) -> None:
     """A scheduled comparison, and the pages that show it."""
     comparison = scheduled_comparison(project)
     mlflow, prefect = free_ports()
-    with serving(project, "ui", "--mlflow-port", str(mlflow), "--prefect-port", str(prefect), until="ctrl-C ends both"):
+    with serving(
+        project, "ui", "--mlflow-port", str(mlflow), "--prefect-port", str(prefect), until="Press ctrl-C to end both"
+    ):
         for name, url, wanted in pages(mlflow, prefect, comparison):
             with Browser(chromium) as browser:
                 seen = browser.look(url, wanted, LOOK / f"{name}.png")

@@ -24,7 +24,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Federated learning over silos that are not alike: partition, run, compare, schedule.",
+    help="Train and compare federated learning methods on silos whose data differ, and find out how they differ.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
@@ -40,7 +40,7 @@ def _print_version(is_given: bool) -> None:
 @app.callback()
 def siloflow(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version, and exit.")
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Take the options that stand before a command's name. `--help` prints the text of `app` instead of this one."""

@@ -9,7 +9,7 @@ import typer
 
 _COMMANDS = (
     ("publications", "reproduce", "List published tables, or repeat one."),
-    ("benchmarks", "bench", "Time whole rounds beside a plain loop."),
+    ("benchmarks", "bench", "Time rounds against a plain training loop."),
 )
 
 commands = typer.Typer()
@@ -27,7 +27,7 @@ def _add_commands() -> None:
             commands.command()(getattr(importlib.import_module(f"{package}.{name}_command"), name))
         else:
             settings = {"allow_extra_args": True, "ignore_unknown_options": True}
-            help_text = f"{summary} Works in a checkout of siloflow."
+            help_text = f"{summary} Needs a checkout of siloflow."
             commands.command(name, help=help_text, context_settings=settings)(_refuse_outside_checkout)
 
 
@@ -45,8 +45,8 @@ def _load_package(folder: Path) -> None:
 
 def _refuse_outside_checkout(context: typer.Context) -> None:
     typer.echo(
-        f"siloflow {context.info_name}: its tables and workloads are not part of an installed siloflow. Clone the "
-        f"repository, and run it there: make run, then .venv/bin/siloflow {context.info_name}.",
+        f"siloflow {context.info_name}: got an installed siloflow, expected a checkout, which has its tables and "
+        f"workloads. Clone the repository and run it there: make run, then .venv/bin/siloflow {context.info_name}.",
         err=True,
     )
     raise typer.Exit(2)

@@ -79,7 +79,7 @@ class CommandLifecycle(progress.ProgressSink):
         self._clear_notice()
         if self._server is not None:
             self._deliver_task_runs(failed=error is not None)
-            self.record_time("task runs written down")
+            self.record_time("delivery of task runs")
             if "prefect.events.worker" in sys.modules and self._server.is_gone():
                 from flows.servers.prefect_failure import discard_events
 
@@ -92,7 +92,7 @@ class CommandLifecycle(progress.ProgressSink):
         if isinstance(signal, KeyboardInterrupt):
             run_started = self._terminal is not None and self._terminal.has_started_run
             hint = resume_hint if run_started and resume_hint else retry_hint
-            self._errors.print(f"stopped; nothing is lost: {hint}.", soft_wrap=True)
+            self._errors.print(f"stopped; all completed work is saved: {hint}.", soft_wrap=True)
             raise SystemExit(exit_code(signal))
 
     def start_server(self, **options: Any) -> None:
@@ -107,7 +107,7 @@ class CommandLifecycle(progress.ProgressSink):
         """Return the server's address once it answers."""
         assert self._server is not None
         self._server.wait()
-        self.record_time("server start (what the imports did not hide)")
+        self.record_time("server start (beyond the imports)")
         return self._server.url
 
     def run_flow(self, module: str, name: str, project: "Project", parameters: dict[str, Any]) -> Any:
@@ -174,7 +174,7 @@ class CommandLifecycle(progress.ProgressSink):
             if step == "work" and artifacts is not None and artifacts.log_stats.lines:
                 logged = artifacts.log_stats
                 self._errors.print(f"{logged.seconds:7.2f} s  of that for {logged.lines} lines of Prefect's logs")
-        self._errors.print(f"{time.perf_counter() - self._start:7.2f} s  in all, after Python's own start")
+        self._errors.print(f"{time.perf_counter() - self._start:7.2f} s  in total, after Python's own start")
 
     def _exit_with_sentence(self, error: BaseException | None) -> None:
         """Print the error's sentence and exit if the user can mend the error; do nothing for others."""

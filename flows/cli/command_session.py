@@ -18,11 +18,18 @@ if TYPE_CHECKING:  # `siloflow --help` imports neither rich nor pydantic
 
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change one value of params.yaml; may be repeated."),
+    typer.Option(
+        "--set", metavar="SECTION.KEY=VALUE", help="Change one value of params.yaml for this command; can be repeated."
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.")]
-Timings = Annotated[bool, typer.Option("--timings", help="Print how long starting and stopping took, by step.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue the newest such run after its last whole round.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on stdout.")]
+Timings = Annotated[bool, typer.Option("--timings", help="Print how long each step of starting and stopping took.")]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume", help="Continue the newest unfinished run with these arguments after its last complete round."
+    ),
+]
 
 RUN_FAILED = 1  # the exit code
 
@@ -45,7 +52,7 @@ class Session:
         json: bool = False,
         timings: bool = False,
         server: bool = False,
-        retry_hint: str = "run it again",
+        retry_hint: str = "run the command again",
         resume_hint: str | None = None,
     ) -> None:
         from flows.cli.command_lifecycle import CommandLifecycle

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 SPLITS = ("train", "validation", "test")
 _CHANGES = ("added", "removed", "changed")
 _MAX_LEFT_OUT = 10  # columns that `init` names
+_MAX_LISTED = 10  # versions or silos in a table
 
 commands = typer.Typer()
 versions = typer.Typer(no_args_is_help=True, help="List, compare and restore versions of data/.")
@@ -24,29 +25,38 @@ commands.add_typer(versions, name="data")
 
 @commands.command()
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder, or an empty one.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to create; it may exist if it is empty.")],
     data: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Your rows: .npz, .csv, .csv.gz, .parquet or a folder of pictures; digits if not given.",
+            help="Your rows: a .npz, .csv, .csv.gz or .parquet file, or a folder of images. Without it the "
+            "project uses the digits of scikit-learn.",
         ),
     ] = None,
-    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="What is predicted; guessed by its name.")] = None,
+    label: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The column to predict; by default chosen by its name.")
+    ] = None,
     client: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="The silo of a row; guessed by its name.")
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="The column that names the silo of each row; by default chosen by its name."
+        ),
     ] = None,
     clients: Annotated[
-        int | None, typer.Option(min=1, max=param_limits.CLIENTS, help="Deal the rows to this many silos, IID.")
+        int | None,
+        typer.Option(min=1, max=param_limits.CLIENTS, help="Deal the rows at random (IID) to this many silos."),
     ] = None,
     task: Annotated[
-        Literal["classification", "regression"] | None, typer.Option(help="Guessed by the label's values.")
+        Literal["classification", "regression"] | None,
+        typer.Option(help="What to train; by default chosen by the values of the label."),
     ] = None,
     decimal: Annotated[
-        Literal[".", ","] | None, typer.Option(help="The decimal mark of the file; detected if not given.")
+        Literal[".", ","] | None, typer.Option(help="The decimal mark of the file; by default detected.")
     ] = None,
     censored: Annotated[
-        Literal["limit", "half"] | None, typer.Option(help="Read <0.5 as 0.5 or 0.25, and >90 as 90.")
+        Literal["limit", "half"] | None,
+        typer.Option(help="How to read limits: <0.5 as 0.5 (limit) or 0.25 (half), >90 as 90."),
     ] = None,
     unit: Annotated[
         str | None,
@@ -54,7 +64,7 @@ def init(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make a project's folder with a params.yaml that fits your data.
+    """Create a project folder with a params.yaml that fits your data.
 
     Example: siloflow init study --data visits.csv --label outcome --client hospital
     """
@@ -70,7 +80,7 @@ def print_init(made: dict[str, Any], console: "PlainConsole") -> None:
     """Print what was made, what was guessed, and the next command."""
     files = ["params.yaml", "prefect.yaml", ".gitignore", *(f"a {name} repository" for name in made["repositories"])]
     files += ["a first commit"] if made["committed"] else []
-    copied = f"; {made['copied']} is copied there, and git leaves it out" if made["copied"] else ""
+    copied = f"; {made['copied']} is copied there and ignored by git" if made["copied"] else ""
     guessed = [", ".join(made["guessed"]), _rows_read(made["read"]), _network(made["network"])]
     table = console.table("", "")
     table.show_header = False
@@ -79,14 +89,14 @@ def print_init(made: dict[str, Any], console: "PlainConsole") -> None:
     for reason in made["left_out"][:_MAX_LEFT_OUT]:
         table.add_row("left out", reason)
     if len(made["left_out"]) > _MAX_LEFT_OUT:
-        table.add_row("left out", f"{len(made['left_out']) - _MAX_LEFT_OUT} more columns; --json has them all")
+        table.add_row("left out", f"{len(made['left_out']) - _MAX_LEFT_OUT} more columns; --json lists them all")
     if made["left_out"]:
-        table.add_row("", "once corrected, take such a column out of `drop` in params.yaml")
+        table.add_row("", "after correcting such a column, remove it from `drop` in params.yaml")
     console.print(table)
     enter = "" if made["folder"] == "." else f"cd {shlex.quote(made['folder'])} && "
     # commands to copy are not wrapped: soft_wrap
     if not made["committed"] and "git" in made["repositories"]:
-        console.print("Nothing is committed yet: git has no user.name and user.email. With them:")
+        console.print("Nothing is committed yet: git has no user.name and user.email. After you set them:")
         console.print(f"next     {enter}git add --all && git commit -m 'Start the project'", soft_wrap=True)
     console.print(f"next     {enter}siloflow partition && siloflow compare", soft_wrap=True)
 
@@ -94,20 +104,20 @@ def print_init(made: dict[str, Any], console: "PlainConsole") -> None:
 def _rows_read(read: dict[str, Any] | None) -> str:
     """Describe the user's file, or the data that a project has without one."""
     if read is None:
-        return "no file was given, and the data are 1,797 digits that come with scikit-learn, in 9 silos"
+        return "no file was given, so the data are 1,797 digits of scikit-learn in 9 silos"
     silos = f", {read['clients']:,} silos" if read["clients"] else ""
     classes = f", {read['classes']:,} classes" if read["classes"] else ""
     return f"{read['rows']:,} rows of {' x '.join(map(str, read['shape']))} numbers{classes}{silos}"
 
 
 def _network(network: dict[str, Any]) -> str:
-    linear = " without hidden layers, rows being few" if network.get("hidden") == [] else ""
+    linear = " without hidden layers, since there are few rows" if network.get("hidden") == [] else ""
     return f"network {network['kind']}{linear}"
 
 
 @commands.command()
 def partition(overrides: Overrides = None, json: Json = False, timings: Timings = False) -> None:
-    """Make silos under data/ from a source and record their version.
+    """Deal the rows of the source to silos under data/ and record their version.
 
     Example: siloflow partition --set data.seed=1
     """
@@ -133,20 +143,23 @@ def print_partition(made: dict[str, Any], console: "PlainConsole") -> None:
         f"{made['folder']}: {made['clients']} clients, {rows['train']} training, "
         f"{rows['validation']} validation and {rows['test']} test rows{_common_rows(made['common'])}"
     )
-    recorded = "data.dvc now records it" if made["changed"] else "as data.dvc records"
+    recorded = "now recorded in data.dvc" if made["changed"] else "as recorded in data.dvc"
     console.print(f"data version {made['data_version']}, {recorded}")
     for note in made["notes"]:
         console.print(note)
     if made["params_yaml"]:
-        console.print("params.yaml describes other data: a run needs the same --set, or these lines in params.yaml:")
+        console.print(
+            "params.yaml describes other data. Give a run the same --set, or write these lines in params.yaml:"
+        )
         for line in made["params_yaml"]:
             console.print(f"  {line}", soft_wrap=True)
+    console.print("next          siloflow show, then siloflow compare")
 
 
 def _common_rows(rows: dict[str, int]) -> str:
     """Describe rows that belong to no client."""
     counts = " and ".join(f"{count} {split}" for split, count in sorted(rows.items()))
-    return f"; common to all {counts} rows" if rows else ""
+    return f"; {counts} rows common to all clients" if rows else ""
 
 
 @versions.command("log")
@@ -164,27 +177,33 @@ def data_log(json: Json = False) -> None:
 def print_data_log(answer: dict[str, Any], console: "PlainConsole") -> None:
     """Print a row for each version; the current one has a mark."""
     table = console.table("", "version", "revision", "date", "partitions", "commit")
-    for version in answer["versions"]:
+    for version in answer["versions"][:_MAX_LISTED]:
         mark = "*" if version["digest"] == answer["now"] else ""
         parts = ", ".join(version["partitions"]) or "-"
         table.add_row(mark, version["digest"][:10], version["revision"], version["date"], parts, version["subject"])
     if answer["versions"]:
         console.print(table)
+    _print_more(len(answer["versions"]), "versions", console)
     if answer["now"] is None:
-        console.print("there is no data.dvc now; `siloflow partition` makes and records data.")
+        console.print("no data.dvc yet. Run `siloflow partition` to make data and record their version.")
     elif answer["now"] not in [v["digest"] for v in answer["versions"]]:
         console.print(
-            "data.dvc records a version that is not committed yet; `git add data.dvc` and `git commit` do that."
+            "data.dvc records a version that is not committed. Commit it: git add data.dvc && git commit -m "
+            "'Update data'"
         )
 
 
 @versions.command("diff")
 def data_diff(
     revision: Annotated[str, typer.Argument(help="A git revision, or the start of a data version.")],
-    to: Annotated[str | None, typer.Argument(help="The other one; what data.dvc records now if not given.")] = None,
+    to: Annotated[
+        str | None, typer.Argument(help="The version to compare with; by default the one in data.dvc.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Show which silos changed between two versions, with rows and label shares before and after.
+    """Show which silos changed between two versions.
+
+    A row for each changed silo has its rows and label shares before and after.
 
     Example: siloflow data diff HEAD~1
     """
@@ -200,7 +219,7 @@ def print_data_diff(answer: dict[str, Any], console: "PlainConsole") -> None:
         console.print("no silo differs.")
         return
     table = console.table("silo", "change", "domain", "train", "valid.", "test", "labels", "mean")
-    for silo in answer["silos"]:
+    for silo in answer["silos"][:_MAX_LISTED]:
         sides = zip(_side_cells(silo["before"]), _side_cells(silo["after"]), strict=True)
         cells = [before if before == after else f"{before} → {after}" for before, after in sides]
         table.add_row(f"{silo['name']}/{silo['client']}", silo["change"], *cells)
@@ -209,11 +228,18 @@ def print_data_diff(answer: dict[str, Any], console: "PlainConsole") -> None:
     if is_sample:
         console.print(f"{len(answer['silos']):,} of {differ:,} silos that differ:")
     console.print(table)
+    _print_more(len(answer["silos"]), "silos", console)
     if is_sample:
         for each in answer["partitions"]:
             clients = " → ".join(f"{each[side]['clients']:,}" for side in ("before", "after"))
             kinds = ", ".join(f"{each[kind]:,} {kind}" for kind in _CHANGES)
-            console.print(f"{each['name']}, in all: {clients} silos; {kinds}")
+            console.print(f"{each['name']} in total: {clients} silos; {kinds}")
+
+
+def _print_more(count: int, what: str, console: "PlainConsole") -> None:
+    """Print how many of `count` items the table above leaves out, if any."""
+    if count > _MAX_LISTED:
+        console.print(f"… and {count - _MAX_LISTED} more {what}; --json lists them all")
 
 
 def _side_cells(side: dict[str, Any] | None) -> list[str]:
@@ -228,7 +254,7 @@ def data_use(
     revision: Annotated[str, typer.Argument(help="A git revision, or the start of a data version.")],
     json: Json = False,
 ) -> None:
-    """Restore a version of data/; a run on it repeats the metrics of then.
+    """Restore a version of data/; a run on it reproduces its metrics.
 
     Example: siloflow data use 3f2a91c
     """
@@ -240,9 +266,9 @@ def data_use(
 
 def print_data_use(answer: dict[str, Any], console: "PlainConsole") -> None:
     """Print the version that is in data/, and what params.yaml must say for it."""
-    console.print(f"data/ is version {answer['digest']} again: {', '.join(answer['partitions'])}")
+    console.print(f"data/ is now version {answer['digest']}: {', '.join(answer['partitions'])}")
     if answer["settings"]:
-        console.print("params.yaml describes other data. To run on these, add:")
+        console.print("params.yaml describes other data. To use these data, add:")
         console.print(" ".join(f"--set {shlex.quote(setting)}" for setting in answer["settings"]), soft_wrap=True)
     if answer["params_differ"]:
         console.print(f"before a run: {answer['params_differ']}")

@@ -81,7 +81,7 @@ def diff(root: Path, revision: str, to: str | None) -> dict[str, Any]:
     before = history.find_digest(root, revision)
     after = history.find_digest(root, to) if to else dvc_files.recorded_version(root)
     if after is None:
-        raise UserError("data.dvc is missing; `siloflow partition` makes and records data.")
+        raise UserError("data.dvc is missing. Run `siloflow partition` to make data and record their version.")
     return {"before": before, "after": after, **changes.diff(root, before, after)}
 
 
@@ -106,7 +106,10 @@ def _params_for(root: Path, partitions: list[str]) -> tuple[list[str], str | Non
     data = load_params(root).data
     name = data.name if data.name in partitions or len(partitions) != 1 else partitions[0]
     if name not in partitions:
-        return [], f"params.yaml: data.name is {name}, and this version has {', '.join(partitions) or 'no data'}."
+        return [], (
+            f"params.yaml: data.name: got {name}, expected {', '.join(partitions) or 'no data'} as in this "
+            "version. Correct data.name."
+        )
     manifest = read_manifest(root / "data" / name)
     settings = settings_between(data, manifest.params)
     if settings is not None:

@@ -37,7 +37,10 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
     """
     reads = method_of(project.params, method).conditioning()
     if reads is None or not reads.private:
-        raise UserError(f"method {method} reads no statistics of a client as params.yaml sets it; conditional does.")
+        raise UserError(
+            f"method {method}: got a method that reads no statistics, expected one that does. Use "
+            "conditional, or set its source in params.yaml."
+        )
     manifest = project.manifest
     manifest.client(client)
     reads.count(project.silos)
@@ -80,7 +83,10 @@ def _write(output: str, result: dict[str, Any]) -> None:
     place = Path(output).resolve()
     try:
         if place.exists() and not place.is_file():
-            raise UserError(f"--output {shown(repr(output))}: that is there, and no file; name one.")
+            raise UserError(
+                f"--output: got {shown(repr(output))}, which exists and is not a file, expected a "
+                "file. Name another one."
+            )
         write_json(place, result)
     except OSError as error:
         raise UserError(f"--output: {unwritable(error) or f'cannot write {place}: {error.strerror}.'}") from None
@@ -90,15 +96,15 @@ def _few(client: str, rows: int, statistics: Sequence[Statistic], features: int,
     for statistic in statistics:
         few = too_few_rows([statistic], rows, features, classes)
         if few:
-            yield f"client {client} {few}; zeros, or the directions and the solution that there are, stand in."
+            yield (f"client {client} {few}; zeros, or the directions and the solution that exist, are used instead.")
 
 
 def _unsteady(client: str, statistics: Sequence[Statistic], agreement: Sequence[float | None]) -> Iterator[str]:
     for statistic, alike in zip(statistics, agreement, strict=True):
         if alike is not None and alike < STEADY:
             yield (
-                f"the {statistic.kind} of two halves of client {client}'s rows agree to {alike:.2f} only (1 is wholly): "
-                "they tell more of single rows than of what it has in common with others."
+                f"the {statistic.kind} of two halves of client {client}'s rows agree only to {alike:.2f} (1 is "
+                "full agreement): they reflect single rows more than what the client shares with others."
             )
 
 
@@ -109,6 +115,8 @@ def _constant(client: str, x: Tensor, y: Tensor) -> Iterator[str]:
     x = x.flatten(1)
     same = int((x.amax(0) == x.amin(0)).sum())
     if same:
-        yield f"{same} of the {x.shape[1]} features of client {client} are constant: nothing varies with them."
+        yield (
+            f"{same} of the {x.shape[1]} features of client {client} are constant: they add nothing to the statistics."
+        )
     if bool((y == y[0]).all()):
         yield f"the label of client {client} is constant: its covariance with everything is 0."

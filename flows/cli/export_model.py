@@ -85,9 +85,14 @@ def _model(opened: FinishedRun, client: str | None) -> ExportedModel:
         return ExportedModel(model.network.served, model.shared, {}, classes, raw)
     known = ", ".join(model.clients[:5]) + (" …" if len(model.clients) > 5 else "")
     if client is None:
-        raise UserError(f"{opened.method} has a model for each client; choose one by --client: {known}.")
+        raise UserError(
+            f"--client: got no client, expected one, since {opened.method} has a model for each "
+            f"client. Choose one of {known}."
+        )
     if client not in model.clients:
-        raise UserError(f"client {client} has no model in this run; these have: {known}.")
+        raise UserError(
+            f"--client: got {client}, which has no model in this run, expected one of {known}. Choose another client."
+        )
     parts = load_weights(model, Stack((client,), 1), opened.private, "cpu")
     weights, context = ({name: tensor[0] for name, tensor in part.items()} for part in parts)
     return ExportedModel(model.network.served, weights, context, classes, raw)
@@ -132,5 +137,7 @@ def _place(opened: FinishedRun, client: str | None, format: Format, output: str 
         return opened.folder.path / f"{client or 'model'}.{format}"
     place = Path(output).resolve()
     if place.exists() and not place.is_file():
-        raise UserError(f"--output {shown(repr(output))}: that is there, and no file; name one.")
+        raise UserError(
+            f"--output: got {shown(repr(output))}, which exists and is not a file, expected a file. Name another one."
+        )
     return place

@@ -1,5 +1,6 @@
 """Define the commands on methods and their models: methods, cost, export."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,16 +11,20 @@ from flows.cli.command_session import Json, Overrides, Session
 if TYPE_CHECKING:
     from flows.console.safe_text import PlainConsole
 
+_SOURCE = re.compile(r" \([^()]*\)\.?$")  # of a method, at the end of its summary: `methods NAME` prints it
+
 commands = typer.Typer()
 
 
 @commands.command()
 def methods(
-    method: Annotated[str | None, typer.Argument(help="The method whose options to list; all methods if none.")] = None,
+    method: Annotated[
+        str | None, typer.Argument(help="The method whose options to list; by default all methods are listed.")
+    ] = None,
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """List the methods, or one method's options with what each takes and means.
+    """List the methods, or the options of one method.
 
     Example: siloflow methods uefl
     """
@@ -41,12 +46,12 @@ def methods(
 
 
 def print_methods(answer: dict[str, Any], console: "PlainConsole") -> None:
-    """Print a row for each method."""
+    """Print a row for each method, short enough for a line of 80 columns."""
     table = console.table("method", "what it does")
     for method in answer["methods"]:
-        table.add_row(method["method"], method["summary"].partition(": ")[2])
+        table.add_row(method["method"], _SOURCE.sub("", method["summary"].partition(": ")[2]).rstrip("."))
     console.print(table)
-    console.print("`siloflow methods NAME` has a method's options.")
+    console.print("Next: `siloflow methods NAME` lists the options of a method.")
 
 
 def print_method(method: dict[str, Any], console: "PlainConsole") -> None:
@@ -56,9 +61,9 @@ def print_method(method: dict[str, Any], console: "PlainConsole") -> None:
     console.print(f"page          {method['page']}")
     console.print()
     if not method["options"]:
-        console.print("It has no options of its own.")
+        console.print("This method has no options.")
         return
-    table = console.table("option", "default", "what it is, and what it takes")
+    table = console.table("option", "default", "meaning, and values that it takes")
     for option in method["options"]:
         meaning = [option["meaning"]] if option["meaning"] else []  # a plugin's option may have none
         for i, line in enumerate([*meaning, option["takes"]]):
@@ -66,7 +71,7 @@ def print_method(method: dict[str, Any], console: "PlainConsole") -> None:
             table.add_row(name, default, line)
     console.print(table)
     name = method["options"][0]["name"]
-    console.print(f"Set one with --set method.{method['method']}.{name}=VALUE, or under method: in params.yaml.")
+    console.print(f"Set an option with --set method.{method['method']}.{name}=VALUE, or under method: in params.yaml.")
 
 
 def _as_yaml(value: Any) -> str:
@@ -83,15 +88,18 @@ def _as_yaml(value: Any) -> str:
 @commands.command()
 def cost(
     method: Annotated[
-        str | None, typer.Option(help="The method whose network to measure; the network of params.yaml if none.")
+        str | None, typer.Option(help="The method whose network to measure; by default the network of params.yaml.")
     ] = None,
     without_memory: Annotated[
-        bool, typer.Option("--without-memory", help="Measure no memory, which takes seconds and some processes.")
+        bool,
+        typer.Option(
+            "--without-memory", help="Skip the measurement of memory, which takes seconds and starts some processes."
+        ),
     ] = False,
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Say what the network asks of a client's machine: arithmetic, memory, bytes, time.
+    """Measure what the network needs on a client: arithmetic, memory, bytes, time.
 
     Example: siloflow cost --set "model.hidden=[30]"
     """
@@ -108,11 +116,11 @@ def print_cost(profile: dict[str, Any], console: "PlainConsole") -> None:
     macs, sent, largest, latency = (profile[key] for key in ("macs", "bytes", "largest_client", "latency"))
     low, high = latency["quartiles"]
     shape = " x ".join(map(str, profile["shape"]))
-    origin = f"as {profile['method']} makes it" if profile["method"] else "of params.yaml"
+    origin = f"as made by {profile['method']}" if profile["method"] else "of params.yaml"
     of_round = f"{largest['client']}: {largest['rows']:,} rows, {largest['epochs']:,} epochs"
     fields = {
         "network": f"{profile['network']} {origin}, rows of {shape}, outputs {profile['outputs']}",
-        "parameters": f"{profile['parameters']:,} learned, {profile['buffers']:,} in buffers",
+        "parameters": f"{profile['parameters']:,} trained, {profile['buffers']:,} in buffers",
         "MACs of a row": f"{macs['forward']:,} forward, {macs['forward_and_backward']:,} forward and backward",
         "MACs of a round": f"{macs['round']:,} of the largest client ({of_round})",
         "file": f"{sent['file']:,} bytes of weights (safetensors)",
@@ -140,16 +148,16 @@ def _print_memory(memory: dict[str, Any], console: "PlainConsole") -> None:
     console.print()
     console.print(table)
     console.print(
-        "Of so many rows at once: bytes of the largest layer; at least: parameters, gradients, optimiser "
-        "and that layer in a training step."
+        "largest layer, at least: bytes, computed for this many rows at once; at least: parameters, gradients, optimiser "
+        "and the largest layer of a training step."
     )
     if memory["note"]:
         console.print(f"memory {memory['note']}.")
         return
     console.print(
-        "evaluation, training: measured, the most memory that a process held which did this, less what it held with the "
-        f"network alone; of two times the larger, which differ by {_megabytes(memory['repeats_within'])} or less. What "
-        "torch loads at its first pass is in it. siloflow itself evaluates in chunks."
+        "evaluation, training: measured peak memory of a process, less that with the network alone; the larger of two "
+        f"measurements, which differ by {_megabytes(memory['repeats_within'])} or less. It includes what torch loads at its "
+        "first pass. siloflow evaluates in chunks and needs less."
     )
 
 
@@ -159,16 +167,23 @@ def _megabytes(count: int | None) -> str:
 
 @commands.command()
 def export(
-    run: Annotated[str, typer.Argument(help="The folder that `siloflow run` prints after files.")],
-    client: Annotated[str | None, typer.Option(help="The client whose model to write, if each has its own.")] = None,
+    run: Annotated[
+        str,
+        typer.Argument(help="The run: its folder under runs/, as `siloflow run` prints it, or the end of its name."),
+    ],
+    client: Annotated[
+        str | None, typer.Option(help="The client whose model to export, if each client has its own.")
+    ] = None,
     format: Annotated[
-        Literal["pt2", "onnx"], typer.Option(help="pt2 (torch), or onnx, which needs the extra onnx.")
+        Literal["pt2", "onnx"], typer.Option(help="The format: pt2 (torch), or onnx, which needs the extra onnx.")
     ] = "pt2",
-    output: Annotated[str | None, typer.Option(metavar="FILE", help="In the run's folder if not given.")] = None,
+    output: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The file to write; by default in the run's folder.")
+    ] = None,
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Write a run's model as a file for programs without siloflow.
+    """Export a run's model to a file for programs without siloflow.
 
     Example: siloflow export fedavg-seed0 --output digits.pt2
     """
@@ -185,13 +200,14 @@ def print_export(exported: dict[str, Any], console: "PlainConsole") -> None:
     clients = f"client {exported['client']}" if exported["client"] else "all clients"
     rows = "test rows" if compared["whose"] == "test" else "random rows"
     takes = f"rows of {shape}, {exported['dtype']}" + (", 0 to 255" if exported["dtype"] == "uint8" else "")
-    returns = f"{len(exported['classes'])} probabilities a row" if exported["classes"] else "a number a row"
+    returns = f"{len(exported['classes'])} probabilities a row" if exported["classes"] else "one number a row"
     console.print(f"{exported['method']} seed {exported['seed']}, round {exported['round']}: the model of {clients}")
-    console.print(f"takes         {takes}; any number of them")
-    console.print(f"answers       {returns}")
+    console.print(f"input         {takes}; any number of them")
+    console.print(f"output        {returns}")
     console.print(
-        f"opened again  differs from ours by {compared['largest_difference']:.1e} at most on {compared['rows']} {rows}"
+        f"check         reopened, it differs from the original by at most {compared['largest_difference']:.1e} "
+        f"on {compared['rows']} {rows}"
     )
     console.print(f"file          {exported['file']} ({exported['bytes']:,} bytes)")
     if exported["personal"]:
-        console.print(f"it holds what client {exported['client']} keeps to itself; leave it with that client.")
+        console.print(f"The file contains private values of client {exported['client']}; do not pass it on to others.")

@@ -54,7 +54,9 @@ def network_profile(
         UserError: If params do not fit together, or data/ is not as recorded.
     """
     if memory and not can_measure():
-        raise UserError("memory is measured as Linux tells it, and this is another system; give --without-memory.")
+        raise UserError(
+            "memory: got a system other than Linux, expected Linux, whose counters are used. Add --without-memory."
+        )
     setup = project.training_setup(0)
     client = _of_method(project, method, setup) if method else _plain(setup)
     manifest, rows = setup.silos.manifest, setup.silos.rows("train")
@@ -143,7 +145,7 @@ def _memory(
         }
         for count, what, trains in _batches(project, setup.training.batch, rows)
     ]
-    note = _unmeasured(network) if measure else "not measured, as asked"
+    note = _unmeasured(network) if measure else "not measured (--without-memory)"
     within = None if note else _measure(client, setup, lines, report)
     return {"rows": lines, "repeats_within": within, "note": note}
 
@@ -159,14 +161,14 @@ def _batches(project: Project, batch: int, rows: int) -> list[tuple[int, str, bo
 def _unmeasured(network: Network) -> str | None:
     if is_bundled(network):
         return None
-    return f"not measured: {kind_of(network)} is a network of your own page, and another process would not know it"
+    return f"not measured: {kind_of(network)} is defined in a plugin file, and another process would not have it"
 
 
 def _measure(client: _Client, setup: TrainingSetup, lines: list[dict[str, Any]], report: Callable[[str], None]) -> int:
     """Fill in the larger of two measurements for each line; return the largest difference between the two."""
     weights, context = ({name: tuple(t.shape) for name, t in part.items()} for part in client[1:])
     shape, within = tuple(setup.silos.manifest.shape), 0
-    report(f"measuring memory: four processes, each {_PATIENCE:.0f} s at most")
+    report(f"measuring memory: four processes, at most {_PATIENCE:.0f} s each")
     kinds: tuple[Pass, ...] = ("evaluation", "training")
     for kind in kinds:
         done = [line for line in lines if kind == "evaluation" or line["training_floor"] is not None]
@@ -181,6 +183,6 @@ def _measure(client: _Client, setup: TrainingSetup, lines: list[dict[str, Any]],
             within = max(within, max(known, default=0) - min(known, default=0))
         missing = [f"{line['rows']:,}" for line in done if line[kind] is None]
         report(
-            f"{kind}: done" + (f", but of {', '.join(missing)} rows: no memory or no time for it" if missing else "")
+            f"{kind}: done" + (f", but not of {', '.join(missing)} rows: too little memory or time" if missing else "")
         )
     return within

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from flows.console.safe_text import PlainConsole
     from flows.history.clean_runs import Leftover
 
-_MAX_RESULTS = 40  # of the newest
+_MAX_RESULTS = 10  # of the newest
 _MAX_PLACES = 3  # of a kind
 
 commands = typer.Typer()
@@ -21,14 +21,16 @@ commands = typer.Typer()
 
 @commands.command()
 def results(
-    name: Annotated[str | None, typer.Argument(help="The folder in runs/ whose result to print again.")] = None,
-    other: Annotated[str | None, typer.Argument(help="A comparison to compare with the first.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="The folder in runs/ whose result to print; by default all results are listed.")
+    ] = None,
+    other: Annotated[str | None, typer.Argument(help="A second comparison, to compare with the first.")] = None,
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """List what was run here, print one result again, or compare two comparisons.
+    """List earlier results, print one of them, or compare two comparisons.
 
-    The start of a name is enough if it fits one only.
+    The start of a name is enough if it is unique.
 
     Example: siloflow results
     """
@@ -52,7 +54,7 @@ def results(
 def print_results(answer: dict[str, Any], console: "PlainConsole") -> None:
     """Print two lines for each result, since names are long: its name, state and headline, then what it is."""
     if not answer["results"]:
-        console.print("nothing has been run here; `siloflow compare` does.")
+        console.print("no results yet. Next: `siloflow compare` trains and compares methods.")
         return
     for result in answer["results"][:_MAX_RESULTS]:
         state = ", ".join(filter(None, (result["state"], result["headline"])))
@@ -61,8 +63,8 @@ def print_results(answer: dict[str, Any], console: "PlainConsole") -> None:
         console.print(f"  {result['started'][:16].replace('T', ' ')} UTC  {result['what']}{data}")
     more = len(answer["results"]) - _MAX_RESULTS
     if more > 0:
-        console.print(f"… and {more} more; --json has them all")
-    console.print("`siloflow results NAME` prints one again, `siloflow results A B` two comparisons beside each other.")
+        console.print(f"… and {more} more; --json lists them all")
+    console.print("Next: `siloflow results NAME` prints a result, `siloflow results A B` compares two comparisons.")
 
 
 def print_two_results(answer: dict[str, Any], console: "PlainConsole") -> None:
@@ -81,7 +83,7 @@ def print_two_results(answer: dict[str, Any], console: "PlainConsole") -> None:
     if answer["table"]:
         console.print(table)
     else:
-        console.print("they have no method in common")
+        console.print("the two comparisons have no method in common")
     for side, methods in zip(("first", "second"), answer["only"], strict=True):
         if methods:
             console.print(f"only in the {side}: {', '.join(methods)}")
@@ -90,7 +92,7 @@ def print_two_results(answer: dict[str, Any], console: "PlainConsole") -> None:
             seeds = ", ".join(map(str, pair["seeds"]))
             console.print(f"  {pair['method']}: {pair['sentence']} (seed{'s' * (len(pair['seeds']) > 1)} {seeds})")
         else:
-            console.print(f"  {pair['method']}: not paired, since {pair['why_not'].rstrip('.')}")
+            console.print(f"  {pair['method']}: no interval, since {pair['why_not'].rstrip('.')}")
     console.print()
     old, new = answer["data_versions"]
     console.print(f"data version  {old}" if old == new else f"data version  {old} → {new}")
@@ -103,13 +105,13 @@ def print_two_results(answer: dict[str, Any], console: "PlainConsole") -> None:
 
 @commands.command()
 def clean(
-    yes: Annotated[bool, typer.Option("--yes", help="Delete all that is listed, without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete everything that is listed, without a question.")] = False,
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """List files that pile up, with what is lost without them, and delete what you agree to.
+    """List leftover files and what is lost with them, and delete those that you confirm.
 
-    Finished runs, the ledgers of silos and files in use stay. Without a terminal nothing is deleted unless --yes is given.
+    Finished runs, the ledgers of silos and files in use are kept. Without a terminal nothing is deleted, except with --yes.
 
     Example: siloflow clean
     """
@@ -137,15 +139,15 @@ def print_clean(answer: dict[str, Any], console: "PlainConsole") -> None:
     from silos.io.free_memory import size
 
     if not answer["kinds"]:
-        console.print("there is nothing to delete.")
+        console.print("nothing to delete.")
         return
     for kind in answer["kinds"]:
         console.print(f"{kind['kind']}  {size(kind['bytes'])}  {'deleted' if kind['deleted'] else 'there'}")
-        console.print(f"  lost without them: {kind['lost']}")
+        console.print(f"  lost if deleted: {kind['lost']}")
         for place in kind["places"][:_MAX_PLACES]:
-            console.print(f"  {place}" + ("  stays: it is in use" if place in kind["kept"] else ""))
+            console.print(f"  {place}" + ("  kept, since it is in use" if place in kind["kept"] else ""))
         if len(kind["places"]) > _MAX_PLACES:
-            console.print(f"  … and {len(kind['places']) - _MAX_PLACES} more; --json has them all")
+            console.print(f"  … and {len(kind['places']) - _MAX_PLACES} more; --json lists them all")
     if not any(kind["deleted"] for kind in answer["kinds"]):
         total = size(sum(kind["bytes"] for kind in answer["kinds"]))
-        console.print(f"{total} in all; nothing was deleted, --yes does that.")
+        console.print(f"{total} in total; nothing was deleted. Next: `siloflow clean --yes` deletes all of it.")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from flows.console.safe_text import PlainConsole
     from flows.experiment.project import Project
 
-_MAX_CLIENTS = 60  # that `show` lists
+_MAX_CLIENTS = 15  # that `show` lists
 
 commands = typer.Typer()
 
@@ -51,29 +51,31 @@ def print_show(overview: dict[str, Any], console: "PlainConsole") -> None:
     console.print(table)
     if is_sample:
         console.print(
-            f"{len(overview['clients'])} of {overview['count']:,} clients; what follows is of {overview['opened']:,}"
+            f"showing {len(overview['clients'])} of {overview['count']:,} clients; the numbers below are of "
+            f"{overview['opened']:,} clients"
         )
     elif len(overview["clients"]) > _MAX_CLIENTS:
-        console.print(f"… and {len(overview['clients']) - _MAX_CLIENTS} more clients; --json has them all")
+        console.print(f"… and {len(overview['clients']) - _MAX_CLIENTS} more clients; --json lists them all")
     if overview["classes"]:
         console.print(f"classes         {', '.join(overview['classes'][:30])}")
         console.print(
-            f"label spread    {overview['label_spread']:.3f}  (0: the same shares everywhere, 1: no label in common)"
+            f"label spread    {overview['label_spread']:.3f}  (0: equal shares everywhere, 1: no label in common)"
         )
     if overview["target_spread"] is not None:
-        console.print(f"target spread   {overview['target_spread']:.3f}  (as feature spread, of y)")
+        console.print(f"target spread   {overview['target_spread']:.3f}  (as feature spread, for y)")
     if overview["feature_spread"] is not None:
         console.print(
-            f"feature spread  {overview['feature_spread']:.3f}  (distance between clients over spread within them)"
+            f"feature spread  {overview['feature_spread']:.3f}  (distance between clients / spread within them)"
         )
     console.print(f"data version    {overview['data_version']}")
     console.print(f"picture         {overview['figure']}")
+    console.print("next            siloflow diagnose, or siloflow compare")
 
 
 def _print_domains(overview: dict[str, Any], console: "PlainConsole") -> None:
     """Print a row for each domain, and how many rows clients have."""
     labels = "labels" if overview["classes"] else "y mean"
-    table = console.table("law", "clients", "train", "validation", "test", labels)
+    table = console.table("domain", "clients", "train", "validation", "test", labels)
     for law in overview["laws"]:
         mean = "-" if law["target"] is None else f"{law['target']:.4g}"
         table.add_row(
@@ -85,12 +87,12 @@ def _print_domains(overview: dict[str, Any], console: "PlainConsole") -> None:
     console.print(table)
     rest = overview["count"] - sum(law["clients"] for law in overview["laws"])
     if rest:
-        console.print(f"… and {rest:,} clients of other laws")
+        console.print(f"… and {rest:,} clients of other domains")
     for split in SPLITS:
         sizes = overview["sizes"][split]
         console.print(
             f"{split + ' rows':16}{sizes['least']:,} to {sizes['most']:,} a client, median {sizes['median']:,g}; "
-            f"{overview['rows'][split]:,} in all"
+            f"{overview['rows'][split]:,} in total"
         )
 
 
@@ -100,11 +102,14 @@ def diagnose(
         str | None,
         typer.Option(
             metavar="REV",
-            help="Compare each silo with itself at this version: a git revision, or the start of a data version.",
+            help="Compare each silo with itself in this version: a git revision, or the start of a data version.",
         ),
     ] = None,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="With --against: end with 1 if a silo has changed and 0 if none has.")
+        bool,
+        typer.Option(
+            "--exit-code", help="With --against: end with exit code 1 if a silo has changed, and 0 if none has."
+        ),
     ] = False,
     overrides: Overrides = None,
     json: Json = False,
@@ -114,7 +119,7 @@ def diagnose(
 
     Example: siloflow diagnose --against HEAD~1
     """
-    hint = "run it again, and silos tell the same bytes"
+    hint = "run the command again; silos then report the same bytes"
     with Session(json, timings, server=True, retry_hint=hint) as session:
         if exit_code and against is None:
             raise UserError("--exit-code: got no --against, expected a version. Add --against VERSION.")
@@ -145,7 +150,7 @@ def print_diagnose(diagnosis: dict[str, Any], console: "PlainConsole") -> None:
                 console.print(Padding(console.render_str(line), (0, 0, 0, 2)))
             console.print()
     console.print(f"data version  {diagnosis['data_version']}" + (f", since {since}" if since else ""))
-    console.print(f"sent          at most {diagnosis['bytes']['up_of_a_client']:,} bytes by a silo, no row")
+    console.print(f"sent          at most {diagnosis['bytes']['up_of_a_client']:,} bytes by a silo, no rows")
     console.print(f"files         {diagnosis['folder']}")
     if diagnosis["pictures"]:
         console.print(f"pictures      {', '.join(diagnosis['pictures'])}")
@@ -154,15 +159,17 @@ def print_diagnose(diagnosis: dict[str, Any], console: "PlainConsole") -> None:
 
 @commands.command()
 def stats(
-    client: Annotated[str, typer.Argument(help="A client of data/, of which this command reads the training rows.")],
-    method: Annotated[str, typer.Option(help="The section of params.yaml that names the statistics.")] = "conditional",
+    client: Annotated[str, typer.Argument(help="The client whose training rows to read.")],
+    method: Annotated[
+        str, typer.Option(help="The method whose statistics to compute, as set in its section of params.yaml.")
+    ] = "conditional",
     output: Annotated[str | None, typer.Option(metavar="FILE", help="Also write the JSON to this file.")] = None,
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Compute one client's statistics, for a conditional model's params.
+    """Compute the statistics of one client, which a conditional model reads.
 
-    Nothing is logged or written, unless --output names a file.
+    Nothing is logged, and nothing is written unless --output names a file.
 
     Example: siloflow stats c03 --json
     """
@@ -176,13 +183,13 @@ def stats(
 def print_stats(answer: dict[str, Any], console: "PlainConsole") -> None:
     """Print a row for each statistic, and notes on the client's rows."""
     console.print(f"client {answer['client']}, {answer['rows']} training rows")
-    table = console.table("statistic", "numbers", "determined", "eigenvalue gap", "halves agree", "begins with")
+    table = console.table("statistic", "numbers", "determined", "eigenvalue gap", "halves agree", "first numbers")
     start = 0
     for kind in answer["kinds"]:
         numbers = answer["statistics"][start : start + kind["length"]]
         start += kind["length"]
         quality = ("-" if kind[name] is None else f"{kind[name]:.3f}" for name in ("gap", "agreement"))
-        begins = ", ".join(f"{number:.4g}" for number in numbers[:5])
+        begins = ", ".join(f"{number:.3g}" for number in numbers[:3])
         table.add_row(kind["kind"], str(kind["length"]), "yes" if kind["ok"] else "no", *quality, begins)
     console.print(table)
     for note in answer["notes"]:

@@ -13,21 +13,22 @@ if TYPE_CHECKING:
     from flows.experiment.comparison.trials import Plan
     from flows.experiment.project import Project
 
-LOOK_CLOSER = "siloflow ui opens MLflow's and Prefect's pages"
+LOOK_CLOSER = "`siloflow ui` serves MLflow's and Prefect's pages"
 """Where the user finds more than a command prints."""
-_RESUME = "--resume goes on after the last whole round"
-_SCHEDULED = (
-    "`siloflow compare --resume` goes on with a comparison that was running, and missed runs are not made up for"
-)
+_RESUME = "--resume continues after the last complete round"
+_SCHEDULED = "`siloflow compare --resume` continues a comparison that was running; missed starts are not repeated"
 
 commands = typer.Typer()
 
 
 @commands.command()
 def run(
-    method: Annotated[str, typer.Argument(help="One of `siloflow methods`.")],
+    method: Annotated[str, typer.Argument(help="The method to train; `siloflow methods` lists them.")],
     seed: Annotated[
-        int, typer.Option(min=0, max=param_limits.SEED, help="Of training; the partition has its own in params.yaml.")
+        int,
+        typer.Option(
+            min=0, max=param_limits.SEED, help="The seed of training; data.seed in params.yaml is the partition's."
+        ),
     ] = 0,
     resume: Resume = False,
     overrides: Overrides = None,
@@ -76,24 +77,35 @@ def print_run(result: dict[str, Any], console: "PlainConsole") -> None:
 
 @commands.command()
 def compare(
-    methods: Annotated[list[str] | None, typer.Argument(help="Those of params.yaml if none is named.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Comma-separated, for example 0,1,2.")] = None,
-    reference: Annotated[str | None, typer.Option(help="The method that the others are compared with.")] = None,
+    methods: Annotated[
+        list[str] | None, typer.Argument(help="The methods to compare; by default comparison.methods of params.yaml.")
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="The seeds to train with, such as 0,1,2; by default comparison.seeds of params.yaml."),
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(help="The method to compare the others with; by default comparison.reference of params.yaml."),
+    ] = None,
     tune: Annotated[
-        bool, typer.Option("--tune", help="First choose each method's best of 8 settings, on validation rows.")
+        bool, typer.Option("--tune", help="First choose the best of 8 settings for each method, on validation rows.")
     ] = False,
     name: Annotated[
         str | None,
-        typer.Option(help="Name the comparison in runs/ and MLflow. With --resume: the one to continue, or its start."),
+        typer.Option(
+            help="The name of the comparison in runs/ and MLflow. With --resume: the comparison to "
+            "continue, or the start of its name."
+        ),
     ] = None,
     resume: Resume = False,
     overrides: Overrides = None,
     json: Json = False,
     timings: Timings = False,
 ) -> None:
-    """Train several methods and say which differences are real.
+    """Train several methods and test which differences are real.
 
-    All train on the same seeds and rows.
+    All methods train on the same rows with the same seeds.
 
     Example: siloflow compare fedavg fedprox --seeds 0,1,2 --set method.fedprox.proximal=1
     """
@@ -157,12 +169,12 @@ def _heading(seeds: int, has_differences: bool, unequal: bool) -> str:
         has_differences: Sentences on differences follow.
         unequal: Methods finished with different numbers of seeds.
     """
-    over = "the seeds that each method finished with" if unequal else f"{seeds} seeds"
+    over = "the seeds that each method finished" if unequal else f"{seeds} seeds"
     if not has_differences:
         return f"mean ± standard deviation over {over}" if seeds > 1 else "one seed"
     if seeds > 1:
         return f"mean ± standard deviation over {over}; 95 % intervals over seeds and rows:"
-    return "one seed: 95 % intervals over rows, which say nothing of other seeds:"
+    return "one seed: 95 % intervals over rows; they say nothing about other seeds:"
 
 
 def _notes_after_training(result: dict[str, Any]) -> list[str]:
@@ -178,11 +190,18 @@ def _notes_after_training(result: dict[str, Any]) -> list[str]:
 
 @commands.command()
 def schedule(
-    cron: Annotated[str, typer.Argument(help='Minute hour day month weekday, as in "0 6 * * 1", or @daily.')],
-    methods: Annotated[list[str] | None, typer.Argument(help="Those of params.yaml if none is named.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Comma-separated, for example 0,1,2.")] = None,
+    cron: Annotated[
+        str, typer.Argument(help='When to run: minute hour day month weekday, as in "0 6 * * 1", or @daily.')
+    ],
+    methods: Annotated[
+        list[str] | None, typer.Argument(help="The methods to compare; by default comparison.methods of params.yaml.")
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="The seeds to train with, such as 0,1,2; by default comparison.seeds of params.yaml."),
+    ] = None,
     port: Annotated[
-        int | None, typer.Option(help="Loopback port of Prefect's page; the one of last time, or 4200.")
+        int | None, typer.Option(help="The local port of Prefect's page; by default the last one, or 4200.")
     ] = None,
     overrides: Overrides = None,
 ) -> None:
@@ -213,12 +232,12 @@ def schedule(
 
 @commands.command()
 def ui(
-    mlflow_port: Annotated[int, typer.Option(help="Loopback port of MLflow's page.")] = 5000,
+    mlflow_port: Annotated[int, typer.Option(help="The local port of MLflow's page.")] = 5000,
     prefect_port: Annotated[
-        int | None, typer.Option(help="Loopback port of Prefect's page; 4200, or where a schedule has it.")
+        int | None, typer.Option(help="The local port of Prefect's page; by default 4200, or the schedule's.")
     ] = None,
 ) -> None:
-    """Open MLflow's and Prefect's pages until ctrl-C.
+    """Serve MLflow's and Prefect's pages until ctrl-C.
 
     Example: siloflow ui --mlflow-port 5001
     """
@@ -235,9 +254,11 @@ def parse_seeds(text: str | None) -> list[int] | None:
     parts = [part.strip() for part in text.split(",")]
     # isdigit() is also true of ², which is no number
     if not all(part.isascii() and part.isdigit() for part in parts):
-        raise UserError(f"--seeds {shown(text)}: write whole numbers with commas between, for example 0,1,2.")
+        raise UserError(
+            f"--seeds: got {shown(text)}, expected whole numbers separated by commas. Write them as in 0,1,2."
+        )
     if any(len(part) > 100 or int(part) > param_limits.SEED for part in parts):
-        raise UserError(f"--seeds {shown(text)}: a seed is at most {param_limits.SEED:,}.")
+        raise UserError(f"--seeds: got {shown(text)}, expected at most {param_limits.SEED:,}. Choose smaller seeds.")
     return [int(part) for part in parts]
 
 

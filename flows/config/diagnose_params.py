@@ -24,7 +24,10 @@ class NoiseParams(Section):
     @model_validator(mode="after")
     def _within_the_budget(self) -> "NoiseParams":
         if self.epsilon > self.budget:
-            raise ValueError(f"epsilon {self.epsilon:g} is beyond the budget {self.budget:g} of all answers; lower one")
+            raise ValueError(
+                f"got epsilon {self.epsilon:g}, expected at most the budget {self.budget:g} of all "
+                "reports. Lower epsilon or raise the budget"
+            )
         return self
 
 
@@ -53,16 +56,20 @@ class DiagnoseParams(Section):
     def _noise_is_on_counts(self) -> "DiagnoseParams":
         if self.noise is not None and self.verdict == "moments":
             raise ValueError(
-                "noise is added to counts, and the verdict moments asks for none; use guarded, or no noise"
+                "got noise with the verdict moments, expected it with counts. Set verdict to guarded, or noise to null"
             )
         return self
 
     @model_validator(mode="after")
     def _second_look_is_at_counts(self) -> "DiagnoseParams":
         if self.second_look and self.noise is not None:
-            raise ValueError("second_look asks for models, which are told without noise; leave one of the two out")
+            raise ValueError(
+                "got second_look with noise, expected one of them, since models are sent without "
+                "noise. Turn one of the two off"
+            )
         if self.second_look and self.verdict != "guarded":
             raise ValueError(
-                f"second_look is at what the verdict guarded says, and verdict is {self.verdict}; use guarded"
+                f"got second_look with the verdict {self.verdict}, expected the verdict guarded, which it "
+                "refines. Set verdict to guarded"
             )
         return self

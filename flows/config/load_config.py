@@ -44,7 +44,9 @@ class ParamsFile:
         except strict_yaml.NotYamlError as error:
             raise UserError(f"params.yaml is not valid YAML: {error}.") from None
         if not isinstance(raw, dict):
-            raise UserError("params.yaml holds no sections; the one that `siloflow init DIR` makes shows them.")
+            raise UserError(
+                "params.yaml: got no sections, expected those of the file that `siloflow init DIR` writes. Add them."
+            )
         return cls(_without_empty(raw), root, PluginFiles(root))
 
     def with_overrides(self, overrides: Sequence[str]) -> "ParamsFile":
@@ -87,7 +89,8 @@ def params_file_of(root: Path) -> Path:
     path = root / "params.yaml"
     if not path.is_file():
         raise UserError(
-            f"there is no params.yaml in {root.resolve()}; go to your project's folder; `siloflow init DIR` makes one."
+            f"{root.resolve()}: got no params.yaml, expected a project. Go to your project's folder, or make one "
+            "with `siloflow init DIR`."
         )
     return path
 
@@ -97,7 +100,10 @@ def _validate(raw: dict[str, Any], plugin_files: PluginFiles) -> Params:
     raw = _without_empty(raw)
     for key, value in _leaves(raw):
         if any(has_password(text) for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)):
-            raise UserError(f"params.yaml: {key} holds a password, and would be printed and stored; {_NO_PASSWORD}.")
+            raise UserError(
+                f"params.yaml: {key}: got a password, expected none, since it would be printed and "
+                f"stored. {_NO_PASSWORD}."
+            )
     schema = params_type(plugin_files.load(plugins_of(raw)))
     try:
         params = schema.model_validate(raw)
@@ -106,13 +112,14 @@ def _validate(raw: dict[str, Any], plugin_files: PluginFiles) -> Params:
     stop_at, objective = params.evaluation.stop_at, params.training.objective.kind
     if stop_at is not None and stop_at > 1 and objective != "squared_error":
         raise UserError(
-            f"params.yaml: evaluation.stop_at is {stop_at:g}; it must be at most 1, since it is an accuracy."
+            f"params.yaml: evaluation.stop_at: got {stop_at:g}, expected at most 1, since it is an accuracy. Lower it."
         )
     return params
 
 
 _NO_PASSWORD = (
-    "take it out (MLflow finds it in MLFLOW_TRACKING_URI, or in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD)"
+    "Remove it (MLflow reads it from MLFLOW_TRACKING_URI, or from MLFLOW_TRACKING_USERNAME and "
+    "MLFLOW_TRACKING_PASSWORD)"
 )
 
 
@@ -141,11 +148,11 @@ def _apply(raw: dict[str, Any], override: str) -> None:
     label = f"--set {shown(override)}"
     *sections, last = [part.strip() for part in key.split(".")]
     if not equals or not all([*sections, last]):
-        raise UserError(f"{label}: write it as section.key=value, for example training.rounds=20.")
+        raise UserError(f"{label}: expected section.key=value. Write it as in training.rounds=20.")
     try:
         value = strict_yaml.load(text)
     except strict_yaml.NotYamlError as error:
-        raise UserError(f"{label}: {shown(repr(text))} is not a YAML value ({error}).") from None
+        raise UserError(f"{label}: got {shown(repr(text))}, expected a YAML value ({error}). Correct it.") from None
     node: Any = raw
     try:
         for section in sections:
@@ -153,8 +160,10 @@ def _apply(raw: dict[str, Any], override: str) -> None:
         node[last if isinstance(node, dict) else _list_index(last)] = value
     except (TypeError, LookupError, AttributeError):
         keys = [*sections, last]
-        hint = f"; write it whole: --set {shown(_complete_override(raw, keys, text))}" if node is None else ""
-        raise UserError(f"{label}: params.yaml has no section {shown(key.rpartition('.')[0])}{hint}.") from None
+        hint = f". Set all of it: --set {shown(_complete_override(raw, keys, text))}" if node is None else ""
+        raise UserError(
+            f"{label}: got no section {shown(key.rpartition('.')[0])} in params.yaml, expected one{hint}."
+        ) from None
 
 
 def _complete_override(raw: dict[str, Any], keys: list[str], text: str) -> str:

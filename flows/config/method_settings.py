@@ -26,7 +26,7 @@ def check_names(params: Params) -> None:
     references += [("comparison.methods", name) for name in params.comparison.methods]
     for key, name in [*references, ("comparison.reference", params.comparison.reference)]:
         if name not in names:
-            raise UserError(f"params.yaml: {key}: there is no method {name!r}{nearest_hint(name, names)}")
+            raise UserError(f"params.yaml: {key}: got an unknown method {name!r}{nearest_hint(name, names)}")
 
 
 def method_of(params: Params, name: str) -> Method:

@@ -77,8 +77,8 @@ def open_project(overrides: Sequence[str] | Mapping[str, Any] | None, derived: b
 
 def _refused(key: str) -> UserError:
     return UserError(
-        f"{key} is not for a flow run's parameters, which set no code, paths or addresses; "
-        "write it in params.yaml, or give it to `siloflow schedule` with --set."
+        f"{key}: got a value in a flow run's parameters, expected none, since these set no code, paths or "
+        "addresses. Write it in params.yaml, or pass it to `siloflow schedule` with --set."
     )
 
 
@@ -88,12 +88,14 @@ def _listed(overrides: Any) -> list[str]:
     if not isinstance(overrides, list | tuple):
         instead = json.dumps([overrides] if isinstance(overrides, str) else ["training.rounds=20"], ensure_ascii=False)
         raise UserError(
-            f"overrides is {shown(repr(overrides))}, and is a list of section.key=value, or a mapping of section.key to "
-            f"value: write overrides={shown(instead)}."
+            f"overrides: got {shown(repr(overrides))}, expected a list of section.key=value, or a mapping of "
+            f"section.key to value. Write overrides={shown(instead)}."
         )
     for override in overrides:
         if not isinstance(override, str):
-            raise UserError(f"overrides has {shown(repr(override))} in it; write it as section.key=value, in quotes.")
+            raise UserError(
+                f"overrides: got {shown(repr(override))}, expected text. Write it as section.key=value, in quotes."
+            )
     return list(overrides)
 
 
@@ -103,8 +105,8 @@ def _yaml(key: Any, value: Any) -> str:
         return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
         raise UserError(
-            f"overrides: {shown(str(key))} is {shown(repr(value))}, a {type(value).__name__}; give a number, a text, True, "
-            "False, None, or a list or mapping of these."
+            f"overrides: {shown(str(key))}: got {shown(repr(value))}, a {type(value).__name__}, expected a "
+            "number, a text, True, False, None, or a list or mapping of these. Convert it."
         ) from None
 
 

@@ -153,7 +153,7 @@ class FocalParams(Section):
     @classmethod
     def _teaches(cls, alpha: float | tuple[float, ...]) -> float | tuple[float, ...]:
         if not any(alpha if isinstance(alpha, tuple) else (alpha,)):
-            raise ValueError("every row would weigh nothing; let one class at least have a weight above 0")
+            raise ValueError("got only weights of 0, expected one above 0. Raise the weight of a class")
         return alpha
 
 
@@ -199,7 +199,7 @@ class TrainingParams(Section):
     @model_validator(mode="after")
     def _balanced_classes(self) -> "TrainingParams":
         if self.rows == "balanced" and self.objective.kind == "squared_error":
-            raise ValueError("rows are balanced by their classes, and a regression has none; use shuffled")
+            raise ValueError("got balanced, expected shuffled, since a regression has no classes. Use shuffled")
         return self
 
 
@@ -227,7 +227,7 @@ class ComparisonParams(Section):
     def _no_repeats(cls, values: list) -> list:
         for value in values:
             if values.count(value) > 1:
-                raise ValueError(f"{value} is named twice")
+                raise ValueError(f"got {value} twice, expected it once. Remove one of them")
         return values
 
 
@@ -250,14 +250,15 @@ class RunnerParams(Section):
     @classmethod
     def _port(cls, address: str | None) -> str | None:
         if address is not None and has_wrong_port(address):
-            raise ValueError(f"the port of {address} must be a number from 1 to 65535")
+            raise ValueError(f"got the port of {address}, expected a number from 1 to 65535. Correct it")
         return address
 
     @model_validator(mode="after")
     def _address_of_dask(self) -> "RunnerParams":
         if self.address is not None and self.kind != "dask":
             raise ValueError(
-                f"address is a Dask scheduler's, and kind is {self.kind}; set kind to dask or address to null"
+                f"got the address of a Dask scheduler with kind {self.kind}, expected kind dask. Set kind to dask "
+                "or address to null"
             )
         return self
 
@@ -272,7 +273,7 @@ class TrackingParams(Section):
     @classmethod
     def _port(cls, uri: str | None) -> str | None:
         if uri is not None and uri.startswith(("http:", "https:")) and has_wrong_port(uri):
-            raise ValueError(f"the port of {uri} must be a number from 1 to 65535")
+            raise ValueError(f"got the port of {uri}, expected a number from 1 to 65535. Correct it")
         return uri
 
 

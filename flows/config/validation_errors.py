@@ -18,20 +18,20 @@ def explain_error(error: ValidationError, model: type[BaseModel], prefix: str = 
         key = ".".join([prefix, *path] if prefix else path)
         value, context = detail["input"], detail.get("ctx", {})
         if detail["type"] == "extra_forbidden":
-            sentence = f"{key}: there is no such key{_replaced(path) or nearest_hint(path[-1], keys)}"
+            sentence = f"{key}: got an unknown key{_replaced(path) or nearest_hint(path[-1], keys)}"
         elif detail["type"] == "missing":
-            sentence = f"{key} is missing."
+            sentence = f"{key}: got nothing, expected a value. Add the key."
         elif detail["type"] == "union_tag_invalid":
             tags = [t.strip(" '") for t in context["expected_tags"].split(",")]
-            sentence = f"{key}.kind: there is no {context['tag']!r}{nearest_hint(context['tag'], tags)}"
+            sentence = f"{key}.kind: got {context['tag']!r}{nearest_hint(context['tag'], tags)}"
         elif detail["type"] == "union_tag_not_found":
-            sentence = f"{key} needs a kind; there are {', '.join(keys)}."
+            sentence = f"{key}: got no kind, expected one of {', '.join(keys)}. Add kind."
         elif detail["type"] == "value_error":
             text = str(context["error"]).rstrip(".")
             sentence = f"{key}: {text}" + ("" if text.endswith("?") else ".")
         else:
-            is_now = "is empty" if value is None else f"is {shown(repr(value))}"
-            start, expected = f"{key} {is_now}; it must ", _expected(detail["type"], detail["msg"], context)
+            given = "nothing" if value is None else shown(repr(value))
+            start, expected = f"{key}: got {given}, expected ", _expected(detail["type"], detail["msg"], context)
             if lines and lines[-1].startswith(f"params.yaml: {start}"):  # another member of the union
                 lines[-1] = f"{lines[-1].removesuffix('.')}, or {expected}."
                 continue
@@ -42,25 +42,29 @@ def explain_error(error: ValidationError, model: type[BaseModel], prefix: str = 
 
 def _replaced(path: Sequence[str]) -> str:
     """Return the end of the sentence for a key that was replaced by another one."""
-    return "; name the Python file under plugins (docs/plugins.md)." if list(path) == ["extra_methods"] else ""
+    return (
+        ", expected plugins. Name the Python file under plugins (docs/plugins.md)."
+        if list(path) == ["extra_methods"]
+        else ""
+    )
 
 
 def nearest_hint(name: str, names: Sequence[str], otherwise: str | None = None) -> str:
     """Return the end of a sentence about an unknown name: the nearest name, or `otherwise`, or all names."""
     near = get_close_matches(name, names, 1)
     if near:
-        return f"; did you mean {near[0]}?"
+        return f". Did you mean {near[0]}?"
     if otherwise is not None:
         return otherwise
-    return f"; there are {', '.join(names)}." if names else "."
+    return f", expected one of {', '.join(names)}." if names else "."
 
 
 def _expected(kind: str, message: str, context: dict[str, Any]) -> str:
-    """Return what a value must be, as the words after `it must`."""
+    """Return what a value must be, as the words after `expected`."""
     for prefix, template in _EXPECTED.items():
         if kind.startswith(prefix):
             return template.format(**{name: _plain(value) for name, value in context.items()})
-    return message.removeprefix("Input should ")
+    return message.removeprefix("Input should ").removeprefix("be ")
 
 
 def _plain(value: Any) -> Any:
@@ -73,26 +77,26 @@ def _plain(value: Any) -> Any:
 _MAX_SPELLED_OUT = 1e20  # larger bounds are in scientific notation
 
 _EXPECTED = {
-    "greater_than_equal": "be at least {ge}",
-    "greater_than": "be greater than {gt}",
-    "less_than_equal": "be at most {le}",
-    "less_than": "be less than {lt}",
-    "int_": "be a whole number",
-    "float_": "be a number",
-    "finite_number": "be a finite number",
-    "bool_": "be true or false",
-    "string_type": "be text",
-    "string_pattern_mismatch": "match {pattern}",
-    "string_too_short": "not be empty",
-    "string_too_long": "have at most {max_length} characters",
-    "list_type": "be a list",
-    "tuple_type": "be a list",
-    "too_short": "have at least {min_length} in it",
-    "too_long": "have at most {max_length} in it",
-    "dict_type": "be a section with keys of its own",
-    "model_": "be a section with keys of its own",
-    "literal_error": "be {expected}",
-    "invalid_key": "have text for its key",
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "less than {lt}",
+    "int_": "a whole number",
+    "float_": "a number",
+    "finite_number": "a finite number",
+    "bool_": "true or false",
+    "string_type": "text",
+    "string_pattern_mismatch": "text that matches {pattern}",
+    "string_too_short": "text that is not empty",
+    "string_too_long": "at most {max_length} characters",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "too_short": "{min_length} or more entries",
+    "too_long": "at most {max_length} entries",
+    "dict_type": "a section with keys",
+    "model_": "a section with keys",
+    "literal_error": "{expected}",
+    "invalid_key": "text as its key",
 }
 
 

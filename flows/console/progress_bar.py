@@ -77,7 +77,7 @@ class Terminal(ProgressSink):
     def begin(self, run: str, done: int, rounds: int) -> None:
         """See ProgressSink."""
         if done:
-            self.say(f"{run} goes on after round {done}")
+            self.say(f"{run} continues after round {done}")
         self._planned = self._planned or rounds
         self._run_start = self._clock() if self._run_start is None else self._run_start
         self._number, self._rounds = done, rounds
@@ -91,7 +91,7 @@ class Terminal(ProgressSink):
         self._number = number
         self._worked = self._clock() - (self._run_start or 0.0)
         if number == self._rounds:
-            self._update_bar("writing down")  # which takes seconds
+            self._update_bar("saving")  # which takes seconds
         else:
             self._update_bar(score)
         if self._bar.disable and self._clock() - self._last_line > _SILENT:

@@ -43,10 +43,12 @@ def log_result(name: str, result: dict[str, Any], quantity: TaskMetrics, problem
     )
     if problem:
         progress.current().say(
-            f"{name}: {problem}; its metrics are kept in {result['folder']}, and --resume delivers them."
+            f"{name}: {problem}; its metrics are saved in {result['folder']}, and --resume delivers them."
         )
     if result["dropped_out"]:
-        progress.current().say(f"{name}: clients dropped out {result['dropped_out']} times, the rounds went on")
+        progress.current().say(
+            f"{name}: clients dropped out {result['dropped_out']} times; the rounds went on without them"
+        )
 
 
 def _in_mlflow(result: dict[str, Any]) -> str:

@@ -251,8 +251,8 @@ def _named(silos: Silos, prediction: float) -> dict[str, Any]:
 def _none_is_better(project: Project, baseline: Mapping[str, Any], tuned: bool) -> str:
     quantity = project.quantity
     score = f"{quantity.name} {quantity.number(baseline['metrics'][quantity.headline])}"
-    prediction = baseline["name"].replace("always", "always answering", 1)
-    advice = _advice(project.params, tuned) or "the inputs may tell nothing about what is predicted"
+    prediction = baseline["name"].replace("always", "always predicting", 1)
+    advice = _advice(project.params, tuned) or "the inputs may not predict the target"
     return f"No method is better than {prediction}, the {baseline['kind']} of the training rows ({score}): {advice}."
 
 

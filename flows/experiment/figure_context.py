@@ -49,9 +49,11 @@ def _draw(writer: FigureWriter, context: FigureContext) -> Path | None:
             return None
         path = Path(path)
         if path.parent != Path(folder) or not path.is_file():
-            raise ValueError(f"a picture answers with {str(path)!r}, and not with a file that is in its scene's folder")
+            raise ValueError(f"figure: got the path {str(path)!r}, expected a file in the folder of its scene")
         if RunFolder.is_own(path.name):
-            raise ValueError(f"a picture is called {path.name}, as a file of the run's own; give it another name")
+            raise ValueError(
+                f"figure: got the name {path.name}, which is a file of the run itself, expected another name"
+            )
         target = context.folder / path.name
         write_bytes(target, path.read_bytes())
         return target

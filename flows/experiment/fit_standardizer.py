@@ -125,7 +125,7 @@ def scaled_as(project: Project, folder: RunFolder) -> Project:
     """Return the project whose rows are standardised as the run's were; UserError if its standardization is missing."""
     saved = _read_saved(folder)
     if saved is None and {project.params.model.inputs, project.params.model.targets} != {"none"}:
-        raise UserError(f"{folder.scaling} is missing; {RESTORE_ADVICE}.")
+        raise UserError(f"{folder.scaling} is missing. {RESTORE_ADVICE}.")
     return project if saved is None else replace(project, scaling=saved.scaling)
 
 
@@ -138,7 +138,7 @@ def _read_saved(folder: RunFolder) -> FittedStandardization | None:
         notes = tuple(content.get("notes", ()))  # runs of earlier versions have none
         return FittedStandardization(Standardization.from_json(content), up, down, notes)
     except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{folder.scaling} is damaged ({error!r}); {RESTORE_ADVICE}.") from None
+        raise UserError(f"{folder.scaling} is damaged ({error!r}). {RESTORE_ADVICE}.") from None
 
 
 def _ledger_notes(messages: Sequence[ScaleMoments]) -> tuple[Note, ...]:
@@ -165,23 +165,24 @@ def _require_all(standardizer: Standardizer, params: Params, silos: Silos, notes
     where = f"data/{params.data.name}"
     if len(missing) == len(standardizer.mean):
         raise UserError(
-            f"params.yaml: model.inputs or model.targets is standardise, and no client of {where} has {LEAST_ROWS} "
-            "different training rows, of which it could tell mean and scale; set both to none, or give one client more rows."
-            + _as_text(notes)
+            "params.yaml: model.inputs or model.targets: got standardise, expected none, since no client of "
+            f"{where} has {LEAST_ROWS} different training rows to compute a mean and scale from. Set both to "
+            "none, or give one client more rows." + _as_text(notes)
         )
     names = [feature.name for feature in schema_of(silos.manifest).features]  # only tables have missing values
     raise UserError(
-        f"params.yaml: model.inputs is standardise, and no client of {where} has {LEAST_ROWS} different training rows with "
-        f"a value of {names[missing[0]]}, of which it could tell mean and scale; drop that feature, or set it to none."
-        + _as_text(notes)
+        f"params.yaml: model.inputs: got standardise, expected none, since no client of {where} has {LEAST_ROWS} "
+        f"different training rows with a value of {names[missing[0]]} to compute a mean and scale from. Drop that "
+        "feature, or set it to none." + _as_text(notes)
     )
 
 
 def _note_of_unreadable(runs: Sequence[str]) -> Note:
-    more = f" (and {len(runs) - 1} more likewise)" if len(runs) > 1 else ""
+    more = f" (and {len(runs) - 1} more)" if len(runs) > 1 else ""
     sentence = (
-        f"{runs[0]} has params of another version of siloflow, so that nobody can tell whether its clients agreed on the "
-        f"same mean and scale{more}: the clients were asked; for a model of that run, run its method anew"
+        f"{runs[0]} has params of another version of siloflow, so it is unknown whether its clients agreed on the "
+        f"same mean and scale{more}: the clients computed them again; to use a model of that run, run its method "
+        "again"
     )
     return {"about": "inputs", "sentence": sentence}
 

@@ -74,14 +74,15 @@ class PluginFiles:
         path = self._root / file
         if path.suffix != ".py" or not is_there(path):
             raise UserError(
-                f"params.yaml: plugins.{index}: got {shown(str(path), 200)}, expected a Python file (.py) that is there. "
-                "Give its path from the folder of params.yaml."
+                f"params.yaml: plugins.{index}: got {shown(str(path), 200)}, expected an existing Python file "
+                "(.py). Give its path relative to the folder of params.yaml."
             )
         try:
             text = path.read_bytes()
         except OSError as error:
             raise UserError(
-                f"params.yaml: plugins.{index}: cannot read {shown(str(path), 200)}: {error.strerror}."
+                f"params.yaml: plugins.{index}: got {shown(str(path), 200)}, expected a readable file ("
+                f"{error.strerror}). Correct the path or its permissions."
             ) from None
         return _run_plugin(str(path), text)
 
@@ -126,7 +127,7 @@ def user_code_errors(module: str) -> Iterator[None]:
         message = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
         text = f"{type(error).__name__}: {shown(message, 200)}" if message else type(error).__name__
         line = line_of(error, path)
-        raise UserError(f"{path}{f', line {line}' if line else ''}: {text}; mend the page.") from error
+        raise UserError(f"{path}{f', line {line}' if line else ''}: {text}. Correct the plugin file.") from error
 
 
 def plugin_error(
@@ -156,8 +157,8 @@ def plugin_error(
     line = line_of(error, path)
     location = f" {notes[0]}" if notes else f" ({Path(path).name}, line {line})" if line else ""
     return MethodError(
-        f"{method} failed: {type(error).__name__}: {error}{location}; "
-        f"mend {files[path]}, and --resume goes on after the last whole round."
+        f"{method} failed: {type(error).__name__}: {error}{location}. Correct {files[path]}; --resume continues "
+        "after the last complete round."
     )
 
 

@@ -58,7 +58,7 @@ def flow_run_markdown(name: str | None = None) -> str:
         return ""
     page = url_for("flow-run", obj_id=flow_run.id)
     text = as_markdown(name or flow_run.name)
-    return f"Tasks in Prefect, while `siloflow ui` or Prefect's server runs: [{text}]({page})"
+    return f"Tasks in Prefect, while `siloflow ui` or another server of Prefect runs: [{text}]({page})"
 
 
 def show_markdown(key: str, markdown: str) -> None:

@@ -340,7 +340,10 @@ class Project:
         device = self.params.engine.device
         is_available = torch.cuda.is_available()
         if device == "cuda" and not is_available:
-            raise UserError("params.yaml: engine.device is cuda, and torch sees no GPU; use auto or cpu.")
+            raise UserError(
+                "params.yaml: engine.device: got cuda, expected auto or cpu, since torch finds no "
+                "GPU. Use one of these."
+            )
         return "cuda" if device == "cuda" or (device == "auto" and is_available) else "cpu"
 
 
@@ -382,7 +385,7 @@ def experiment(project: Project, name: str) -> dict[str, Any]:
     path = project.runs / name / "experiment.json"
     info: dict[str, Any] | None = read_json(path, RESTORE_ADVICE, ("kind", "name"))
     if info is None:
-        raise UserError(f"{path} is missing; {RESTORE_ADVICE}.")
+        raise UserError(f"{path} is missing. {RESTORE_ADVICE}.")
     return info
 
 

@@ -65,14 +65,17 @@ def unused_name(project: Project, name: str) -> str:
     """
     plain(name, "--name")
     if name in _RESERVED or UNNAMED.fullmatch(name):
-        raise UserError(f"--name {name} is a name that siloflow gives itself; choose another.")
+        raise UserError(f"--name: got {name}, a name that siloflow generates, expected another. Choose one.")
     if (project.runs / name).exists():
-        raise UserError(f"runs/{name} is there already; --resume goes on with it, or choose another --name.")
+        raise UserError(
+            f"--name: got {name}, which exists in runs/, expected a new name. Add --resume to "
+            "continue it, or choose another."
+        )
     from tasks.tracking.mlflow_logging.connection import experiment_id  # the import takes seconds
 
     if experiment_id(project.tracking, name):
         raise UserError(
-            f"MLflow at {mask_passwords(project.tracking)} has an experiment {name} already, perhaps a deleted one; "
-            "choose another --name."
+            f"--name: got {name}, an experiment that MLflow at {mask_passwords(project.tracking)} has already, "
+            "perhaps a deleted one, expected a new name. Choose another."
         )
     return name

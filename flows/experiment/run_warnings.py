@@ -21,7 +21,10 @@ from tasks.messages.statistics_messages import ScaleCheck
 Note = dict[str, str]
 """Plain JSON: `about` is inputs, targets, evaluation or training, and `sentence` is the note."""
 
-_WAY_OUT = "lower training.optimiser.learning_rate, or set model.inputs to standardise where a table's inputs are not."
+_WAY_OUT = (
+    "lower training.optimiser.learning_rate, or set model.inputs to standardise if inputs of a table are "
+    "not standardised."
+)
 
 _MAX_CLIENTS = 1000
 _MIN_ROUNDS = 3  # to report that the loss did not fall
@@ -35,7 +38,7 @@ def notes_of_scores(project: Project, method: Method) -> list[Note]:
     sentences = [f"scored on {counts} (evaluation.clients)."] if counts else []
     if project.params.evaluation.report == "best" and not any(validation_rows(project.scored.federated()).values()):
         sentences.append(
-            "evaluation.report is best, and nobody who is scored has validation rows: the last round is reported."
+            "evaluation.report is best, and no scored client has validation rows: the last round is reported."
         )
     return [{"about": "evaluation", "sentence": sentence} for sentence in sentences]
 
@@ -70,11 +73,12 @@ def note_of_earlier(versions: Mapping[str, str], silent: bool) -> Note:
         silent: Whether the clients report nothing; otherwise they repeat their earlier report.
     """
     first = min(versions)
-    more = f" (and {len(versions) - 1} more likewise)" if len(versions) > 1 else ""
-    before = f"what client {first} told of version {versions[first][:12]} of its rows and what it would tell now"
-    instead = "tells no mean and scale" if silent else "tells the mean and scale that it told then"
+    more = f" (and {len(versions) - 1} more clients)" if len(versions) > 1 else ""
+    before = f"client {first}'s report of version {versions[first][:12]} of its rows and its new one"
+    instead = "the client reports no mean and scale" if silent else "the client repeats its earlier mean and scale"
     sentence = (
-        f"{before} differ by fewer than {LEAST_ROWS} different rows, which subtracting would show: it {instead}{more}"
+        f"{before} differ by fewer than {LEAST_ROWS} different rows, which subtracting the reports would reveal: "
+        f"{instead}{more}"
     )
     return {"about": "inputs", "sentence": sentence}
 
@@ -84,7 +88,7 @@ def notes_of_training(folder: RunFolder, last: int, metrics: dict[str, Any], qua
     losses = [loss for _, loss in folder.curve("loss/train", last)]
     diverged = any(row.get("train_loss", 0.0) is None for row in folder.journal.read(last)["clients"].values())
     if diverged and quantity.headline_text(metrics) != f"{quantity.name} diverged":
-        return [{"about": "training", "sentence": f"the training loss is no finite number at the end: {_WAY_OUT}"}]
+        return [{"about": "training", "sentence": f"the training loss is not finite at the end: {_WAY_OUT}"}]
     if not diverged and len(losses) >= _MIN_ROUNDS and min(losses[1:]) > losses[0] - _MIN_FALL * abs(losses[0]):
         return [{"about": "training", "sentence": f"the training loss did not fall after the first round: {_WAY_OUT}"}]
     return []
@@ -101,7 +105,7 @@ def notes_of_best(folder: RunFolder, reported: int, last: int, quantity: TaskMet
         return []
     sentence = (
         f"{quantity.name} on validation rows was worse at the end than in the best round, which is reported "
-        "(evaluation.report is best): fewer training.rounds are enough."
+        "(evaluation.report is best). Fewer training.rounds are enough."
     )
     return [{"about": "training", "sentence": sentence}]
 
@@ -139,6 +143,7 @@ def _evenly_spaced(clients: tuple[str, ...], most: int) -> tuple[str, ...]:
 def _far_from_unit(about: str, far: int, clients: int) -> str:
     column = "a feature's" if about == "inputs" else "their"
     return (
-        f"{about} of {far} of {clients} clients are far from unit scale ({column} mean or standard deviation is above "
-        f"{LARGE[about]:g}, or all are under {SMALL:g}) and are trained on as they are: set model.{about} to standardise."
+        f"{about} of {far} of {clients} clients are far from unit scale ({column} mean or standard deviation is "
+        f"above {LARGE[about]:g}, or all are below {SMALL:g}) and are not scaled: set model.{about} to "
+        "standardise."
     )

@@ -46,12 +46,12 @@ def load_pretrained(network: Pretrained, path: Path) -> Pretrained:
         UserError: If the file is missing, or is no state dict of this network.
     """
     hint = (
-        f"name a state dict of torchvision's {kind_of(network)} (what torchvision has downloaded lies in "
+        f"Name a state dict of torchvision's {kind_of(network)} (torchvision downloads to "
         "~/.cache/torch/hub/checkpoints), or set model.pretrained to null"
     )
     prefix = f"params.yaml: model.pretrained: {path}"
     if not is_there(path):
-        raise UserError(f"{prefix} is no file; {hint}.")
+        raise UserError(f"{prefix}: got no such file, expected a state dict. {hint}.")
     with path.open("rb") as file:
         network = replace(network, pretrained=hashlib.file_digest(file, "sha256").hexdigest())
         if network.is_stored:
@@ -60,15 +60,18 @@ def load_pretrained(network: Pretrained, path: Path) -> Pretrained:
         try:
             network.load_pretrained(_check_state_dict(torch.load(file, map_location="cpu", weights_only=True)))
         except ValueError as error:
-            raise UserError(f"{prefix} {error}; {hint}.") from None
+            raise UserError(f"{prefix}: {error}. {hint}.") from None
         except Exception as error:  # torch raises whatever pickle, zipfile and its own readers do
-            raise UserError(f"{prefix} cannot be read as tensors ({type(error).__name__}); {hint}.") from error
+            raise UserError(
+                f"{prefix}: got a file that cannot be read as tensors ({type(error).__name__}), "
+                f"expected a state dict. {hint}."
+            ) from error
     return network
 
 
 def _check_state_dict(content: Any) -> dict[str, Tensor]:
     if not isinstance(content, dict) or not all(isinstance(w, Tensor) for w in content.values()):
-        raise ValueError("holds something else than named tensors")
+        raise ValueError("got something other than named tensors, expected a state dict")
     return content
 
 
@@ -151,12 +154,13 @@ def _check_task(params: Params, task: str) -> None:
     if _OBJECTIVES[kind].task != task:
         expected = "squared_error" if task == "regression" else "cross_entropy or focal"
         raise UserError(
-            f"params.yaml: training.objective.kind is {kind}, and data/{params.data.name} is a {task}; use {expected}."
+            f"params.yaml: training.objective.kind: got {kind}, expected {expected}, since data/"
+            f"{params.data.name} is a {task}. Use {expected}."
         )
     if task == "regression" and params.model.members > 1:
         raise UserError(
-            f"params.yaml: model.members is {params.model.members}, and data/{params.data.name} is a regression; a deep "
-            "ensemble is the mean of probabilities, which a regression does not predict: set model.members to 1."
+            f"params.yaml: model.members: got {params.model.members}, expected 1, since data/{params.data.name} "
+            "is a regression and a deep ensemble averages class probabilities. Set model.members to 1."
         )
 
 
@@ -165,13 +169,13 @@ def _check_standardization(params: Params, manifest: Manifest) -> None:
     data = f"data/{params.data.name}"
     if params.model.inputs != "none" and manifest.dtype == "uint8":
         raise UserError(
-            f"params.yaml: model.inputs is {params.model.inputs}, and {data} has pixels, which are divided by 255 in any "
-            "case; set it to none."
+            f"params.yaml: model.inputs: got {params.model.inputs}, expected none, since {data} has pixels, which "
+            "are always divided by 255. Set it to none."
         )
     if params.model.targets != "none" and manifest.task != "regression":
         raise UserError(
-            f"params.yaml: model.targets is {params.model.targets}, and {data} is a {manifest.task}, whose labels are no "
-            "numbers; set it to none."
+            f"params.yaml: model.targets: got {params.model.targets}, expected none, since {data} is a "
+            f"{manifest.task}, whose labels are not numbers. Set it to none."
         )
 
 
@@ -182,13 +186,13 @@ def _check_focal(params: Params, classes: int) -> None:
         return
     if classes < 2:
         raise UserError(
-            f"params.yaml: training.objective.kind is focal, and {data} has one class, of which a network is always sure; "
-            "use cross_entropy."
+            f"params.yaml: training.objective.kind: got focal, expected cross_entropy, since {data} has one "
+            "class, which is always certain. Use cross_entropy."
         )
     if isinstance(objective.alpha, tuple) and len(objective.alpha) != classes:
         raise UserError(
-            f"params.yaml: training.objective.alpha has {len(objective.alpha)} numbers, and {data} has {classes} classes; "
-            "give one for each class, or a single one."
+            f"params.yaml: training.objective.alpha: got {len(objective.alpha)} numbers, expected 1 or {classes}, "
+            f"one for each class of {data}. Correct the list."
         )
 
 
@@ -197,9 +201,9 @@ def _check_memory(params: Params, network: Network, stack: int, device: str) -> 
     members = f" of {params.model.members:,} members" if params.model.members > 1 else ""
     must_fit(
         size(network) * PARAMETER_BYTES * stack,
-        f"params.yaml: model has {size(network):,} parameters{members}, and training a stack of {stack:,} clients "
-        f"({PARAMETER_BYTES} bytes for each parameter: weight, gradient and optimiser)",
-        "set engine.stack to 1" if stack > 1 else "make the model smaller, or its members fewer",
+        f"params.yaml: model: got {size(network):,} parameters{members}, trained in a stack of {stack:,} clients ("
+        f"{PARAMETER_BYTES} bytes for each parameter: weight, gradient and optimiser)",
+        "Set engine.stack to 1" if stack > 1 else "Make the model smaller, or its members fewer",
         _free_gpu_bytes(device),
     )
 
@@ -218,12 +222,13 @@ def _check_joins(params: Params, silos: Silos) -> None:
         _check_takes_part(client, "join", params, silos)
         if join[client] > params.training.rounds:
             raise UserError(
-                f"params.yaml: clients.join.{client} is {join[client]}, and training.rounds is {params.training.rounds}: "
-                "it would never take part; let it join earlier, or train longer."
+                f"params.yaml: clients.join.{client}: got {join[client]}, expected at most training.rounds, which "
+                f"is {params.training.rounds}, since the client would never take part. Let it join earlier, or "
+                "train longer."
             )
     if all(join.get(client, 1) > 1 for client in silos.clients):
         raise UserError(
-            f"params.yaml: clients.join: nobody is there in round 1; let at least one of {len(join)} start."
+            f"params.yaml: clients.join: got no client in round 1, expected at least one. Let one of {len(join)} start."
         )
 
 
@@ -234,19 +239,20 @@ def _check_leaves(params: Params, silos: Silos) -> None:
         _check_takes_part(client, "leave", params, silos)
         if left > rounds:
             raise UserError(
-                f"params.yaml: clients.leave.{client} is {left}, and training.rounds is {rounds}: it would stay to the "
-                "end; let it leave earlier, or train longer."
+                f"params.yaml: clients.leave.{client}: got {left}, expected at most training.rounds, which is "
+                f"{rounds}, since the client would stay to the end. Let it leave earlier, or train longer."
             )
         if left <= join.get(client, 1):
             raise UserError(
-                f"params.yaml: clients.leave.{client} is {left}, and its first round is {join.get(client, 1)}: it would "
-                "never take part; let it leave later, or keep it out of training (fresh or hold_out in data.scheme)."
+                f"params.yaml: clients.leave.{client}: got {left}, expected a round after its first, "
+                f"{join.get(client, 1)}, since the client would never take part. Let it leave later, or exclude "
+                "it from training (fresh or hold_out in data.scheme)."
             )
     for left in sorted({*leave.values()}):
         if not any(join.get(c, 1) <= left < leave.get(c, left + 1) for c in silos.clients):
             raise UserError(
-                f"params.yaml: clients.leave: nobody is there in round {left}; let at least one stay, or another join "
-                "by then."
+                f"params.yaml: clients.leave: got no client left in round {left}, expected at least one. Let one "
+                "stay, or another join by then."
             )
 
 
@@ -255,8 +261,8 @@ def _check_takes_part(client: str, key: str, params: Params, silos: Silos) -> No
     if client not in silos:
         near = get_close_matches(client, silos.clients, 1) or silos.clients[-1:]
         raise UserError(
-            f"params.yaml: clients.{key}: data/{params.data.name} has no client {client!r} that takes part in training; "
-            f"did you mean {near[0]}?"
+            f"params.yaml: clients.{key}: got {client!r}, expected a client of data/{params.data.name} that takes "
+            f"part in training. Did you mean {near[0]}?"
         )
 
 
@@ -264,9 +270,9 @@ def _check_improving(params: Params, silos: Silos) -> None:
     """Raise a UserError if no client has enough validation rows to measure an improvement."""
     if params.clients.sampling.kind == "improving" and max(validation_rows(silos).values()) < LEAST_ROWS:
         raise UserError(
-            f"params.yaml: clients.sampling.kind is improving, and no client of data/{params.data.name} has {LEAST_ROWS} "
-            "validation rows, on which it could tell whether it improves; raise data.split.validation, or use uniform or "
-            "by_size."
+            "params.yaml: clients.sampling.kind: got improving, expected uniform or by_size, since no client of "
+            f"data/{params.data.name} has {LEAST_ROWS} validation rows to measure an improvement on. Raise "
+            "data.split.validation, or use one of these."
         )
 
 

@@ -32,7 +32,7 @@ SCHEDULE = OPEN / "schedule"
 
 _NOT_OVER: list[Any] = [kind for kind in StateType if kind not in TERMINAL_STATES]
 _BEGUN: list[Any] = [kind for kind in _NOT_OVER if kind != StateType.SCHEDULED]
-_MESSAGE = "The process that worked on this run is gone."
+_MESSAGE = "The process that ran this run has ended."
 _PAGE = 200  # runs, the most that Prefect returns at once
 
 
@@ -54,7 +54,7 @@ def close_abandoned(root: Path) -> None:
     if closed or killed:
         lists = ((closed, "Prefect"), (killed, "MLflow"))
         parts = [f"{', '.join(map(repr, names))} in {where}" for names, where in lists if names]
-        progress.current().say(f"closed what a stopped command had left running: {'; '.join(parts)}")
+        progress.current().say(f"closed runs that a stopped command had left open: {'; '.join(parts)}")
 
 
 def close_in_prefect(root: Path) -> list[str]:

@@ -66,21 +66,23 @@ def _unfinished_runs(root: Path, experiments: list[FoundRuns]) -> Leftover:
             paths_of_run = [*private, folder]  # the folder with the lock last
             paths += paths_of_run
             run_of |= dict.fromkeys(paths_of_run, run)
-    return Leftover("unfinished runs", "the rounds that they made; --resume begins them anew", tuple(paths), run_of)
+    return Leftover(
+        "unfinished runs", "their completed rounds; --resume then starts these runs again", tuple(paths), run_of
+    )
 
 
 def _orphaned_private(root: Path, experiments: list[FoundRuns]) -> Leftover:
     """List the private state of runs whose folder was deleted; it cannot be opened any more."""
     existing = [path for path in (root / "private").glob("*/[!.]*/[!.]*") if path.is_dir()]
     orphaned = [path for path in existing if not (root / "runs" / path.parent.name / path.name).is_dir()]
-    return Leftover("private/ of runs that are gone", "nothing that can be opened", tuple(orphaned))
+    return Leftover("private/ of deleted runs", "nothing, since their runs are gone", tuple(orphaned))
 
 
 def _orphaned_artifacts(root: Path, experiments: list[FoundRuns]) -> Leftover:
     """List artifacts of runs deleted in MLflow, if the store is the one of this folder."""
     from tasks.tracking.mlflow_logging.connection import artifacts_of_deleted_runs  # imports MLflow: seconds
 
-    lost = "their models and pictures in MLflow, if somebody restores them"
+    lost = "their models and images in MLflow, if you restore these runs there"
 
     return Leftover("artifacts of runs deleted in MLflow", lost, tuple(artifacts_of_deleted_runs(root)))
 
@@ -88,7 +90,7 @@ def _orphaned_artifacts(root: Path, experiments: list[FoundRuns]) -> Leftover:
 def _cache(root: Path, experiments: list[FoundRuns]) -> Leftover:
     is_used = any(sweep.kind == "reproduce" and unfinished_state(sweep) for sweep in experiments)
     paths = () if is_used or is_held(root / "cache" / "estimate") else _glob(root, "cache/*")
-    return Leftover("cache/", "time: the next `siloflow reproduce` makes its partitions anew", paths)
+    return Leftover("cache/", "time: the next `siloflow reproduce` makes its partitions again", paths)
 
 
 def _prefect(root: Path, experiments: list[FoundRuns]) -> Leftover:
@@ -99,7 +101,7 @@ def _prefect(root: Path, experiments: list[FoundRuns]) -> Leftover:
 
 def _logs(root: Path, experiments: list[FoundRuns]) -> Leftover:
     paths = tuple(path for log in (".prefect/*.log", "runs/*.log") for path in _glob(root, log))
-    return Leftover("logs", "what servers said", () if open_elsewhere(paths) else paths)
+    return Leftover("logs", "log files of servers", () if open_elsewhere(paths) else paths)
 
 
 def _glob(root: Path, pattern: str) -> tuple[Path, ...]:

@@ -25,10 +25,11 @@ def compare_results(project: Project, first: str, second: str) -> dict[str, Any]
     sides = [_comparison(project, name) for name in (first, second)]
     names = [side["experiment"] for side in sides]
     if names[0] == names[1]:
-        raise UserError(f"both are {names[0]}; name two comparisons.")
+        raise UserError(f"results: got {names[0]} twice, expected two comparisons. Name another one.")
     if sides[0]["task"] != sides[1]["task"]:
         raise UserError(
-            f"{names[0]} is a {sides[0]['task']} and {names[1]} a {sides[1]['task']}; they share no number."
+            f"results: got {names[0]}, a {sides[0]['task']}, and {names[1]}, a {sides[1]['task']}, expected one "
+            "task. Compare two of the same task."
         )
     metric = TASK_METRICS[sides[0]["task"]]
     rows = [{row["method"]: row for row in side["table"]} for side in sides]
@@ -50,7 +51,7 @@ def compare_results(project: Project, first: str, second: str) -> dict[str, Any]
 def _comparison(project: Project, name: str) -> dict[str, Any]:
     result, printer = load_result(project, name)
     if printer != "compare":
-        raise UserError(f"{name} is a run; name two comparisons.")
+        raise UserError(f"results: got {name}, a run, expected a comparison. Name two comparisons.")
     return result
 
 
@@ -64,7 +65,7 @@ def _why_not_paired(project: Project, sides: list[dict[str, Any]]) -> str | None
     folders = [project.root / run["folder"] for side in sides for run in side["runs"]]
     names = {_run_record(folder)["params"]["data"]["name"] for folder in folders}
     if names - {project.params.data.name}:
-        return f"they are of {' and '.join(sorted(names))}, and params.yaml: data.name is {project.params.data.name}"
+        return f"they used {' and '.join(sorted(names))}, and params.yaml: data.name is {project.params.data.name}"
     if not project.same_rows(*versions):
         return "their data versions differ"
     try:
@@ -72,7 +73,7 @@ def _why_not_paired(project: Project, sides: list[dict[str, Any]]) -> str | None
     except UserError as error:
         return f"data/ cannot be read: {error}"
     if not project.same_rows(current, versions[0]):
-        return f"data/ is another version now; `siloflow data use {versions[0][:10]}` brings theirs back"
+        return f"data/ has another version now; `siloflow data use {versions[0][:10]}` restores theirs"
     return None
 
 
@@ -98,7 +99,7 @@ def _paired_record(
         return {**record, "why_not": "the data have no test rows"}
     record |= difference_record("second", "first", difference, metric)
     if scored[0] != scored[1]:  # the means above are then of other clients
-        record["sentence"] += f"; of the {len(clients.clients):,} clients that both scored"
+        record["sentence"] += f"; only of the {len(clients.clients):,} clients that both scored"
     return record
 
 
@@ -121,5 +122,5 @@ def _changed_params(runs: dict[str, list[Runs]]) -> list[dict[str, Any]]:
 def _run_record(run: Path) -> dict[str, Any]:
     record: dict[str, Any] | None = read_json(run / "run.json", RESTORE_ADVICE, ("params", "data_version"))
     if record is None:
-        raise UserError(f"{run / 'run.json'} is missing; bring it back from a copy.")
+        raise UserError(f"{run / 'run.json'} is missing. Restore it from a copy.")
     return record

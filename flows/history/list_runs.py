@@ -48,7 +48,7 @@ def find_experiments(runs: Path) -> list[FoundRuns]:
     """Return all sets in this folder, newest first; UserError for a damaged record. A diagnosis is no set of runs."""
     found = []
     for path in sorted(runs.glob("*/experiment.json")):
-        record = read_json(path, "bring it back from a copy, or delete its folder", ("kind",))
+        record = read_json(path, "Restore it from a copy, or delete its folder", ("kind",))
         if record["kind"] in _KINDS:
             found.append(FoundRuns(path.parent, record))
     return sorted(found, key=lambda experiment: (experiment.started, experiment.name), reverse=True)
@@ -64,10 +64,13 @@ def find_runs(runs: Path, name: str, kind: str | None = None) -> FoundRuns:
     noun = {"compare": "comparison", "run": "run"}.get(kind or "", "run or comparison")
     if matches:
         names = ", ".join(experiment.name for experiment in matches[:5]) + (" …" if len(matches) > 5 else "")
-        raise UserError(f"{shown(repr(name))} is the beginning of {len(matches)}: {names}; type more of it.")
+        raise UserError(
+            f"{shown(repr(name))}: got a name that fits {len(matches)} results, expected one: {names}. "
+            "Type more of the name."
+        )
     newest = [experiment.name for experiment in experiments]
-    hint = nearest_hint(name, newest, "; `siloflow results` lists them." if len(newest) > 5 else None)
-    raise UserError(f"there is no {noun} {shown(repr(name))} in runs/{hint}")
+    hint = nearest_hint(name, newest, ". `siloflow results` lists them." if len(newest) > 5 else None)
+    raise UserError(f"runs/: got no {noun} {shown(repr(name))}{hint}")
 
 
 def list_runs(root: Path) -> dict[str, Any]:
@@ -153,13 +156,16 @@ def load_result(project: Project, name: str) -> tuple[dict[str, Any], str]:
     experiment = find_runs(project.runs, name)
     if experiment.kind == "reproduce":
         raise UserError(
-            f"{experiment.name} is a sweep of a published table, which `siloflow reproduce` prints from its records."
+            f"{experiment.name}: got a sweep of a published table, expected a run or comparison. `siloflow "
+            "reproduce` prints it from its records."
         )
     state = unfinished_state(experiment)
     if state:
         command = _resume_command(experiment.about, experiment.name)
-        advice = "wait for it" if state == "at work" else f"`{command}` goes on"
-        raise UserError(f"{experiment.name} is not finished ({state}); {advice}.")
+        advice = "wait for it to end" if state == "at work" else f"run `{command}` to continue it"
+        raise UserError(
+            f"{experiment.name}: got an unfinished result ({state}), expected a finished one. To get it, {advice}."
+        )
     if experiment.kind == "run":
         return _load_run(project, experiment.name), "run"
     keys = ("table", "paired", "runs", "tuning", "failed", "task")
@@ -172,7 +178,10 @@ def _load_run(project: Project, name: str) -> dict[str, Any]:
     folder = find_run(project, name)
     result = folder.finished()
     if result is None:
-        raise UserError(f"{folder.path} is not finished; the command that started it, with --resume, finishes it.")
+        raise UserError(
+            f"{folder.path}: got an unfinished run, expected a finished one. Run the command that "
+            "started it with --resume."
+        )
     return result
 
 

@@ -107,8 +107,8 @@ def find_method(name: str, plugins: Plugins = NONE) -> type[Method]:
         return _checked(name, entry.target)
     if name not in METHODS.built_in:
         matches = get_close_matches(name, method_names(plugins), 1)
-        hint = f"did you mean {matches[0]}?" if matches else f"there are {', '.join(method_names(plugins))}."
-        raise UserError(f"there is no method {shown(repr(name))}; {hint}")
+        hint = f"Did you mean {matches[0]}?" if matches else f"Choose one of {', '.join(method_names(plugins))}."
+        raise UserError(f"method: got {shown(repr(name))}, expected a known method. {hint}")
     module = METHODS.find(name)
     classes = [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, Method)]
     (cls,) = [c for c in classes if c.__module__ == module.__name__]
@@ -119,7 +119,10 @@ def _checked(name: str, cls: Any) -> type[Method]:
     if not (isinstance(cls, type) and issubclass(cls, Method)):
         raise UserError(f"method {name!r}: got {shown(repr(cls))}, expected a class that extends Method.")
     if inspect.isabstract(cls):
-        raise UserError(f"the page of method {name!r} must define {', '.join(sorted(cls.__abstractmethods__))}.")
+        raise UserError(
+            f"method {name!r}: got a class without {', '.join(sorted(cls.__abstractmethods__))}, "
+            "expected all methods that Method declares abstract. Define them."
+        )
     return cls
 
 
@@ -153,8 +156,8 @@ def start_method(method: Method, setup: "TrainingSetup") -> "ServerState":
     if len(setup.network.single_networks) > 1 and not method.takes_members:
         others = ", ".join(name for name in method_names() if find_method(name).takes_members)
         raise UserError(
-            f"params.yaml: model.members is {len(setup.network.single_networks)}, and this method makes a network of "
-            f"its own around a single one; set model.members to 1, or use one of {others}."
+            f"params.yaml: model.members: got {len(setup.network.single_networks)}, expected 1, since this method "
+            f"wraps a single network. Set model.members to 1, or use one of {others}."
         )
     with plugin_loader.user_code_errors(type(method).__module__):
         return method.init(setup)

@@ -1,4 +1,4 @@
-"""CFL: FedAvg that splits a cluster in two when its clients' updates point apart (Sattler et al. 2019).
+"""CFL: FedAvg that splits clusters whose updates point apart (Sattler et al. 2019).
 
 C <- all clients, w_C <- init
 repeat: in each cluster C with updates D_i of its clients:  w_C <- w_C + D,  D = sum_i n_i D_i / sum_i n_i  (FedAvg)
@@ -33,13 +33,16 @@ class CFL(Method):
     tuned = axes(mean_share=(0.1, 0.4))
 
     mean_below: float | None = Field(
-        None, ge=0, le=param_limits.MAX_REAL, description="the paper's e1: the mean update is shorter; null: mean_share"
+        None,
+        ge=0,
+        le=param_limits.MAX_REAL,
+        description="e1 of the paper: split only if the mean update is shorter; null: mean_share",
     )
     longest_above: float | None = Field(
         None,
         ge=0,
         le=param_limits.MAX_REAL,
-        description="the paper's e2: the longest update is longer; null: longest_share",
+        description="e2 of the paper: split only if the longest update is longer; null: longest_share",
     )
     mean_share: float = Field(
         0.1, ge=0, le=param_limits.MAX_REAL, description="e1 as a share of the first round's longest update"
@@ -48,8 +51,8 @@ class CFL(Method):
         0.2, ge=0, le=param_limits.MAX_REAL, description="e2 as a share of the first round's longest update"
     )
     after_round: int = Field(0, ge=0, le=param_limits.TIMES, description="rounds of FedAvg before the first split")
-    separation: float = Field(0.0, ge=0, le=1, description="least gap of directions between parts, 0 to 1")
-    linkage: Linkage = Field("single", description="how two parts are found: single is the paper's rule")
+    separation: float = Field(0.0, ge=0, le=1, description="smallest gap between the directions of two parts, 0 to 1")
+    linkage: Linkage = Field("single", description="how to find two parts: single is the paper's rule")
 
     def init(self, setup: TrainingSetup) -> ServerState:
         """Return one cluster, the root of the tree, with FedAvg's initial weights."""

@@ -47,18 +47,20 @@ class Conditional(Method):
     tuned = axes(statistics=([{"kind": "covariance_xy"}], [{"kind": "loadings"}]))
 
     statistics: Annotated[tuple[dict[str, Any], ...], PlainText()] = Field(
-        ({"kind": "covariance_xy"},), description="what a client says of its rows: docs/statistics.md"
+        ({"kind": "covariance_xy"},), description="what a client computes from its rows: docs/statistics.md"
     )
     form: Literal["joined", "planes", "bilinear", "ensemble"] = Field(
         "joined", description="how statistics enter the network: docs/methods/conditional.md"
     )
-    constant: bool = Field(False, description="with form bilinear: a 1 at the end of the statistics")
-    experts: int = Field(3, ge=1, le=param_limits.COPIES, description="with form ensemble: so many linear models")
-    source: Source = Field("local", description="what stands in the statistics' place; all but local are controls")
+    constant: bool = Field(False, description="with form bilinear: append a 1 to the statistics")
+    experts: int = Field(3, ge=1, le=param_limits.COPIES, description="with form ensemble: the number of linear models")
+    source: Source = Field("local", description="what replaces the statistics; all but local are controls")
     arm: Literal["fedavg", "fedsgd", "pooled"] = Field(
-        "fedavg", description="how weights are trained: pooled is no federation"
+        "fedavg", description="how weights are trained; pooled is not federated"
     )
-    few_rows: FewRows = Field("zeros", description="a client with too few rows reads zeros, or ends the run")
+    few_rows: FewRows = Field(
+        "zeros", description="what to do with too few rows of a client: read zeros, or end the run"
+    )
 
     @field_validator("statistics")
     @classmethod
@@ -66,7 +68,7 @@ class Conditional(Method):
         for spec in statistics:
             make(spec)
         if not statistics:
-            raise ValueError("names no statistic; one is {kind: covariance_xy}")
+            raise ValueError("got no statistic, expected at least one. Add one, such as {kind: covariance_xy}")
         return statistics
 
     def init(self, setup: TrainingSetup) -> ServerState:
@@ -136,7 +138,10 @@ class Conditional(Method):
             return Ensemble(inputs, outputs, count, self.experts)
         joined = network.with_statistics(count)
         if joined is None:
-            raise UserError(f"params.yaml: model.kind {kind_of(network)} takes no statistics; use mlp or cnn.")
+            raise UserError(
+                f"params.yaml: model.kind: got {kind_of(network)}, expected mlp or cnn, which take "
+                "statistics. Use one of them."
+            )
         if self.form == "joined":
             return joined
         planes = [s.components for s in self._statistics if isinstance(s, Loadings) and s.sign != "free"]
@@ -144,8 +149,8 @@ class Conditional(Method):
         with_planes = network.with_statistics(count, planes=sum(planes)) if all_planes else None
         if with_planes is None:
             raise UserError(
-                "params.yaml: method.conditional.form is planes, which needs a cnn on images of one channel and the "
-                "statistics [{kind: loadings, sign: ones}] (any sign but free, which is no picture), and no client_id or "
-                "cluster_id in their place; use joined otherwise."
+                "params.yaml: method.conditional.form: got planes, expected joined, since planes needs a cnn on "
+                "images of one channel and the statistics [{kind: loadings, sign: ones}] (any sign but free, "
+                "which is not an image), without client_id or cluster_id. Use joined otherwise."
             )
         return with_planes

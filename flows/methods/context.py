@@ -161,7 +161,8 @@ class RoundContext:
         for client in silos.clients:
             if counts[client] != 1:
                 raise TypeError(
-                    f"{task.name} answers for client {client} {counts[client]} times; a task that trains does once"
+                    f"{task.name}: got {counts[client]} results for client {client}, expected one from a task "
+                    "that trains"
                 )
         if optimizer_states is not None:
             self.optimisers.remember(optimizer_states.section, updates)
@@ -184,16 +185,16 @@ def uniform_by_client(
 
 
 _STATE_NOT_KEPT = (
-    "params.yaml: training.optimiser.state is kept, and {} of this method's page starts its optimiser anew; "
-    "set it to reset"
+    "params.yaml: training.optimiser.state: got kept, expected reset, since {} of this method resets its "
+    "optimiser. Set it to reset"
 )
 _LOSS_NOT_REPORTED = (
-    "params.yaml: clients.sampling.kind is improving, and {} of this method's page tells no validation loss; "
-    "use uniform or by_size"
+    "params.yaml: clients.sampling.kind: got improving, expected uniform or by_size, since {} of this method "
+    "reports no validation loss. Use one of these"
 )
 
 
 def _require_argument(task: ClientStep, argument: str, error: str) -> None:
     """Raise a UserError if the task has no such argument; `error` has {} for the task's name."""
     if argument not in inspect.signature(task.fn).parameters:
-        raise UserError(f"{error.format(task.name)}, or give that step an argument {argument}, as local_train has.")
+        raise UserError(f"{error.format(task.name)}, or add an argument {argument} to that step, as in local_train.")

@@ -1,4 +1,4 @@
-"""DisTrans: each client mixes its rows with a learned offset of its own (Yuan et al. 2022, arXiv 2210.15025).
+"""DisTrans: clients mix their rows with a learned offset of their own (Yuan et al. 2022, arXiv 2210.15025).
 
 w <- init;  t_k <- init, the same for all k
 repeat: each client k trains w_k from w, and t_k from its last value, for E local epochs on
@@ -29,12 +29,17 @@ class DisTrans(fedavg.FedAvg):
 
     tuned = axes(mix=Axis(values=(0.2, 0.4), most=0.8))
 
-    mix: float = Field(0.2, ge=0, lt=1, description="a: how much of the client's picture is mixed in")
+    mix: float = Field(
+        0.2, ge=0, lt=1, description="a: the share of the client's offset image that is mixed into its rows"
+    )
     offset_rate: float = Field(
-        0.2, ge=0, le=param_limits.MAX_REAL, description="the picture's learning rate, in those of the model"
+        0.2,
+        ge=0,
+        le=param_limits.MAX_REAL,
+        description="the learning rate of the offset image, as a multiple of the model's",
     )
     start_scale: float = Field(
-        1.0, ge=0, le=param_limits.MAX_REAL, description="the picture starts uniform from 0 to this"
+        1.0, ge=0, le=param_limits.MAX_REAL, description="the upper bound of the uniform start of the offset image"
     )
 
     def init(self, setup: TrainingSetup) -> ServerState:

@@ -1,4 +1,4 @@
-"""Ditto: FedAvg and personal weights of each client, kept near the shared ones by a proximal term (Li et al. 2021).
+"""Ditto: FedAvg plus personal weights that stay near the shared ones (Li et al. 2021).
 
 w is trained by FedAvg; each participating client k also trains personal weights v_k, which stay with the client:
 v_k minimizes  F_k(v_k) + lambda/2 ||v_k - w||^2  from its last v_k, with w as received; lambda = 0 is local_only
@@ -24,7 +24,10 @@ class Ditto(fedavg.FedAvg):
     tuned = axes(personal_weight=(0.1, 1.0))
 
     personal_weight: float = Field(
-        1.0, ge=0, le=param_limits.MAX_REAL, description="lambda: 0 is local_only, a large one fedavg"
+        1.0,
+        ge=0,
+        le=param_limits.MAX_REAL,
+        description="lambda: pull towards the global model; 0 is local_only, a large value fedavg",
     )
 
     def init(self, setup: TrainingSetup) -> ServerState:

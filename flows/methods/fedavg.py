@@ -1,4 +1,4 @@
-"""FedAvg: clients train the shared model on their rows, the server averages weights by rows (McMahan et al. 2017).
+"""FedAvg: clients train one model, the server averages the weights (McMahan et al. 2017).
 
 w <- init
 repeat: each client k trains w_k from w for E local epochs

@@ -31,7 +31,7 @@ class FedBN(Method):
     tested_model = "personal"
 
     keep: Literal["layers", "statistics"] = Field(
-        "layers", description="what stays of normalising layers: all of it, or running statistics"
+        "layers", description="what stays private of normalisation layers: all, or running statistics"
     )
 
     def init(self, setup: TrainingSetup) -> ServerState:

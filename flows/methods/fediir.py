@@ -1,4 +1,4 @@
-"""FedIIR: clients keep the last layer's gradient near its mean over all clients (Guo et al. 2023).
+"""FedIIR: clients keep the last layer's gradient near its mean (Guo et al. 2023).
 
 w <- init, g <- 0
 repeat: each client k sends G_k, the gradient of its mean loss at w with respect to the last layer's weights
@@ -34,7 +34,9 @@ class FedIIR(fedavg.FedAvg):
     penalty: float = Field(
         0.01, ge=0, le=param_limits.MAX_REAL, description="lambda: weight of the distance to the mean gradient"
     )
-    decay: float = Field(0.95, ge=0, lt=1, description="how much of the last round's mean gradient is kept")
+    decay: float = Field(
+        0.95, ge=0, lt=1, description="decay of the mean gradient: the share of the last round's that stays"
+    )
 
     def init(self, setup: TrainingSetup) -> ServerState:
         """Return FedAvg's initial state, with g = 0."""

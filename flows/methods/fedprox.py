@@ -1,4 +1,4 @@
-"""FedProx: FedAvg with a proximal term that keeps clients near the server's weights (Li et al. 2020).
+"""FedProx: FedAvg that keeps clients near the server's weights (Li et al. 2020).
 
 each client k minimizes F_k(w_k) + mu/2 ||w_k - w||^2 in its local epochs; mu = 0 is FedAvg
 """
@@ -19,7 +19,10 @@ class FedProx(fedavg.FedAvg):
     tuned = axes(proximal=(0.01, 0.1))
 
     proximal: float = Field(
-        0.01, ge=0, le=param_limits.MAX_REAL, description="mu: how strongly clients are held near the server's weights"
+        0.01,
+        ge=0,
+        le=param_limits.MAX_REAL,
+        description="mu: how strongly weights are pulled to the server's",
     )
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:

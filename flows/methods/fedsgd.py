@@ -1,4 +1,4 @@
-"""FedSGD: each client sends one gradient over all of its rows, the server takes a step (McMahan et al. 2017).
+"""FedSGD: each client sends one gradient, the server takes a step (McMahan et al. 2017).
 
 w <- init
 repeat: each client k computes g_k = gradient of its mean training loss at w

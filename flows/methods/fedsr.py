@@ -1,4 +1,4 @@
-"""FedSR: FedAvg of a random representation that is short, and simple given the class (Nguyen, Torr and Lim 2022).
+"""FedSR: FedAvg of a short, simple, random representation (Nguyen, Torr and Lim 2022).
 
 w <- init;  (r_mu, r_sigma, C)_k <- init, the same for all k
 repeat: each client k trains w_k from w, and (r_mu, r_sigma, C)_k from their last values, for E local epochs on
@@ -37,12 +37,12 @@ class FedSR(fedavg.FedAvg):
     conditional_weight: float = Field(
         0.001, ge=0, le=param_limits.MAX_REAL, description="alpha CMI: weight of the distance to a class's reference"
     )
-    sampled: bool = Field(True, description="draw the representation; false takes its mean")
+    sampled: bool = Field(True, description="sample the representation; false uses its mean")
     width: int | None = Field(
         None,
         ge=1,
         le=param_limits.CHANNELS,
-        description="numbers of the representation, by a layer of its own; null: as they are",
+        description="size of the representation, from an extra layer; null: no extra layer",
     )
 
     def init(self, setup: TrainingSetup) -> ServerState:

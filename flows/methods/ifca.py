@@ -1,4 +1,4 @@
-"""IFCA: each client trains the one of K models that fits its training rows best (Ghosh et al. 2020).
+"""IFCA: each client trains the one of K models that fits it best (Ghosh et al. 2020).
 
 w_1 .. w_K <- init, each drawn separately
 repeat: each client i takes  k_i = argmin_k F_i(w_k), F_i its training loss, and trains w_i from w_{k_i} for E local epochs
@@ -33,13 +33,16 @@ class IFCA(Method):
 
     tuned = axes(restarts=Axis(values=(1, 4), least=1, most=4))
 
-    clusters: int = Field(3, ge=1, le=param_limits.COPIES, description="K: how many models the server keeps")
+    clusters: int = Field(3, ge=1, le=param_limits.COPIES, description="K: the number of models")
     restarts: int = Field(
-        1, ge=1, le=param_limits.COPIES, description="so many sets of models on trial; the best goes on alone"
+        1, ge=1, le=param_limits.COPIES, description="the number of sets of models to try; only the best set continues"
     )
     trial: int = Field(10, ge=1, le=param_limits.TIMES, description="rounds of that trial")
     start_scale: float = Field(
-        1.0, gt=0, le=param_limits.MAX_REAL, description="factor of the drawn weights: near starts are alike to clients"
+        1.0,
+        gt=0,
+        le=param_limits.MAX_REAL,
+        description="factor of the initial weights: a smaller one gives models that start alike",
     )
 
     def init(self, setup: TrainingSetup) -> ServerState:

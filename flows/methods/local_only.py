@@ -1,4 +1,4 @@
-"""Local only: each client trains alone and shares nothing; the lower reference that federation has to beat.
+"""Local only: each client trains alone; the lower reference for federation.
 
 w_k <- init, the same for all k
 repeat: each client k trains w_k on its own rows for E local epochs

@@ -1,4 +1,4 @@
-"""Pooled: one model trained on the rows of all clients together; the usual upper reference, without federation.
+"""Pooled: one model trained on all rows; the upper reference.
 
 repeat: w <- w trained for E local epochs on the union of the rows;  with one client this is local_only
 """

@@ -28,12 +28,14 @@ class RoundReport:
         for name, value in self.metrics.items():
             problem = metric_name_fault(name)
             if problem:
-                raise ValueError(f"Report: the metric {name!r} {problem}")
+                raise ValueError(f"RoundReport: metric {name!r}: {problem}")
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise ValueError(f"Report: the metric {name!r} is {value!r}; give a number")
+                raise ValueError(f"RoundReport: metric {name!r}: got {value!r}, expected a number")
         for column in self.client_metrics:
             if column in _COLUMNS or column.startswith(("test/", "validation/")):
-                raise ValueError(f"Report: {column!r} is a column of clients.csv already; give it another name")
+                raise ValueError(
+                    f"RoundReport: column {column!r}: got a column that clients.csv has already, expected another name"
+                )
 
     @classmethod
     def from_updates(cls, updates: "Sequence[Update] | Sequence[Gradients]") -> "RoundReport":

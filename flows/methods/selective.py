@@ -1,4 +1,4 @@
-"""Selective averaging: clients that are correct on the same common rows average together (Liu, Lee and Julien 2020).
+"""Selective averaging: clients correct on the same common rows average together (Liu, Lee and Julien 2020).
 
 phase 1, E1 rounds:  each client k trains w_k alone, from w_0; w_k stays with the client
 regroup:             each client k sends S_k, one bit for each common validation row: whether w_k is correct on it;
@@ -44,19 +44,21 @@ class Selective(Method):
     tested_model = "personal"
 
     local_rounds: int = Field(5, ge=1, le=param_limits.TIMES, description="E1: rounds alone, before groups are made")
-    overlap: Overlap = Field("jaccard", description="how alike two clients' right rows are")
+    overlap: Overlap = Field(
+        "jaccard", description="how to measure the overlap of two clients' correctly predicted rows"
+    )
     threshold: Annotated[float, Field(ge=0, le=1)] | Literal["gap", "accuracy"] = Field(
-        "gap", description="overlap from which clients are together; gap and accuracy find it"
+        "gap", description="the overlap from which clients share a group; gap and accuracy find it"
     )
     trial_rounds: int = Field(
-        5, ge=1, le=param_limits.TIMES, description="with threshold accuracy: rounds that groups are tried for"
+        5, ge=1, le=param_limits.TIMES, description="with threshold accuracy: rounds for which groups are tried"
     )
-    assign: Assign = Field("complete", description="how groups are made of overlaps")
+    assign: Assign = Field("complete", description="how to make groups from overlaps")
     start: Literal["common", "mean"] = Field(
-        "common", description="what groups begin with: FedAvg's start, or their clients' mean"
+        "common", description="the initial weights of groups: FedAvg's start, or the mean of their clients"
     )
     regroup_every: int | None = Field(
-        None, ge=1, le=param_limits.TIMES, description="groups are made anew after so many rounds; null: never"
+        None, ge=1, le=param_limits.TIMES, description="rounds after which groups are made again; null: never"
     )
 
     def init(self, setup: TrainingSetup) -> ServerState:

@@ -1,4 +1,4 @@
-"""Server-side batch norm: FedAvg; the server measures running statistics of the averaged model on common rows.
+"""Server-side batch norm: FedAvg; running statistics are measured on common rows.
 
 repeat: w <- a round of FedAvg
         running statistics of w <- those of the common validation rows, which no client owns, under w
@@ -21,8 +21,8 @@ class ServerBN(fedavg.FedAvg):
         """Return FedAvg's initial state; UserError if there are statistics to measure and no common rows."""
         if normalisation_statistics(setup.network) and not setup.silos.common("validation"):
             raise UserError(
-                "params.yaml: the method serverbn measures running statistics on rows that no client owns, and there are "
-                "none; set data.split.validation_rows to common and data.split.validation to a share."
+                "params.yaml: data.split.validation_rows: got no common rows, expected some, on which serverbn "
+                "measures running statistics. Set it to common and data.split.validation to a share."
             )
         return super().init(setup)
 

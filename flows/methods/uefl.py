@@ -1,4 +1,4 @@
-"""UEFL: clients whose predictions stay uncertain get codewords of their own (Zhang, Cao and Liu 2025, arXiv 2402.18888).
+"""UEFL: clients that stay uncertain get codewords of their own (Zhang, Cao and Liu 2025, arXiv 2402.18888).
 
 w <- init: encoder, classifier and V shared codewords;  C_k <- {}: own codewords of client k
 stage: repeat: each client k trains (w_k, C_k) from (w, C_k) for E local epochs
@@ -48,7 +48,7 @@ _ARMS: Mapping[str, Mapping[str, Any]] = {
         "until": "budget",
     },
 }
-_WAITS = f"words start once a client with {LEAST_ROWS} different training rows takes part"
+_WAITS = f"codewords start when a client with {LEAST_ROWS} different training rows takes part"
 
 
 class UEFL(Method):
@@ -61,50 +61,60 @@ class UEFL(Method):
     tested_model = "personal"
 
     arm: Literal["paper", "ours"] = Field(
-        "ours", description="sets what is not set beside it: the paper's text, or what worked"
+        "ours", description="the defaults of the other options: the paper's, or ours, which worked here"
     )
-    words: int = Field(32, ge=1, le=param_limits.CHANNELS, description="V: words at the start and of each extension")
+    words: int = Field(
+        32, ge=1, le=param_limits.CHANNELS, description="V: codewords at the start and of each extension"
+    )
     segments: Annotated[int, Field(ge=1, le=param_limits.CHANNELS)] | Literal["auto"] = Field(
-        1, description="slices of the channels that take a word each"
+        1, description="segments of the channels, each with a codeword of its own"
     )
     commitment: float = Field(
-        0.25, ge=0, le=param_limits.MAX_REAL, description="weight that draws features to their words"
+        0.25,
+        ge=0,
+        le=param_limits.MAX_REAL,
+        description="weight that pulls features towards their codewords",
     )
     code_weight: float = Field(
-        1.0, ge=0, le=param_limits.MAX_REAL, description="weight of the codebook's loss beside the objective"
+        1.0, ge=0, le=param_limits.MAX_REAL, description="weight of the codebook's loss relative to the objective"
     )
-    warm_up: int = Field(0, ge=0, le=param_limits.TIMES, description="rounds without words; with start centres")
+    warm_up: int = Field(0, ge=0, le=param_limits.TIMES, description="rounds without a codebook; with start centres")
     start: Literal["normal", "centres"] = Field(
-        "normal", description="the first words: random, or centres that clients tell"
+        "normal", description="the initial codewords: random, or centres of clients' features"
     )
-    start_scale: float = Field(1.0, gt=0, le=param_limits.MAX_REAL, description="spread of the words with start normal")
+    start_scale: float = Field(
+        1.0, gt=0, le=param_limits.MAX_REAL, description="standard deviation of the codewords with start normal"
+    )
     first_rounds: int = Field(20, ge=1, le=param_limits.TIMES, description="rounds of the first stage")
     more_rounds: int = Field(10, ge=1, le=param_limits.TIMES, description="rounds of every later stage")
-    stages: int = Field(5, ge=1, le=param_limits.TIMES, description="stages at most")
+    stages: int = Field(5, ge=1, le=param_limits.TIMES, description="the maximal number of stages")
     most: int | None = Field(
-        None, ge=1, le=param_limits.CLIENTS, description="clients extended at once at most, the most uncertain first"
+        None,
+        ge=1,
+        le=param_limits.CLIENTS,
+        description="the maximal number of clients extended at once, the most uncertain first",
     )
-    passes: int = Field(20, ge=0, le=param_limits.PASSES, description="T: passes with dropout whose mean is judged")
+    passes: int = Field(20, ge=0, le=param_limits.PASSES, description="T: passes with dropout whose mean is used")
     check_on: Literal["validation", "train"] = Field(
-        "validation", description="rows on which clients are asked for their doubt"
+        "validation", description="the rows on which clients compute their uncertainty"
     )
     tolerance: float | None = Field(
         0.3,
         ge=-1,
         le=param_limits.MAX_REAL,
-        description="gamma: doubt above the least by this is uncertain; null: never",
+        description="gamma: uncertainty above the least by this counts as uncertain; null: never",
     )
     threshold: Literal["first", "each_stage"] = Field(
-        "first", description="the limit of the first check stays, or is anew each stage"
+        "first", description="whether the limit of the first check stays, or is computed again in each stage"
     )
     extend: Literal["uncertain", "random", "shared"] = Field(
-        "uncertain", description="who gets words; random and shared are controls"
+        "uncertain", description="which clients get codewords; random and shared are controls"
     )
-    fill: Fill = Field("kmeans", description="new words: centres of the client's features, or random")
-    until: Until = Field("certain", description="certain ends the run when nobody is uncertain")
-    unseen: Unseen = Field("shared", description="the words that a client reads which never trained")
+    fill: Fill = Field("kmeans", description="new codewords: centres of the client's features, or random")
+    until: Until = Field("certain", description="certain ends the run when no client is uncertain")
+    unseen: Unseen = Field("shared", description="the codewords that a client without training reads")
     joining: Literal["own", "shared"] = Field(
-        "own", description="the words of a client that comes after the first check"
+        "own", description="the codewords of a client that joins after the first check"
     )
 
     @model_validator(mode="before")

@@ -1,4 +1,4 @@
-"""VIRTUAL: a Bayesian federation, in which each client's rows are a factor of the posterior (Corinzia et al. 2019).
+"""VIRTUAL: Bayesian; clients' rows are factors of one posterior (Corinzia et al. 2019).
 
 s(w) = p(w) prod_k t_k(w), all Gaussian;  t_k <- 1;  each site t_k stays with its client
 repeat: each client k trains q_k from s to minimize  E_q[loss] + kappa KL(q || s / t_k) / n_k
@@ -49,26 +49,32 @@ class Virtual(Method):
     tuned = axes(kl_weight=(1e-4, 1e-3))
 
     kl_weight: float = Field(1e-3, ge=0, le=param_limits.MAX_REAL, description="kappa: weight of the prior; 1 is Bayes")
-    prior_precision: float = Field(1.0, gt=0, le=param_limits.MAX_REAL, description="of every weight's prior")
+    prior_precision: float = Field(
+        1.0, gt=0, le=param_limits.MAX_REAL, description="scale of the prior of every weight"
+    )
     deviation: float = Field(
-        0.0067, gt=0, le=param_limits.MAX_REAL, description="of weights where training starts and nothing is known"
+        0.0067, gt=0, le=param_limits.MAX_REAL, description="standard deviation of the weights where training starts"
     )
     noise: Noise = Field("local", description="how noise of weights reaches rows: by layer, by row, by batch")
-    bias: Bias = Field("point", description="biases are numbers, Gaussians or none")
-    site: Site = Field("nonneg", description="a client's factor adds precision only, is cut off at none, or is free")
+    bias: Bias = Field("point", description="whether biases are numbers, Gaussians or absent")
+    site: Site = Field(
+        "nonneg", description="whether a client's factor only adds precision, is cut off at none, or is free"
+    )
     visits: Literal["parallel", "sequential"] = Field(
-        "parallel", description="clients of a round at once, or one after another"
+        "parallel", description="whether clients of a round train at once, or one after another"
     )
     refinements: int = Field(1, ge=1, le=param_limits.TIMES, description="visits of each client in a round")
-    share: ep_sites.Share = Field("rows", description="a_k: by rows or equal among clients of a visit, or whole")
+    share: ep_sites.Share = Field("rows", description="a_k: by rows or equal among clients of a visit, or full")
     damping: float = Field(1.0, ge=0, le=1, description="factor of share")
     upload: float = Field(1.0, gt=0, le=1, description="share of the weights whose steps are sent, the largest first")
-    columns: Lateral | None = Field(None, description="layers of every client's own, and how they read the shared ones")
+    columns: Lateral | None = Field(
+        None, description="private layers of each client, and how they read the shared ones"
+    )
     draws: int = Field(
-        10, ge=0, le=param_limits.PASSES, description="draws of the weights for an answer; 0: their mean"
+        10, ge=0, le=param_limits.PASSES, description="samples of the weights for a prediction; 0: their mean"
     )
     answers: tuple[PosteriorName, ...] = Field(
-        ("server", "own"), min_length=1, description="whose posteriors are scored; the first as the method's"
+        ("server", "own"), min_length=1, description="whose posteriors are scored; the first is the method's"
     )
 
     @model_validator(mode="before")
@@ -81,7 +87,7 @@ class Virtual(Method):
     @classmethod
     def _unique_answers(cls, answers: tuple[PosteriorName, ...]) -> tuple[PosteriorName, ...]:
         if len({*answers}) < len(answers):
-            raise ValueError("an answer is named twice")
+            raise ValueError("got a model twice, expected it once. Remove one of them")
         return answers
 
     @property
@@ -118,8 +124,8 @@ class Virtual(Method):
         if share == 1:
             return state, RoundReport()
         message = (
-            f"{', '.join(round.clients)}: of what their rows said {share:g} is taken out; more would leave precisions below "
-            "a tenth of the prior's, and the rest stays"
+            f"{', '.join(round.clients)}: a share {share:g} of their factor was removed; more would leave "
+            "precisions below a tenth of the prior's, so the rest stays"
         )
         return state, RoundReport({"leave/taken": share}, messages=(message,))
 

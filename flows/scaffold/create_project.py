@@ -44,7 +44,9 @@ def point_comments_at_commands(text: str) -> str:
 
 
 _COMMANDS = {"diagnose": "diagnose", "tune": "compare", "statistics": "stats"}
-_PAGES = "# docs/ is a folder of siloflow's source; `siloflow methods NAME` and `siloflow COMMAND --help` need no page."
+_PAGES = (
+    "# docs/ is in siloflow's repository; `siloflow methods NAME` and `siloflow COMMAND --help` describe options here."
+)
 
 
 def experiment_overrides() -> list[str]:
@@ -108,15 +110,15 @@ _RATES = {"classification": 0.15, "regression": 0.01}  # for rows of mean 0 and 
 _STABLE = 0.4  # learning rate times features that is stable for a squared error, even if all features are equal
 _ABOUT = {
     "kind": "docs/bring-your-data.md",
-    "path": "beside this file",
-    "label": "the column that is predicted",
-    "client": "the column of a row's silo",
-    "unit": "whose rows stay in one split: docs/bring-your-data.md",
-    "drop": "columns that are no features",
-    "size": "pixels of a side, to which each picture is squeezed",
+    "path": "relative to this file",
+    "label": "the column to predict",
+    "client": "the column with the silo of each row",
+    "unit": "the column of patients, plants or machines, whose rows stay in one split",
+    "drop": "columns that are not features",
+    "size": "width and height in pixels to which each image is resized",
     "decimal": "the decimal mark of the file",
-    "censored": "how <0.5 is read: limit or half",
-    "na_values": "texts that are missing values",
+    "censored": "how to read <0.5: limit or half",
+    "na_values": "texts that mean a missing value",
 }
 
 
@@ -181,16 +183,10 @@ def _yaml(value: Any) -> str:
     return str(text).removesuffix("...\n").strip()
 
 
-_IGNORED = """# rows, what clients keep, results and caches; data.dvc says which rows there were
-/data
-/private/
-/runs/
-/.data-use/
-/.data-used/
-/cache/
-/downloads/
-/.prefect/
-"""
+_IGNORED = (
+    "# rows, private values of clients, results and caches; data.dvc records the version of the rows\n"
+    "/data\n/private/\n/runs/\n/.data-use/\n/.data-used/\n/cache/\n/downloads/\n/.prefect/\n"
+)
 
 
 def create_project(folder: Path, file: Path | None, options: DataOptions) -> dict[str, Any]:
@@ -211,7 +207,7 @@ def create_project(folder: Path, file: Path | None, options: DataOptions) -> dic
         file = file.resolve()  # gives `.` a name
         if folder.resolve().is_relative_to(file):
             raise UserError(
-                f"DIR: got {folder}, expected a folder outside of the pictures in {file}. Name another folder."
+                f"DIR: got {folder}, expected a folder outside of the images in {file}. Name another folder."
             )
     _check_empty(folder, file)
     data = None if file is None else infer_schema(file, options)
@@ -251,17 +247,19 @@ def _copy(source: Path, target: Path) -> None:
 
 def _check_empty(folder: Path, file: Path | None) -> None:
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; name a folder that is new or empty.")
+        raise UserError(f"DIR: got {folder}, which is a file, expected a new or empty folder. Name another.")
     if (folder / "params.yaml").exists():
         raise UserError(
-            f"{folder} is a project already: it has a params.yaml; name another folder, or change that file."
+            f"DIR: got {folder}, which is a project already, expected a new or empty folder. Name another folder, "
+            "or edit its params.yaml."
         )
     data_file = {file.name} if file is not None and _contains(folder, file) else {}
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     found = sorted(names - {".git", *data_file})
     if found:
         raise UserError(
-            f"{folder} is not empty: it holds {some([shown(name, 40) for name in found], 3)}; name a new folder."
+            f"DIR: got {folder}, which contains {some([shown(name, 40) for name in found], 3)}, expected a new or "
+            "empty folder. Name another."
         )
 
 

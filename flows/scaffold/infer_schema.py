@@ -71,16 +71,21 @@ def infer_schema(file: Path, options: DataOptions) -> OwnData:
     is_folder = file.is_dir() and not name.endswith((".npz", *ENDINGS))
     if not is_folder and not name.endswith((".npz", *ENDINGS)):
         raise UserError(
-            f"{file}: data come as .npz, {', '.join(ENDINGS)} or a folder of pictures; save them as one of these."
+            f"--data: got {file}, expected .npz, {', '.join(ENDINGS)} or a folder of images. Save the data as one "
+            "of these."
         )
     if options.client is not None and options.clients is not None:
         raise UserError(
-            "--client names the silo of each row, and --clients deals the rows to others; give one of them."
+            "--clients: got it with --client, expected one of them: --client names the silo of each row, "
+            "--clients deals the rows. Drop one."
         )
     if is_folder:
         return _infer_images(file, options)
     if not file.is_file():
-        raise UserError(f"--data {file}: {'this is a folder' if file.is_dir() else 'there is no such file'}.")
+        raise UserError(
+            f"--data: got {file}, which {'is a folder' if file.is_dir() else 'does not exist'}, expected a file. "
+            "Correct the path."
+        )
     return _infer_archive(file, options) if name.endswith(".npz") else _infer_table(file, options)
 
 
@@ -88,11 +93,14 @@ def _infer_archive(file: Path, options: DataOptions) -> OwnData:
     """Infer the task only, because the arrays have fixed names."""
     for option, value, array in (("--label", options.label, "y"), ("--client", options.client, "client")):
         if value not in (None, array):
-            raise UserError(f"{option} {value} names a column of a table; in {file.name} that is the array {array}.")
+            raise UserError(
+                f"{option}: got {value}, expected no column, since {file.name} is an archive and has "
+                f"the array {array} for it. Drop {option}."
+            )
     names = UNIT_ARRAYS if options.unit is None else (options.unit,)
     arrays = read_arrays(file.name, file, ("x", "y"), ("client", *names))
     if "client" not in arrays and options.clients is None:
-        raise UserError(f"{file.name} has no array client, the silo of each row; {_DEAL}.")
+        raise UserError(f"{file.name}: got no array client, expected one with the silo of each row. To go on, {_DEAL}.")
     task, reason = _infer_task(options, arrays["y"].ravel())
     unit, unit_note = options.unit, tuple[str, ...]()
     rows = len(arrays["y"])
@@ -116,8 +124,8 @@ def _infer_images(folder: Path, options: DataOptions) -> OwnData:
     for option, value in (("--label", options.label), ("--client", options.client), ("--unit", options.unit)):
         if value is not None:
             raise UserError(
-                f"{option}: got {value}, expected no column, since {folder.name} is a folder of pictures. Drop {option}: "
-                "the label is the folder of a picture, and the silo is the folder above it."
+                f"{option}: got {value}, expected no column, since {folder.name} is a folder of images. Drop "
+                f"{option}: the label is the folder of an image, and the silo is the folder above it."
             )
     if options.task == "regression":
         raise UserError(
@@ -128,11 +136,14 @@ def _infer_images(folder: Path, options: DataOptions) -> OwnData:
     domains = {domain for domain, _, _ in images}
     has_domains = domains != {""} and not are_splits(domains)
     if options.clients is None and not has_domains:
-        raise UserError(f"{folder.name} has no folders of silos above those of the classes; {_DEAL}.")
+        raise UserError(
+            f"{folder.name}: got no folders of silos above those of the classes, expected "
+            f"silo/class/file. To go on, {_DEAL}."
+        )
     size = _infer_size([path for _, _, path in images])
     source = Folder(kind="folder", path=folder.name, size=size)
     silos = ("silos by the folders above those of the classes",) if options.clients is None else _dealt_note(options)
-    guessed = ("labels by the folders' names", *silos, f"each picture is squeezed to {size} x {size} pixels")
+    guessed = ("labels by the folders' names", *silos, f"each image is resized to {size} x {size} pixels")
     return OwnData(source, load_source(source, folder.parent, 0), guessed)
 
 
@@ -170,8 +181,8 @@ def _infer_table(file: Path, options: DataOptions) -> OwnData:
     ):
         fault = describe_odd_numbers(sample, column)
         raise UserError(
-            f"{sample.name}: the label {shown(repr(label))} {fault}, or give --task classification. "
-            "Here `decimal` and `censored` are the options --decimal and --censored."
+            f"{sample.name}: the label {shown(repr(label))}: {fault}, or add --task classification. In this "
+            "message `decimal` and `censored` are the options --decimal and --censored."
         )
     numbers = column.per_row()[~column.missing] if column.kind == "number" else np.array(["a text"])
     task, task_note = _infer_task(options, numbers)
@@ -194,7 +205,7 @@ def _infer_table(file: Path, options: DataOptions) -> OwnData:
     )
     rows = load_source(source, file.parent, 0)
     guessed = (*label_note, *client_note, *unit_note, *task_note, *absent_notes, *missing_note, *left_out_note)
-    return OwnData(source, rows, guessed, tuple(f"{shown(name, 40)} {why}" for name, why in odd.items()))
+    return OwnData(source, rows, guessed, tuple(f"{shown(name, 40)}: {why}" for name, why in odd.items()))
 
 
 def _column(sample: TableSample, name: str) -> Column:
@@ -203,12 +214,12 @@ def _column(sample: TableSample, name: str) -> Column:
     return column
 
 
-_DEAL = "give --clients 5 to deal the rows to so many silos that are alike"
+_DEAL = "add --clients 5 to deal the rows at random to 5 silos"
 
 
 def _dealt_note(options: DataOptions) -> tuple[str, ...]:
     """Return the note on silos that rows are dealt to."""
-    return () if options.clients is None else (f"{options.clients} silos that are alike, as asked",)
+    return () if options.clients is None else (f"{options.clients} silos with randomly dealt rows (--clients)",)
 
 
 def _find_role(
@@ -222,13 +233,17 @@ def _find_role(
     columns = _list_columns(sample)
     if requested is not None:
         if sample.column(requested) is None:
-            raise UserError(f"--{role} {shown(requested)}: {sample.name} has no such column; it has {columns}.")
+            raise UserError(
+                f"--{role}: got {shown(requested)}, expected a column of {sample.name}. Choose one of {columns}."
+            )
         return requested, ()
     matches: Callable[[str], bool] = lambda name: name.casefold().removesuffix("_id") in usual_names  # noqa: E731
     names = [column.name for column in sample.columns if matches(column.name)]
     if len(names) != 1:
-        problem = f"{' and '.join(names)} may each be" if names else "no column is obviously"
-        raise UserError(f"{sample.name}: {problem} the {role}; name it with --{role}{otherwise}. It has {columns}.")
+        problem = f"{' and '.join(names)} may each be" if names else "no column clearly is"
+        raise UserError(
+            f"{sample.name}: {problem} the {role}. Name it with --{role}{otherwise}. The columns are {columns}."
+        )
     return names[0], (f"{role} {shown(names[0], 40)} (by its name)",)
 
 
@@ -270,7 +285,7 @@ def _infer_task(options: DataOptions, y: np.ndarray) -> tuple[Task, tuple[str, .
         return "classification", ()
     count = len(np.unique(y))
     if y.dtype.kind == "f" and (y != np.floor(y)).any():
-        return "regression", ("a regression (the label is no whole number)",)
+        return "regression", ("a regression (the label has numbers with fractions)",)
     if count > max(_FEW, len(y) // _ROWS_PER_CLASS):
         return "regression", (f"a regression (the label has {count:,} values in {len(y):,} rows)",)
     return "classification", (f"a classification (the label has {count:,} values)",)
@@ -297,16 +312,14 @@ def _missing_policy(
     texts = [column for column in features if column.kind == "text" and column.missing.any()]
     gaps = _any_missing(rows, [*roles, *(column for column in features if column.kind != "text")])
     category_note = (
-        (f"a category of its own where {some([shown(column.name, 40) for column in texts])} is missing",)
-        if texts
-        else ()
+        (f"a category for missing values in {some([shown(column.name, 40) for column in texts])}",) if texts else ()
     )
     if not gaps.any():
         return ({"fill": "mean"} if texts else "refuse"), category_note
     count = int((gaps | _any_missing(rows, texts)).sum())
     if count <= _MOST_DROPPED * rows or any(column.missing.any() for column in roles):
         return "drop_rows", (f"{count:,} of {rows:,} rows with a missing value are dropped",)
-    fill_note = f"each silo's mean stands where a value is missing, in {int(gaps.sum()):,} of {rows:,} rows"
+    fill_note = f"each silo's mean replaces missing values in {int(gaps.sum()):,} of {rows:,} rows"
     return {"fill": "mean"}, (fill_note, *category_note)
 
 

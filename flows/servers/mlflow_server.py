@@ -87,7 +87,7 @@ class MlflowServer:
                 return
             except OSError:
                 time.sleep(0.1)
-        raise UserError(f"MLflow's page does not answer at {url}; see {self.log}, or choose another --mlflow-port.")
+        raise UserError(f"MLflow's server at {url} does not respond. See {self.log}, or choose another --mlflow-port.")
 
     def alive(self) -> bool:
         """Return whether the server is still running."""

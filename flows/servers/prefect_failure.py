@@ -39,8 +39,8 @@ def failure_sentence(error: BaseException) -> str:
     if full:
         return f"Prefect's server cannot write {home}: {full}"
     code = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else None
-    problem = "does not answer any more" if code is None else f"answers with code {code}"
-    return mask_passwords(f"Prefect's API at {url} {problem}; look into the log of its server")
+    problem = "does not respond any more" if code is None else f"responds with code {code}"
+    return mask_passwords(f"Prefect's API at {url} {problem}. See the log of its server")
 
 
 @contextmanager

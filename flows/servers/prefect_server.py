@@ -54,7 +54,8 @@ class PrefectServer:
             self.url = os.environ["PREFECT_API_URL"]
             if has_password(self.url):
                 raise UserError(
-                    "PREFECT_API_URL holds a password; take it out, and set PREFECT_API_AUTH_STRING=user:password."
+                    "PREFECT_API_URL: got a password, expected none. Remove it, and set "
+                    "PREFECT_API_AUTH_STRING=user:password."
                 )
             must_be_reachable(self.url)
             return
@@ -120,7 +121,7 @@ class PrefectServer:
                 if left == 0:
                     break
                 self._spawn()
-            progress.current().say("Prefect's server ended by itself, and is started again.")
+            progress.current().say("Prefect's server ended unexpectedly; a new one is started.")
             if not self._wait_for_answer(120.0):
                 break
             self._publish()
@@ -136,13 +137,13 @@ class PrefectServer:
                 self._restarter.start()
             return time.perf_counter() - start
         if self._child is None:
-            raise UserError(f"Prefect's API at {self.url} does not answer; start it, or unset PREFECT_API_URL.")
+            raise UserError(f"Prefect's API at {self.url} does not respond. Start it, or unset PREFECT_API_URL.")
         full = full_disk(self.log.parent)
         if full:  # then the log may be incomplete
-            raise UserError(f"Prefect's server in {self.log.parent} does not answer: {full}.")
+            raise UserError(f"Prefect's server in {self.log.parent} does not respond: {full}.")
         last = self.log.read_text(errors="replace").strip().rpartition("\n")[2].strip()
         quoted = f"; the last line of its log is: {last}" if last else ""
-        raise UserError(f"Prefect's server in {self.log.parent} does not answer{quoted}; see {self.log.name} there.")
+        raise UserError(f"Prefect's server in {self.log.parent} does not respond{quoted}. See {self.log.name} there.")
 
     def _wait_for_answer(self, patience: float) -> bool:
         """Wait until the server answers; return False if it ends by itself, or does not answer for `patience` seconds."""

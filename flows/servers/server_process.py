@@ -172,13 +172,15 @@ def save_port(root: Path, url: str) -> None:
 def must_be_free(port: int, option: str) -> None:
     """Raise UserError if the port is invalid or taken, because another program's page would look like this one."""
     if not is_port(port):
-        raise UserError(f"{option} is {port}, and ports are numbers from 1 to 65535.")
+        raise UserError(f"{option}: got {port}, expected a port from 1 to 65535. Choose another.")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise UserError(f"port {port} cannot be used ({error.strerror}); choose another {option}.") from None
+            raise UserError(
+                f"{option}: got {port}, which cannot be used ({error.strerror}), expected a free port. Choose another."
+            ) from None
 
 
 def _port_file(root: Path) -> Path:

@@ -88,7 +88,7 @@ def difference(
     """
     used = [s for s in strata if s.rows]
     if not used:
-        raise ValueError("no client has rows in this split")
+        raise ValueError("clients: got no rows in this split, expected some")
     rows = np.array([s.rows for s in used], dtype=float)
     sums = np.array([s.by_seed for s in used], dtype=float)  # (clients, seeds)
     if not np.isfinite(sums).all():
@@ -125,7 +125,7 @@ def difference_over_draws(differences: Sequence[float], level: float = 0.95, bou
     """
     values = np.array(differences, dtype=float)
     if not len(values):
-        raise ValueError("there is no draw of the data")
+        raise ValueError("draws: got none, expected at least one")
     if not np.isfinite(values).all():
         return Difference(math.nan, math.nan, math.nan)
     mean = float(values.mean())

@@ -108,7 +108,7 @@ class Accuracy(TaskMetrics):
     columns: ClassVar = {"accuracy/mean": "accuracy", "accuracy/worst": "worst client", "entropy/mean": "entropy, nats"}
     higher_is_better, bound, alike = True, 1.0, True
     title = "Mean test accuracy over clients"
-    difference_axis = "points of accuracy, right of 0 is better"
+    difference_axis = "points of accuracy; right of 0 is better"
 
     def of_mean(self, mean: float) -> float:
         return mean
@@ -157,7 +157,7 @@ class RootMeanSquaredError(TaskMetrics):
     columns: ClassVar = {"rmse/pooled": "rmse", "rmse/worst": "worst client", "rmse/median": "median client"}
     higher_is_better, bound, alike = False, math.inf, False
     title = "Test rmse, pooled over clients"
-    difference_axis = "mean squared error, left of 0 is better"
+    difference_axis = "mean squared error; left of 0 is better"
 
     def of_mean(self, mean: float) -> float:
         return math.sqrt(mean) if mean >= 0 else math.nan
@@ -179,7 +179,7 @@ class RootMeanSquaredError(TaskMetrics):
     def as_text(self, metrics: Mapping[str, Any]) -> str:
         """Format pooled, worst and median client."""
         if self.score(metrics) == -math.inf:
-            return "rmse is no finite number: training diverged, try a lower training.optimiser.learning_rate"
+            return "rmse is not finite: training diverged. Try a lower training.optimiser.learning_rate"
         pooled, worst, median = (self.number(metrics.get(name)) for name in self.columns)
         return f"rmse {pooled} pooled over clients, worst {worst}, median {median}"
 

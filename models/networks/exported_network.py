@@ -81,7 +81,7 @@ class ExportedNetwork(Network):
         try:
             program = torch.export.export(module, example, dynamic_shapes=dynamic)
         except Exception as error:
-            raise ValueError(f"torch cannot export the network: {str(error).splitlines()[0]}") from error
+            raise ValueError(f"export: torch cannot export the network: {str(error).splitlines()[0]}") from error
         program._example_inputs = None  # contains weights, which would be saved too
         file = io.BytesIO()
         torch.export.save(program, file)
@@ -99,7 +99,7 @@ class ExportedNetwork(Network):
 
     def init(self, stream: Tensor) -> dict[str, Tensor]:
         """Raise TypeError, because it is not trained."""
-        raise TypeError("an exported network is not trained")
+        raise TypeError("an exported network cannot be trained")
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         arguments = [weights[name] for name in self.names], [context[name] for name in self.beside]

@@ -35,7 +35,7 @@ class Network(ABC):
             and cls.cost_stack is BatchedNetwork.cost_stack
         ):
             raise TypeError(
-                f"{cls.__name__} has a cost of its own for one client and none for a stack; write cost_stack."
+                f"{cls.__name__}: got a cost for one client and none for a stack, expected both. Write cost_stack."
             )
 
     @property
@@ -206,7 +206,9 @@ def register(kind: str) -> Callable[[NetworkClass], NetworkClass]:
         other = _KINDS.get(kind, cls)
         first, second = (f"{network_class.__module__}.{network_class.__qualname__}" for network_class in (other, cls))
         if first != second:
-            raise ValueError(f"the networks {first} and {second} both register as {kind}; give one another name.")
+            raise ValueError(
+                f"network {kind}: got this name from {first} and {second}, expected one. Rename one of them."
+            )
         cls.kind = kind
         _KINDS[kind] = cls
         return cls

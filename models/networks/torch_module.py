@@ -398,7 +398,7 @@ def _examine(bare: TorchModule) -> TorchModule:
     first, rebuilt, reseeded = (_build(bare, seed) for seed in (0, 0, 1))
     learned, buffers = _weight_names(first)
     if not learned:
-        raise ModuleRefusedError("has no parameters that are learned. Give it layers")
+        raise ModuleRefusedError("has no trained parameters. Give it layers")
     initial, repeated = first.state_dict(), rebuilt.state_dict()
     if any(not _equal(initial[name], repeated[name]) for name in initial):
         raise ModuleRefusedError(
@@ -575,7 +575,7 @@ def _inspect_layers(module: nn.Module, x: Tensor, outputs: int) -> tuple[int, st
             handle.remove()
     if not isinstance(output, Tensor) or output.shape != (len(x), outputs):
         got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise ModuleRefusedError(f"answers with {got}, expected a tensor (rows, {outputs})")
+        raise ModuleRefusedError(f"returns {got}, expected a tensor (rows, {outputs})")
     ends = [call for call in linears if call.output is output and call.inputs.dim() == 2 and call.name]
     if len(ends) == 1 and sum(call.name == ends[0].name for call in linears) == 1:
         head = cast(nn.Linear, evaluated.get_submodule(ends[0].name))
@@ -605,8 +605,8 @@ def _move_unused(network: TorchModule, weights: Weights, x: Tensor, stream: Tens
     ]
     if bypassed:
         raise ModuleRefusedError(
-            f"reads its parameter {bypassed[0]} from another place than the module that holds it, as torch's recurrent "
-            "layers do where functional_call does not reach. Read it as an attribute in forward"
+            f"reads its parameter {bypassed[0]} from elsewhere than the module that owns it, as torch's recurrent "
+            "layers do, so functional_call cannot replace it. Read it as an attribute in forward"
         )
     unused = tuple(name for name, gradient in zip(leaves, gradients, strict=True) if gradient is None)
     learned = tuple(name for name in facts.learned if name not in unused)
@@ -650,5 +650,5 @@ def _check_rows(network: TorchModule, weights: Weights, x: Tensor, stream: Tenso
     same = torch.allclose(out[:-1], padded_out[:-1], 1e-3, 1e-4) and torch.allclose(few, all_rows[:2], 1e-3, 1e-4)
     if not same or any(not torch.allclose(moved[name], padded_moved[name], 1e-3, 1e-4) for name in moved):
         raise ModuleRefusedError(
-            "mixes the rows of a batch, of which some are padding. Only torch.nn.BatchNorm1d, 2d and 3d may do so"
+            "mixes the rows of a batch, some of which are padding. Only torch.nn.BatchNorm1d, 2d and 3d may do so"
         )

@@ -54,16 +54,16 @@ def make(spec: Mapping[str, Any]) -> Statistic:
     kind = options.pop("kind", None)
     if not isinstance(kind, str) or kind not in KINDS:
         near = get_close_matches(str(kind), KINDS, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(KINDS)}."
-        raise ValueError(f"there is no statistic {kind!r}; {hint}")
+        hint = f"Did you mean {near[0]}?" if near else f"Choose one of {', '.join(KINDS)}."
+        raise ValueError(f"statistic: got {kind!r}, expected a known kind. {hint}")
     fields = {field.name: field.type for field in dataclasses.fields(KINDS[kind])}  # type: ignore[arg-type]
     for name, value in options.items():
         if name not in fields:
-            available = f"has {', '.join(fields)}" if fields else "has no options"
-            raise ValueError(f"the statistic {kind} {available}, and not {name!r}")
+            available = f"one of {', '.join(fields)}" if fields else "no options"
+            raise ValueError(f"{kind}: got the option {name!r}, expected {available}")
         if fields[name] in (int, bool) and type(value) is not fields[name]:
             kind_of = "a whole number" if fields[name] is int else "true or false"
-            raise ValueError(f"{name} of the statistic {kind} is {value!r}, and must be {kind_of}")
+            raise ValueError(f"{kind}: {name}: got {value!r}, expected {kind_of}")
     return KINDS[kind](**options)
 
 
@@ -77,7 +77,7 @@ def too_few_rows(statistics: Sequence[Statistic], rows: int, features: int, clas
     for s in statistics:
         needed = s.rows_needed(features, classes)
         if rows < needed:
-            return f"has {rows} training row{'' if rows == 1 else 's'}, and the statistic {s.kind} needs {needed}"
+            return f"has {rows} training row{'' if rows == 1 else 's'}, expected {needed} for the statistic {s.kind}"
     return None
 
 
@@ -101,11 +101,12 @@ def check(vector: Tensor, statistics: Sequence[Statistic], features: int, classe
     lengths = [s.length(features, classes) for s in statistics]
     if vector.ndim == 0 or vector.shape[-1] != sum(lengths):
         shape = tuple(vector.shape)
-        raise StatisticError(f"statistics have shape {shape}, and their last axis must be the agreed {sum(lengths)}")
+        raise StatisticError(f"statistics: got shape {shape}, expected the agreed {sum(lengths)} in the last axis")
     for s, part in zip(statistics, vector.split(lengths, -1), strict=True):
         if not bool(torch.isfinite(part.float()).all()):
             raise StatisticError(
-                f"the statistic {s.kind} holds NaN, infinity or a number too large for float32; scale the features"
+                f"the statistic {s.kind}: got NaN, infinity or a number too large for float32, expected finite "
+                "numbers. Scale the features"
             )
 
 
@@ -126,13 +127,13 @@ def _sort_rows(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 def _check_rows(x: Tensor, y: Tensor, classes: int) -> None:
     if not bool(torch.isfinite(x).all() and torch.isfinite(y).all()):
-        raise StatisticError("a training row holds NaN or infinity; fill in or drop such rows")
+        raise StatisticError("training rows: got NaN or infinity, expected finite numbers. Fill in or drop such rows")
     if not classes:
         return
     if y.is_floating_point():
-        raise StatisticError(f"labels are {y.dtype} numbers, and must be the codes of {classes} classes")
+        raise StatisticError(f"labels: got {y.dtype} numbers, expected the codes of {classes} classes")
     outside = y[(y < 0) | (y >= classes)]
     if len(outside):
         agreed = f"{classes} classes, 0 to {classes - 1}"
-        fault = f"a training row has class {int(outside[0])}, outside the agreed list of {agreed}"
-        raise StatisticError(f"{fault}; all clients need one list")
+        fault = f"training rows: got class {int(outside[0])}, expected one of {agreed}"
+        raise StatisticError(f"{fault}. All clients need one list")

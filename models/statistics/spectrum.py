@@ -39,11 +39,11 @@ class Loadings(Statistic):
 
     def __post_init__(self) -> None:
         if not 1 <= self.components <= _MAX_COMPONENTS:
-            raise ValueError(f"components is {self.components}, and must be 1 to {_MAX_COMPONENTS:,}")
+            raise ValueError(f"components: got {self.components}, expected 1 to {_MAX_COMPONENTS:,}")
         if self.sign not in RULES:
-            raise ValueError(f"sign is {self.sign!r}, and must be {', '.join(RULES[:-1])} or {RULES[-1]}")
+            raise ValueError(f"sign: got {self.sign!r}, expected {', '.join(RULES[:-1])} or {RULES[-1]}")
         if self.norm is not None and not (isinstance(self.norm, int | float) and 0 < self.norm <= _MAX_NORM):
-            raise ValueError(f"norm is {self.norm!r}, and must be above 0 and at most {_MAX_NORM:,.0f}")
+            raise ValueError(f"norm: got {self.norm!r}, expected above 0 and at most {_MAX_NORM:,.0f}")
 
     def length(self, features: int, classes: int) -> int:
         """Return a number for each feature and label column and component; for `free` see `unsigned_length`."""
@@ -109,7 +109,7 @@ class Fingerprint(Statistic):
 
     def __post_init__(self) -> None:
         if not 1 <= self.values <= _MAX_COMPONENTS:
-            raise ValueError(f"values is {self.values}, and must be 1 to {_MAX_COMPONENTS:,}")
+            raise ValueError(f"values: got {self.values}, expected 1 to {_MAX_COMPONENTS:,}")
 
     def length(self, features: int, classes: int) -> int:
         """Return the number of values."""

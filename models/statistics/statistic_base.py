@@ -85,7 +85,9 @@ def centred(z: Tensor) -> Tensor:
 def need_classes(kind: str, classes: int) -> int:
     """Return the number of classes; StatisticError in a regression, which has none."""
     if not classes:
-        raise StatisticError(f"the statistic {kind} is made of classes, and this task is a regression; leave it out")
+        raise StatisticError(
+            f"{kind}: got a regression, expected classes, of which this statistic is computed. Leave it out"
+        )
     return classes
 
 

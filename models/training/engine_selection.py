@@ -58,7 +58,10 @@ def pick_kernel(
     """
     row = _TABLE.get((kind_of(network.single_networks[0].network), device), _DEFAULT)
     if kind != "auto" and kind not in forms(network):
-        raise ValueError(f"the network {kind_of(network)} has no {kind} form; use vmap or auto.")
+        raise ValueError(
+            f"engine.kind: got {kind}, which the network {kind_of(network)} does not support, "
+            "expected vmap or auto. Use one of these."
+        )
     chosen: Kind = kind if kind != "auto" else row.kind if network.maps else "sequential"
     return Kernel(chosen, fitting(network, batch, row.megabytes) if stack == "auto" else stack)
 

@@ -132,7 +132,9 @@ def _mapped(network: Network, function: Callable[..., _Result], stack: tuple[Any
         if "vmap" not in str(error):
             raise
         name = network.kind or type(network).__name__
-        raise ValueError(f"torch cannot map the network {name} over clients; set engine.kind to sequential") from error
+        raise ValueError(
+            f"engine.kind: torch cannot map the network {name} over clients. Set engine.kind to sequential"
+        ) from error
 
 
 def _clients(stack: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:

@@ -22,7 +22,9 @@ def must_fit(needed: int, what: str, way_out: str, free: int | None = None) -> N
     """Raise UserError if `what` needs more bytes than are free; `free` defaults to this machine's."""
     free = free_bytes() if free is None else free
     if needed > free:
-        raise UserError(f"{what} takes {size(needed)}, and {size(free)} are free here; {way_out}.")
+        raise UserError(
+            f"{what}, which needs {size(needed)} of memory, expected at most the {size(free)} that are free. {way_out}."
+        )
 
 
 def size(count: int) -> str:

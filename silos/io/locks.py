@@ -67,7 +67,9 @@ def exclusive_lock(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         with path.open("w") as lock:
             if not _try_lock(lock.fileno(), fcntl.LOCK_EX):
-                raise UserError(f"another process is working on {folder}; wait for it, or end it.")
+                raise UserError(
+                    f"{folder}: got a second process, expected one at a time. Wait for the other process, or end it."
+                )
             if path.is_file() and path.stat().st_ino == os.fstat(lock.fileno()).st_ino:
                 yield
                 return
@@ -141,8 +143,8 @@ def _refuse_if_busy(name: str, workers: list[str]) -> None:
     if workers:
         names = ", ".join(workers[:3]) + (f" and {len(workers) - 3} more" if len(workers) > 3 else "")
         raise UserError(
-            f"{name} would change data/ under {names}, at work on it now; wait for the end, or stop that: --resume goes on "
-            "later, on the version of data/ that it began with."
+            f"{name}: got data/ in use by {names}, expected no other user. Wait until that ends, or stop it; "
+            "--resume continues it later on the data version with which it started."
         )
 
 

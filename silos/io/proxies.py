@@ -61,13 +61,13 @@ def must_be_reachable(address: str) -> None:
         if name.lower() in (f"{parts.scheme}_proxy", "all_proxy"):
             if not _is_url(proxy):
                 raise UserError(
-                    f"{name}: got what is no address, expected http://HOST:PORT. Correct it, or add {parts.hostname} to "
-                    "NO_PROXY."
+                    f"{name}: got text that is no address, expected http://HOST:PORT. Correct it, or add "
+                    f"{parts.hostname} to NO_PROXY."
                 )
             raise UserError(
-                f"{name}: got a proxy with the scheme {_scheme(proxy)}, which cannot be used here, for "
-                f"{parts.hostname}. For SOCKS version 5 `pip install socksio pysocks`, or use an HTTP proxy, or add "
-                "the host to NO_PROXY."
+                f"{name}: got a proxy with the scheme {_scheme(proxy)} for {parts.hostname}, expected a supported "
+                "scheme. For SOCKS version 5 run `pip install socksio pysocks`, or use an HTTP proxy, or add the "
+                "host to NO_PROXY."
             )
 
 

@@ -38,8 +38,8 @@ def column(step: Column, rows: Rows, at: At) -> Owners:
     values = rows.client if step.column == "client" else rows.domain
     if values is None:
         raise at.error(
-            f"takes its clients from the column `{step.column}`, which the source does not have; add it to the "
-            "source, or use `equal` or `dirichlet`."
+            f"column: got `{step.column}`, expected a column of the source. Add it to the source, or use `equal` "
+            "or `dirichlet`."
         )
     names, owner = distinct_values(values)
     return Owners(owner, names, [""] * len(names))
@@ -130,7 +130,7 @@ def check_enough_rows(rows: Rows, clients: int, min_rows: int, at: At) -> None:
         raise at.error(f"asks for {clients} clients, and there are {units} units to deal; ask for fewer clients.")
     if clients * min_rows > count:
         raise at.error(
-            f"asks for {clients} clients with at least {min_rows} row{'s' * (min_rows > 1)} each, and there are {count} "
-            f"rows to deal: client {default_client_name(count // min_rows, clients)} would get too few; ask for fewer "
-            f"clients{' or lower min_rows' if at.kind == 'dirichlet' else ''}."
+            f"clients: got {clients} with at least {min_rows} row{'s' * (min_rows > 1)} each, expected fewer, "
+            f"since client {default_client_name(count // min_rows, clients)} would get too few of the {count} "
+            f"rows. Ask for fewer clients{' or lower min_rows' if at.kind == 'dirichlet' else ''}."
         )

@@ -112,8 +112,8 @@ def _image_size(action: str, partition: Partition, at: At) -> tuple[int, int]:
     shape = partition.clients[0].x.shape[1:]
     if len(shape) not in (2, 3):
         raise at.error(
-            f"{action} images, and the rows of the source have the shape {shape}, not (height, width) or (height, "
-            "width, channels); drop the step or change the source."
+            f"got rows of shape {shape}, expected images of shape (height, width) or (height, width, channels), "
+            f"since the step {action} images. Drop the step or change the source."
         )
     return shape[0], shape[1]
 
@@ -129,6 +129,7 @@ def _pixel_orders(count: int, pixels: int, at: At) -> list[np.ndarray]:
                 break
         else:
             raise at.error(
-                f"found no {count} different orders of {pixels} pixels, in {ATTEMPTS} draws each; lower clusters."
+                f"clusters: got {count}, expected fewer, since {ATTEMPTS} draws each gave no {count} different "
+                f"orders of {pixels} pixels. Lower clusters."
             )
     return list(orders.values())

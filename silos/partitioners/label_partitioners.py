@@ -32,8 +32,8 @@ def dirichlet(step: Dirichlet, rows: Rows, at: At) -> Owners:
                 _deal_by_share(owner, _by_class(rows, indices), shares, rng)
             return Owners.counted(owner, step.clients)
     raise at.error(
-        f"found no partition in {ATTEMPTS} draws that gives each of {step.clients} clients "
-        f"min_rows = {step.min_rows} at alpha = {step.alpha:g}; raise alpha, or lower clients or min_rows."
+        f"min_rows: got {step.min_rows}, expected a value that {ATTEMPTS} draws can reach for each of "
+        f"{step.clients} clients at alpha = {step.alpha:g}. Raise alpha, or lower clients or min_rows."
     )
 
 
@@ -49,8 +49,8 @@ def shards(step: Shards, rows: Rows, at: At) -> Owners:
     count = step.clients * step.shards_per_client
     if count > len(train):
         raise at.error(
-            f"cuts {step.clients} clients * {step.shards_per_client} shards_per_client = {count} shards, and there "
-            f"are {len(train)} rows to deal; lower clients or shards_per_client."
+            f"shards_per_client: got {step.clients} clients * {step.shards_per_client} shards_per_client = "
+            f"{count} shards, expected at most the {len(train)} rows to deal. Lower clients or shards_per_client."
         )
     rng = at.stream()
     order = rng.permutation(train)
@@ -79,7 +79,10 @@ def balanced(step: Balanced, rows: Rows, at: At) -> Owners:
     check_enough_rows(rows, step.clients, 1, at)
     groups = _groups(step, rows, at)
     if step.clients < len(groups):
-        raise at.error(f"has {len(groups)} groups for {step.clients} clients; give each group a client.")
+        raise at.error(
+            f"clients: got {step.clients} for {len(groups)} groups, expected at least one client a "
+            "group. Raise clients, or lower groups."
+        )
     rng = at.stream()
     block = np.array(contiguous_blocks(step.clients, len(groups)))
     by_group = [(codes, np.flatnonzero(block == index)) for index, codes in enumerate(groups)]
@@ -110,7 +113,10 @@ def classes_per_cluster(step: ClassesPerCluster, rows: Rows, at: At) -> Owners:
     check_enough_rows(rows, step.clients, 1, at)
     clusters = [class_codes(names, rows.classes, at) for names in step.clusters]
     if step.clients < len(clusters):
-        raise at.error(f"has {len(clusters)} clusters for {step.clients} clients; give each cluster a client.")
+        raise at.error(
+            f"clients: got {step.clients} for {len(clusters)} clusters, expected at least one client a "
+            "cluster. Raise clients, or lower clusters."
+        )
     rng = at.stream()
     block = contiguous_blocks(step.clients, len(clusters))
     owner = np.full(len(rows.y), -1, np.int64)
@@ -131,19 +137,19 @@ def classes_per_cluster(step: ClassesPerCluster, rows: Rows, at: At) -> Owners:
 def _groups(step: Balanced, rows: Rows, at: At) -> list[list[int]]:
     if (step.authors_deal or step.authors_own_test) and len(rows.classes) != 10:
         raise at.error(
-            f"deals as the authors' code, which is of ten classes, and the source has {len(rows.classes)}; drop "
-            "authors_deal and authors_own_test."
+            f"authors_deal: got a source of {len(rows.classes)} classes, expected 10, as in the authors' code. "
+            "Drop authors_deal and authors_own_test."
         )
     if not isinstance(step.groups, str):
         groups = [class_codes(names, rows.classes, at) for names in step.groups]
         for code, name in enumerate(rows.classes):
             if sum(group.count(code) for group in groups) > 1:
-                raise at.error(f"names the class {name!r} twice; one group owns it.")
+                raise at.error(f"groups: got the class {name!r} twice, expected it in one group. Name it once.")
         return groups
     if len(rows.classes) != 10:
         raise at.error(
-            f"has the groups `{step.groups}`, which are of ten classes, and the source has {len(rows.classes)}; "
-            "name the classes of each group."
+            f"groups: got `{step.groups}` with a source of {len(rows.classes)} classes, expected 10 classes. List "
+            "the classes of each group."
         )
     return [list(group) for group in _DIGIT_GROUPS[step.groups]]
 
@@ -151,11 +157,13 @@ def _groups(step: Balanced, rows: Rows, at: At) -> list[list[int]]:
 def _author_test_owners(step: Balanced, rows: Rows, at: At) -> list[tuple[list[int], np.ndarray]]:
     """Assign floor(10 / clients) digits to each client in order, and the remaining digits to the last."""
     if step.clients > 10:
-        raise at.error(f"has authors_own_test for {step.clients} clients, which share ten digits; lower clients.")
+        raise at.error(
+            f"authors_own_test: got {step.clients} clients, expected at most 10, one a digit. Lower clients."
+        )
     if rows.split is None or not (rows.split == "test").any():
         raise at.error(
-            "has authors_own_test, and there are no test rows to deal; take a source that marks some, with "
-            "data.split.test_rows own, or drop it."
+            "authors_own_test: got no test rows to deal, expected a source that marks test rows, with "
+            "data.split.test_rows own. Change the source, or drop authors_own_test."
         )
     digits = np.arange(10)
     client = np.minimum(digits // (10 // step.clients), step.clients - 1)
@@ -173,7 +181,9 @@ def _deal_by_label(
         assigned |= matching
     if not assigned.all():
         label = rows.classes[int(rows.y[dealt[~assigned]][0])]
-        raise at.error(f"has no group that owns the class {label!r}; put every class in a group.")
+        raise at.error(
+            f"groups: got no group with the class {label!r}, expected every class in a group. Add the class to a group."
+        )
 
 
 def _uneven_group_notes(sizes: np.ndarray, at: At) -> list[str]:
@@ -221,4 +231,7 @@ def _by_class(rows: Rows, indices: np.ndarray) -> list[np.ndarray]:
 
 def _check_has_classes(rows: Rows, at: At) -> None:
     if rows.task != "classification":
-        raise at.error("deals rows by their class, and the source has numbers for targets; use `equal` or `quantity`.")
+        raise at.error(
+            "got a source with numeric targets, expected classes, by which this step deals rows. Use "
+            "`equal` or `quantity`."
+        )

@@ -18,7 +18,7 @@ def _check_distinct(classes: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse a class that is listed twice: it would be subsampled twice, or is a mistake."""
     for name in classes:
         if classes.count(name) > 1:
-            raise ValueError(f"class {name!r} is there twice; name it once")
+            raise ValueError(f"got the class {name!r} twice, expected it once. Remove one of them")
     return classes
 
 
@@ -52,7 +52,10 @@ class PermutePixels(ByCluster):
     @model_validator(mode="after")
     def _has_clusters_within_domains(self) -> "PermutePixels":
         if self.within and self.clusters is None:
-            raise ValueError("it has within and no clusters; say how many orders a domain has, or drop within")
+            raise ValueError(
+                "within: got it without clusters, expected both. Set clusters to the number of "
+                "orders of a domain, or drop within"
+            )
         return self
 
 
@@ -77,7 +80,8 @@ class Noise(ByCluster):
     def _has_one_law_for_common_rows(self) -> "Noise":
         if self.common_rows and len(self.sd) > 1:
             raise ValueError(
-                f"it has {len(self.sd)} sd, and common rows have one law; give one sd, or drop common_rows"
+                f"sd: got {len(self.sd)} values with common_rows, expected one, since common rows have one "
+                "distribution. Give one sd, or drop common_rows"
             )
         return self
 
@@ -101,7 +105,7 @@ class MergeLabels(ByCluster):
             named = [old for olds in mapping.values() for old in olds]
             for old in named:
                 if named.count(old) > 1:
-                    raise ValueError(f"class {old!r} is merged twice; name it once")
+                    raise ValueError(f"got the class {old!r} in two merges, expected it in one. Name it once")
         return self
 
 

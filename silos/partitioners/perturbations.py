@@ -38,8 +38,8 @@ def noise(step: Noise, partition: Partition, at: At) -> Partition:
     if step.common_rows:
         if common is None:
             raise at.error(
-                "has common_rows, and there are none; set data.split.test_rows or validation_rows to common, or drop "
-                "common_rows."
+                "common_rows: got no common rows, expected some. Set data.split.test_rows or validation_rows to "
+                "common, or drop common_rows."
             )
         # two names, unlike the one name of a client's stream
         added = _draw_noise(step, step.sd[0], common, at.stream("common", "rows"))
@@ -55,7 +55,7 @@ def permute_labels(step: PermuteLabels, partition: Partition, at: At) -> Partiti
     The permutations of the other blocks differ and have no fixed point. Experiment E3b of the conditioning papers.
     """
     if len(partition.classes) < 2:
-        raise at.error(f"needs two classes or more, and the source has {len(partition.classes)}; change the source.")
+        raise at.error(f"got a source of {len(partition.classes)} class, expected at least 2. Change the source.")
     # before any draw, since it refuses more clusters than clients
     with_block = pair_with_blocks(partition.clients, step.clusters, "clusters", step.within, at)
     permutations = _permutations(step.clusters, len(partition.classes), at)
@@ -74,8 +74,8 @@ def merge_labels(step: MergeLabels, partition: Partition, at: At) -> Partition:
     """
     if len(step.into) > 1 and partition.common is not None:
         raise at.error(
-            "names the classes differently by client, so that common rows would have no label of their own; "
-            "set data.split.test_rows and validation_rows to own, or give one map."
+            "got a different label map for each client and common rows, expected one map, since a common row "
+            "would have no single label. Set data.split.test_rows and validation_rows to own, or give one map."
         )
     renamed = []
     for into in step.into:
@@ -138,8 +138,8 @@ def _permutations(count: int, classes: int, at: At) -> list[np.ndarray]:
                 break
         else:
             raise at.error(
-                f"found no {count - 1} different permutations that move all of {classes} classes, in {ATTEMPTS} draws "
-                "each; lower clusters."
+                f"clusters: got {count - 1} different permutations to find that move all of {classes} classes, "
+                f"expected fewer, since {ATTEMPTS} draws each did not find them. Lower clusters."
             )
     return permutations
 

@@ -81,8 +81,8 @@ def impute_means(partition: Partition) -> Partition:
         lacking = [clients.names[index] for index in np.flatnonzero(counts == 0).tolist()]
         if lacking:
             notes.append(
-                f"missing: {partition.features[column].name} has no value in training rows of {some(lacking, 4)}; the "
-                "mean of other clients' stands there"
+                f"missing: {partition.features[column].name} has no value in training rows of {some(lacking, 4)}; "
+                "the mean of the other clients' means is filled in"
             )
     if common is not None and common_x is not None:
         common = replace(common, x=common_x)
@@ -180,8 +180,8 @@ def _check_noise_units(step: Assignment | OwnPartitioner | Change, rows: Rows, p
     """Raise UserError for noise, in units of 0 to 255, on pixels that an earlier step divided by 255."""
     if isinstance(step, Noise) and rows.x.dtype == np.uint8 and partition.clients.x.dtype != np.uint8:
         raise at.error(
-            "comes after noise with clip: false, by which pixels are no longer of 255 as its sd and mean are; give clip: "
-            "false to the last noise only."
+            "got it after noise with clip: false, expected it before, since its sd and mean are in pixel units "
+            "of 255. Set clip: false only in the last noise step."
         )
 
 
@@ -194,10 +194,15 @@ def _deal(step: Any, rows: Rows, at: At) -> Owners:
     if isinstance(step, Column) or step.within is None:
         return cast(Owners, deal(step, rows, at))
     if rows.domain is None:
-        raise at.error("deals within domains, and the source has none; drop `within`, or add a column `domain`.")
+        raise at.error(
+            "within: got a source without domains, expected a column `domain`. Drop within, or add the column."
+        )
     domains = sorted(np.unique(rows.domain).tolist(), key=natural_sort_key)
     if step.clients < len(domains):
-        raise at.error(f"has {step.clients} clients for {len(domains)} domains; give each domain a client.")
+        raise at.error(
+            f"clients: got {step.clients} for {len(domains)} domains, expected at least one client a "
+            "domain. Raise clients."
+        )
     owner = np.empty(len(rows.y), np.int64)
     labels: list[str] = []
     notes: list[str] = []
@@ -223,8 +228,8 @@ def _deal_by_plugin(step: OwnPartitioner, rows: Rows, at: At) -> Owners:
     owner = np.asarray(owners)
     if owner.shape != rows.y.shape or owner.dtype.kind not in "iu" or owner.min(initial=-1) < -1:
         raise at.error(
-            f"deals {owner.shape} {owner.dtype}, and must answer with {rows.y.shape} whole numbers: the number of each "
-            "row's client, from 0, or -1."
+            f"got {owner.shape} {owner.dtype} from the partitioner, expected {rows.y.shape} whole numbers, the "
+            "index of each row's client from 0, or -1 to leave it out. Correct the plugin."
         )
     return Owners.counted(owner.astype(np.int64), int(owner.max(initial=-1)) + 1)
 
@@ -234,7 +239,10 @@ def _clients_of_owners(rows: Rows, owners: Owners, at: At) -> Clients:
     sizes = np.bincount(owners.owner + 1, minlength=len(owners.names) + 1)[1:]
     if not sizes.all():
         name = owners.names[int((sizes == 0).argmax())]
-        raise at.error(f"leaves client {name} without rows; lower clients, or give it classes that have rows.")
+        raise at.error(
+            f"got no rows for client {name}, expected at least one. Lower clients, or give the client "
+            "classes that have rows."
+        )
     if (np.diff(owners.owner, prepend=0) < 0).any():
         order = np.argsort(owners.owner, kind="stable")[-int(sizes.sum()) :]
         rows, owners = rows.take(order), replace(owners, owner=owners.owner[order])

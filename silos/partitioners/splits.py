@@ -40,8 +40,9 @@ def take_common(rows: Rows, params: SplitParams, seed: int) -> tuple[Rows, Rows 
                 count = whole_units(rows.unit[free], len(candidates) * getattr(params, name))
             if count == 0:
                 raise UserError(
-                    f"params.yaml: data.split.{name}_rows is common, but the source marks no {name} rows and a share "
-                    f"of {getattr(params, name):g} of its {len(candidates)} rows is none; raise data.split.{name}."
+                    f"params.yaml: data.split.{name}_rows: got common, expected common rows, and the source marks "
+                    f"no {name} rows and a share of {getattr(params, name):g} of its {len(candidates)} rows is "
+                    f"none. Raise data.split.{name}."
                 )
             selected[free[:count]] = True
             split[selected] = name
@@ -50,8 +51,8 @@ def take_common(rows: Rows, params: SplitParams, seed: int) -> tuple[Rows, Rows 
     remaining = rows.take(~common)
     if len(remaining.split_indices()[0]) == 0:
         raise UserError(
-            f"params.yaml: data.split takes all {len(candidates)} rows that could train for common ones; lower "
-            "data.split.test or validation."
+            f"params.yaml: data.split: got shares that take all {len(candidates)} rows, expected rows left for "
+            "training. Lower data.split.test or validation."
         )
     return remaining, replace(rows, split=split).take(common)
 
@@ -59,7 +60,7 @@ def take_common(rows: Rows, params: SplitParams, seed: int) -> tuple[Rows, Rows 
 def without_effect(rows: Rows, params: SplitParams) -> list[str]:
     """Return notes about params that have no effect because the source marks its rows itself."""
     if params.validation_from == "start" and rows.split is not None and (rows.split == "validation").any():
-        return ["data.split.validation_from: start has no effect, since the source marks its validation rows itself."]
+        return ["data.split.validation_from: start has no effect, since the source marks its validation rows."]
     return []
 
 
@@ -78,8 +79,9 @@ def split_rows(clients: Clients, params: SplitParams, seed: int) -> np.ndarray:
     if (counts[:, 0] == 0).any():
         first = int((counts[:, 0] == 0).argmax())
         raise UserError(
-            f"Client {clients.names[first]} has no training rows in the source's own split; mark at least one of its "
-            f"{counts[first].sum()} rows as train, or leave the client out."
+            f"client {clients.names[first]}: got no training rows in the source's own split, expected at least "
+            f"one. Mark at least one of its {counts[first].sum()} rows as train, or remove the client from the "
+            "source."
         )
     test = params.test if clients.split is None and params.test_rows == "own" else 0.0
     validation = params.validation if params.validation_rows == "own" else 0.0
@@ -199,13 +201,13 @@ def hold_out(step: HoldOut, partition: Partition, at: At) -> Partition:
     domains = list(dict.fromkeys(clients.domains))
     for name in step.domains:
         if name not in domains:
-            hint = f"there are {some(domains)}" if any(domains) else "these clients have none"
-            raise at.error(f"holds out the domain {name!r}, and there is no such domain; {hint}.")
+            hint = f"one of {some(domains)}" if any(domains) else "one of a source with domains"
+            raise at.error(f"domains: got {name!r}, expected {hint}. Correct the name.")
     held_out = set(step.domains)
     pairs = list(zip(clients.domains, clients.roles, strict=True))
     if not any(domain not in held_out and role == "federated" for domain, role in pairs):
-        domain_text = f"the only one, {domains[0]!r}" if len(domains) == 1 else "every one that trains"
-        raise at.error(f"holds out {domain_text}, and leaves no domain to train on; hold out fewer.")
+        domain_text = f"the only domain, {domains[0]!r}" if len(domains) == 1 else "every domain that trains"
+        raise at.error(f"domains: got {domain_text}, expected one left to train on. Hold out fewer.")
     roles: list[Role] = ["unseen" if domain in held_out else role for domain, role in pairs]
     return replace(partition, clients=replace(clients, roles=roles))
 
@@ -216,9 +218,10 @@ def fresh(step: Fresh, partition: Partition, at: At) -> Partition:
     counts = Counter(domain for domain, role in pairs if role == "federated")
     for domain, count in counts.items():
         if count <= step.per_domain:
-            subject = f"the domain {domain!r} has" if domain else "there are"
+            subject = f" of the domain {domain!r}" if domain else ""
             raise at.error(
-                f"takes {step.per_domain} clients of each domain, and {subject} {count}; leave one to train on."
+                f"per_domain: got {step.per_domain}, expected fewer than the {count} clients{subject}. Leave at "
+                "least one to train on."
             )
     roles: list[Role] = []
     for domain, role in pairs:
@@ -238,9 +241,9 @@ def subsample_source(step: Subsample, rows: Rows, split: SplitParams, at: At) ->
     """
     if rows.split is None and split.test_rows == "own" and split.test > 0:
         raise at.error(
-            "stands before the clients' test rows are drawn, which would be thinned with the others; set "
-            "data.split.test_rows to common, put the step after the one that makes clients, or mark rows as test in the "
-            "source."
+            "got it before the clients' test rows are drawn, expected it after, since it would thin the test "
+            "rows, too. Set data.split.test_rows to common, move the step behind the one that makes clients, or "
+            "mark rows as test in the source."
         )
     train = rows.split_indices()[0]
     keep = np.ones(len(rows.y), bool)
@@ -264,7 +267,8 @@ def subsample(step: Subsample, partition: Partition, at: At) -> Partition:
     for client, is_train, retained in zip(partition.clients, train, retained_by_client, strict=True):
         if not retained.any():
             raise at.error(
-                f"leaves client {client.name} without training rows; lower ratio, or leave the client out of the source."
+                f"got no training rows left for client {client.name}, expected at least one. Raise ratio, or "
+                "remove the client from the source."
             )
         keep = ~is_train
         keep[is_train] = retained

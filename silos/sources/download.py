@@ -30,7 +30,9 @@ def fetch(
             reason = f"the download failed: {_first_line(error)}"
         if all(path.exists() for path in missing):
             return
-    raise UserError(f"{source.kind} is not in {folder} ({reason}). Put there {files}; {accepted}.")
+    raise UserError(
+        f"{source.kind}: got no files in {folder} ({reason}), expected {files}. Put them there; {accepted}."
+    )
 
 
 def limited_rows(
@@ -50,7 +52,8 @@ def choose_rows(counts: dict[str, int], limits: RowLimits, seed: int) -> dict[st
             limit = count
         if limit > count:
             raise UserError(
-                f"params.yaml: data.source.rows.{split} is {limit}, and the source has {count} {split} rows; lower it."
+                f"params.yaml: data.source.rows.{split}: got {limit}, expected at most the {count} {split} rows "
+                "of the source. Lower it."
             )
         order = data_stream(seed, "source", "rows", split).permutation(count)
         chosen[split] = np.sort(order[:limit])

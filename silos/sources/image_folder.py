@@ -49,8 +49,8 @@ def read_pictures(paths: Sequence[Path], size: int, limits: tuple[float, float] 
     logging.getLogger("PIL").setLevel(logging.CRITICAL)  # it would repeat the error below
     must_fit(
         len(paths) * size * size * 3,
-        f"params.yaml: data.source.size is {size:,}, and {len(paths):,} pictures of that size in colour",
-        "lower it",
+        f"params.yaml: data.source.size: got {size:,} for {len(paths):,} images in colour",
+        "Lower it",
     )
     x = np.empty((len(paths), size, size, 3), np.uint8)
     shades = _Shades()
@@ -64,10 +64,13 @@ def read_pictures(paths: Sequence[Path], size: int, limits: tuple[float, float] 
         except UserError:
             raise
         except FileNotFoundError:
-            raise UserError(f"{path}: there is no such picture; put it back.") from None
+            raise UserError(f"{path} is missing. Restore the image.") from None
         except Exception as error:  # of many types: each format has its own reader
             reason = " ".join(str(error).replace(repr(str(path)), "it").split())
-            raise UserError(f"{path} is not a picture that can be read ({reason}); replace or delete it.") from error
+            raise UserError(
+                f"{path}: got a file that cannot be read as an image ({reason}), expected an image. "
+                "Replace or delete it."
+            ) from error
     shades.check()
     return x
 
@@ -89,9 +92,9 @@ class _Shades:
         if 0 < self.high - self.low < _FEW_SHADES:
             span = (self.high - self.low) / 255
             raise UserError(
-                f"{self.path}: got pictures of more than 8 bits with values in {span:.1%} of the range of their type, which "
-                f"leaves {int(255 * span) + 1} of 256 shades, expected more than {_FEW_SHADES}. Stretch the values before "
-                f"you save the pictures, or, if these are grey, s{_SET_RANGE}."
+                f"{self.path}: got images of more than 8 bits with values in {span:.1%} of the range of their "
+                f"type, which leaves {int(255 * span) + 1} of 256 shades, expected more than {_FEW_SHADES}. "
+                f"Stretch the values before you save the images, or, if these are grey, s{_SET_RANGE}."
             )
 
 
@@ -107,7 +110,7 @@ def _check_single(picture: "Image", path: Path) -> None:
             frames -= bool(_tags(picture).get(_SUBFILE, 0) & 0b101)  # a reduced copy, or a mask
         picture.seek(0)
     if frames > 1:
-        raise UserError(f"{path}: got {frames} pictures in one file, expected one. Save each as a file of its own.")
+        raise UserError(f"{path}: got {frames} images in one file, expected one. Save each as a file of its own.")
 
 
 def _in_colour(picture: "Image", path: Path, limits: tuple[float, float] | None, shades: _Shades) -> "Image":
@@ -139,8 +142,8 @@ def _scaled(picture: "Image", path: Path, limits: tuple[float, float] | None) ->
     outside = ~((values >= low) & (values <= high))
     if outside.any():
         raise UserError(
-            f"{path}: got the value {values[outside][0]:g}, expected {low:g} to {high:g}. Widen data.source.range, or "
-            "correct the picture."
+            f"{path}: got the value {values[outside][0]:g}, expected {low:g} to {high:g}. Widen "
+            "data.source.range, or correct the image."
         )
     levels = (values - low) * (255 / (high - low))
     return 255 - levels if tags.get(_PHOTOMETRIC) == 0 else levels  # 0: the lowest value is white
@@ -151,8 +154,8 @@ def _type_range(picture: "Image", path: Path) -> tuple[float, float]:
     if picture.mode == "F" or (picture.mode == "I" and picture.format not in ("PPM", "TIFF")):
         kind = "floating-point numbers" if picture.mode == "F" else "integers of 32 bits"
         raise UserError(
-            f"{path}: got a picture of {kind}, expected integers of a known range. S{_SET_RANGE}, or save the pictures as "
-            "PNG."
+            f"{path}: got an image of {kind}, expected integers of a known range. S{_SET_RANGE}, or save the "
+            "images as PNG."
         )
     tags = _tags(picture)  # of TIFF only: PNG and PPM are read as 16 bits
     bits = tags.get(_BITS, (16,))[0]
@@ -193,15 +196,16 @@ def folder(source: Folder, root: Path) -> Rows:
     base = root / source.path
     if not base.is_dir():
         raise UserError(
-            f"{source.path}: no such folder (looked for {base}); params.yaml: data.source.path is relative to the "
-            "folder of params.yaml, and holds domain/class/file or class/file."
+            f"{source.path}: got no such folder (looked for {base}), expected one with domain/class/file or "
+            "class/file. Correct data.source.path in params.yaml, which is relative to the folder of "
+            "params.yaml."
         )
     pictures = list_pictures(source.path, base)
     domains, labels, paths = zip(*pictures, strict=True)
     for named in (set(domains), set(labels)):
         fault = find_invalid_name(np.array(sorted(named)))
         if fault:
-            raise UserError(f"{source.path}: the folder {sorted(named)[fault[0]]!r} {fault[1]}.")
+            raise UserError(f"{source.path}: the folder {sorted(named)[fault[0]]!r}: {fault[1]}.")
     classes = sorted(set(labels))
     split = np.array([_SPLITS[domain.lower()] for domain in domains]) if are_splits(domains) else None
     if split is not None and "test" not in split:
@@ -230,12 +234,13 @@ def list_pictures(name: str, base: Path) -> list[tuple[str, str, Path]]:
     ]
     if flat and nested:
         raise UserError(
-            f"{name}: got pictures as class/file ({_first_path(base, flat)}) and as domain/class/file "
-            f"({_first_path(base, nested)}), expected one layout. Move one of them."
+            f"{name}: got images as class/file ({_first_path(base, flat)}) and as domain/class/file ("
+            f"{_first_path(base, nested)}), expected one layout. Move one of them."
         )
     if not flat and not nested:
         raise UserError(
-            f"{name} holds no pictures as domain/class/file or class/file ({', '.join(SUFFIXES)}); put them so."
+            f"{name}: got no images, expected domain/class/file or class/file ({', '.join(SUFFIXES)}). Arrange "
+            "the files so."
         )
     return flat or nested
 

@@ -82,7 +82,10 @@ def _read(
     for split, (images, labels) in paths.items():
         x, y = _read_array(images, read_image_file), _read_array(labels, read_label_file)
         if len(x) != len(y):
-            raise UserError(f"{images} holds {len(x)} images and {labels.name} {len(y)} labels; replace both files.")
+            raise UserError(
+                f"{images}: got {len(x)} images and in {labels.name} {len(y)} labels, expected equal "
+                "counts. Replace both files."
+            )
         parts[split] = (x, y, labels)
     return parts
 
@@ -92,8 +95,9 @@ def _read_array(path: Path, read: Callable[[str], Any]) -> np.ndarray:
         return cast(np.ndarray, read(str(path)).numpy())
     except Exception as error:  # of many types: torchvision does not check the file
         raise UserError(
-            f"{path} is not a sound idx file ({str(error).splitlines()[0] if str(error) else 'its header is wrong'}); "
-            "delete it, so that it is downloaded or unpacked anew."
+            f"{path}: got a file that is no valid idx file ("
+            f"{str(error).splitlines()[0] if str(error) else 'its header is wrong'}), expected one. Delete it; "
+            "the next start downloads or unpacks it again."
         ) from error
 
 
@@ -103,8 +107,8 @@ def _check_labels(parts: Parts, first: int, classes: list[str]) -> dict[str, tup
         invalid = (y < first) | (y >= first + len(classes))
         if invalid.any():
             raise UserError(
-                f"{path} has the label {int(y[invalid][0])} at row {int(invalid.argmax())}, and there are "
-                f"{len(classes)} classes from {first} on; replace the file."
+                f"{path}: got the label {int(y[invalid][0])} at row {int(invalid.argmax())}, expected one of "
+                f"{len(classes)} classes from {first} on. Replace the file."
             )
     return {split: (x, y - first) for split, (x, y, _) in parts.items()}
 
@@ -132,11 +136,11 @@ def _unpack(packed: Path, path: Path) -> bool:
         unfinished.replace(path)
     except PermissionError as error:
         raise UserError(
-            f"{packed} cannot be unpacked beside itself ({error.strerror}); make the folder writable, or unpack it to "
-            f"{path}."
+            f"{packed}: cannot be unpacked into its folder ({error.strerror}). Make the folder writable, or "
+            f"unpack it to {path}."
         ) from error
     except Exception as error:  # of many types: zlib, lzma and zipfile have their own
-        raise UserError(f"{packed} cannot be unpacked ({error}); replace the file.") from error
+        raise UserError(f"{packed}: cannot be unpacked ({error}). Replace the file.") from error
     finally:
         unfinished.unlink(missing_ok=True)
     return True

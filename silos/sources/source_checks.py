@@ -15,8 +15,8 @@ def must_be_there(name: str, path: Path) -> None:
     """Raise UserError if `path` is not a file; `name` is its name in params.yaml."""
     if not path.is_file():
         raise UserError(
-            f"{name}: {'this is a folder' if path.is_dir() else 'no such file'} (looked for {path}); params.yaml: "
-            "data.source.path is relative to the folder of params.yaml."
+            f"{name}: got {'a folder' if path.is_dir() else 'no such file'} (looked for {path}), expected "
+            "a file. Correct data.source.path in params.yaml, which is relative to the folder of params.yaml."
         )
 
 
@@ -39,5 +39,7 @@ def split_names(name: str, column: np.ndarray) -> np.ndarray:
     texts = [str(int(value)) if value in (0, 1, 2) else str(value) for value in values.tolist()]
     for text in texts:
         if text not in _SPLIT_CODES:
-            raise UserError(f"{name}: split has the value {text!r}; it takes 0 or train, 1 or test, 2 or validation.")
+            raise UserError(
+                f"{name}: split: got {text!r}, expected 0 or train, 1 or test, 2 or validation. Correct the value."
+            )
     return np.array([_SPLIT_CODES[text] for text in texts])[codes]

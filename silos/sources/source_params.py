@@ -58,7 +58,9 @@ class Npz(Section):
 
     kind: Literal["npz"]
     path: str = Field(min_length=1, description="relative to the folder of params.yaml")
-    task: Literal["classification", "regression"] = Field(default="classification", description="what y holds")
+    task: Literal["classification", "regression"] = Field(
+        default="classification", description="the type of y: classes or numbers"
+    )
     unit: Name | None = Field(default=None, description="the array of each row's patient, plant or machine")
 
     @model_validator(mode="after")
@@ -77,7 +79,7 @@ def one_fault(fault: str) -> WrapValidator:
         try:
             return validate(value)
         except ValidationError:
-            raise ValueError(f"{shown(repr(value))} {fault}") from None
+            raise ValueError(f"got {shown(repr(value))}, {fault}") from None
 
     return WrapValidator(checked)
 
@@ -87,26 +89,28 @@ class Table(Section):
 
     kind: Literal["table"]
     path: str = Field(min_length=1, description=".csv, .csv.gz or .parquet, relative to the folder of params.yaml")
-    label: Name = Field(description="the column to be predicted")
-    client: Name | None = Field(default=None, description="the column of each row's silo")
-    domain: Name | None = Field(default=None, description="the column of each silo's kind")
-    split: Name | None = Field(default=None, description="the column of train, validation or test")
+    label: Name = Field(description="the column to predict")
+    client: Name | None = Field(default=None, description="the column with the silo of each row")
+    domain: Name | None = Field(default=None, description="the column with the domain of each silo")
+    split: Name | None = Field(default=None, description="the column with train, validation or test")
     unit: Name | None = Field(default=None, description="the column of each row's patient, plant or machine")
-    task: Literal["classification", "regression"] = Field(default="classification", description="what label holds")
-    drop: tuple[Name, ...] = Field(default=(), description="columns that are left out")
+    task: Literal["classification", "regression"] = Field(
+        default="classification", description="the type of the label: classes or numbers"
+    )
+    drop: tuple[Name, ...] = Field(default=(), description="columns to leave out")
     categorical: tuple[Name, ...] = Field(default=(), description="columns of numbers that are codes without an order")
     missing: Annotated[
         Literal["refuse", "drop_rows"] | Fill,
-        one_fault("is none of refuse, drop_rows and {fill: v} with a finite v or mean"),
+        one_fault("expected refuse, drop_rows, or {fill: v} with a finite v or mean"),
     ] = "refuse"
     decimal: Literal[".", ","] | None = Field(
-        default=None, description="the decimal mark of numbers that are text; null finds it in the file"
+        default=None, description="the decimal mark of numbers that are text; null detects it in the file"
     )
     censored: Literal["refuse", "limit", "half"] = Field(
-        default="refuse", description="limits among numbers: <0.5 is 0.5 (limit) or 0.25 (half), >90 is 90"
+        default="refuse", description="how to read limits among numbers: <0.5 as 0.5 (limit) or 0.25 (half), >90 as 90"
     )
     na_values: tuple[Name, ...] | None = Field(
-        default=None, description="texts that are missing values in every column, such as NA"
+        default=None, description="texts that mean a missing value in every column, such as NA"
     )
 
     @property
@@ -122,7 +126,8 @@ class Table(Section):
         for key, column in [*self.roles.items(), *parts]:
             if keys.setdefault(column, key) != key:
                 raise ValueError(
-                    f"the column {shown(repr(column))} is {keys[column]} and {key}; name it under one of them"
+                    f"got the column {shown(repr(column))} under {keys[column]} and {key}, expected it under one "
+                    "of them. Remove it from the other"
                 )
         return self
 
@@ -142,7 +147,7 @@ class Downloaded(Section):
 
     kind: str
     download_dir: str = Field(default="downloads", min_length=1, description="relative to the folder of params.yaml")
-    download: bool = Field(default=True, description="whether what is not in download_dir may be downloaded")
+    download: bool = Field(default=True, description="whether files that are not in download_dir may be downloaded")
     rows: RowLimits = RowLimits()
 
 
@@ -180,7 +185,8 @@ class Folder(Section):
     size: int = Field(ge=1, le=param_limits.SIDE)
     range: tuple[Number, Number] | None = Field(
         default=None,
-        description="values that become black and white in pictures of more than 8 bits; null: their type's",
+        description="the values that become black and white in images of more than 8 bits; null: the limits of "
+        "their type",
     )
 
     @model_validator(mode="before")
@@ -220,7 +226,9 @@ class Synthetic(Section):
     @model_validator(mode="after")
     def _logistic_has_no_noise(self) -> "Synthetic":
         if self.task == "logistic" and "noise" in self.model_fields_set:
-            raise ValueError("noise belongs to the linear task; the logistic one is free of it, so drop the key")
+            raise ValueError(
+                "noise: got a value for the logistic task, expected it for the linear task only. Drop the key"
+            )
         return self
 
 

@@ -35,9 +35,9 @@ def attach_features(where: str, rows: Rows, declared: tuple[Feature, ...]) -> Ro
     if not is_table(rows.x.shape[1:], rows.x.dtype):
         if declared:
             raise UserError(
-                f"params.yaml: data.features are columns of a flat table, and the rows of {where} are pictures, "
-                f"{rows.x.shape[1:]} {rows.x.dtype}, which are compared by agreed projections and not value by value; "
-                "drop data.features, or save x as float32 (rows, features)."
+                f"params.yaml: data.features: got columns for {where}, whose rows are images, {rows.x.shape[1:]} "
+                f"{rows.x.dtype}, expected a flat table, since images are compared by agreed projections and not "
+                "value by value. Drop data.features, or save x as float32 (rows, features)."
             )
         return rows
     features = _match_features(where, rows, declared)
@@ -49,8 +49,9 @@ def attach_features(where: str, rows: Rows, declared: tuple[Feature, ...]) -> Ro
     for feature in features:
         if feature.fill == "mean" and {*feature.categories} - {0.0, 1.0}:
             raise UserError(
-                f"{where}: the categories of {feature.name!r} are codes, which have no mean; say `missing: {{fill: v}}` of "
-                "it under data.features in params.yaml, with a number v."
+                f"{where}: {feature.name!r}: got missing: {{fill: mean}}, expected a number, since the categories "
+                f"are codes without a mean. Set `missing: {{fill: v}}` under data.features in params.yaml, with a "
+                "number v."
             )
     fills = np.array([0.0 if feature.fill == "mean" else feature.fill or 0.0 for feature in features], np.float32)
     return replace(rows, x=np.where(is_missing, fills, rows.x), missing=is_missing, features=features)
@@ -74,7 +75,7 @@ def range_notes(partition: Partition) -> list[str]:
     more = len(parts) - _MAX_NAMED
     rest = f", and rows of {more} more feature{'s' * (more > 1)}" if more > 0 else ""
     return [
-        f"Values outside of what data.features declares are kept as they are: {', '.join(parts[:_MAX_NAMED])}{rest}."
+        f"Values outside of the categories and bounds in data.features are kept: {', '.join(parts[:_MAX_NAMED])}{rest}."
     ]
 
 
@@ -83,14 +84,15 @@ def _match_features(where: str, rows: Rows, declared: tuple[Feature, ...]) -> tu
     count = rows.x.shape[1]
     if declared and len(declared) != count:
         raise UserError(
-            f"params.yaml: data.features has {len(declared)} entr{'y' if len(declared) == 1 else 'ies'}, and the rows of "
-            f"{where} have {count} feature{'s' * (count > 1)}; give one entry a column, in the order of the columns."
+            f"params.yaml: data.features: got {len(declared)} entr{'y' if len(declared) == 1 else 'ies'}, "
+            f"expected {count} for the {count} feature{'s' * (count > 1)} of {where}. Give one entry a column, in "
+            "the order of the columns."
         )
     for index, (expected, actual) in enumerate(zip(declared, rows.features, strict=False)):
         if expected.name != actual.name:
             raise UserError(
-                f"params.yaml: data.features.{index} is {expected.name!r}, and {where} names that column {actual.name!r}; "
-                "list the features in the order of the columns, under the same names."
+                f"params.yaml: data.features.{index}: got {expected.name!r}, expected {actual.name!r}, the name "
+                f"of that column in {where}. List the features in the order of the columns, under the same names."
             )
     features = declared or rows.features
     return () if features and features == default_features(count) else features
@@ -109,8 +111,9 @@ def _check_missing(where: str, rows: Rows, invalid: np.ndarray, features: tuple[
     others = int(invalid.any(axis=0).sum()) - 1
     also = f"; {others} more feature{'s' * (others > 1)} miss{'es' * (others == 1)} values, too" if others else ""
     raise UserError(
-        f"{where}: row {row}{owner} of x has no value (NaN) of the feature {name!r}, column {index}{more}{also}; fill in or "
-        "drop such rows, or say `missing: {fill: mean}` of the feature under data.features in params.yaml."
+        f"{where}: x: got no value (NaN) of the feature {name!r}, column {index}, in row {row}{owner}{more}{also}, "
+        f"expected a number. Fill in or drop such rows, or set `missing: {{fill: mean}}` for the feature under "
+        "data.features in params.yaml."
     )
 
 

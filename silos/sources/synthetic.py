@@ -21,9 +21,9 @@ def synthetic(source: Synthetic, seed: int) -> Rows:
     size = count * rows_per_client * (source.features + _EXTRA)
     must_fit(
         8 * size + 8 * source.clusters * source.features,
-        f"params.yaml: data.source: {source.clusters:,} clusters * {source.clients_per_cluster:,} clients * "
+        f"params.yaml: data.source: got {source.clusters:,} clusters * {source.clients_per_cluster:,} clients * "
         f"({source.rows:,} + {source.test_rows:,}) rows * {source.features:,} features",
-        "lower one of them",
+        "Lower one of them",
     )
     linear = source.task == "linear"
     x = np.empty((count, rows_per_client, source.features), np.float32)

@@ -67,8 +67,8 @@ def cifar(source: Cifar, root: Path, seed: int) -> Rows:
     for path, md5 in files.items():
         if not _is_published(path, md5):
             raise UserError(
-                f"{path} is not the published file (its md5 is not {md5}); delete the folder {path.parent.name}, so "
-                "that it is downloaded or unpacked anew."
+                f"{path}: got a file that is not the published one, expected the md5 {md5}. Delete the folder "
+                f"{path.parent.name}; the next start downloads or unpacks the file again."
             )
     parts = {}
     for split in ("train", "test"):
@@ -126,10 +126,12 @@ def _list_samples(folder: Path, split: str) -> list[tuple[Path, int]]:
         ]
     except Exception as error:  # of many types: torchvision does not check the files
         raise UserError(
-            f"{base} is not laid out as GTSRB is ({error}); put there GTSRB/Training/<class>/*.ppm, GTSRB/Final_Test/"
-            "Images/*.ppm and GT-final_test.csv as published."
+            f"{base}: got another layout than GTSRB's ({error}), expected GTSRB/Training/<class>/*.ppm, "
+            "GTSRB/Final_Test/Images/*.ppm and GT-final_test.csv as published. Put these files there."
         ) from error
     for path, label in pictures:
         if not 0 <= label < len(CLASSES):
-            raise UserError(f"{path} has the class {label}, and there are {len(CLASSES)}; replace the files.")
+            raise UserError(
+                f"{path}: got the class {label}, expected one of {len(CLASSES)} classes. Replace the files."
+            )
     return pictures

@@ -115,17 +115,17 @@ def from_bytes(content: bytes, clients: int, domains: tuple[str, ...], files: tu
     shapes |= {"name": (np.uint8, columns["name"].shape), "name_end": (np.int64, (clients,))}
     for name, (kind, shape) in shapes.items():
         if columns[name].dtype != kind or columns[name].shape != shape or len(shape) > 2:
-            raise ValueError(f"the column {name} is {columns[name].shape} {columns[name].dtype}, and not {shape}")
+            raise ValueError(f"column {name}: got {columns[name].shape} {columns[name].dtype}, expected {shape}")
     table = ClientTable(
         domains, files, _decode_names(columns["name"], columns["name_end"]), *(columns[name] for name in _COLUMNS)
     )
     for name, limit in (("domain", len(domains)), ("file", len(files)), ("role", len(ROLES))):
         if clients and not (int(columns[name].min()) >= 0 and int(columns[name].max()) < limit):
-            raise ValueError(f"the column {name} goes beyond the {limit} that there are")
+            raise ValueError(f"column {name}: got a value above the {limit} that exist")
     if (columns["rows"] < 0).any() or (np.diff(columns["file"]) < 0).any():
-        raise ValueError("the columns rows and file are none that a partition makes")
+        raise ValueError("columns rows and file: got a combination that no partition makes")
     if len(table.indices) != clients:
-        raise ValueError("a client is there twice")
+        raise ValueError("clients: got a client twice")
     return table
 
 
@@ -141,7 +141,7 @@ _COLUMNS: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
 
 def _decode_names(content: np.ndarray, ends: np.ndarray) -> tuple[str, ...]:
     if (np.diff(ends, prepend=0) < 0).any() or (int(ends[-1]) if len(ends) else 0) != len(content):
-        raise ValueError("the columns name and name_end do not fit each other")
+        raise ValueError("columns name and name_end: got different lengths")
     text, cuts = content.tobytes(), ends.tolist()
     return tuple(
         text[start:end].decode("utf-8", "surrogatepass") for start, end in zip([0, *cuts][:-1], cuts, strict=True)

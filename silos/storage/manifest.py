@@ -18,7 +18,7 @@ FORMAT = 2
 MANIFEST = "manifest.json"
 COLUMNS = "manifest.safetensors"
 COMMON = "common.safetensors"
-WAYS_BACK = "`siloflow partition` rebuilds it, `dvc checkout` brings the recorded one back."
+WAYS_BACK = "Run `siloflow partition` to rebuild it, or `dvc checkout` to restore the recorded version."
 _COMPARED = 10_000  # names up to which similar ones are suggested: more would take seconds
 
 
@@ -51,8 +51,8 @@ class Manifest:
         if position is None:
             names = self.clients.names
             near = get_close_matches(name, names, 1) if len(names) <= _COMPARED else []
-            hint = f"did you mean {near[0]}? It has" if near else "it has"
-            raise UserError(f"there is no client {name} in data/{self.name}; {hint} {some(names, 5)}.")
+            hint = f"Did you mean {near[0]}? The clients are" if near else "The clients are"
+            raise UserError(f"client: got {name}, expected a client of data/{self.name}. {hint} {some(names, 5)}.")
         return position
 
     @property
@@ -81,21 +81,20 @@ def read_manifest(folder: Path, earlier: str = "") -> Manifest:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise UserError(
-            f"there is no data in {folder} (no {MANIFEST}); `siloflow partition` makes it, `dvc pull` "
-            "fetches it where it is recorded."
+            f"{folder}: got no data (no {MANIFEST}), expected a partition. Run `siloflow partition` to make it, "
+            "or `dvc pull` to fetch it if it is recorded."
         ) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read ({error}); {WAYS_BACK}") from error
+        raise UserError(f"{path} cannot be read ({error}). {WAYS_BACK}") from error
     stated = content.get("format") if isinstance(content, dict) else None
     if stated != FORMAT:
         if earlier:
             raise UserError(
-                f"{earlier} has format {stated!r} and this siloflow reads format {FORMAT}; name a version of that format, "
-                "or use the siloflow that made this one."
+                f"{earlier}: got format {stated!r}, expected format {FORMAT}. Choose a version of that format, or "
+                "use the siloflow that made this one."
             )
         raise UserError(
-            f"{path} has format {stated!r} and this siloflow reads format {FORMAT}; `siloflow partition` "
-            "makes the data anew."
+            f"{path}: got format {stated!r}, expected format {FORMAT}. Run `siloflow partition` to make the data again."
         )
     try:
         clients = _read_columns(path.with_name(COLUMNS), content)
@@ -112,7 +111,7 @@ def read_manifest(folder: Path, earlier: str = "") -> Manifest:
             features=tuple(Feature.model_validate(feature) for feature in content.get("features", ())),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{path} is damaged ({error!r}); {WAYS_BACK}") from error
+        raise UserError(f"{path} is damaged ({error!r}). {WAYS_BACK}") from error
 
 
 def to_json(manifest: Manifest) -> bytes:
@@ -148,9 +147,9 @@ def _read_columns(path: Path, content: dict[str, Any]) -> ClientTable:
     try:
         return from_bytes(path.read_bytes(), int(content["clients"]), domains, files)
     except FileNotFoundError:
-        raise UserError(f"{path}, the list of clients, is missing; {WAYS_BACK}") from None
+        raise UserError(f"{path}, the list of clients, is missing. {WAYS_BACK}") from None
     except (OSError, KeyError, ValueError) as error:
-        raise UserError(f"{path}, the list of clients, is damaged ({error}); {WAYS_BACK}") from error
+        raise UserError(f"{path}, the list of clients, is damaged ({error}). {WAYS_BACK}") from error
 
 
 def schema_of(manifest: Manifest) -> Schema:

@@ -52,7 +52,7 @@ def read_tensor(path: Path, file: Any, entry: ClientEntry, split: str, kind: str
     rows = tensor.get_shape()[0]
     if rows != expected:
         owner = f"client {entry.name}" + ("" if count == expected else " and others")
-        raise UserError(f"{path} {_count_fault(rows, split, owner, expected)}")
+        raise UserError(f"{path}: {_count_fault(rows, split, owner, expected)}")
     if count == expected:
         return file.get_tensor(f"{split}_{kind}")
     start = start if count else 0  # safetensors refuses a slice that begins at the end
@@ -114,7 +114,7 @@ def check_count(path: Path, split: str, owner: str, count: int, *tensors: np.nda
     """Raise UserError if a tensor has another number of rows than the manifest says."""
     for tensor in tensors:
         if len(tensor) != count:
-            raise UserError(f"{path} {_count_fault(len(tensor), split, owner, count)}")
+            raise UserError(f"{path}: {_count_fault(len(tensor), split, owner, count)}")
 
 
 @contextmanager
@@ -125,9 +125,9 @@ def reading(path: Path, owner: str) -> Iterator[Any]:
     try:
         yield _mapped(str(path), *file_stamp(path))
     except FileNotFoundError:
-        raise UserError(f"{path}, the rows of {owner}, is missing; {WAYS_BACK}") from None
+        raise UserError(f"{path}, the rows of {owner}, is missing. {WAYS_BACK}") from None
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{path}, the rows of {owner}, is damaged ({error}); {WAYS_BACK}") from error
+        raise UserError(f"{path}, the rows of {owner}, is damaged ({error}). {WAYS_BACK}") from error
 
 
 @lru_cache(maxsize=1024)
@@ -139,7 +139,7 @@ def _mapped(path: str, *_stamp: int) -> Any:
 
 
 def _count_fault(rows: int, split: str, owner: str, count: int) -> str:
-    return f"holds {rows} {split} rows of {owner}, and {MANIFEST} says {count}; {WAYS_BACK}"
+    return f"got {rows} {split} rows of {owner}, expected {count} as in {MANIFEST}. {WAYS_BACK}"
 
 
 def _digests(tensors: Mapping[str, np.ndarray], rows: np.ndarray) -> np.ndarray:

@@ -25,9 +25,10 @@ DATA = "data"
 RECORD = "data.dvc"
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_HOW_TO_MAKE = "`siloflow partition` makes it, as params.yaml describes it."
+_HOW_TO_MAKE = "Run `siloflow partition` to make it from params.yaml."
 _WAYS_OUT = (
-    "`dvc checkout` (or `dvc pull`) brings the recorded data back, `siloflow partition` makes new data and records it."
+    "Run `dvc checkout` (or `dvc pull`) to restore the recorded data, or `siloflow partition` to make new data "
+    "and record them."
 )
 
 
@@ -38,7 +39,9 @@ def record(root: Path) -> str:
     """
     root = Path(root).resolve()
     if not (root / DATA).is_dir():
-        raise UserError(f"there is no folder {root / DATA} to record; `siloflow partition` makes it.")
+        raise UserError(
+            f"{root / DATA}: got no such folder, expected data to record. Run `siloflow partition` to make them."
+        )
     with _quiet():
         from dvc.exceptions import DvcException
         from dvc.scm import SCMError
@@ -48,8 +51,8 @@ def record(root: Path) -> str:
             return _add(root)
         except (DvcException, SCMError) as error:
             raise UserError(
-                f"DVC cannot record {root / DATA}: {_message(error).rstrip('.')}. Mend that and run `siloflow partition` "
-                "again."
+                f"{root / DATA}: DVC cannot record it: {_message(error).rstrip('.')}. Correct that and run "
+                "`siloflow partition` again."
             ) from error
 
 
@@ -71,8 +74,8 @@ def parse_digest(text: str | bytes, path: str = RECORD) -> str:
     except (KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(
-            f"{path} is not what DVC writes ({reason}); bring it back with git, or delete it and run "
-            "`siloflow partition`."
+            f"{path}: got a file that DVC does not write ({reason}), expected its record. Restore it with git, or "
+            "delete it and run `siloflow partition`."
         ) from error
     return digest
 
@@ -86,15 +89,17 @@ def verify(root: Path, name: str, cache: Path | None = None) -> dict[str, str]:
     expected = recorded_version(root)
     if not (root / DATA / name).is_dir():
         ways_out = _WAYS_OUT if _could_check_out(root, expected) else _HOW_TO_MAKE
-        raise UserError(f"there is no folder {root / DATA / name}; {ways_out}")
+        raise UserError(f"{root / DATA / name}: got no such folder, expected a partition. {ways_out}")
     if expected is None:
         raise UserError(
-            f"{root / RECORD} is missing, so the version of data/ is unknown; `siloflow partition` records "
-            "it, or bring the file back with git."
+            f"{root / RECORD} is missing, so the version of data/ is unknown. Run `siloflow partition` to record "
+            "it, or restore the file with git."
         )
     hashes = file_hashes(root / DATA, cache)
     if listing_digest(hashes) != expected:
-        raise UserError(f"data/ is not what {RECORD} records: {_difference(root, expected, hashes)}; {_WAYS_OUT}")
+        raise UserError(
+            f"data/: got files that differ from {RECORD}: {_difference(root, expected, hashes)}. {_WAYS_OUT}"
+        )
     prefix = f"{name}/"
     return {path.removeprefix(prefix): md5 for path, md5 in hashes.items() if path.startswith(prefix)}
 
@@ -151,7 +156,7 @@ def check_out(record: Path, root: Path) -> None:
             (repo.pull if fetch else repo.checkout)([str(record)], force=True)
         except (DvcException, ImportError) as error:  # ImportError: the remote's type needs another package
             raise UserError(
-                f"DVC cannot bring version {recorded_version(record.parent)} back: {_message(error)}"
+                f"DVC cannot restore version {recorded_version(record.parent)}: {_message(error)}"
             ) from error
         finally:
             if repo is not None:
@@ -172,8 +177,8 @@ def must_match_params(manifest: Manifest, params: DataParams) -> None:
         return
     key, current, previous = _first_difference("data", requested, built)
     raise UserError(
-        f"params.yaml: {key} is {current}, and data/{manifest.name} was made with {previous}; "
-        "`siloflow partition` makes the data anew, or set the value back."
+        f"params.yaml: {key}: got {current}, expected {previous}, with which data/{manifest.name} was made. Run "
+        "`siloflow partition` to make the data again, or set the value back."
     )
 
 
@@ -223,7 +228,9 @@ def _cache(root: Path) -> Path:
         try:
             repo = Repo(str(root), config=_config(root))
         except NotDvcRepoError:
-            raise UserError(f"{root} is in no DVC repository; `siloflow partition` makes and records data.") from None
+            raise UserError(
+                f"{root}: got no DVC repository, expected one. Run `siloflow partition` to make and record data."
+            ) from None
         except DvcException as error:
             raise UserError(f"DVC's settings cannot be read: {_message(error)}") from error
         try:
@@ -247,7 +254,7 @@ def _difference(root: Path, expected: str, hashes: Mapping[str, str]) -> str:
     """Describe which files differ from the recorded ones, if DVC's cache holds their list."""
     recorded = listed_files(root, expected)
     if recorded is None:
-        return f"its hash is {listing_digest(hashes)} and the recorded one {expected}"
+        return f"its hash is {listing_digest(hashes)} and the recorded one is {expected}"
     changed = sorted(path for path in recorded.keys() & hashes.keys() if recorded[path] != hashes[path])
     phrases = [
         f"{some([f'data/{path}' for path in paths], 3)} {verb}"
@@ -277,7 +284,7 @@ def _first_difference(key: str, requested: Any, built: Any) -> tuple[str, str, s
 
 
 def _value_text(values: dict, name: str) -> str:
-    return json.dumps(values[name]) if name in values else "not given"
+    return json.dumps(values[name]) if name in values else "nothing"
 
 
 def init_repositories(root: Path) -> list[str]:

@@ -52,8 +52,8 @@ def run_git(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     refusal = _SAFE_DIRECTORY.search(process.stderr) if process.returncode else None
     if refusal:
         raise UserError(
-            f"git refuses the repository of {root}: another user owns it. If you trust it, allow it with "
-            f"`git config --global --add safe.directory {refusal[1]}`."
+            f"{root}: git refuses the repository, which another user owns. If you trust it, allow it with `git "
+            f"config --global --add safe.directory {refusal[1]}`."
         )
     return process
 

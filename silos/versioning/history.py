@@ -40,7 +40,8 @@ def version_files(root: Path, digest: str) -> dict[str, str]:
     files = listed_files(root, digest)
     if files is None:
         raise UserError(
-            f"DVC's cache does not hold version {digest}; `siloflow data use` brings it back from a remote."
+            f"version {digest}: got no copy in DVC's cache, expected one. Restore it from a remote with `siloflow "
+            "data use`."
         )
     return files
 
@@ -56,7 +57,8 @@ def link_partition(root: Path, name: str, hashes: dict[str, str], folder: Path) 
         source = object_path(root, md5)
         if not source.is_file():
             raise UserError(
-                f"DVC's cache misses data/{name}/{path} of that version; `siloflow data use` brings it back."
+                f"data/{name}/{path}: got no copy of that version in DVC's cache, expected one. Restore it with "
+                "`siloflow data use`."
             )
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).symlink_to(source)
@@ -110,7 +112,10 @@ def same_rows(root: Path, name: str, first: str, second: str) -> bool:
 def find_digest(root: Path, revision: str) -> str:
     """Return the hash of data/ for a revision, or the start of a hash; UserError if there is none."""
     if not revision.strip():  # for git, an empty revision is what is staged
-        raise UserError("no version is named; give a git revision, or the start of one that `siloflow data log` lists.")
+        raise UserError(
+            "version: got no name, expected a git revision, or the start of a version. `siloflow "
+            "data log` lists versions."
+        )
     text = _git(root, "show", "--end-of-options", f"{revision}:./{RECORD}", check=False)
     if text:
         return parse_digest(text)
@@ -128,8 +133,8 @@ def find_digest(root: Path, revision: str) -> str:
         with suppress(FileNotFoundError):
             run_git(root, "rev-parse")  # raises if git refuses the repository, and the revision may be one
         raise UserError(
-            f"{revision} is neither a git revision with a {RECORD} nor the start of a hash that git or DVC's cache knows; "
-            "`siloflow data log` lists versions."
+            f"version: got {revision}, expected a git revision with a {RECORD} or the start of a hash in git or "
+            "DVC's cache. `siloflow data log` lists versions."
         )
     return digests[0]
 
@@ -170,8 +175,8 @@ def _cache_current(root: Path) -> None:
         return
     if listing_digest(hashes) != recorded_version(root):
         raise UserError(
-            f"data/ is neither what {RECORD} records nor in DVC's cache, and would be lost; `dvc add data` records it, "
-            "`dvc checkout --force` throws it away."
+            f"data/: got data that neither {RECORD} nor DVC's cache has, expected recorded data, since these "
+            "would be lost. Run `dvc add data` to record them, or `dvc checkout --force` to discard them."
         )
     record(root)
 
@@ -189,8 +194,8 @@ def _git(root: Path, *arguments: str, check: bool = True) -> str:
         code, output, reason = process.returncode, process.stdout, (process.stderr.strip().splitlines() or [""])[-1]
     if code and check:
         raise UserError(
-            f"the versions of data/ are read from git, and that fails ({reason}); a clone of the repository knows them, "
-            "and a version's hash is a name everywhere."
+            f"git: cannot read the versions of data/ ({reason}). Use a clone of the repository, or name a version "
+            "by its hash."
         )
     return "" if code else output
 

@@ -46,14 +46,15 @@ class DaskWorkers(Workers):
             return super().run(task, calls)
         except KilledWorker:
             raise UserError(
-                f"Dask's workers died again and again in {task.name}, most likely because memory ran out; "
-                "lower runner.workers, and --resume goes on after the last whole round."
+                f"Dask's workers ended repeatedly in {task.name}, most likely because memory ran out. Lower "
+                "runner.workers; --resume continues after the last complete round."
             ) from None
         except (CancelledError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # an error of a file, from inside the task
             raise UserError(
-                f"the Dask cluster{self._where()} is gone; start it again, and --resume goes on after the last whole round."
+                f"the Dask cluster{self._where()} has ended. Start it again; --resume continues after the last "
+                "complete round."
             ) from None
 
     def close(self) -> None:
@@ -93,16 +94,16 @@ class DaskWorkers(Workers):
                 client.register_plugin(_PrepareWorker(api))
             except TimeoutError:
                 raise UserError(
-                    f"the Dask cluster{self._where()} has no workers; {self._advise('dask worker')}"
+                    f"the Dask cluster{self._where()} has no workers. {self._advise('dask worker')}"
                 ) from None
             except ConnectionRefusedError:
                 raise UserError(
-                    f"the Dask workers{self._where()} cannot reach Prefect's API at {api}; "
-                    "start a Prefect server that all machines reach, and set PREFECT_API_URL."
+                    f"the Dask workers{self._where()} cannot reach Prefect's API at {api}. Start a Prefect server "
+                    "that all machines reach, and set PREFECT_API_URL."
                 ) from None
             except Exception as error:
                 raise UserError(
-                    f"the Dask workers{self._where()} are not fit for siloflow ({error}); start them in its environment."
+                    f"the Dask workers{self._where()} cannot run siloflow ({error}). Start them in its environment."
                 ) from None
         assert self._runner is not None
         return self._runner
@@ -113,13 +114,13 @@ class DaskWorkers(Workers):
             return runner.client  # type: ignore[attr-defined]
         except OSError:
             self.kill()
-            raise UserError(f"no Dask scheduler answers{self._where()}; {self._advise('dask scheduler')}") from None
+            raise UserError(f"no Dask scheduler responds{self._where()}. {self._advise('dask scheduler')}") from None
 
     def _where(self) -> str:
         return "" if self._address is None else f" at runner.address {self._address}"
 
     def _advise(self, command: str) -> str:
-        return f"`{command}` starts one, and address null starts a cluster on this machine."
+        return f"Start one with `{command}`, or set runner.address to null for a cluster on this machine."
 
 
 async def _drain_events() -> None:

@@ -48,8 +48,8 @@ def check(kind: Kind) -> None:
     """Raise UserError if the packages of this kind are not installed."""
     if kind == "dask" and not find_spec("prefect_dask"):
         raise UserError(
-            "params.yaml: runner.kind is dask, and Dask is not installed; "
-            "`pip install -c constraints.txt -e '.[dask]'` installs it, or use processes."
+            "params.yaml: runner.kind: got dask, which is not installed, expected an installed kind. Install it "
+            "with `pip install -c constraints.txt -e '.[dask]'`, or use processes."
         )
 
 
@@ -65,8 +65,8 @@ def _check_script(kind: Kind) -> None:
         return
     if not guarded:
         raise UserError(
-            f"{file} would run again in each of its workers, as runner.kind is {kind}; put what it does under "
-            '`if __name__ == "__main__":`, or use threads.'
+            f"{file}: got a script that would run again in each worker of runner.kind {kind}, expected a guarded "
+            'one. Put its commands under `if __name__ == "__main__":`, or use threads.'
         )
 
 

@@ -45,11 +45,11 @@ class RoundCost:
         wrong = [type(message).__name__ for message in messages if not isinstance(message, Message)]
         wrong += ["nothing" for cohort in answers if not cohort]
         if wrong:
-            raise TypeError(f"{task_name} answers with {wrong[0]}, and a step on clients answers with messages")
+            raise TypeError(f"{task_name}: got {wrong[0]} from a client step, expected messages")
         check_few(messages)
         strangers = {client for message in messages for client in message.clients} - {*silos.clients}
         if strangers:
-            raise TypeError(f"{task_name} answers for {min(strangers)!r}, which is none of the clients that were asked")
+            raise TypeError(f"{task_name}: got a message of {min(strangers)!r}, expected one of a sampled client")
         seconds = max(cohort[0].seconds for cohort in answers)
         self.seconds[task_name] = self.seconds.get(task_name, 0.0) + seconds
         for message in (m for m in messages if m.travels and not silos.pooled):

@@ -81,15 +81,13 @@ class PrefectRunner:
 
 def _check_type(task: Any, kind: type) -> None:
     if not isinstance(task, kind):
-        raise TypeError(f"{getattr(task, 'name', task)} is no {kind.__name__}")
+        raise TypeError(f"{getattr(task, 'name', task)}: got another function, expected a {kind.__name__}")
 
 
 def _take_messages(name: str, result: list[Any]) -> list[Any]:
     """Move the messages to a new list, because Prefect keeps its list until its server has recorded the task."""
     if not isinstance(result, list):
-        raise TypeError(
-            f"{name} answers with {type(result).__name__}, and a step on clients answers with a list of messages"
-        )
+        raise TypeError(f"{name}: got a {type(result).__name__}, expected a list of messages from a client step")
     messages = list(result)
     result.clear()
     return messages

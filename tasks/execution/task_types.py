@@ -98,7 +98,8 @@ def step(function: Callable) -> ClientStep:
     first = next(iter(inspect.signature(function).parameters), "")
     if hints.get(first) is not Cohort:
         raise TypeError(
-            f"{function.__name__} takes no Cohort first, as a client's step does; a server's is a server_step"
+            f"{function.__name__}: got no Cohort as the first parameter, expected one in a client step; a step of "
+            "the server is a server_step"
         )
     for kind in _parts(hints.get("return")):
         if isinstance(kind, type) and issubclass(kind, Message):
@@ -114,14 +115,18 @@ def server_step(function: Callable) -> ServerStep:
     hints = typing.get_type_hints(function)
     for name in inspect.signature(function).parameters:
         if name not in hints:
-            raise TypeError(f"{function.__name__} does not say what its {name} is; a server's step does")
+            raise TypeError(f"{function.__name__}: {name}: got no type, expected one in a server step")
         if _may_open(hints[name], set()):
-            raise TypeError(f"{function.__name__} is a server's step, and its {name} could open clients' rows")
+            raise TypeError(
+                f"{function.__name__}: {name}: got a type that could open clients' rows, expected none in a server step"
+            )
 
     @functools.wraps(function)
     def refusing(*args: Any, **options: Any) -> Any:
         if _can_open([*args, *options.values()]):
-            raise TypeError(f"{function.__name__} is a server's step, and was given a way to open clients' rows")
+            raise TypeError(
+                f"{function.__name__}: got an argument that can open clients' rows, expected none in a server step"
+            )
         return function(*args, **options)
 
     return ServerStep(_run_in_worker(refusing), **_SETTINGS)

@@ -83,10 +83,10 @@ class Processes(Workers):
             except BrokenProcessPool:
                 self.kill()
                 if left:
-                    self._say(f"a worker process died in {task.name}; the step is run again in a new one.")
+                    self._say(f"a worker process ended in {task.name}; the step runs again in a new one.")
         raise UserError(
-            f"worker processes died {NEW_POOLS + 1} times in {task.name}, most likely because memory ran out; "
-            "lower runner.workers, and --resume goes on after the last whole round."
+            f"worker processes ended {NEW_POOLS + 1} times in {task.name}, most likely because memory ran out. "
+            "Lower runner.workers; --resume continues after the last complete round."
         )
 
     def next_run(self) -> None:

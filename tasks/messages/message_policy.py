@@ -41,7 +41,7 @@ class Numbers:
     def __post_init__(self) -> None:
         sizes = typing.get_args(typing.get_type_hints(Numbers)["size"])
         if self.size not in sizes:
-            raise ValueError(f"Numbers: the size is {self.size!r}; it is one of {', '.join(sizes)}")
+            raise ValueError(f"Numbers: size: got {self.size!r}, expected one of {', '.join(sizes)}")
 
 
 FEW, SEVERAL = Numbers("few"), Numbers("several", LEAST_ROWS)
@@ -89,18 +89,21 @@ def numbers_of(kind: type[Message]) -> dict[str, Numbers]:
     """
     params = vars(kind).get("__dataclass_params__")  # not inherited: fields added without the decorator do not count
     if params is None or not params.frozen:
-        raise TypeError(f"{kind.__name__} is a message, and must be a frozen dataclass")
+        raise TypeError(f"{kind.__name__}: got a message that is no frozen dataclass, expected one")
     declared = {}
     for name, hint in typing.get_type_hints(kind, include_extras=True).items():
         notes = [note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Numbers)]
         if notes:
             declared[name] = notes[0]
         elif name != "seconds" and hint not in _WORDS and typing.get_origin(hint) is not ClassVar:
-            raise TypeError(f"{kind.__name__}.{name} does not say what numbers it has: Annotated[..., Numbers(...)]")
+            raise TypeError(
+                f"{kind.__name__}.{name}: got no numbers in the annotation, expected Annotated[..., Numbers(...)]"
+            )
     for name, numbers in declared.items():
         if numbers.size == "several" and numbers.least < LEAST_ROWS:
             raise TypeError(
-                f"{kind.__name__}.{name} has numbers as large as a row, which stand for {LEAST_ROWS} rows at least"
+                f"{kind.__name__}.{name}: got numbers as large as a row, expected that they stand for at least "
+                f"{LEAST_ROWS} rows"
             )
     return declared
 
@@ -117,8 +120,8 @@ def check_few(messages: Sequence[Message]) -> None:
         for name in few[type(message)]:
             field, size = f"{type(message).__name__}.{name}", _count(getattr(message, name)) / len(message.clients)
             if sizes.setdefault(field, size) != size:
-                some = f"{sizes[field]:g} numbers of some clients and {size:g} of others"
-                raise TypeError(f"{field} has {some}; what is few is as many of all")
+                some = f"{sizes[field]:g} numbers for some clients and {size:g} for others"
+                raise TypeError(f"{field}: got {some}, expected equally many for all")
 
 
 def _count(numbers: Any) -> int:
@@ -134,5 +137,5 @@ def _count(numbers: Any) -> int:
     if isinstance(numbers, Iterable) and not isinstance(numbers, str | bytes):
         return sum(map(_count, numbers))
     if not isinstance(numbers, int | float | np.number):
-        raise TypeError(f"a message holds a {type(numbers).__name__} where its field says that it holds numbers")
+        raise TypeError(f"message: got a {type(numbers).__name__}, expected numbers, as the field declares")
     return 1

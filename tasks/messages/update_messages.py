@@ -24,8 +24,8 @@ class SummedMessage(Message):
     def __post_init__(self) -> None:
         if self.rows.shape != (len(self.clients),):
             raise ValueError(
-                f"{type(self).__name__}: rows of shape {tuple(self.rows.shape)} are not one number for each of "
-                f"{len(self.clients)} clients"
+                f"{type(self).__name__}: rows: got shape {tuple(self.rows.shape)}, expected one number for each "
+                f"of {len(self.clients)} clients"
             )
 
     @property

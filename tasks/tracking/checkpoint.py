@@ -40,7 +40,7 @@ def state_bytes(state: ServerState, round: int, memory: Mapping[str, Any] = NO_M
     """Return a checkpoint's content; ValueError or TypeError if the sampler's memory is not plain JSON."""
     parsed = json.loads(json.dumps(dict(memory), sort_keys=True, allow_nan=False))
     if parsed != memory:
-        raise TypeError(f"the sampler's memory comes back from JSON as {parsed}, and is {dict(memory)}")
+        raise TypeError(f"sampler: got memory that JSON restores as {parsed}, expected {dict(memory)}")
     # clones, since safetensors refuses tensors that share memory
     tensors = {
         f"{s}/{n}": t.clone(memory_format=torch.contiguous_format)
@@ -73,9 +73,9 @@ def load_state(path: Path) -> Checkpoint | None:
         state = ServerState(sections, metadata["numbers"], metadata["private"], metadata["finished"])
         digest, round, memory = metadata["sha256"], metadata["round"], metadata["memory"]
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
-        raise UserError(f"the checkpoint {path} is damaged ({error}); {RESTORE_ADVICE}.") from None
+        raise UserError(f"the checkpoint {path} is damaged ({error}). {RESTORE_ADVICE}.") from None
     if _sha256(state, round, memory) != digest:
-        raise UserError(f"the checkpoint {path} is damaged (its hash differs); {RESTORE_ADVICE}.")
+        raise UserError(f"the checkpoint {path} is damaged (its hash differs). {RESTORE_ADVICE}.")
     return Checkpoint(state, round, memory)
 
 
@@ -98,9 +98,9 @@ class Journal:
         path = self._path(round)
         record: dict[str, Any] | None = read_json(path, RESTORE_ADVICE, ("round", "metrics"))
         if record is None:
-            raise UserError(f"{path} is missing; {RESTORE_ADVICE}.")
+            raise UserError(f"{path} is missing. {RESTORE_ADVICE}.")
         if record["round"] != round:
-            raise UserError(f"{path} is damaged (it holds round {record['round']}); {RESTORE_ADVICE}.")
+            raise UserError(f"{path} is damaged (it contains round {record['round']}). {RESTORE_ADVICE}.")
         return record
 
     def each(self, last: int) -> Iterator[dict[str, Any]]:

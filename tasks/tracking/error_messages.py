@@ -52,7 +52,7 @@ def full_disk(path: Path) -> str | None:
     """Return a clause that names the path's file system if it has no room for a database; None if it has room."""
     if shutil.disk_usage(path).free >= NEEDED_BYTES:
         return None
-    return f"the file system {file_system(path)} is full; free some space"
+    return f"the file system {file_system(path)} is full. Free some space"
 
 
 def file_system(path: Path) -> Path:

@@ -45,8 +45,9 @@ def write_exported(path: Path, format: Format, model: ExportedModel, rows: Tenso
             difference = max(_difference(predict(part), model(part)) for part in (rows, rows[:1]))
             if not difference <= TOLERANCE:  # also true for NaN
                 raise UserError(
-                    f"the exported model differs from ours by {difference:.2g}, and may by {TOLERANCE:.0e}; no file was "
-                    "written. A model whose weights are not finite cannot be exported."
+                    f"export: got a difference of {difference:.2g} from the original model, expected at most "
+                    f"{TOLERANCE:.0e}; no file was written. A model whose weights are not finite cannot be "
+                    "exported."
                 )
     return difference
 
@@ -56,8 +57,8 @@ def check_format(format: Format) -> None:
     missing = [name for name in _WRITERS[format].needs if not find_spec(name)]
     if missing:
         raise UserError(
-            f"--format {format} needs {', '.join(missing)}, which {'are' if len(missing) > 1 else 'is'} not installed; "
-            "`pip install -c constraints.txt -e '.[onnx]'` installs it, or use --format pt2."
+            f"--format: got {format}, expected {', '.join(missing)}, which {'are' if len(missing) > 1 else 'is'} "
+            "not installed. Run `pip install -c constraints.txt -e '.[onnx]'`, or use --format pt2."
         )
 
 

@@ -14,7 +14,7 @@ from silos.io.atomic_io import is_there, write_bytes
 
 _SPECIAL = re.compile("[?#%]")
 
-RESTORE_ADVICE = "bring it back from a copy, or start anew without --resume"
+RESTORE_ADVICE = "Restore it from a copy, or start again without --resume"
 """Advice for a damaged file without which a run cannot be resumed."""
 
 
@@ -62,7 +62,7 @@ def compact_json(content: Any) -> bytes:
     return f"{text}\n".encode()
 
 
-def read_json(path: Path, way_out: str = "bring it back from a copy, or move it away", keys: Iterable[str] = ()) -> Any:
+def read_json(path: Path, way_out: str = "Restore it from a copy, or move it away", keys: Iterable[str] = ()) -> Any:
     """Read the object in the file, or return None if there is no file.
 
     UserError with the advice `way_out` if the file is damaged or lacks a key.
@@ -72,12 +72,12 @@ def read_json(path: Path, way_out: str = "bring it back from a copy, or move it 
     try:
         content = json.loads(path.read_bytes())
         if not isinstance(content, dict):
-            raise ValueError(f"it holds {type(content).__name__}")
+            raise ValueError(f"got {type(content).__name__}, expected a mapping")
         missing = [key for key in keys if key not in content]
         if missing:
-            raise ValueError(f"it has no {missing[0]}")
+            raise ValueError(f"got no {missing[0]}, expected it")
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is damaged ({error}); {way_out}.") from None
+        raise UserError(f"{path} is damaged ({error}). {way_out}.") from None
     return content
 
 
@@ -92,7 +92,8 @@ def plain_path(path: Path) -> str:
     relative = os.path.relpath(absolute)
     if _SPECIAL.search(relative):
         raise UserError(
-            f"{absolute}: no database can be named there, because of ?, # or % in the path; go into the folder."
+            f"{absolute}: got a path with ?, # or %, expected none of these, since a database cannot be named "
+            "there. Rename the folder, or change into it."
         )
     return relative
 
@@ -112,12 +113,12 @@ def unwritable(error: BaseException | None) -> str | None:
 
 
 _UNWRITABLE = {
-    "a file is where a folder should be; move it away": {errno.EEXIST, errno.ENOTDIR},
-    "a folder is where a file should be; move it away": {errno.EISDIR},
-    "files may not grow that large; raise the limit (`ulimit -f`)": {errno.EFBIG},
+    "a file has the name of the needed folder; move it away": {errno.EEXIST, errno.ENOTDIR},
+    "a folder has the name of the needed file; move it away": {errno.EISDIR},
+    "files may not become that large; raise the limit (`ulimit -f`)": {errno.EFBIG},
     "the disk is full; free some space": {errno.ENOSPC, errno.EDQUOT},
     "its name is too long; choose a shorter one": {errno.ENAMETOOLONG},
-    "you may not write there; change the permissions": {errno.EACCES, errno.EPERM, errno.EROFS},
+    "you have no permission to write there; change the permissions": {errno.EACCES, errno.EPERM, errno.EROFS},
 }
 
 

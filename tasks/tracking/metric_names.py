@@ -58,10 +58,10 @@ def metric_name_fault(name: str) -> str | None:
     """Return why MLflow rejects a metric of this name; None if it accepts the name."""
     invalid = re.sub(r"[/\w.\- :]", "", name)
     if invalid:
-        return f"has {invalid[0]!r}; letters, digits, spaces and _ - . : / are taken"
+        return f"got {invalid[0]!r}, expected letters, digits, spaces and _ - . : /"
     if posixpath.normpath(name) != name or name.startswith(("/", "..")) or name == ".":
-        return "has an empty part, or one of dots alone, between slashes; give each a name"
-    return f"has {len(name)} characters; {MOST} are taken" if len(name) > MOST else None
+        return "got an empty part between slashes, or one of dots alone, expected a name"
+    return f"got {len(name)} characters, expected at most {MOST}" if len(name) > MOST else None
 
 
 def metric_name_parts(names: Iterable[str]) -> dict[str, str]:

@@ -55,7 +55,7 @@ def test_without_a_terminal_nothing_is_deleted_unless_it_is_said(killed: dict[st
     there = contents(killed["folder"].path, "runs", "private", ".prefect")
     out = killed["folder"].type("clean").out
     assert "unfinished runs" in out
-    assert "nothing was deleted, --yes does that." in " ".join(out.split())
+    assert "nothing was deleted. Next: `siloflow clean --yes` deletes all of it." in " ".join(out.split())
     assert contents(killed["folder"].path, "runs", "private", ".prefect") == there
 
 

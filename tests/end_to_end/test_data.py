@@ -73,7 +73,9 @@ def test_diagnose_against_a_version_names_the_turned_silo_and_leaves_data_alone(
     alone = project.type("diagnose", "--exit-code", "--set", ONE_TURNED, code=2)
     assert alone.err == "error: --exit-code: got no --against, expected a version. Add --against VERSION.\n"
     mistake = project.type("diagnose", "--against", "nowhere", "--set", ONE_TURNED, code=2)
-    assert mistake.err.startswith("error: nowhere is neither a git revision with a data.dvc nor the start of a hash")
+    assert mistake.err.startswith(
+        "error: version: got nowhere, expected a git revision with a data.dvc or the start of a hash"
+    )
     assert mistake.out == ""
 
 
@@ -139,7 +141,7 @@ def test_nothing_changes_data_under_a_run_and_what_gets_past_the_lock_ends_it(hi
         for change in (("partition", "--set", "data.seed=5"), ("data", "use", "HEAD")):
             refused, _, said = project.run(change)
             assert refused == 2
-            assert f"under {found[0].name}/fedavg-seed0, at work on it now" in said
+            assert f"got data/ in use by {found[0].name}/fedavg-seed0, expected no other user" in said
         subprocess.run(["git", "checkout", "-q", "HEAD", "data.dvc"], cwd=project.path, check=True)
         dvc(project.path, "checkout", "--force")  # knows no locks
         run.send_signal(signal.SIGCONT)
@@ -148,7 +150,7 @@ def test_nothing_changes_data_under_a_run_and_what_gets_past_the_lock_ends_it(hi
         run.kill()
         run.communicate()
     assert run.returncode == 2
-    assert f"is not what data version {first['data_version']} says: it was changed while it was in use" in said
+    assert f"differs from data version {first['data_version']}: the file was changed while it was in use" in said
     assert "Traceback" not in said
     project.type("data", "use", first["data_version"][:12])
     gone_on = project.type(*typed, "--resume", "--json").json
@@ -158,7 +160,7 @@ def test_nothing_changes_data_under_a_run_and_what_gets_past_the_lock_ends_it(hi
 
 def test_an_unknown_version_is_told(history: Any) -> None:
     project, _ = history
-    assert "neither a git revision" in project.type("data", "use", "0123456789", code=2).err
+    assert "version: got 0123456789" in project.type("data", "use", "0123456789", code=2).err
 
 
 def test_a_published_table_is_repeated_cell_by_cell_and_not_twice(folder: Any) -> None:

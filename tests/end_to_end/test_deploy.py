@@ -99,9 +99,11 @@ def test_a_worker_runs_what_is_deployed_in_the_projects_folder_and_tells_a_mista
     assert len(list(folder.glob("runs/run-*/fedavg-seed0/result.json"))) == 1
     assert len(list(folder.glob("runs/compare-*/fedavg-seed1/result.json"))) == 1
     assert wrong["state"]["type"] == "FAILED"
-    assert wrong["state"]["message"] == "there is no method 'fedavgg'; did you mean fedavg?"
+    assert wrong["state"]["message"] == "method: got 'fedavgg', expected a known method. Did you mean fedavg?"
     logged = api("/logs/filter", {"logs": {"flow_run_id": {"any_": [wrong["id"]]}}})
-    assert "there is no method 'fedavgg'; did you mean fedavg?" in {line["message"] for line in logged}
+    assert "method: got 'fedavgg', expected a known method. Did you mean fedavg?" in {
+        line["message"] for line in logged
+    }
     assert not [line for line in logged if "Traceback" in line["message"]]
 
 

@@ -24,7 +24,7 @@ def test_cost_says_what_the_networks_of_params_take(folder):
 @pytest.mark.slow
 def test_cost_says_what_memory_the_largest_client_takes(folder, assert_quiet):
     answer = folder.type(*COST)
-    assert "parameters         2,260 learned, 0 in buffers" in answer.out
+    assert "parameters         2,260 trained, 0 in buffers" in answer.out
     assert "MACs of a row      2,220 forward, 4,740 forward and backward" in answer.out
     assert "largest client" in answer.out
     assert "training: done" in answer.err
@@ -38,7 +38,7 @@ def test_an_exported_model_needs_torch_alone_and_is_right_as_often_as_reported(
     run = finished.run("fedavg", 0)
     file = tmp_path / "digits.pt2"
     answer = folder.type("export", run["folder"], "--client", "c03", "--output", str(file), alone=True)
-    assert "differs from ours by" in answer.out
+    assert "it differs from the original by" in answer.out
     assert_quiet(answer.out + answer.err)
     assert answer.err == ""
     rows = load_file(folder.path / "data" / "digits" / "c03.safetensors")
@@ -50,7 +50,10 @@ def test_an_exported_model_needs_torch_alone_and_is_right_as_often_as_reported(
 def test_a_personal_model_is_exported_for_its_client_and_for_nobody_else(folder, finished):
     run = finished.run("local_only", 0)["folder"]
     refused = folder.type("export", run, code=2)
-    assert "local_only has a model for each client; choose one by --client: c00" in refused.err
+    assert (
+        "--client: got no client, expected one, since local_only has a model for each client. Choose one of c00"
+        in refused.err
+    )
     found = folder.type("export", run, "--client", "c04", "--json").json
     assert (folder.path / found["file"]).is_file()
     assert found["personal"] is True

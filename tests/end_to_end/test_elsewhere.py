@@ -59,8 +59,8 @@ def test_a_name_that_is_taken_is_refused_here_and_on_the_server(gone: bool, told
         (folder.path / "runs" / "autumn").rename(folder.path / "elsewhere")
     said = folder.type(*typed, code=2).err
     assert said.count("\n") == 1
-    assert "choose another --name" in said
-    assert ("has an experiment autumn already" if gone else "runs/autumn is there already") in said
+    assert "expected a new name" in said
+    assert ("got autumn, an experiment that MLflow at" if gone else "got autumn, which exists in runs/") in said
 
 
 def test_ui_shows_the_server_and_starts_only_prefects_page(
@@ -71,7 +71,7 @@ def test_ui_shows_the_server_and_starts_only_prefects_page(
         port = probe.getsockname()[1]
     with (tmp_path / "screen.txt").open("w+") as screen:
         process = folder.start("ui", "--prefect-port", str(port), out=screen)
-        said = until(screen.name, "ctrl-C ends Prefect's page; MLflow's is served elsewhere, and goes on.", process)
+        said = until(screen.name, "Press ctrl-C to end Prefect's page; MLflow's runs elsewhere and goes on.", process)
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 0
     assert f"MLflow   {mlflow_server.url}/#/experiments?" in said

@@ -44,7 +44,7 @@ def declare(path: Path, features: list[dict[str, Any]]) -> None:
 def test_features_reach_disk_the_same_twice_and_a_run_that_is_refused_under_others(folder: Any) -> None:
     made = folder.type("partition", "--json").json
     assert made["notes"] == [
-        "Values outside of what data.features declares are kept as they are: 1 row of 'age' (-2 to 2)."
+        "Values outside of the categories and bounds in data.features are kept: 1 row of 'age' (-2 to 2)."
     ]
     place = folder.path / "data" / "own"
     schema = schema_of(read_manifest(place))
@@ -64,8 +64,8 @@ def test_features_reach_disk_the_same_twice_and_a_run_that_is_refused_under_othe
     assert answer["metrics"]["accuracy/mean"] > 0.5
     declare(folder.path, [FEATURES[0] | {"high": 3}, FEATURES[1]])
     refused = folder.type("run", "fedavg", *QUICK, code=2)
-    assert "params.yaml: data.features[0].high is 3.0, and data/own was made with 2.0" in refused.err
-    assert "`siloflow partition` makes the data anew" in refused.err
+    assert "params.yaml: data.features[0].high: got 3.0, expected 2.0, with which data/own was made" in refused.err
+    assert "Run `siloflow partition` to make the data again" in refused.err
     other = folder.type("partition", "--json").json
     assert other["data_version"] != made["data_version"]
     assert other["notes"] == []

@@ -98,7 +98,9 @@ def test_the_version_and_the_methods_are_told_anywhere(installed: Installed) -> 
 def test_a_command_of_the_checkout_says_so_elsewhere(name: str, installed: Installed) -> None:
     done = installed.run("siloflow", name, "mcmahan", "--json")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"siloflow {name}: its tables and workloads are not part of an installed siloflow.")
+    assert done.stderr.startswith(
+        f"siloflow {name}: got an installed siloflow, expected a checkout, which has its tables and workloads."
+    )
     assert name in installed.type("siloflow", "--help")
 
 

@@ -38,7 +38,7 @@ def test_a_run_whose_own_server_is_killed_ends_whole_and_prefect_has_all_of_it(p
         assert process.wait(200) == 0, process.stderr.read()
         said = process.stderr.read()
     assert json.loads((tmp_path / "screen.txt").read_text())["rounds"] == ROUNDS
-    assert "Prefect's server ended by itself, and is started again." in said
+    assert "Prefect's server ended unexpectedly; a new one is started." in said
     assert "Traceback" not in said
     assert living(folder.path) == []
     assert {state for _, state in folder.flow_runs()} == {"COMPLETED"}
@@ -64,7 +64,7 @@ def test_a_run_whose_server_elsewhere_is_gone_for_good_ends_whole_in_a_sentence(
     assert process.returncode == 0, said
     assert json.loads(out)["rounds"] == ROUNDS
     *_, sentence = said.strip().splitlines()
-    assert sentence.startswith(f"Prefect's API at {server.url} does not answer any more")
+    assert sentence.startswith(f"Prefect's API at {server.url} does not respond any more")
     assert "Traceback" not in said
     assert "EventsWorker" not in said
 
@@ -82,7 +82,7 @@ def test_ui_ends_in_a_sentence_when_a_server_of_its_own_is_gone_for_good(name, f
         one.close()
     with (tmp_path / "screen.txt").open("w+") as screen:
         process = folder.start("ui", *words, out=screen)
-        until(screen.name, "ctrl-C ends both", process)
+        until(screen.name, "Press ctrl-C to end both", process)
         while process.poll() is None:  # Prefect's is started again three times
             for child in psutil.Process(process.pid).children(recursive=True):
                 with suppress(psutil.Error):
@@ -91,5 +91,5 @@ def test_ui_ends_in_a_sentence_when_a_server_of_its_own_is_gone_for_good(name, f
             time.sleep(0.2)
     assert process.returncode == 2
     owner = "Prefect's" if name == "server_process" else "MLflow's"
-    assert f"{owner} server ended by itself; see " in process.stderr.read()
+    assert f"{owner} server ended unexpectedly. See " in process.stderr.read()
     assert living(folder.path) == []

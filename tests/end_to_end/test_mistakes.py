@@ -99,135 +99,152 @@ class Mistake:
 
 
 MISTAKES = {
-    "unknown method": Mistake(("run", "fedavgg"), r"there is no method 'fedavgg'; did you mean fedavg\?"),
+    "unknown method": Mistake(
+        ("run", "fedavgg"), r"method: got 'fedavgg', expected a known method\. Did you mean fedavg\?"
+    ),
     "unknown method of a comparison": Mistake(
-        ("compare", "fedavg", "nonesuch"), r"there is no method 'nonesuch'; there are .*fedavg, .*local_only.*\."
+        ("compare", "fedavg", "nonesuch"),
+        r"method: got 'nonesuch', expected a known method\. Choose one of .*fedavg, .*local_only.*\.",
     ),
     "unknown reference": Mistake(
-        ("compare", "--reference", "fedproxy"), r"there is no method 'fedproxy'; did you mean fedprox\?"
+        ("compare", "--reference", "fedproxy"),
+        r"method: got 'fedproxy', expected a known method\. Did you mean fedprox\?",
     ),
     "misspelt key": Mistake(
         ("run", "fedavg", "--set", "training.epoch=2"),
-        r"params\.yaml: training\.epoch: there is no such key; did you mean epochs\?",
+        r"params\.yaml: training\.epoch: got an unknown key\. Did you mean epochs\?",
     ),
     "value out of bounds": Mistake(
         ("run", "fedavg", "--set", "clients.dropout=1.5"),
-        r"params\.yaml: clients\.dropout is 1\.5; it must be less than 1\.",
+        r"params\.yaml: clients\.dropout: got 1\.5, expected less than 1\.",
     ),
     "squared error of classes": Mistake(
         ("compare", "--set", "training.objective={kind: squared_error}"),
-        r"params\.yaml: training\.objective\.kind is squared_error, and data/digits is a classification; "
-        r"use cross_entropy or focal\.",
+        r"params\.yaml: training\.objective\.kind: got squared_error, expected cross_entropy or "
+        r"focal, since data/digits is a "
+        r"classification\. Use cross_entropy or focal\.",
     ),
     "cross-entropy of numbers": Mistake(
         ("compare", *LINES),
-        r"params\.yaml: training\.objective\.kind is cross_entropy, and data/lines is a regression; "
-        r"use squared_error\.",
+        r"params\.yaml: training\.objective\.kind: got cross_entropy, expected squared_error, since data/lines is a "
+        r"regression\. Use squared_error\.",
         a_regression,
     ),
     "accuracy above one": Mistake(
         ("run", "fedavg", "--set", "evaluation.stop_at=2"),
-        r"params\.yaml: evaluation\.stop_at is 2; it must be at most 1, since it is an accuracy\.",
+        r"params\.yaml: evaluation\.stop_at: got 2, expected at most 1, since it is an accuracy\. Lower it\.",
     ),
     "override without a value": Mistake(
         ("run", "fedavg", "--set", "training.rounds"),
-        r"--set training\.rounds: write it as section\.key=value, for example training\.rounds=20\.",
+        r"--set training\.rounds: expected section\.key=value\. Write it as in training\.rounds=20\.",
     ),
     "seeds that are no numbers": Mistake(
-        ("compare", "--seeds", "0;1"), r"--seeds 0;1: write whole numbers with commas between, for example 0,1,2\."
+        ("compare", "--seeds", "0;1"),
+        r"--seeds: got 0;1, expected whole numbers separated by commas\. Write them as in 0,1,2\.",
     ),
     "bad cron": Mistake(
         ("schedule", "at noon"),
-        r"cron: got 'at noon', expected five fields, for example \"0 6 \* \* 1\", or one of @hourly, .*\.",
+        r"cron: got 'at noon', expected five fields or one of @hourly, .*\. Write it as in \"0 6 \* \* 1\"\.",
     ),
     "cron with seconds and years": Mistake(
-        ("schedule", "0 6 * * 1 30 2026"), r"cron: got '0 6 \* \* 1 30 2026', expected five fields, .*\."
+        ("schedule", "0 6 * * 1 30 2026"), r"cron: got '0 6 \* \* 1 30 2026', expected five fields .*\."
     ),
     "a day that never comes": Mistake(
         ("schedule", "0 6 30 2 *"), r"cron: got '0 6 30 2 \*', which matches no date\. Use a day .*\."
     ),
     "a port that cannot be": Mistake(
-        ("ui", "--mlflow-port", "65536"), r"--mlflow-port is 65536, and ports are numbers from 1 to 65535\."
+        ("ui", "--mlflow-port", "65536"),
+        r"--mlflow-port: got 65536, expected a port from 1 to 65535\. Choose another\.",
     ),
     "a port below all": Mistake(
         ("ui", "--prefect-port", "0", "--mlflow-port", "1"),
-        r"(port 1 cannot be used .*|--prefect-port is 0, and ports are numbers from 1 to 65535)\.",
+        r"--prefect-port: got (1, which cannot be used .*|0, expected a port from 1 to 65535)\. Choose another\.",
     ),
     "one port for two pages": Mistake(
         ("ui", "--mlflow-port", "5001", "--prefect-port", "5001"),
-        r"--mlflow-port and --prefect-port are both 5001; give each page a port of its own\.",
+        r"--prefect-port: got 5001, the same as --mlflow-port, expected another\. Give each page its own port\.",
     ),
     "a port of a scheduler that cannot be": Mistake(
         ("run", "fedavg", "--set", "runner={kind: dask, address: tcp://127.0.0.1:87860}"),
-        r"params\.yaml: runner\.address: the port of tcp://127\.0\.0\.1:87860 must be a number from 1 to 65535\.",
+        r"params\.yaml: runner\.address: got the port of tcp://127\.0\.0\.1:87860, expected a number from 1 .*\.",
     ),
     "a password in an address": Mistake(
         ("run", "fedavg", "--set", "tracking.uri=https://me:hunter2@tracker:5000"),
-        r"params\.yaml: tracking\.uri holds a password, and would be printed and stored; take it out \(MLflow finds it in "
-        r"MLFLOW_TRACKING_URI, or in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD\)\.",
+        r"params\.yaml: tracking\.uri: got a password, expected none, since it would be printed and "
+        r"stored\. Remove it \(MLflow reads it from "
+        r"MLFLOW_TRACKING_URI, or from MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD\)\.",
     ),
     "a password in what is no setting": Mistake(
         ("run", "fedavg", "--set", "https://me:hunter2@tracker:5000"),
-        r"--set https://me:\*\*\*@tracker:5000: write it as section\.key=value, .*\.",
+        r"--set https://me:\*\*\*@tracker:5000: expected section\.key=value\. .*\.",
     ),
     "missing params.yaml": Mistake(
         ("compare",),
-        r"there is no params\.yaml in /.*; go to your project's folder; `siloflow init DIR` makes one\.",
+        r"/.*: got no params\.yaml, expected a project\. Go to your project's folder, or make one "
+        r"with `siloflow init DIR`\.",
         no_params,
     ),
     "params.yaml that is no YAML": Mistake(
         ("run", "fedavg"), r"params\.yaml is not valid YAML: line \d+, column \d+: .*\.", broken_yaml
     ),
     "missing data": Mistake(
-        ("run", "fedavg"), r"there is no folder /.*/data/digits; `siloflow partition` makes it, .*\.", no_data
+        ("run", "fedavg"),
+        r"/.*/data/digits: got no such folder, expected a partition\. Run `siloflow partition` to make it .*\.",
+        no_data,
     ),
     "truncated client file": Mistake(
         ("run", "fedavg"),
-        r"data/ is not what data\.dvc records: data/digits/c02\.safetensors changed; `dvc checkout` .*\.",
+        r"data/: got files that differ from data\.dvc: data/digits/c02\.safetensors changed\. Run `dvc .*\.",
         truncated,
     ),
     "changed client file": Mistake(
         ("compare",),
-        r"data/ is not what data\.dvc records: data/digits/c02\.safetensors changed; .*`siloflow partition` .*\.",
+        r"data/: got files that differ from data\.dvc: data/digits/c02\.safetensors changed\. .*partition` .*\.",
         changed,
     ),
     "missing client file": Mistake(
-        ("show",), r"data/ is not what data\.dvc records: data/digits/c02\.safetensors is missing; .*\.", missing_client
+        ("show",),
+        r"data/: got files that differ from data\.dvc: data/digits/c02\.safetensors is missing\. .*\.",
+        missing_client,
     ),
     "params that no longer match the data": Mistake(
         ("compare", "--set", "data.seed=1"),
-        r"params\.yaml: data\.seed is 1, and data/digits was made with 0; `siloflow partition` makes the data anew, "
+        r"params\.yaml: data\.seed: got 1, expected 0, with which data/digits was made\. Run "
+        r"`siloflow partition` to make the data again, "
         r"or set the value back\.",
     ),
     "value that is missing": Mistake(
         ("partition", *NPZ),
-        r"my\.npz: row 2 \(client b\) of x has no value \(NaN\) of the feature 'x1', column 1; fill in or drop such rows, "
-        r"or say `missing: {fill: mean}` of the feature under data\.features in params\.yaml\.",
+        r"my\.npz: x: got no value \(NaN\) of the feature 'x1', column 1, in row 2 \(client b\), "
+        r"expected a number\. Fill in or drop such rows, "
+        r"or set `missing: {fill: mean}` for the feature under data\.features in params\.yaml\.",
         not_a_number,
     ),
     "more clients than rows": Mistake(
         ("partition", "--set", "data.scheme.0.clients=2000"),
-        r"params\.yaml: data\.scheme\[0\] \(`equal`\) asks for 2000 clients with at least 1 row each, "
-        r"and there are 1797 rows to deal: client c1797 would get too few; ask for fewer clients\.",
+        r"params\.yaml: data\.scheme\[0\] \(`equal`\): clients: got 2000 with at least 1 row each, expected fewer, "
+        r"since client c1797 would get too few of the 1797 rows\. Ask for fewer clients\.",
     ),
     "a file where runs should be": Mistake(
-        ("compare",), r"cannot write /.*/runs: a file is where a folder should be; move it away\.", runs_is_a_file
+        ("compare",), r"cannot write /.*/runs: a file has the name of the needed folder; move it away\.", runs_is_a_file
     ),
     "a file where Prefect's folder should be": Mistake(
         ("run", "fedavg"),
-        r"cannot write /.*/\.prefect: a file is where a folder should be; move it away\.",
+        r"cannot write /.*/\.prefect: a file has the name of the needed folder; move it away\.",
         prefect_is_a_file,
         needs_server=True,
         own_server=True,
     ),
     "a file where private weights should be": Mistake(
         ("compare", "local_only", "--seeds", "0"),
-        r"cannot write /.*/private: a file is where a folder should be; move it away\.",
+        r"cannot write /.*/private: a file has the name of the needed folder; move it away\.",
         private_is_a_file,
         needs_server=True,
     ),
     "a folder that takes no files": Mistake(
-        ("compare",), r"cannot write /.*/runs.*: you may not write there; change the permissions\.", runs_take_no_files
+        ("compare",),
+        r"cannot write /.*/runs.*: you have no permission to write there; change the permissions\.",
+        runs_take_no_files,
     ),
 }
 

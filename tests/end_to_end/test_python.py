@@ -69,7 +69,7 @@ def in_python(partitioned: Any, tmp_path: Path, environment: dict[str, str]) -> 
 def test_a_script_gets_what_the_command_prints_quietly_and_a_mistake_without_prefects_frames(in_python, living, server):
     folder, done = in_python(SCRIPT)
     *trace, mistake = done.stderr.strip().splitlines()
-    assert mistake == "silos.errors.UserError: there is no method 'fedavgg'; did you mean fedavg?"
+    assert mistake == "silos.errors.UserError: method: got 'fedavgg', expected a known method. Did you mean fedavg?"
     assert trace[0].startswith("Traceback")
     assert len(trace) < 8
     assert "site-packages" not in done.stderr
@@ -91,8 +91,8 @@ def test_the_notebook_runs_in_a_kernel_says_nothing_else_and_leaves_the_home_alo
     cells = [c for c in json.loads((folder.path / "done.ipynb").read_text())["cells"] if c["cell_type"] == "code"]
     *shown, told, failed = [cell["outputs"] for cell in cells]
     assert [[output["output_type"] for output in outputs] for outputs in shown] == [["execute_result"]] * 3, shown
-    assert told[0]["text"] == ["there is no method 'fedavgg'; did you mean fedavg?\n"]
-    assert failed[0]["traceback"] == ["UserError: there is no method 'fedavgg'; did you mean fedavg?"]
+    assert told[0]["text"] == ["method: got 'fedavgg', expected a known method. Did you mean fedavg?\n"]
+    assert failed[0]["traceback"] == ["UserError: method: got 'fedavgg', expected a known method. Did you mean fedavg?"]
     assert [*(tmp_path / "home").glob(".prefect/*")] == []  # Prefect's import makes the folder
     assert living(folder.path) == []
 
@@ -106,7 +106,8 @@ def test_a_script_that_its_workers_would_run_again_is_refused_and_a_guarded_one_
         done.stderr.strip()
         .splitlines()[-1]
         .endswith(
-            "script.py would run again in each of its workers, as runner.kind is processes; put what it does under "
+            "script.py: got a script that would run again in each worker of runner.kind processes, "
+            "expected a guarded one. Put its commands under "
             '`if __name__ == "__main__":`, or use threads.'
         )
     )

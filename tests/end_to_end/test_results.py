@@ -88,14 +88,14 @@ def test_where_one_scored_fewer_clients_the_difference_is_of_those_that_both_sco
     )
     (paired,) = folder.type("results", two["first"], "some", "--json").json["paired"]
     assert (paired["difference"], paired["low"], paired["high"]) == (0, 0, 0)  # the same weights, on the same rows
-    assert paired["sentence"].endswith("; of the 2 clients that both scored")
+    assert paired["sentence"].endswith("; only of the 2 clients that both scored")
 
 
 def test_on_other_rows_it_is_said_why_there_is_no_difference(two: dict[str, Any], tmp_path: Path) -> None:
     folder = two["folder"].copy(tmp_path / "project", two["folder"].server)
     folder.type("partition", "--set", "data.seed=3")
     out = folder.type("results", two["first"], two["second"], "--set", "data.seed=3").out
-    assert "fedavg: not paired, since data/ is another version now; `siloflow data use" in " ".join(out.split())
+    assert "fedavg: no interval, since data/ has another version now; `siloflow data use" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ def test_on_other_rows_it_is_said_why_there_is_no_difference(two: dict[str, Any]
             "cut-short is not finished (1 of 2 runs); "
             "`siloflow compare fedavg --seeds 1,2 --reference fedavg --resume --name cut-short`",
         ),
-        ([DIAGNOSIS], f"there is no run or comparison '{DIAGNOSIS}' in runs/"),
-        (["cut-shrot"], "there is no run or comparison 'cut-shrot' in runs/; did you mean cut-short?"),
-        (["compare"], "'compare' is the beginning of 2: compare-"),
+        ([DIAGNOSIS], f"runs/: got no run or comparison '{DIAGNOSIS}'"),
+        (["cut-shrot"], "runs/: got no run or comparison 'cut-shrot'. Did you mean cut-short?"),
+        (["compare"], "'compare': got a name that fits 2 results, expected one: compare-"),
     ],
 )
 def test_what_is_not_there_or_not_finished_is_said_with_the_way_on(
@@ -122,7 +122,7 @@ def test_what_is_not_there_or_not_finished_is_said_with_the_way_on(
 def test_an_earlier_comparison_is_resumed_by_its_name(two: dict[str, Any], tmp_path: Path) -> None:
     folder = two["folder"].copy(tmp_path / "project", two["folder"].server)
     wrong = folder.type("compare", "--resume", "--name", "cut-shrot", code=2).err
-    assert wrong == "error: there is no comparison 'cut-shrot' in runs/; did you mean cut-short?\n"
+    assert wrong == "error: runs/: got no comparison 'cut-shrot'. Did you mean cut-short?\n"
     again = folder.type(*OTHER, "--resume", "--name", "cut", "--json").json
     assert again["experiment"] == "cut-short"
     kept = json.loads((folder.path / "runs" / two["second"] / "comparison.json").read_text())

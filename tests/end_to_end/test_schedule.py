@@ -101,7 +101,7 @@ def test_a_run_from_prefects_page_takes_numbers_and_the_schedules_own_settings_b
                 states[run["id"]] = run["state"]
     ended = {name: states[id] for name, id in started.items()}
     assert {name: state["type"] for name, state in ended.items()} == {"own": "COMPLETED", "evil": "FAILED"}
-    assert "plugins is not for a flow run's parameters" in ended["evil"]["message"]
+    assert "plugins: got a value in a flow run's parameters, expected none" in ended["evil"]["message"]
     assert (folder.path / "own-was-here").exists()
     assert not (folder.path / "evil-was-here").exists()
     (comparison,) = folder.path.glob("runs/compare-*/comparison.json")

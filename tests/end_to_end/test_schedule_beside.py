@@ -34,7 +34,7 @@ def served(partitioned: Any, tmp_path: Path, until: Any) -> Any:
     def start(*typed: str) -> tuple[subprocess.Popen, int]:
         with (tmp_path / f"screen{len(processes)}.txt").open("w+") as screen:
             processes.append(folder.start(*typed, out=screen))
-            said = until(screen.name, "ctrl-C ends", processes[-1])
+            said = until(screen.name, "Press ctrl-C to end", processes[-1])
         return processes[-1], int(re.search(r"Prefect\S*\s+(?:page: )?http://127\.0\.0\.1:(\d+)", said)[1])
 
     yield start

@@ -57,7 +57,7 @@ def test_a_signal_to_the_command_alone_ends_it_with_one_line_and_without_a_deplo
     process.send_signal(by)
     _, said = process.communicate(timeout=200)
     assert process.returncode == code
-    assert re.fullmatch(r"stopped; nothing is lost: [^\n]*\n", said)
+    assert re.fullmatch(r"stopped; all completed work is saved: [^\n]*\n", said)
     assert deployments(folder) == []
     assert folder.not_over() == []
     assert living(folder.path) == []
@@ -94,7 +94,7 @@ def test_after_a_kill_the_next_schedule_neither_makes_up_for_runs_nor_knows_old_
         finally:
             again.send_signal(signal.SIGTERM)
             _, said = again.communicate(timeout=200)
-    assert said.startswith("closed what a stopped command had left running: ")
+    assert said.startswith("closed runs that a stopped command had left open: ")
     assert again.returncode == 143
     assert deployments(folder) == []
     assert folder.not_over() == []

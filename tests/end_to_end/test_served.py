@@ -154,11 +154,11 @@ def test_a_conditional_model_answers_as_reported_given_the_statistics_that_the_c
     found = answers(folder.path, run, asked)
     assert accuracy(folder.path, found["own"]) == pytest.approx(reported(run))
     assert found["another's"] != found["own"]
-    assert f"Conditional reads 644 numbers ({how}) of a client beside its rows, and was given none" in found["none"]
+    assert f"statistics: got none, expected 644 numbers ({how})" in found["none"]
     assert "`siloflow stats CLIENT --json` prints" in found["none"]
-    assert found["short"] == f"643 statistics were given, and this model takes 644 numbers ({how})"
-    assert found["of another kind"] == f"the statistics were made as {other}, and this model takes 644 numbers ({how})"
-    assert found["nan"] == "number 644 of the statistics is nan, which is no finite float32 number"
+    assert found["short"] == f"statistics: got 643, expected 644 numbers ({how})"
+    assert found["of another kind"] == f"statistics: got some computed as {other}, expected 644 numbers ({how})"
+    assert found["nan"] == "statistics: got nan as number 644, expected a finite float32 number"
     folder.type("stats", CLIENT, "--output", str(tmp_path / "own.json"), *kinds)
     assert json.loads((tmp_path / "own.json").read_text())["statistics"] == numbers
 

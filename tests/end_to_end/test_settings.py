@@ -55,5 +55,5 @@ def test_the_best_round_is_the_one_that_validation_rows_chose(unusual: Any) -> N
 
 def test_timings_say_what_a_command_costs(unusual: Any) -> None:
     costs = re.findall(r"^ +[\d.]+ s  (.*)$", unusual.one.err, re.MULTILINE)
-    for cost in ("params", "imports", "server start", "of that for ", "in all"):
+    for cost in ("params", "imports", "server start", "of that for ", "in total"):
         assert any(named.startswith(cost) for named in costs), unusual.one.err

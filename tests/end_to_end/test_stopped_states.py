@@ -31,14 +31,18 @@ def test_a_stopped_comparison_is_closed_by_the_next_command_and_finished_by_a_re
     assert process.returncode == CODES[by]
     last = said.splitlines()[-1:]
     assert last == (
-        [] if by == signal.SIGKILL else ["stopped; nothing is lost: --resume goes on after the last whole round."]
+        []
+        if by == signal.SIGKILL
+        else ["stopped; all completed work is saved: --resume continues after the last complete round."]
     )
     following = folder.type("run", "local_only", "--set", "training.rounds=1")
     assert folder.not_over() == []
     stopped = folder.flow_runs()[known:][:2]
     assert {state for _, state in stopped} == {"CRASHED"}
     assert new_in_mlflow(folder, logged) == {"KILLED": 1, "FINISHED": 1}
-    closed = [line for line in following.err.splitlines() if line.startswith("closed what a stopped command had left ")]
+    closed = [
+        line for line in following.err.splitlines() if line.startswith("closed runs that a stopped command had left ")
+    ]
     if by == signal.SIGKILL:
         assert [("'run waits-seed0'" in line, "'waits-seed0' in MLflow" in line) for line in closed] == [(True, True)]
     assert list((folder.path / "runs" / "open").iterdir()) == []

@@ -30,8 +30,8 @@ def tuned(partitioned: Any, server: str, tmp_path_factory: pytest.TempPathFactor
 
 def test_what_is_to_come_is_said_before(tuned):
     said = tuned[1].err.splitlines()
-    assert said[0].startswith("4 settings for each of 2 methods on seed 0 (and 2 beyond every edge")
-    assert said[0].endswith("10 runs or some more")
+    assert said[0].startswith("tuning tries 4 settings for each of 2 methods on seed 0 (and 2 more beyond each edge")
+    assert said[0].endswith("10 runs or a few more")
     assert any(re.fullmatch(r"about \d+ seconds for the other 8", line) for line in said)
 
 
@@ -105,7 +105,7 @@ def test_a_comparison_of_which_every_run_failed_says_so(tuned):
 
 def test_options_that_a_page_is_tuned_by_and_has_not_are_told_before_anything_runs(tuned):
     refused = tuned[0].type("compare", "mine", *own(tuned[0], "'much', 'more'"), code=2)
-    assert "mine is tuned by weight much, with which it cannot be run: params.yaml: method.mine.weight" in refused.err
+    assert "mine: its tuning sets weight much, with which it cannot run: params.yaml: method.mine.weight" in refused.err
     assert "settings for each" not in refused.err
 
 
@@ -114,4 +114,7 @@ def test_without_validation_rows_nothing_is_tuned(tuned):
     folder = tuned[0]
     folder.type("partition", *none)
     refused = folder.type(*ASKED, *none, code=2)
-    assert "settings are chosen on validation rows, and the data have none; set data.split.validation" in refused.err
+    assert (
+        "comparison.tune: got no validation rows in the data, expected some, on which settings are "
+        "chosen. Set data.split.validation" in refused.err
+    )

@@ -34,10 +34,10 @@ def test_a_run_says_who_got_words_and_why_and_that_a_codebook_has_collapsed(ran,
     _, answer = ran
     assert_quiet(answer.err)
     first, *_ = [line for line in answer.err.splitlines() if "round 1" in line]
-    assert "9 get 8 words: c0" in first
+    assert "9 get 8 codewords: c0" in first
     assert "limit 0.000" in first
     assert "round 3" in answer.err
-    assert "the last stage is over" in answer.err
+    assert "the last stage has ended" in answer.err
     assert answer.json["ended_by"] == "stages"
 
 
@@ -68,7 +68,7 @@ def test_an_ensemble_decides_and_the_final_doubts_are_its_own(ensembled, assert_
     folder, answer = ensembled
     assert_quiet(answer.err)
     assert (folder.path / answer.json["folder"] / "codebook.png").is_file()
-    assert "9 get 8 words in each member: c0" in answer.err
+    assert "9 get 8 codewords in each member: c0" in answer.err
     metrics = answer.json["metrics"]
     assert metrics["uncertainty/accuracy"] == pytest.approx(metrics["accuracy/mean"], abs=1e-9)
     assert metrics["uncertainty/mutual_information"] > 0

@@ -27,7 +27,7 @@ def test_both_servers_answer_on_loopback_alone_and_are_gone_with_the_command(
     mlflow, prefect = ports
     with (tmp_path / "screen.txt").open("w+") as screen:
         process = folder.start("ui", "--mlflow-port", str(mlflow), "--prefect-port", str(prefect), out=screen)
-        said = until(screen.name, "ctrl-C ends both", process)
+        said = until(screen.name, "Press ctrl-C to end both", process)
         assert "newest comparison" in said
         search = json.dumps({"max_results": 9}).encode()
         asked = urllib.request.Request(

@@ -37,7 +37,10 @@ def test_worker_processes_end_with_the_command_that_is_interrupted_or_killed(
         assert long.poll() is None, long.communicate()
         time.sleep(0.002)
     interrupted = stopped(long, signal.SIGINT)
-    assert interrupted == (130, "stopped; nothing is lost: --resume goes on after the last whole round.\n")
+    assert interrupted == (
+        130,
+        "stopped; all completed work is saved: --resume continues after the last complete round.\n",
+    )
     assert_gone(living, folder.path)
     killed = stopped(folder.start_waiting(*PROCESSES), signal.SIGKILL)
     assert killed == (-signal.SIGKILL, "")
@@ -56,7 +59,7 @@ def test_one_that_is_interrupted_before_a_run_began_is_told_of_none_to_resume(pa
         os.killpg(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=200)
     assert process.returncode == 130
-    assert said.splitlines()[-1] == "stopped; nothing is lost: run it again."
+    assert said.splitlines()[-1] == "stopped; all completed work is saved: run the command again."
 
 
 def stopped(process: subprocess.Popen, number: signal.Signals) -> tuple[int, str]:

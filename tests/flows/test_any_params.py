@@ -314,7 +314,7 @@ def test_a_mistake_in_an_archive_is_told_before_prefect_starts(type_, monkeypatc
     source = "data.source={kind: npz, path: nan.npz}"
     code, out, err = type_(["partition", "--set", source])
     assert (code, out) == (2, "")
-    assert err.startswith("error: nan.npz: row 0 of x has no value (NaN) of the feature 'x0', column 0; ")
+    assert err.startswith("error: nan.npz: x: got no value (NaN) of the feature 'x0', column 0, in row 0")
     assert not Path(".prefect").exists()
 
 
@@ -322,7 +322,7 @@ def test_a_mistake_in_an_archive_is_told_before_prefect_starts(type_, monkeypatc
 def test_seeds_that_are_no_numbers_or_too_large_are_told(type_, seeds):
     code, _, err = type_(["compare", "--seeds", seeds])
     assert code == 2
-    assert re.match(r"error: --seeds .{0,90}: (write whole numbers with commas|a seed is at most 9,223)", err)
+    assert re.match(r"error: --seeds: got .{0,90}, expected (whole numbers separated by commas|at most 9,223)", err)
 
 
 def is_an_answer_or_a_sentence(code: int, out: str, err: str) -> None:

@@ -21,6 +21,6 @@ def test_a_cron_that_matches_no_date_is_refused(cron: str) -> None:
 @pytest.mark.parametrize("cron", ["", "@reboot", "@every 5m", "R R * * *", "* * * * * *", "0 0 32 * *"])
 def test_a_text_that_is_no_schedule_is_refused_with_what_is_taken(cron: str) -> None:
     with pytest.raises(
-        UserError, match=r'expected five fields, for example "0 6 \* \* 1", or one of @hourly, @daily, '
+        UserError, match="expected five fields or one of @hourly, @daily, @midnight, @weekly, @monthly, @yearly"
     ):
         cron_schedule(cron)

@@ -122,17 +122,20 @@ def test_a_callback_writes_the_rounds_that_are_on_disk(play_run, folder):
     [
         (
             "data.source={kind: repeated_token}",
-            "data.source.kind: there is no 'repeated_token'; did you mean repeated_tokens?",
+            "data.source.kind: got 'repeated_token'. Did you mean repeated_tokens?",
         ),
-        ("data.source={kind: repeated_tokens, row: 3}", "data.source.row: there is no such key; did you mean rows?"),
-        ("data.source={kind: repeated_tokens, rows: 0}", "data.source.rows is 0; it must be at least 1."),
-        ("data.scheme=[{kind: one_class_each}]", "data.scheme.0.clients is missing."),
-        ("model={kind: token_transformer, width: x}", "model.width is 'x'; it must be a whole number."),
-        ("clients.sampling={kind: in_turn}", "clients.sampling.kind: there is no 'in_turn'; did you mean in_turns?"),
-        ("evaluation.metrics=[{kind: bier}]", "evaluation.metrics.0.kind is 'bier'; it must be 'brier'."),
-        ("figures=[{kind: client_bar}]", "figures.0.kind: there is no 'client_bar'; did you mean client_bars?"),
-        ("callbacks=[{kind: round_log, every: 0}]", "callbacks.0.every is 0; it must be at least 1."),
-        ("extra_methods.mine=mine.py", "extra_methods: there is no such key; name the Python file under plugins"),
+        ("data.source={kind: repeated_tokens, row: 3}", "data.source.row: got an unknown key. Did you mean rows?"),
+        ("data.source={kind: repeated_tokens, rows: 0}", "data.source.rows: got 0, expected at least 1."),
+        ("data.scheme=[{kind: one_class_each}]", "data.scheme.0.clients: got nothing, expected a value. Add the key."),
+        ("model={kind: token_transformer, width: x}", "model.width: got 'x', expected a whole number."),
+        ("clients.sampling={kind: in_turn}", "clients.sampling.kind: got 'in_turn'. Did you mean in_turns?"),
+        ("evaluation.metrics=[{kind: bier}]", "evaluation.metrics.0.kind: got 'bier', expected 'brier'."),
+        ("figures=[{kind: client_bar}]", "figures.0.kind: got 'client_bar'. Did you mean client_bars?"),
+        ("callbacks=[{kind: round_log, every: 0}]", "callbacks.0.every: got 0, expected at least 1."),
+        (
+            "extra_methods.mine=mine.py",
+            "extra_methods: got an unknown key, expected plugins. Name the Python file under plugins",
+        ),
     ],
 )
 def test_options_and_kinds_are_checked_with_the_usual_messages(override, said, folder):

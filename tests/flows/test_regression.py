@@ -101,7 +101,10 @@ def test_every_method_lowers_the_rmse_on_a_network_with_hidden_units(name, regre
 
 @pytest.mark.parametrize("name", sorted(CLASSES_ONLY))
 def test_a_method_that_is_of_classes_only_says_so(name, regression):
-    with pytest.raises(UserError, match=rf"the method {name} asks .* use a source with classes, or another method"):
+    with pytest.raises(
+        UserError,
+        match=rf"data\.source: got numeric targets, expected classes, since {name} .* Use a source with classes",
+    ):
         find_method(name)().init(regression())
 
 
@@ -152,19 +155,23 @@ def test_outcomes_that_are_not_finite_are_compared_without_a_warning(regression,
 
 
 def test_a_regression_needs_squared_error_and_a_classification_must_not_have_it(project):
-    said = (
-        r"params\.yaml: training\.objective\.kind is squared_error, and data/digits is a classification; use cross_entr"
-    )
+    said = r"params\.yaml: training\.objective\.kind: got squared_error, expected cross_entr"
     with pytest.raises(UserError, match=said):
         Project.open(["training.objective={kind: squared_error}"], project, derived=True).training_setup(0)
-    said = r"params\.yaml: training\.objective\.kind is focal, and data/lines is a regression; use squared_error\."
+    said = (
+        r"params\.yaml: training\.objective\.kind: got focal, expected squared_error, since "
+        r"data/lines is a regression\. Use"
+    )
     with pytest.raises(UserError, match=said):
         Project.open([*LINEAR, "training.objective={kind: focal}"], project, derived=True).training_setup(0)
 
 
 def test_a_regression_has_no_deep_ensemble(project):
     asked = [*LINEAR, "training.objective={kind: squared_error}", "model.members=3"]
-    said = r"params\.yaml: model\.members is 3, and data/lines is a regression; .*: set model\.members to 1\."
+    said = (
+        r"params\.yaml: model\.members: got 3, expected 1, since data/lines is a regression .*\. "
+        r"Set model\.members to 1\."
+    )
     with pytest.raises(UserError, match=said):
         Project.open(asked, project, derived=True).training_setup(0)
 

@@ -62,7 +62,7 @@ def test_a_round_whose_worker_dies_is_finished_with_the_same_bits(kind, play_run
     (folder / "marker").unlink()
     assert found["weights_sha256"] == expected["weights_sha256"]
     if kind == "processes":
-        assert told.said == ["a worker process died in train; the step is run again in a new one."]
+        assert told.said == ["a worker process ended in train; the step runs again in a new one."]
 
 
 @pytest.mark.parametrize("kind", FAR)
@@ -72,7 +72,7 @@ def test_a_run_whose_workers_keep_dying_says_so_and_resume_goes_on(kind, play_ru
     before = workers_now()
     with dask.config.set({"distributed.scheduler.allowed-failures": 0}), pytest.raises(UserError) as said:
         play_run("own", kind, 1, "method.own.does=dies once")
-    assert "in train, most likely because memory ran out; lower runner.workers, and --resume goes on" in str(said.value)
+    assert "in train, most likely because memory ran out. Lower runner.workers; --resume continues" in str(said.value)
     assert workers_now() == before
     found = play_run("own", "threads", 1, "method.own.does=dies once", resume=True)
     (folder / "marker").unlink()
@@ -85,8 +85,8 @@ def test_an_address_where_nobody_answers_is_told(play_run, monkeypatch):
     with pytest.raises(UserError) as said:
         play_run("fedavg", "dask", 1, "runner.address=tcp://127.0.0.1:1")
     assert str(said.value) == (
-        "no Dask scheduler answers at runner.address tcp://127.0.0.1:1; "
-        "`dask scheduler` starts one, and address null starts a cluster on this machine."
+        "no Dask scheduler responds at runner.address tcp://127.0.0.1:1. "
+        "Start one with `dask scheduler`, or set runner.address to null for a cluster on this machine."
     )
 
 

@@ -80,7 +80,7 @@ def test_of_nobody_the_table_is_empty(kind):
 
 
 def test_without_rows_there_is_no_overlap():
-    with pytest.raises(ValueError, match="no rows to be right on"):
+    with pytest.raises(ValueError, match="correctness: got no rows, expected at least one"):
         overlaps(np.zeros((2, 0), np.uint8), 0, "dot")
 
 

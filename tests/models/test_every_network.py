@@ -401,7 +401,9 @@ def test_a_network_from_outside_needs_one_function_and_joins_under_its_name(monk
     assert from_json(to_json(network)) == network
     assert register("own")(Named) is Named
     here = __name__.replace(".", r"\.")
-    both = rf"the networks {here}\.\S+\.Named and {here}\.Looking both register as own; give one another name\.$"
+    both = (
+        rf"network own: got this name from {here}\.\S+\.Named and {here}\.Looking, expected one\. Rename one of them\.$"
+    )
     with pytest.raises(ValueError, match=both):
         register("own")(Looking)
     assert forms(network) == ("vmap", "sequential")
@@ -413,7 +415,7 @@ def test_a_network_from_outside_needs_one_function_and_joins_under_its_name(monk
 def test_what_torch_cannot_map_is_refused_with_the_way_out():
     network = Looking(64)
     weights, _, rows, streams = at_work(network)
-    with pytest.raises(ValueError, match=r"torch cannot map the network Looking over clients; set engine\.kind to seq"):
+    with pytest.raises(ValueError, match=r"engine\.kind: torch cannot map the network Looking over clients"):
         train(network, weights, {}, rows, plan("vmap"), streams)
     train(network, weights, {}, rows, plan("sequential"), streams)
 
@@ -522,7 +524,7 @@ def test_around_a_network_without_parts_by_hand_nothing_is_by_hand(network):
 
 
 def test_a_cost_of_one_client_asks_for_that_of_a_stack_where_there_is_a_form_for_stacks():
-    with pytest.raises(TypeError, match="Half has a cost of its own for one client and none for a stack"):
+    with pytest.raises(TypeError, match="Half: got a cost for one client and none for a stack, expected both"):
 
         class Half(MLP):
             def cost(self, weights, context, batch, objective):
@@ -530,7 +532,7 @@ def test_a_cost_of_one_client_asks_for_that_of_a_stack_where_there_is_a_form_for
 
 
 def test_rows_of_several_clients_train_nothing_that_learns_from_a_clients_batch():
-    with pytest.raises(ValueError, match="rows of several clients train no residual"):
+    with pytest.raises(ValueError, match="got rows of several clients for residual, expected one client, from"):
         PerRowContext(NORMALISING, (8, 8), 4)
 
 

@@ -37,9 +37,7 @@ def test_statistics_of_another_sign_are_refused_where_their_length_is_the_same(s
     assert free == "loadings components 1 sign free norm null"
     assert len(model.predict(rows, {"statistics": numbers, "made_as": free})) == 2
     assert len(model.predict(rows, {"statistics": numbers})) == 2
-    with pytest.raises(
-        ValueError, match=f"the statistics were made as {ones}, and this model takes 101 numbers .{free}."
-    ):
+    with pytest.raises(ValueError, match=f"statistics: got some computed as {ones}, expected 101 numbers .{free}."):
         model.predict(rows, {"statistics": numbers, "made_as": ones})
 
 
@@ -76,7 +74,7 @@ def test_a_global_model_refuses_params_that_it_would_ignore(params, said):
         (np.nan, "rows: got nan in row 2, expected finite float32 numbers. Correct or drop the row."),
         (np.inf, "rows: got inf in row 2"),
         (1e300, r"rows: got 1e\+300 in row 2"),
-        (3e38, "rows: got row 2, for which the answer of this model is not finite, expected values near those of the"),
+        (3e38, "rows: got row 2, for which the prediction is not finite, expected values near those of the"),
     ],
 )
 @pytest.mark.parametrize("classes", ["abc", ""])
@@ -107,8 +105,8 @@ def test_no_answer_is_without_a_number(value, said, classes):
         ([["1", "1", "1", "1"]], "rows: got <U1, expected pixels"),
         ([[True, True, True, True]], "rows: got bool, expected pixels"),
         ([[1, 1], [1]], r"rows: got lists of different lengths, expected rows of shape \(4,\)"),
-        ([], r"rows have shape \(\), and this model takes \(4,\)"),
-        ([[1, 1]], r"rows have shape \(2,\), and this model takes \(4,\)"),
+        ([], r"rows: got shape \(\), expected \(4,\)"),
+        ([[1, 1]], r"rows: got shape \(2,\), expected \(4,\)"),
     ],
 )
 def test_what_are_no_pixels_is_refused(rows, said):

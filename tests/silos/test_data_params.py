@@ -23,18 +23,18 @@ def test_a_name_that_is_no_plain_folder_is_refused(params, name):
 
 
 def test_splits_that_leave_no_training_rows_are_refused(params):
-    with pytest.raises(ValidationError, match="sum must be below 1"):
+    with pytest.raises(ValidationError, match=r"Value error, got validation 0\.5 and test 0\.5, expected a sum"):
         params(split={"validation": 0.5, "test": 0.5})
 
 
 @pytest.mark.parametrize(
     ("scheme", "said"),
     [
-        ([], "scheme is empty"),
-        ([{"kind": "rotation", "angles": [0]}], "scheme begins with `rotation`"),
+        ([], "scheme: got no step"),
+        ([{"kind": "rotation", "angles": [0]}], "scheme: got a first step `rotation`"),
         (
             [{"kind": "equal", "clients": 2}, {"kind": "column", "column": "client"}],
-            r"scheme\[1\] is `column`",
+            r"scheme\[1\]: got `column`",
         ),
     ],
 )

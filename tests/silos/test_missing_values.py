@@ -149,7 +149,7 @@ def test_a_mask_of_other_rows_or_a_damaged_file_is_a_sentence(table, build):
     other = build("other", scheme=[{"kind": "quantity", "clients": 3, "beta": 0.3}])
     (folder / first.file).write_bytes((other / second.file).read_bytes())
     with pytest.raises(
-        UserError, match=rf"train rows of client {first.name}, and manifest.json says {first.rows['train']}"
+        UserError, match=rf"train rows of client {first.name}, expected {first.rows['train']} as in manifest.json"
     ):
         open_missing(folder, first, "train")
     (folder / first.file).write_bytes(kept[:-1])
@@ -166,7 +166,7 @@ def test_values_outside_of_what_is_declared_are_kept_and_told(tmp_path, params):
     manifest = write(tmp_path / "data", own, tmp_path, notes.append)
     count = int((x[:, 0] > 100).sum())
     assert notes == [
-        "Values outside of what data.features declares are kept as they are: "
+        "Values outside of the categories and bounds in data.features are kept: "
         f"{count} rows of 'a' (0 to 100), {N // 3} rows of 'b' (its categories)."
     ]
     kept = np.concatenate([open_client(tmp_path / "data", e, s)[0] for e in manifest.clients for s in SPLITS])

@@ -138,20 +138,20 @@ def test_a_bound_or_category_that_float32_rounds_holds_the_values_that_are_round
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ({"low": 3, "high": 3}, "'a' has low 3 and high 3; low must be below high"),
-        ({"low": 3, "high": 2}, "'a' has low 3 and high 2; low must be below high"),
-        ({"low": 1, "high": 1 + 1e-12}, "low must be below high"),  # in float32, in which rows are kept
-        ({"low": 3}, "'a' has low and no high; give both bounds or none"),
-        ({"high": 3}, "'a' has high and no low"),
-        ({"categories": [1]}, "'a' has categories and is numeric; add kind: categorical"),
-        ({"kind": "categorical"}, "'a' is categorical without categories"),
-        ({"kind": "categorical", "categories": [1, 2, 1.0]}, "'a' has the category 1 twice"),
-        ({"kind": "categorical", "categories": [1], "low": 0, "high": 2}, "'a' is categorical, and low and high bound"),
-        ({"missing": {"fill": np.inf}}, "is neither refuse nor {fill: v} with a finite number v or mean"),
-        ({"missing": {"fill": np.nan}}, "is neither refuse nor {fill: v} with a finite number v or mean"),
-        ({"missing": {"fill": 1e39}}, "is neither refuse nor {fill: v} with a finite number v or mean"),
-        ({"missing": {"fill": True}}, "is neither refuse nor {fill: v} with a finite number v or mean"),
-        ({"missing": "drop"}, "'drop' is neither refuse nor"),
+        ({"low": 3, "high": 3}, "Value error, 'a': got low 3 and high 3, expected low below high"),
+        ({"low": 3, "high": 2}, "Value error, 'a': got low 3 and high 2, expected low below high"),
+        ({"low": 1, "high": 1 + 1e-12}, "Value error, 'a': got low 1 and"),  # in float32, in which rows are kept
+        ({"low": 3}, "Value error, 'a': got low without high, expected both bounds or none"),
+        ({"high": 3}, "Value error, 'a': got high without low, expected both bounds or none"),
+        ({"categories": [1]}, "Value error, 'a': got categories for a numeric feature, expected none"),
+        ({"kind": "categorical"}, "Value error, 'a': got no categories, expected the values of a categorical"),
+        ({"kind": "categorical", "categories": [1, 2, 1.0]}, "Value error, 'a': got the category 1 twice, expected"),
+        ({"kind": "categorical", "categories": [1], "low": 0, "high": 2}, "Value error, 'a': got low or high for a"),
+        ({"missing": {"fill": np.inf}}, r"expected refuse or \{fill: v\} with a finite number v or mean"),
+        ({"missing": {"fill": np.nan}}, r"expected refuse or \{fill: v\} with a finite number v or mean"),
+        ({"missing": {"fill": 1e39}}, r"expected refuse or \{fill: v\} with a finite number v or mean"),
+        ({"missing": {"fill": True}}, r"expected refuse or \{fill: v\} with a finite number v or mean"),
+        ({"missing": "drop"}, r"Value error, got 'drop', expected refuse or \{fill: v\} with a finite number v or"),
         ({"low": -1e39, "high": 0}, r"greater than or equal to -340{37}$|greater than or equal to -34"),
         ({"name": ""}, "at least 1"),
         ({"bins": 3}, "bins"),
@@ -163,5 +163,5 @@ def test_what_cannot_be_meant_is_refused(entry, said):
 
 
 def test_two_features_of_one_name_are_refused(params):
-    with pytest.raises(ValidationError, match="the name 'b' stands for columns 1 and 3; give each a name of its own"):
+    with pytest.raises(ValidationError, match="Value error, got the name 'b' for the columns 1 and 3, expected"):
         params(features=[{"name": name} for name in "abcbc"])

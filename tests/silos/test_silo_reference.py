@@ -39,7 +39,7 @@ def test_arrays_are_in_the_order_of_the_clients(silos):
     assert some.rows_array("train").tolist() == [2, 14]
     assert some.rows_array("train").dtype == np.int64
     assert [some.index(client) for client in some.clients] == [0, 1]
-    with pytest.raises(UserError, match="no client oslo among those chosen"):
+    with pytest.raises(UserError, match="client oslo: got no such client among those selected of"):
         some.index("oslo")
     assert some.pool().rows_array("test").tolist() == [5]
     assert some.pool().index("rome+lyon") == 0
@@ -47,9 +47,9 @@ def test_arrays_are_in_the_order_of_the_clients(silos):
 
 def test_select_keeps_the_order_asked_for(silos):
     assert silos.select(["rome", "lyon"]).clients == ("rome", "lyon")
-    with pytest.raises(UserError, match="no client paris"):
+    with pytest.raises(UserError, match="client paris: got no such client among those selected of"):
         silos.select(["paris"])
-    with pytest.raises(UserError, match="no client oslo"):
+    with pytest.raises(UserError, match="client oslo: got no such client among those selected of"):
         silos.select(["rome"]).select(["oslo"])
 
 
@@ -159,9 +159,9 @@ def test_rows_that_changed_since_a_run_began_are_refused_at_its_next_opening(in_
     if not in_memory:
         forget_stacks()
     natural({**SIZES, "oslo": 31})  # another partition in the same folder
-    with pytest.raises(UserError, match=r"/data/.*manifest\.safetensors is not what data version v1 says") as told:
+    with pytest.raises(UserError, match=r"manifest\.safetensors differs from data version v1: the file was") as told:
         open_stack(silos, stack, "train")
-    assert "`siloflow data use v1` brings that version back" in str(told.value)
+    assert "Restore that version with `siloflow data use v1`" in str(told.value)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_one_changed_file_is_named(file, silos):
     (stack,) = make_stacks(silos, 3)
     open_stack(silos, stack, "train")
     flip(Path(silos.folder) / file.split(",")[0])
-    with pytest.raises(UserError, match=f"{file} is not what data version v1 says"):
+    with pytest.raises(UserError, match=f"{file} differs from data version v1"):
         open_stack(silos, stack, "train")
 
 
@@ -179,7 +179,7 @@ def test_common_rows_that_changed_are_refused(roles):
     open_common(roles, "test")
     flip(Path(roles.folder) / "common.safetensors")
     with pytest.raises(
-        UserError, match=r"common\.safetensors, with the rows of all clients, is not what data version v says"
+        UserError, match=r"common\.safetensors, with the rows of all clients, differs from data version v: the file"
     ):
         open_common(roles, "test")
 
@@ -199,7 +199,7 @@ def test_a_bit_that_flips_behind_the_door_is_seen_by_whoever_opens_the_file_firs
     )
     done = subprocess.run([sys.executable, "-c", program], input=pickle.dumps(silos), capture_output=True, check=False)
     assert done.stdout.split() == [b"[6]"]
-    assert b"lyon.safetensors, with the rows of client lyon, is not what data version v1 says" in done.stderr
+    assert b"lyon.safetensors, with the rows of client lyon, differs from data version v1" in done.stderr
 
 
 def test_a_file_that_was_written_again_as_it_was_is_no_change(silos):
@@ -246,5 +246,5 @@ def test_a_bit_that_flips_with_the_time_put_back_is_seen_at_the_next_opening_in_
         file.seek(-1, os.SEEK_END)
         file.write(bytes([last ^ 1]))
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    with pytest.raises(UserError, match="with the rows of client lyon, is not what data version"):
+    with pytest.raises(UserError, match=r"lyon\.safetensors, with the rows of client lyon, differs from data"):
         open_stack(silos, stack, "train")

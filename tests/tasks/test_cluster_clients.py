@@ -129,7 +129,7 @@ def test_nobody_joins_one_who_is_right_on_no_row():
 
 
 def test_a_threshold_that_nobody_chose_needs_a_half_to_be_found_on():
-    with pytest.raises(ValueError, match="give a seed"):
+    with pytest.raises(ValueError, match="seed: got none, expected one, since the threshold is found on one half"):
         overlap.fn(told(laws()), ROWS, "jaccard", None, "complete")
 
 

@@ -145,5 +145,5 @@ def test_a_share_that_is_no_number_is_refused(make_problem, make_round):
     page = Virtual()
     model: Model = ep_sites.site_model(Tilted(setup.network), page.init(setup), setup, setup.silos.clients, {})
     shares = {**SHARES, "c": float("nan")}
-    with pytest.raises(ValueError, match="the share of client c is nan; give every client a number from 0 on"):
+    with pytest.raises(ValueError, match="shares: got nan for client c, expected numbers of at least 0"):
         make_round(setup).train(update_site, model, how=SiteTraining(1e-3, 0.01), shares=shares)

@@ -102,10 +102,10 @@ class Thawed(Message):
 @pytest.mark.parametrize(
     ("message", "match"),
     [
-        (Unsaid, "does not say"),
-        (Bare, "does not say"),
-        (Rows, "stand for 10 rows"),
-        (Thawed, "frozen dataclass|does not say"),
+        (Unsaid, "got no numbers in"),
+        (Bare, "got no numbers in"),
+        (Rows, r"Rows\.means: got numbers as large as a row, expected that they stand for at least 10 rows"),
+        (Thawed, "frozen dataclass|got no numbers in"),
     ],
 )
 def test_a_message_that_could_tell_more_than_it_says_is_refused_where_its_step_is_made(message, match):
@@ -126,7 +126,10 @@ def test_a_message_of_a_page_counts_its_bytes_and_what_the_clients_were_sent(mak
     assert round.tally.bytes_up == 4 * len(TRAIN)
     assert round.tally.bytes_down == model.bytes_down * len(TRAIN)
     assert round.map_clients(tell_one_number, model, silos=setup.silos.select(())) == []
-    for task, match in ((tell_no_message, "answers with Unsized, "), (tell_nothing, "answers with nothing, ")):
+    for task, match in (
+        (tell_no_message, "got Unsized from a client step"),
+        (tell_nothing, "got nothing from a client step"),
+    ):
         with pytest.raises(TypeError, match=match):
             round.map_clients(task, model)
 
@@ -143,7 +146,7 @@ def test_a_message_that_could_tell_more_than_it_says_does_not_leave_a_step_that_
     def tell(cohort: Cohort):
         return [Silent(("a",), means=torch.zeros(1))]
 
-    with pytest.raises(TypeError, match="means does not say what numbers it has"):
+    with pytest.raises(TypeError, match=r"Silent\.means: got no numbers in the annotation, expected"):
         tell.fn(None)
 
 

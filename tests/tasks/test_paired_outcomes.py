@@ -94,7 +94,7 @@ def test_rows_that_were_changed_under_the_comparison_are_not_looked_at(kept):
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    with pytest.raises(UserError, match="is not what data version"):
+    with pytest.raises(UserError, match="differs from data version"):
         strata(silos, runs["first"], runs["second"], ["0"])
 
 

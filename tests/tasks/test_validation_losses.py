@@ -143,6 +143,6 @@ def test_a_step_that_cannot_tell_is_refused_with_the_way_out(make_problem, make_
     setup = make_problem(SIZES, silos={"validation": 12})
     model = FedAvg().model(FedAvg().init(setup), setup)
     with pytest.raises(
-        UserError, match=r"silent_train of this method's page tells no validation loss; use uniform or by_size, or"
+        UserError, match=r"clients\.sampling\.kind: got improving, expected uniform or by_size, since silent_train of"
     ):
         replace(make_round(setup), validation={}).train(silent_train, model)

@@ -162,7 +162,8 @@ def _explain_errors(name: str, hook: str, source: Any) -> Iterator[None]:
         if unwritable(error) or interruption(error):
             raise
         raise CallbackError(
-            f"{_failure(name, hook, source, error)} Correct the callback; --resume goes on after the last round on disk."
+            f"{_failure(name, hook, source, error)} Correct the callback; --resume continues after the last round "
+            "on disk."
         ) from error
 
 

@@ -171,7 +171,7 @@ class CheckpointWriter:
         self._writer.shutdown(wait=True)
         write_error = self._pending.written.exception() if self._pending else None
         if error is not None and write_error not in (None, error):
-            log_warnings(self._folder.name, [f"the round before could not be written: {write_error!r}"])
+            log_warnings(self._folder.name, [f"the previous round could not be written: {write_error!r}"])
         if second_interrupt is not None:
             raise second_interrupt
 

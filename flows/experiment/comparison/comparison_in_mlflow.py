@@ -28,7 +28,7 @@ NAME = "comparison"
 def comparison_settings(project: Project, plan: Plan) -> str:
     """Return the note above the runs until the comparison is finished."""
     methods, seeds = ", ".join(plan.methods), ", ".join(map(str, plan.seeds))
-    return f"{methods} on {project.params.data.name} ({plan.data_version}), seeds {seeds}: running, or stopped."
+    return f"{methods} on {project.params.data.name} ({plan.data_version}), seeds {seeds}: running or stopped."
 
 
 def log_comparison(project: Project, name: str, plan: Plan, comparison: dict[str, Any], flow_run: str) -> None:
@@ -68,7 +68,7 @@ def log_comparison(project: Project, name: str, plan: Plan, comparison: dict[str
     )
     logger = MLflowLogger(folder, spec)
     if logger.finish(artifacts) is None:
-        progress.current().say(f"{logger.problem}; it has nothing of the comparison itself, and runs/{name} has all.")
+        progress.current().say(f"{logger.problem}; MLflow lacks the comparison itself, which runs/{name} has in full.")
     elif logger.notice:
         progress.current().say_once(f"{logger.notice}.")
 

@@ -69,14 +69,14 @@ def not_complete(comparison: Mapping[str, Any]) -> str:
 def sentences_after(comparison: Mapping[str, Any]) -> list[str]:
     """Return what restricts the differences: no method is better than the baseline, or runs are missing."""
     baseline, missing = comparison.get("baseline") or {}, not_complete(comparison)
-    retry = [f"The comparison is {missing}; the same command with --resume tries them again."] if missing else []
+    retry = [f"The comparison is {missing}; run the same command with --resume to try them again."] if missing else []
     return [*filter(None, [baseline.get("sentence")]), *retry]
 
 
 def headline(paired: list[dict[str, Any]]) -> str:
     """Return one line: which methods are better than the reference, worse, or not distinguishable from it."""
     if not paired:
-        return "Nothing to compare."
+        return "There is nothing to compare."
     verdicts: dict[str, list[str]] = {"better": [], "worse": [], "not distinguishable": []}
     for pair in paired:
         real = "better" if pair["better"] == pair["method"] else "worse"
@@ -89,7 +89,7 @@ def tuned_sentence(tuned: Mapping[str, Any]) -> str:
     """Return the settings that a method was tuned to, of how many, and which of them are at an edge of the search space."""
     chosen = ", ".join(_short(setting) for setting in tuned["settings"])
     if tuned["score"] is None:
-        return f"{chosen}; the first, since none of {tuned['tried']} gave a finite score"
+        return f"{chosen}; the first of {tuned['tried']}, since none gave a finite score"
     edge = ", ".join(_short(key) for key in tuned["at_edge"])
     return f"{chosen}; the best of {tuned['tried']}" + (f", at the edge of {edge}" if edge else "")
 

@@ -45,7 +45,7 @@ class Axis(BaseModel):
     @classmethod
     def _once_each(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
         if any(value in values[:index] for index, value in enumerate(values)):
-            raise ValueError(f"{list(values)} names a value twice")
+            raise ValueError(f"{list(values)}: got a value twice, expected distinct values")
         return tuple(sorted(values)) if _ordered(values) else values
 
     @property
@@ -122,7 +122,7 @@ def insert_value(setting: str, value: Any) -> str:
     """Put the value into the setting's {}, or after its key; ValueError if {} occurs more than once."""
     template = setting if "=" in setting or "{}" in setting else f"{setting}={{}}"
     if template.count("{}") != 1:
-        raise ValueError(f"{setting!r}: {{}} stands once where the value goes")
+        raise ValueError(f"{setting!r}: expected {{}} once, in place of the value")
     return template.replace("{}", as_yaml(value))
 
 

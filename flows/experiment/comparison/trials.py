@@ -88,8 +88,9 @@ def check_tuning(project: Project, methods: list[str], setup: TrainingSetup) -> 
     if not any(validation_rows(project.scored.federated()).values()):
         subset = "the clients that are scored (evaluation.clients)"
         raise UserError(
-            f"settings are chosen on validation rows, and {'the data' if project.scored is project.silos else subset} have "
-            "none; set data.split.validation, for example to 0.15, and run `siloflow partition`."
+            "comparison.tune: got no validation rows in "
+            f"{'the data' if project.scored is project.silos else subset}, expected some, on which settings are "
+            "chosen. Set data.split.validation, for example to 0.15, and run `siloflow partition`."
         )
     for method in methods:
         _grid(project, method)
@@ -116,8 +117,9 @@ def tuned_methods(
     runs = _runs(plan)
     say_plan(project, name, runs)
     progress.current().say(
-        f"{settings} settings for each of {len(methods)} methods on seed {seeds[0]} (and 2 beyond every edge at which the "
-        f"best stands), then the best on the other seeds: {len(runs)} runs or some more"
+        f"tuning tries {settings} settings for each of {len(methods)} methods on seed {seeds[0]} (and 2 more "
+        f"beyond each edge at which the best is), then trains the best on the other seeds: {len(runs)} runs or a "
+        "few more"
     )
 
     @cache
@@ -131,7 +133,7 @@ def tuned_methods(
     first = [result(method, 0, tuple(grid.settings(grid.points()[0]))) for method, grid in grids.items()]
     remaining = len(unfinished(project, name, runs))  # once each method has run once
     if remaining:
-        progress.current().say(f"about {duration(remaining * _seconds_of_run(first))} for the other {remaining}")
+        progress.current().say(f"about {duration(remaining * _seconds_of_run(first))} for the other {remaining} runs")
 
     def beyond(method: str, count: int) -> None:
         runs.extend(run_name(method, seeds[0], trial_name(settings + index)) for index in range(count))
@@ -174,7 +176,7 @@ def _check_options(project: Project, method: str, options: dict[str, Any], setup
         start_method(method_of(params.model_copy(update={"method": section}), method), setup)
     except UserError as error:
         listed = ", ".join(f"{key} {as_yaml(value)}" for key, value in options.items())
-        raise UserError(f"{method} is tuned by {listed}, with which it cannot be run: {error}") from None
+        raise UserError(f"{method}: its tuning sets {listed}, with which it cannot run: {error}") from None
 
 
 def ensemble(

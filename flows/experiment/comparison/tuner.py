@@ -58,23 +58,24 @@ def grid_of(
     """
     if not isinstance(method.tuned, Mapping) or not all(isinstance(axis, Axis) for axis in method.tuned.values()):
         raise UserError(
-            f"the page of method {method_name!r}: `tuned` is no axes; write tuned = axes(option=(0.1, 1.0)), with axes from "
-            "flows.experiment.comparison.search_space."
+            f"method {method_name!r}: tuned: got another type, expected axes. Write tuned = axes(option=(0.1, "
+            "1.0)), with axes from flows.experiment.comparison.search_space."
         )
     method_axes = {f"method.{method_name}.{option}": axis for option, axis in method.tuned.items()}
     combinations = math.prod(len(axis.values) for axis in method_axes.values())
     if settings % combinations:
         raise UserError(
-            f"comparison.tune is {settings}, and {method_name} has {combinations} settings of its own to try with each "
-            f"learning rate; give a number that {combinations} divides."
+            f"comparison.tune: got {settings}, expected a multiple of {combinations}, since {method_name} tries "
+            f"{combinations} settings of its own with each learning rate. Choose such a number."
         )
     count = settings // combinations
     powers = range(-(2 * count // 3), count - 2 * count // 3)
     rates = tuple(float(f"{rate * _FACTOR**power:.2g}") for power in powers)
     if rates[0] < _MIN_RATE or rates[-1] > param_limits.MAX_REAL:
         raise UserError(
-            f"comparison.tune is {settings}: {method_name} would be tried with learning rates from {rates[0]:.2g} to "
-            f"{rates[-1]:.2g}, and they may be from {_MIN_RATE:g} to {param_limits.MAX_REAL:g}; give fewer settings."
+            f"comparison.tune: got {settings}, expected fewer settings, since {method_name} would be tried with "
+            f"learning rates from {rates[0]:.2g} to {rates[-1]:.2g}, and they may be from {_MIN_RATE:g} to "
+            f"{param_limits.MAX_REAL:g}. Lower it."
         )
 
     def takes(point: Point) -> bool:

@@ -49,7 +49,10 @@ def finished_run(project: Project, run: str) -> FinishedRun:
     saved = _read_run(folder)
     result = folder.finished()
     if result is None:
-        raise UserError(f"{folder.path} is not finished; the command that started it, with --resume, finishes it.")
+        raise UserError(
+            f"{folder.path}: got an unfinished run, expected a finished one. Run the command that "
+            "started it with --resume."
+        )
     project = _with_saved_params(project, folder, saved)
     setup = project.training_setup(saved["seed"])
     _check_start(folder, saved, {one.network.starts_from for one in setup.network.single_networks} - {""})
@@ -58,7 +61,7 @@ def finished_run(project: Project, run: str) -> FinishedRun:
     if project.params.evaluation.report == "best":
         checkpoint = folder.load_best(result["rounds"], project.quantity) or checkpoint
     if checkpoint is None:
-        raise UserError(f"{folder.checkpoint} is missing; {RESTORE_ADVICE}.")
+        raise UserError(f"{folder.checkpoint} is missing. {RESTORE_ADVICE}.")
     method = method_of(project.params, saved["method"])
     round = RoundContext(checkpoint.round, setup, setup.silos.clients, (), PlainRunner(), private)
     model = scored_model(method, project.silos, checkpoint.state, round)
@@ -78,12 +81,15 @@ def find_run(project: Project, run: str) -> RunFolder:
     if not matches:
         names = [path.name for folder in _folders(runs) for path in (folder, *_folders(folder)) if _is_run(path)]
         names += [folder.name for folder in _folders(runs) if is_there(folder / "experiment.json")]
-        otherwise = "; give the path that `siloflow run` prints after files, such as runs/run-…/fedavg-seed0."
-        raise UserError(f"there is no run {shown(repr(run))} in {runs}{nearest_hint(run, sorted({*names}), otherwise)}")
+        otherwise = ". Give the path that `siloflow run` prints after files, such as runs/run-…/fedavg-seed0."
+        raise UserError(f"{runs}: got no run {shown(repr(run))}{nearest_hint(run, sorted({*names}), otherwise)}")
     if len(matches) > 1:
         listed = ", ".join(str(path.relative_to(runs.parent)) for path in matches[:5])
         more = f" and {len(matches) - 5} more" if len(matches) > 5 else ""
-        raise UserError(f"{shown(repr(run))} is {len(matches)} runs: {listed}{more}; name one.")
+        raise UserError(
+            f"{shown(repr(run))}: got a name of {len(matches)} runs, expected one: {listed}{more}. "
+            "Type more of the name."
+        )
     return RunFolder(matches[0])
 
 
@@ -119,15 +125,15 @@ def _with_saved_params(project: Project, folder: RunFolder, saved: dict[str, Any
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(
-            f"{folder.path} was made by another version of siloflow: its params have {'.'.join(map(str, first['loc']))} "
-            f"({first['msg']}); open it with that version."
+            f"{folder.path}: got params of another version of siloflow in {'.'.join(map(str, first['loc']))} ("
+            f"{first['msg']}), expected those of this version. Open the run with its own version."
         ) from None
     derived = experiment(project, folder.path.parent.name)["kind"] not in ("run", "compare")
     loaded = replace(project, params=params, derived=derived)
     if not loaded.same_rows(saved["data_version"], loaded.silos.version):
         raise UserError(
-            f"{folder.path} was trained on data version {saved['data_version']}, and data/ is version "
-            f"{loaded.silos.version}; `siloflow data use {saved['data_version'][:10]}` brings it back."
+            f"{folder.path}: got data version {loaded.silos.version} in data/, expected {saved['data_version']}, "
+            f"on which it was trained. Run `siloflow data use {saved['data_version'][:10]}` to restore it."
         )
     return scaled_as(loaded, folder)
 
@@ -137,5 +143,6 @@ def _check_start(folder: RunFolder, saved: dict[str, Any], hashes: set[str]) -> 
     expected = saved["params"]["model"].get("pretrained")
     if expected and {f"sha256:{start}" for start in hashes} != {expected}:
         raise UserError(
-            f"{folder.path} started from a file with the hash {expected}; name it by --set model.pretrained=FILE."
+            f"{folder.path}: got other pretrained weights, expected a file with the hash {expected}. Name it with "
+            "--set model.pretrained=FILE."
         )

@@ -127,7 +127,7 @@ def git_commit(root: Path) -> str:
     except UserError as error:
         reason = str(error)
     if reason:
-        progress.current().say_once(f"git_commit is none in MLflow: {reason}")
+        progress.current().say_once(f"git_commit is empty in MLflow: {reason}")
     return "none"
 
 
@@ -146,8 +146,8 @@ def _model(
             return None
     if not is_bundled(network):
         progress.current().say(
-            f"the model is not logged: its network {kind_of(network)} is of your own page, and would not be there where it "
-            "is loaded; let its property `served` name the network that answers without it."
+            f"the model is not logged: its network {kind_of(network)} is defined in a plugin file, which MLflow "
+            "would not have. Let its property `served` return a built-in network that computes the same."
         )
         return None
     context_inputs: Weights = {}  # what a client's model reads besides its weights

@@ -27,8 +27,10 @@ def run_name(method: str, seed: int, cell: str = "") -> str:
         UserError: If `method` or `cell` is not a plain name, or `seed` is not a seed.
     """
     if not isinstance(seed, int) or not 0 <= seed <= param_limits.SEED:  # parameters of a flow run may be anything
-        raise UserError(f"a seed is {shown(seed)}; it is a whole number from 0 to {param_limits.SEED}.")
-    return "-".join([*([plain(cell, "the cell")] if cell else []), plain(method, "the method"), f"seed{seed}"])
+        raise UserError(
+            f"seed: got {shown(seed)}, expected a whole number from 0 to {param_limits.SEED}. Choose another seed."
+        )
+    return "-".join([*([plain(cell, "cell")] if cell else []), plain(method, "method"), f"seed{seed}"])
 
 
 _RUN_FILES = {
@@ -112,16 +114,16 @@ class RunFolder:
 
     def finished(self) -> dict[str, Any] | None:
         """Read the finished run's JSON; None if it is not finished. UserError if it is damaged."""
-        hint = "delete it, and the same command with --resume writes it again"
+        hint = "Delete it, and run the same command with --resume to write it again"
         result: dict[str, Any] | None = read_json(self.result, hint, ("rounds", "mlflow_run_id"))
         return result
 
     def outcome_hashes(self) -> dict[str, str]:
         """Map each client to the hash of its stored outcomes; UserError if the file is missing or damaged."""
-        hint = f"delete {self.result}, and the same command with --resume writes both again"
+        hint = f"Delete {self.result}, and run the same command with --resume to write both again"
         hashes: dict[str, str] | None = read_json(self.outcomes, hint)
         if hashes is None:
-            raise UserError(f"{self.outcomes} is missing; {hint}.")
+            raise UserError(f"{self.outcomes} is missing. {hint}.")
         return hashes
 
     @property
@@ -172,8 +174,8 @@ class RunFolder:
         changed = param_differences({k: saved[k] for k in fingerprint}, fingerprint) if saved else []
         if changed:
             raise UserError(
-                f"{self.name} was started with other settings ({'; '.join(changed[:3])}); "
-                "put them back, or start anew without --resume."
+                f"{self.name}: got other settings than at its start ({'; '.join(changed[:3])}), expected the "
+                "same. Restore them, or start again without --resume."
             )
         return saved
 
@@ -200,7 +202,7 @@ class RunFolder:
         round_number = self.best_round(last, quantity)[1]
         best = load_state(self._best(round_number)) if round_number else None
         if round_number and best is None:
-            raise UserError(f"{self._best(round_number)} is missing; {RESTORE_ADVICE}.")
+            raise UserError(f"{self._best(round_number)} is missing. {RESTORE_ADVICE}.")
         return best
 
     def best_round(self, last: int, quantity: TaskMetrics) -> tuple[tuple[float, float], int]:

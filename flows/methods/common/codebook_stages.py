@@ -55,7 +55,7 @@ def late_clients(state: ServerState, round: RoundContext) -> list[str]:
 
 def late_clients_message(late: Sequence[str]) -> tuple[str, ...]:
     """Return the message about late clients that get codewords."""
-    return (f"joined with words of their own: {', '.join(late)}",)
+    return (f"joined, with codewords of their own: {', '.join(late)}",)
 
 
 def train(
@@ -153,7 +153,7 @@ def conclude(
     state = state.with_numbers(limit=check.limit)
     if extended:
         each = " in each member" if len(setup.network.single_networks) > 1 else ""
-        outcome = f"{len(extended)} get {num_codewords} words{each}: {', '.join(extended)}"
+        outcome = f"{len(extended)} get {num_codewords} codewords{each}: {', '.join(extended)}"
         counts = local_codes(setup.network, clients_with_codewords(state, round), state.numbers["words"])
         client_metrics["words"] = {
             client: num_codewords + counts[client] for client in round.clients if client in counts

@@ -93,7 +93,7 @@ def quantize_network(method: str, network: Network, segments: int | Literal["aut
     """
 
     def quantize(inner: Network) -> QuantizedNetwork:
-        channels = require_part(inner, inner.encoder_head, "features that words could stand for").encoded[0]
+        channels = require_part(inner, inner.encoder_head, "features that codewords could replace").encoded[0]
         return QuantizedNetwork(inner, segments=most_segments(channels) if segments == "auto" else segments, **options)
 
     try:
@@ -107,8 +107,8 @@ def require_classes(method: str, setup: TrainingSetup) -> None:
     """Raise a UserError for a regression, whose predictions have no entropy."""
     if setup.training.objective.task == "regression":
         raise UserError(
-            f"params.yaml: the method {method} asks how unsure a client is of its classes, and predicted numbers have none; "
-            "use a source with classes, or another method."
+            f"params.yaml: data.source: got numeric targets, expected classes, since {method} measures how "
+            "uncertain a client is of its classes. Use a source with classes, or another method."
         )
 
 
@@ -132,8 +132,8 @@ def measure_uncertainty(round: RoundContext, model: Model, split: str, passes: i
         if not rows:
             other = "" if split == "test" else ", or set method.uefl.check_on to train"
             raise UserError(
-                f"client {client} has no {split} rows, from which its uncertainty is told; give data.split.{split} "
-                f"a share{other}."
+                f"data.split.{split}: got no {split} rows for client {client}, expected some, from which its "
+                f"uncertainty is computed. Set a share{other}."
             )
     names = messages[0].numbers
     return {n: {c: float(v) for m in messages for c, v in zip(m.clients, m.numbers[n], strict=True)} for n in names}
@@ -145,13 +145,13 @@ def codebook_message(
     """Return the messages about the end of a stage: its outcome, and a warning if the codebook has collapsed."""
     entropy = list(scores["entropy"].values())
     range_ = f"entropies {min(entropy):.3f} to {max(entropy):.3f} nats, limit {limit:.3f}"
-    reason = {"certain": "no client is uncertain", "stages": "the last stage is over"}.get(outcome, outcome)
+    reason = {"certain": "no client is uncertain", "stages": "the last stage has ended"}.get(outcome, outcome)
     perplexity = sorted(scores["perplexity"].values())[len(entropy) // 2]
     if perplexity >= min(_COLLAPSED, num_codewords / 2):
         return (f"{range_}: {reason}",)
     return f"{range_}: {reason}", (
-        f"the codebook has collapsed: the median client uses as much of it as {perplexity:.1f} words used equally; "
-        "uefl's start: centres with a warm_up, or its arm ours, prevents that"
+        f"the codebook has collapsed: the median client uses as much of it as {perplexity:.1f} equally used "
+        "codewords. Set start: centres with a warm_up, or arm: ours, to prevent that"
     )
 
 

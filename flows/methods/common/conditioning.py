@@ -144,9 +144,9 @@ class Conditioning:
         signed = any(isinstance(s, Loadings) and s.sign != "free" for s in self.statistics)
         remedy = "set sign: free and components: 4" if signed else "try more components, or another statistic,"
         return (
-            f"{len(after.unsteady)} of {len(after.refs)} clients have other loadings in one half of their training rows "
-            "than in the other, so that these may tell more of single rows than of what clients have in common; "
-            f"{remedy} in method.conditional.statistics.",
+            f"{len(after.unsteady)} of {len(after.refs)} clients have different loadings in the two halves of "
+            f"their training rows, so the loadings may reflect single rows more than what clients share; {remedy} "
+            "in method.conditional.statistics.",
         )
 
     def context(
@@ -193,7 +193,8 @@ def _permuted_clients(silos: Silos, clients: Sequence[str], seed: int) -> dict[s
     order = silos.federated().clients
     if len(order) < 2:
         raise UserError(
-            "params.yaml: method.conditional.source is permuted, which needs two clients that train, or more."
+            "params.yaml: method.conditional.source: got permuted with one training client, expected at least "
+            "two. Use another source, or more clients."
         )
     keys = dict(zip(order, client_streams(seed, order, 0, "permuted statistics").tolist(), strict=True))
     order = tuple(sorted(order, key=lambda client: (keys[client], client)))

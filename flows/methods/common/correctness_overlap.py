@@ -40,13 +40,13 @@ def check_common_rows(method: str, setup: TrainingSetup) -> None:
     """Raise a UserError for a regression, or if there are no common validation rows."""
     if setup.training.objective.task == "regression":
         raise UserError(
-            f"params.yaml: the method {method} asks on which rows a client is right, and predicted numbers never are; "
-            "use a source with classes, or another method."
+            f"params.yaml: data.source: got numeric targets, expected classes, since {method} needs to know which "
+            "rows a client predicts correctly. Use a source with classes, or another method."
         )
     if not setup.silos.common("validation"):
         raise UserError(
-            f"params.yaml: the method {method} tries every client on the same rows, and there are none; set "
-            "data.split.validation_rows to common and data.split.validation to a share."
+            f"params.yaml: data.split.validation_rows: got no common rows, expected some, on which {method} tests "
+            "every client. Set it to common and data.split.validation to a share."
         )
 
 
@@ -63,7 +63,7 @@ def missing_classes_message(setup: TrainingSetup) -> tuple[str, ...]:
     if not missing:
         return ()
     classes, pronoun = (f"class {missing[0]}", "it") if len(missing) == 1 else (f"the classes {some(missing)}", "them")
-    return (f"none of the {len(labels)} common rows is of {classes}, so clients are not compared on {pronoun}",)
+    return (f"none of the {len(labels)} common rows belongs to {classes}, so clients are not compared on {pronoun}",)
 
 
 def halving_seed(round: RoundContext, each_round: bool) -> int:
@@ -116,7 +116,7 @@ def groups_message(overlapping: OverlapClusters) -> str:
     """Describe the groups, the threshold, the separation of groups and the clients that are alone."""
     groups = "; ".join(" ".join(names) for names in overlapping.groups)
     flagged = ", ".join(overlapping.flagged)
-    alone = f"; right on no common row, so alone: {flagged}" if flagged else ""
+    alone = f"; correct on no common row, so alone: {flagged}" if flagged else ""
     count = "one group" if len(overlapping.groups) == 1 else f"{len(overlapping.groups)} groups"
     return f"{count} at an overlap of {overlapping.threshold:.3f}: {groups}{_separation(overlapping)}{alone}"
 
@@ -127,8 +127,11 @@ def _separation(overlapping: OverlapClusters) -> str:
     if within is None or across is None:
         return ""
     if within > across:
-        return f"; pairs overlap {within:.3f} or more in a group, {across:.3f} or less across"
-    return f"; not clear-cut: a pair in a group overlaps {within:.3f}, and one across {across:.3f}"
+        return f"; pairs overlap by {within:.3f} or more within groups, by {across:.3f} or less across"
+    return (
+        f"; not clearly separated: a pair within a group overlaps by {within:.3f}, and one across groups by "
+        f"{across:.3f}"
+    )
 
 
 Names = tuple[str, ...]

@@ -44,8 +44,8 @@ def initial_state(
     weights = _initial_weights(setup, bias)
     if not any(is_gaussian(name, bias) for name in weights):
         raise UserError(
-            f"the network {kind_of(setup.network)} has no weight that could be Gaussian: these are those whose names end "
-            "in .weight; name them so."
+            f"network {kind_of(setup.network)}: got no weight whose name ends in .weight, expected one, since "
+            "only these become Gaussian. Rename the weights."
         )
     for name, w in weights.items():
         if is_gaussian(name, bias):

@@ -22,22 +22,22 @@ def reject_batchnorm(setup: TrainingSetup) -> None:
     """Raise a UserError if the network has batch normalization, whose running statistics cannot be Gaussian weights."""
     if setup.network.normalising or setup.network.buffers:
         raise UserError(
-            f"params.yaml: model.kind {kind_of(setup.network)} normalises by batches, whose running statistics are no "
-            "weights that a posterior could be of; use mlp or cnn."
+            f"params.yaml: model.kind: got {kind_of(setup.network)}, expected mlp or cnn, since the running "
+            "statistics of its batch normalisation are not weights with a posterior. Use mlp or cnn."
         )
 
 
 def require_mlp(setup: TrainingSetup, key: str) -> None:
     """Raise a UserError if an option needs an MLP and the network is another one."""
     if not isinstance(setup.network, MLP):
-        raise UserError(f"params.yaml: {key} needs model.kind mlp, and it is {kind_of(setup.network)}.")
+        raise UserError(f"params.yaml: model.kind: got {kind_of(setup.network)}, expected mlp for {key}. Use mlp.")
 
 
 def require_memory(network: Network, key: str, copies: int = 1) -> Network:
     """Return the network; UserError if this many copies of its parameters do not fit into the memory."""
     count = size(network)
-    what = f"params.yaml: {key}: {f'{copies:,} networks' if copies > 1 else 'a network'} of {count:,} parameters"
-    must_fit(count * copies * PARAMETER_BYTES, what, "lower what makes it that large")
+    what = f"params.yaml: {key}: got {f'{copies:,} networks' if copies > 1 else 'a network'} of {count:,} parameters"
+    must_fit(count * copies * PARAMETER_BYTES, what, "Lower the setting that makes it that large")
     return network
 
 
@@ -45,17 +45,19 @@ def require_part(network: Network, part: object | None, what: str) -> Any:
     """Return the network; UserError if `part`, which a method needs of it, is None (also in a deep ensemble)."""
     if part is None and len(network.single_networks) > 1:
         raise UserError(
-            f"params.yaml: model.members is {len(network.single_networks)}, and this method builds on a single network; set "
-            "model.members to 1, and takes_members = False in the method's page, which then says so by itself."
+            f"params.yaml: model.members: got {len(network.single_networks)}, expected 1, since this method wraps "
+            "a single network. Set model.members to 1, and takes_members = False in the method's class, which "
+            "then gives this message itself."
         )
     if part is None and isinstance(network, CNN):
         raise UserError(
-            f"params.yaml: model.channel_dropout is {network.channel_dropout}, and a network whose features are random has "
-            f"no {what}; set it to 0."
+            f"params.yaml: model.channel_dropout: got {network.channel_dropout}, expected 0, since a network "
+            f"whose features are random has no {what}. Set it to 0."
         )
     if part is None:
         raise UserError(
-            f"params.yaml: model.kind {kind_of(network)} has no {what}; use residual, vgg16_bn, resnet18, cnn or mlp."
+            f"params.yaml: model.kind: got {kind_of(network)}, which has no {what}, expected residual, vgg16_bn, "
+            "resnet18, cnn or mlp. Use one of these."
         )
     return network
 

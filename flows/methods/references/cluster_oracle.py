@@ -1,4 +1,4 @@
-"""Cluster oracle: one FedAvg for each true group of clients; the upper reference of clustered methods.
+"""Cluster oracle: one FedAvg for each true group; an upper reference.
 
 the groups are the domains that the partition recorded, which no method may read
 w_g <- init;  repeat: in each group g:  w_g <- a round of FedAvg among its clients

@@ -1,4 +1,4 @@
-"""Authors' selective averaging: the authors' code, in which clients of a group share one tensor and train it in turn.
+"""Authors' selective averaging: the authors' code; groups share and train one tensor in turn.
 
 phase 1, E1 rounds:    each client k trains w_k alone, from initial weights of its own
 regroup:               k joins each group whose first client is correct on the same common rows; g_k <- the last of them
@@ -46,15 +46,15 @@ class SelectiveAuthors(Method):
         5, ge=0, le=param_limits.TIMES, description="E1: rounds alone; 0: no groups, federated training"
     )
     averaging: Literal["in_turn", "mean"] = Field(
-        "in_turn", description="a group trains one tensor in turn, or each client a copy"
+        "in_turn", description="whether a group trains one tensor in turn, or each client a copy"
     )
     starts: Literal["own", "common"] = Field(
-        "own", description="clients start from draws of their own, or from a common one"
+        "own", description="whether clients start from different initial weights, or common ones"
     )
-    weighting: Literal["equal", "rows"] = Field("equal", description="of clients in the mean of a group")
-    overlap: Overlap = Field("equal", description="how alike two clients' right rows are")
-    threshold: float = Field(0.82, ge=0, le=1, description="overlap from which clients are together")
-    assign: Assign = Field("first_member", description="how groups are made of overlaps")
+    weighting: Literal["equal", "rows"] = Field("equal", description="weights of clients in the mean of a group")
+    overlap: Overlap = Field("equal", description="how to measure the overlap of two clients' correctly predicted rows")
+    threshold: float = Field(0.82, ge=0, le=1, description="the overlap from which clients share a group")
+    assign: Assign = Field("first_member", description="how to make groups from overlaps")
 
     def init(self, setup: TrainingSetup) -> ServerState:
         """Return a state without trained weights; UserError if groups need common validation rows and there are none."""

@@ -37,22 +37,34 @@ class UEFLAuthors(Method):
 
     tested_model = "personal"
 
-    words: int = Field(64, ge=1, le=param_limits.CHANNELS, description="V: words at the start and of each extension")
-    segments: int = Field(1, ge=1, le=param_limits.CHANNELS, description="slices of the channels that take a word each")
+    words: int = Field(
+        64, ge=1, le=param_limits.CHANNELS, description="V: codewords at the start and of each extension"
+    )
+    segments: int = Field(
+        1, ge=1, le=param_limits.CHANNELS, description="segments of the channels, each with a codeword of its own"
+    )
     commitment: float = Field(
-        0.25, ge=0, le=param_limits.MAX_REAL, description="weight that draws features to their words"
+        0.25,
+        ge=0,
+        le=param_limits.MAX_REAL,
+        description="weight that pulls features towards their codewords",
     )
     code_weight: float = Field(
-        1.0, ge=0, le=param_limits.MAX_REAL, description="weight of the codebook's loss beside the objective"
+        1.0, ge=0, le=param_limits.MAX_REAL, description="weight of the codebook's loss relative to the objective"
     )
-    start_scale: float = Field(1.0, gt=0, le=param_limits.MAX_REAL, description="spread of the first words")
+    start_scale: float = Field(
+        1.0, gt=0, le=param_limits.MAX_REAL, description="standard deviation of the initial codewords"
+    )
     first_rounds: int = Field(20, ge=1, le=param_limits.TIMES, description="rounds of the first stage")
     more_rounds: int = Field(10, ge=1, le=param_limits.TIMES, description="rounds of every later stage")
-    stages: int = Field(5, ge=1, le=param_limits.TIMES, description="stages at most")
+    stages: int = Field(5, ge=1, le=param_limits.TIMES, description="the maximal number of stages")
     tolerance: float = Field(
-        0.1, ge=-1, le=param_limits.MAX_REAL, description="gamma: doubt above the mean by this is uncertain"
+        0.1,
+        ge=-1,
+        le=param_limits.MAX_REAL,
+        description="gamma: a client is uncertain if its uncertainty exceeds the mean by this",
     )
-    until: Until = Field("certain", description="certain ends the run when nobody is uncertain")
+    until: Until = Field("certain", description="certain ends the run when no client is uncertain")
 
     def init(self, setup: TrainingSetup) -> ServerState:
         """Return FedAvg's initial weights, and codewords from N(0, start_scale^2) of which each client has a copy."""

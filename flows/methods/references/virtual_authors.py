@@ -1,4 +1,4 @@
-"""Authors' VIRTUAL: the two generations of the authors' code, with an option for each deviation from VIRTUAL.
+"""Authors' VIRTUAL: two generations of the authors' code, an option per deviation.
 
 2020:  t_k <- a random guess that counts as evidence;  a_k = 0.24 for all k;  t_k <- t_k r_k^(1 / 0.6),  s <- s prod_k r_k;
        cavities may be improper;  the server is scored with doubled precision, by one draw
@@ -52,12 +52,14 @@ class VirtualAuthors(virtual.Virtual):
     `guarded` false applies steps that leave negative precisions. `generation` sets the options that are not set.
     """
 
-    generation: Literal[2019, 2020] = Field(2020, description="which of their codes; sets what is not set beside it")
-    evidence: bool = Field(True, description="every site starts as a random guess that counts")
-    kept: float = Field(
-        1 / 0.6, ge=0, le=param_limits.MAX_REAL, description="what a site takes of a step of which the server takes 1"
+    generation: Literal[2019, 2020] = Field(
+        2020, description="which of the authors' codes to follow; it sets the options that you do not set"
     )
-    guarded: bool = Field(False, description="refuse steps that leave negative precisions")
+    evidence: bool = Field(True, description="whether every site starts as a random estimate that counts")
+    kept: float = Field(
+        1 / 0.6, ge=0, le=param_limits.MAX_REAL, description="the step size of a site relative to the server's"
+    )
+    guarded: bool = Field(False, description="refuse steps that give negative precisions")
     doubled_precision: bool = Field(True, description="score the server with its precision doubled")
 
     @model_validator(mode="before")
@@ -71,7 +73,8 @@ class VirtualAuthors(virtual.Virtual):
     def _check_site(self) -> "VirtualAuthors":
         if self.site != "free" and (self.evidence or self.kept != 1):
             raise ValueError(
-                "with a site other than free set evidence to false and kept to 1: clients hold their sites"
+                "got evidence or kept with a site other than free, expected evidence: false and kept: 1, since "
+                "clients then store their sites. Set both so"
             )
         return self
 

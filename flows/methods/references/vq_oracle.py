@@ -1,5 +1,6 @@
-"""VQ oracle: quantized features with one codebook for each true domain, which no method may read (UEFL, section 4.1).
+"""VQ oracle: features quantized with a codebook for each true domain (UEFL, section 4.1).
 
+the domains are those that the partition recorded, which no method may read
 w <- init: encoder and classifier;  C_g <- init: codewords of domain g
 repeat: each client k of domain g trains (w_k, C_k) from (w, C_g) for E local epochs
         w <- sum_k n_k w_k / sum_k n_k;  C_g <- sum_k n_k C_k / sum_k n_k  over the clients k of g
@@ -27,7 +28,7 @@ from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 from tasks.messages.message_policy import LEAST_ROWS
 
-_WAITS = f"words start once every domain has a client with {LEAST_ROWS} different training rows in the same round"
+_WAITS = f"codewords start when every domain has a client with {LEAST_ROWS} different training rows in the same round"
 
 
 class VQOracle(Method):
@@ -36,21 +37,26 @@ class VQOracle(Method):
     tested_model = "personal"
     takes_members = False
 
-    words: int = Field(64, ge=1, le=param_limits.CHANNELS, description="words of each domain")
+    words: int = Field(64, ge=1, le=param_limits.CHANNELS, description="codewords of each domain")
     segments: Annotated[int, Field(ge=1, le=param_limits.CHANNELS)] | Literal["auto"] = Field(
-        "auto", description="slices of the channels that take a word each"
+        "auto", description="segments of the channels, each with a codeword of its own"
     )
     commitment: float = Field(
-        0.25, ge=0, le=param_limits.MAX_REAL, description="weight that draws features to their words"
+        0.25,
+        ge=0,
+        le=param_limits.MAX_REAL,
+        description="weight that pulls features towards their codewords",
     )
     code_weight: float = Field(
-        1.0, ge=0, le=param_limits.MAX_REAL, description="weight of the codebook's loss beside the objective"
+        1.0, ge=0, le=param_limits.MAX_REAL, description="weight of the codebook's loss relative to the objective"
     )
-    warm_up: int = Field(10, ge=0, le=param_limits.TIMES, description="rounds without words; with start centres")
+    warm_up: int = Field(10, ge=0, le=param_limits.TIMES, description="rounds without a codebook; with start centres")
     start: Literal["normal", "centres"] = Field(
-        "centres", description="the first words: random, or centres that clients tell"
+        "centres", description="the initial codewords: random, or centres of clients' features"
     )
-    start_scale: float = Field(1.0, gt=0, le=param_limits.MAX_REAL, description="spread of the words with start normal")
+    start_scale: float = Field(
+        1.0, gt=0, le=param_limits.MAX_REAL, description="standard deviation of the codewords with start normal"
+    )
 
     def init(self, setup: TrainingSetup) -> ServerState:
         """Return FedAvg's initial weights and the same codewords for each domain, or none before the warm-up ends."""

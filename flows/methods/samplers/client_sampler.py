@@ -119,16 +119,18 @@ def sample_clients(sampler: Sampler, setup: TrainingSetup, round_number: int, me
     sampled = sampler.sample(setup, round_number, memory)
     if not isinstance(sampled, SampledClients):
         raise TypeError(
-            f"a sampler calls with a {type(sampled).__name__}; it is SampledClients(clients, dropped, leaving)"
+            f"sampler: got a {type(sampled).__name__}, expected SampledClients(clients, dropped, leaving). Return one."
         )
     parts = (sampled.clients, sampled.dropped, sampled.leaving)
     clients, dropped, leaving = ((part,) if isinstance(part, str) else tuple(part) for part in parts)
     seen = set()
     for client in (*clients, *dropped, *leaving):
         if client not in setup.silos:
-            raise ValueError(f"a sampler calls {client!r}, and there is no such client")
+            raise ValueError(f"sampler: got the client {client!r}, expected a client of the data. Correct the sampler.")
         if client in seen:
-            raise ValueError(f"a sampler calls {client!r} twice in a round")
+            raise ValueError(
+                f"sampler: got the client {client!r} twice in a round, expected it once. Correct the sampler."
+            )
         seen.add(client)
     return SampledClients(clients, dropped, leaving)
 

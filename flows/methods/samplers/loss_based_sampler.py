@@ -57,8 +57,9 @@ class LossBasedSampler(FractionSampler):
         losses = round.validation or {}
         if not losses and not memory:
             raise UserError(
-                "params.yaml: clients.sampling.kind is improving, and this method's clients train nothing of their own in a "
-                "round, after which they could tell their loss on validation rows; use uniform or by_size."
+                "params.yaml: clients.sampling.kind: got improving, expected uniform or by_size, since clients "
+                "of this method train no model of their own in a round, and so report no validation loss. Use "
+                "one of these."
             )
         pairs = {client: losses[client] for client in round.clients if client in losses}
         last = memory.get("last", {})
@@ -76,6 +77,6 @@ class LossBasedSampler(FractionSampler):
             return ()
         names = ", ".join(small[:3]) + (f" and {len(small) - 3} more" if len(small) > 3 else "")
         return (
-            f"{names}: fewer than {LEAST_ROWS} validation rows, so never counted as improved (clients.sampling), and drawn "
-            "with the rest",
+            f"{names}: fewer than {LEAST_ROWS} validation rows, so never counted as improving (clients.sampling), "
+            "and sampled with the rest",
         )

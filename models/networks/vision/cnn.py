@@ -46,11 +46,12 @@ class CNN(DenseHead, EncoderHeadStack, Network):
 
     def __post_init__(self) -> None:
         if len(self.shape) not in (2, 3):
-            raise ValueError(f"convolutions need images, and rows have the shape {self.shape}; use the kind mlp.")
+            raise ValueError(f"got rows of shape {self.shape}, expected images for convolutions. Use the kind mlp.")
         if min(self._sides()[-1]) < 1:
             raise ValueError(
-                f"{len(self.channels)} convolutions of {self.kernel} x {self.kernel}, each with pooling, leave nothing of "
-                f"an image of {self.shape[0]} x {self.shape[1]}; use fewer, a smaller kernel, or padding."
+                f"got {len(self.channels)} convolutions of {self.kernel} x {self.kernel}, each with pooling, "
+                f"expected fewer, since nothing is left of an image of {self.shape[0]} x {self.shape[1]}. Use "
+                "fewer, a smaller kernel, or padding."
             )
 
     @property

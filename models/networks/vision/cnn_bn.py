@@ -39,14 +39,17 @@ class BatchNormCNN(BatchedNetwork, Network):
 
     def __post_init__(self) -> None:
         if len(self.shape) not in (2, 3):
-            raise ValueError(f"convolutions need images, and rows have the shape {self.shape}; use the kind mlp.")
+            raise ValueError(f"got rows of shape {self.shape}, expected images for convolutions. Use the kind mlp.")
         if len(self.pooled) != len(self.channels):
             raise ValueError(
-                f"pooled says of {len(self.pooled)} convolutions whether pooling follows, and channels has "
-                f"{len(self.channels)}; give both as many."
+                f"pooled: got {len(self.pooled)} entries, expected {len(self.channels)}, one for each convolution "
+                "in channels. Make both lists equally long."
             )
         if not math.prod(self._sides[-1]):
-            raise ValueError(f"its poolings leave nothing of an image of {self.shape[0]} x {self.shape[1]}.")
+            raise ValueError(
+                "pooled: got too many poolings, expected fewer, since nothing is left of an image "
+                f"of {self.shape[0]} x {self.shape[1]}."
+            )
 
     @property
     def max_width(self) -> int:

@@ -41,9 +41,12 @@ class EncoderHeadNetwork(EncoderHeadCostStack, DenseHead, Network):
 
     def __post_init__(self) -> None:
         if len(self.shape) not in (2, 3):
-            raise ValueError(f"convolutions need images, and rows have the shape {self.shape}; use the kind mlp.")
+            raise ValueError(f"got rows of shape {self.shape}, expected images for convolutions. Use the kind mlp.")
         if self.encoded[1] < 1:
-            raise ValueError(f"its poolings leave nothing of an image of {self.shape[0]} x {self.shape[1]}.")
+            raise ValueError(
+                f"got poolings that leave nothing of an image of {self.shape[0]} x {self.shape[1]}, "
+                "expected a larger image."
+            )
 
     @abstractmethod
     def trunk(self, layers: Layers, x: Tensor) -> Tensor:

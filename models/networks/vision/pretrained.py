@@ -39,8 +39,8 @@ class Pretrained(EncoderHeadNetwork):
         super().__post_init__()
         if self.pretrained is not None and self.image_channels not in (1, 3):
             raise ValueError(
-                f"pretrained weights take grey or colour images, and rows have {self.image_channels} channels; "
-                "set model.pretrained to null."
+                f"pretrained: got images of {self.image_channels} channels, expected grey or colour images. Set "
+                "model.pretrained to null."
             )
 
     @property
@@ -69,11 +69,11 @@ class Pretrained(EncoderHeadNetwork):
         stored, expected = rename_torchvision(state), self.trunk_weights(torch.tensor(0, dtype=torch.int64))
         for name, w in expected.items():
             if name not in stored:
-                raise ValueError(f"has no {name}")
+                raise ValueError(f"got no {name}, expected it")
             if stored[name].shape != w.shape:
-                raise ValueError(f"has {name} of the shape {tuple(stored[name].shape)}, and {tuple(w.shape)} is needed")
+                raise ValueError(f"{name}: got the shape {tuple(stored[name].shape)}, expected {tuple(w.shape)}")
             if stored[name].is_complex() or not torch.isfinite(stored[name].float()).all():
-                raise ValueError(f"has numbers in {name} that are not finite or not real")
+                raise ValueError(f"{name}: got numbers that are not finite or not real, expected finite ones")
         _PRETRAINED[self._key] = {name: stored[name].detach().float().clone() for name in expected}
 
     @property

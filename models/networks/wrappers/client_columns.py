@@ -46,7 +46,9 @@ class ClientColumns(BatchedNetwork, NetworkWrapper):
 
     def __post_init__(self) -> None:
         if not isinstance(self.inner, MLP):
-            raise ValueError("columns of clients' own are made of dense layers; use the kind mlp.")
+            raise ValueError(
+                "got another network, expected dense layers, which private columns extend. Use the kind mlp."
+            )
 
     @property
     def stacked(self) -> BatchedNetwork | None:

@@ -57,8 +57,8 @@ class QuantizedNetwork(EncoderHeadWrapper):
         if self.segments < 1 or self.inner.encoded[0] % self.segments:
             fit = [s for s in (1, 2, 4, 8) if self.inner.encoded[0] % s == 0]
             raise ValueError(
-                f"segments is {self.segments}, and must divide the {self.inner.encoded[0]} channels of the features; "
-                f"try {' or '.join(map(str, fit))}"
+                f"segments: got {self.segments}, expected a divisor of the {self.inner.encoded[0]} channels of "
+                f"the features. Try {' or '.join(map(str, fit))}"
             )
 
     @property
@@ -260,7 +260,10 @@ def _kmeans(
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     if not np.isfinite(tokens).all():
-        raise ValueError("its features are no finite numbers; a lower training.optimiser.learning_rate may help")
+        raise ValueError(
+            "features: got numbers that are not finite, expected finite ones. Try a lower "
+            "training.optimiser.learning_rate"
+        )
     draw = np.random.default_rng(seed)
     sample: np.ndarray | slice = slice(None)
     if len(tokens) > _SAMPLE * words:

@@ -37,7 +37,7 @@ def client_statistics(x: Tensor, context: Weights, length: int) -> Tensor:
     if statistics is None:
         return x.new_zeros(*x.shape[:-2], 1, length)
     if statistics.shape[-1] != length:
-        raise ValueError(f"the network takes {length} statistics of a client, and was given {statistics.shape[-1]}.")
+        raise ValueError(f"statistics: got {statistics.shape[-1]} numbers, expected {length}.")
     return (statistics.unsqueeze(-2) if statistics.dim() < x.dim() else statistics).to(x.dtype)
 
 
@@ -56,7 +56,9 @@ class PerRowContext(BatchedNetwork, NetworkWrapper):
 
     def __post_init__(self) -> None:
         if self.inner.has_custom_cost:
-            raise ValueError(f"rows of several clients train no {self.inner.kind}, which learns from a client's batch.")
+            raise ValueError(
+                f"got rows of several clients for {self.inner.kind}, expected one client, from whose batch it learns."
+            )
 
     @property
     def stacked(self) -> BatchedNetwork | None:

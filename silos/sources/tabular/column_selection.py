@@ -68,25 +68,29 @@ def check_usable(sample: TableSample, column: Column, listed: bool) -> None:
     """Raise UserError if no feature can be made of a column; `listed`: params call it categorical."""
     where = f"{sample.name}: the column {shown(repr(column.name))}"
     if _UNNAMED.fullmatch(column.name):
-        raise UserError(f"{where} has no name in the file; give it one there, or {_DROP}.")
+        raise UserError(f"{where}: got no name in the file, expected one. Name it there, or {_DROP}.")
     if column.kind == "empty":
-        raise UserError(f"{where} has no value in any row; {_DROP}.")
+        raise UserError(f"{where}: got no value in any row, expected numbers or text. To fix it, {_DROP}.")
     if column.kind == "other":
-        raise UserError(f"{where} holds {shown(column.detail)}; make a column of each number in it, or {_DROP}.")
+        raise UserError(
+            f"{where}: got {shown(column.detail)}, expected single numbers or text. Make a column of "
+            f"each number in it, or {_DROP}."
+        )
     if listed or column.kind == "text":
         if len(column.values) > MAX_CATEGORIES:
             raise UserError(
-                f"{where} has {len(column.values):,} different values, such as {column.example}, and at most "
-                f"{MAX_CATEGORIES} become columns of their own; group them into fewer, or {_DROP}."
+                f"{where}: got {len(column.values):,} different values, such as {column.example}, expected at "
+                f"most {MAX_CATEGORIES}, which become columns of their own. Group them into fewer, or {_DROP}."
             )
     elif column.kind in ("number", "boolean"):
         check_fits_float32(sample, "column", column)
     elif column.kind == "date":
         raise UserError(
-            f"{where} holds dates or times, such as {column.example}; give numbers, such as days since one day, or {_DROP}."
+            f"{where}: got dates or times, such as {column.example}, expected numbers. Give numbers, such as days "
+            f"since one day, or {_DROP}."
         )
     else:
-        raise UserError(f"{where} {describe_odd_numbers(sample, column)}, or {_CODES}.")
+        raise UserError(f"{where}: {describe_odd_numbers(sample, column)}, or {_CODES}.")
 
 
 def check_fits_float32(sample: TableSample, what: str, column: Column) -> None:
@@ -99,13 +103,14 @@ def check_fits_float32(sample: TableSample, what: str, column: Column) -> None:
     if not np.isfinite(single).all():
         index = int(np.flatnonzero(~column.missing)[(~np.isfinite(single)).argmax()])
         raise UserError(
-            f"{where} is {numbers[index]:g} in {sample.row(index)}, no finite float32; correct or empty it, or drop the row."
+            f"{where}: got {numbers[index]:g} in {sample.row(index)}, expected a finite float32. Correct or empty "
+            "it, or drop the row."
         )
     indistinct = len(column.used) > 1 and np.ptp(present) == 0 and abs(present[0]) > _EXACT
     if indistinct or (len(present) and not stays_distinct(present, single)):
         raise UserError(
-            f"{where} differs by less than float32 can tell at its size, such as {column.example}; subtract its mean"
-            + (f", or {_CODES}." if what == "column" else ".")
+            f"{where}: got values such as {column.example}, expected differences that float32 can represent at "
+            "that size. Subtract the mean" + (f", or {_CODES}." if what == "column" else ".")
         )
 
 
@@ -118,18 +123,22 @@ def describe_odd_numbers(sample: TableSample, column: Column) -> str:
     count = f"{int(odd.sum()):,} of {sample.rows:,} rows"
     if column.kind == "ambiguous":
         return (
-            f'holds numbers that may be fractions or thousands, such as {first}, in {count}; say `decimal: "."` or '
-            '`decimal: ","` under data.source, write them as 1234.5'
+            f"got numbers that may be fractions or thousands, such as {first}, in {count}, expected one decimal "
+            'mark. Set `decimal: "."` or `decimal: ","` under data.source, write them as 1234.5'
         )
     if column.kind == "censored":
         return (
-            f"holds limits among numbers, such as {first}, in {count}; say `censored: limit` under data.source to read "
-            "<0.5 as 0.5 and >90 as 90, or `censored: half` to read <0.5 as 0.25; or correct or empty these"
+            f"got limits among numbers, such as {first}, in {count}, expected plain numbers. Set `censored: "
+            "limit` under data.source to read <0.5 as 0.5 and >90 as 90, or `censored: half` to read <0.5 as "
+            "0.25; or correct or empty these"
         )
     if column.kind == "unplain":
-        key = f'say `decimal: "{column.detail}"` under data.source, ' if column.detail else ""
-        return f"holds numbers that are not written plainly, such as {first}, in {count}; {key}write them as 1234.5"
+        key = f'set `decimal: "{column.detail}"` under data.source, or ' if column.detail else ""
+        return (
+            f"got numbers that are not written plainly, such as {first}, in {count}, expected a form such as "
+            f"1234.5. To fix it, {key}write them so"
+        )
     return (
-        f"mixes numbers with text: {count} hold no number, the first is {first}; correct or empty these, or list under "
-        "data.source.na_values what stands for a missing value"
+        f"got numbers mixed with text: {count} hold no number, the first is {first}; expected numbers only. "
+        "Correct or empty these, or list the texts that mean a missing value under data.source.na_values"
     )

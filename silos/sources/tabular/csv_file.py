@@ -26,7 +26,10 @@ def read_csv(name: str, path: Path) -> tuple[list[str], list[pa.ChunkedArray], s
     """Return the header's names, a text column for each, and the separator; UserError for an invalid file."""
     data = _read_bytes(name, path)
     if not data.strip():
-        raise UserError(f"{name} is empty; it needs a header with the names of its columns, and rows below it.")
+        raise UserError(
+            f"{name}: got an empty file, expected a header with the names of the columns, and rows "
+            "below it. Save it again."
+        )
     head = _check_encoding(name, data)
     if re.match(r'"?sep=', head, re.IGNORECASE):
         raise UserError(
@@ -36,7 +39,7 @@ def read_csv(name: str, path: Path) -> tuple[list[str], list[pa.ChunkedArray], s
     table = _parse(name, data if data.endswith((b"\n", b"\r")) else data + b"\n", separator, head)
     names = [column[0].as_py().strip() for column in table.columns]
     if table.num_rows < 2:
-        raise UserError(f"{name} has a header and no rows below it; give it at least one.")
+        raise UserError(f"{name}: got a header without rows, expected at least one row. Add rows.")
     return names, [column.slice(1) for column in table.columns], separator
 
 
@@ -47,10 +50,14 @@ def _read_bytes(name: str, path: Path) -> bytes:
         with gzip.open(path) if is_gzip else path.open("rb") as file:
             while chunk := file.read(_CHUNK):
                 chunks.append(chunk)
-                must_fit(_COPIES * sum(map(len, chunks)), f"{name} with its copies", "save fewer rows or columns")
+                must_fit(
+                    _COPIES * sum(map(len, chunks)),
+                    f"{name}: got a table (with its copies)",
+                    "Save fewer rows or columns",
+                )
     except (OSError, EOFError, zlib.error) as error:
         kind = "as gzip " if is_gzip else ""
-        raise UserError(f"{name} cannot be read {kind}({error}); write it again.") from error
+        raise UserError(f"{name}: cannot be read {kind}({error}). Write it again.") from error
     data = b"".join(chunks)
     return data.removeprefix(b"\xef\xbb\xbf")
 
@@ -58,16 +65,19 @@ def _read_bytes(name: str, path: Path) -> bytes:
 def _check_encoding(name: str, data: bytes) -> str:
     """Check that the file is UTF-8 text, and return its first characters."""
     if data.startswith(_UTF16):
-        raise UserError(f"{name} is UTF-16 text; save it as UTF-8 (in a spreadsheet: `CSV UTF-8`).")
+        raise UserError(f"{name}: got UTF-16 text, expected UTF-8. Save it as UTF-8 (in a spreadsheet: `CSV UTF-8`).")
     position = data.find(b"\0")
     if position >= 0:
-        raise UserError(f"{name} is no text: line {_line_number(data, position)} has a zero byte; export it as CSV.")
+        raise UserError(
+            f"{name}: got a zero byte in line {_line_number(data, position)}, expected text. Export it as CSV."
+        )
     try:
         return data.decode()[:_HEAD]
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{name} is no UTF-8 text: line {_line_number(data, error.start)} has the byte {data[error.start]:#04x}; "
-            "save it as UTF-8 (in a spreadsheet: `CSV UTF-8`; or iconv -f latin1 -t utf-8, if that is what it is)."
+            f"{name}: got the byte {data[error.start]:#04x} in line {_line_number(data, error.start)}, expected "
+            "UTF-8 text. Save it as UTF-8 (in a spreadsheet: `CSV UTF-8`; or iconv -f latin1 -t utf-8, if it is "
+            "Latin-1)."
         ) from None
 
 
@@ -120,12 +130,13 @@ def _parse(name: str, data: bytes, separator: str, head: str) -> pa.Table:
         if faults:
             row = faults[0]
             raise UserError(
-                f"{name}: row {row.number} (the header is row 1) has {row.actual_columns} fields, and the header has "
-                f"{row.expected_columns}, separated by {separator!r}: {shown(repr(row.text), 40)}; correct the row, and "
-                f"write a field that holds {separator!r} or a line's end in quotes."
+                f"{name}: got {row.actual_columns} fields in row {row.number} (the header is row 1), expected "
+                f"{row.expected_columns} as in the header, separated by {separator!r}: "
+                f"{shown(repr(row.text), 40)}. Correct the row, and write a field that contains {separator!r} or "
+                "a line break in quotes."
             ) from None
         raise UserError(
-            f"{name} cannot be read as CSV ({shown(' '.join(str(error).split()), 200)}); write it again."
+            f"{name}: cannot be read as CSV ({shown(' '.join(str(error).split()), 200)}). Write it again."
         ) from error
 
 

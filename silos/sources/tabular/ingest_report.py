@@ -79,7 +79,11 @@ def _doubtful_text_notes(source: Table, columns: Sequence[Column]) -> list[str]:
             if absent
             else []
         ),
-        *([f"categories that may be numbers, being text in the file: {_list_columns(numbers)}"] if numbers else []),
+        *(
+            [f"categories that may be numbers, since the file stores them as text: {_list_columns(numbers)}"]
+            if numbers
+            else []
+        ),
     ]
 
 
@@ -114,7 +118,7 @@ def _missing_notes(columns: Sequence[Column], rules: Sequence[Rule], dropped: np
     if numbers:
         parts.append(f"{_list_columns(numbers, _missing_count)} filled in")
     if texts:
-        parts.append(f"{_list_columns(texts, _missing_count)} as a category of its own")
+        parts.append(f"{_list_columns(texts, _missing_count)} as a separate category")
     return [f"missing: {'; '.join(parts)}"] if parts else []
 
 
@@ -148,7 +152,11 @@ def _near_duplicate_notes(source: Table, columns: Sequence[Column], rows: Rows) 
                 composed = unicodedata.normalize("NFC", other) == unicodedata.normalize("NFC", text)
                 quoted, second = (shown(ascii(value) if composed else repr(value), 40) for value in (other, text))
                 pairs.append(f"{quoted} and {second} in {_quoted_name(name)}")
-    return [f"kept apart, write alike what is the same: {some(pairs, _NAMES)}"] if pairs else []
+    return (
+        [f"values that differ only in spelling (correct them if they mean the same): {some(pairs, _NAMES)}"]
+        if pairs
+        else []
+    )
 
 
 def _normalised(text: str) -> str | float:

@@ -47,18 +47,22 @@ def rows_to_keep(
     for role, column in roles.items():
         if (column.missing & ~dropped).any():
             raise UserError(
-                f"{sample.name}: the {role} {_describe_gaps(sample, column)}; fill in or delete such rows, or say "
-                "`missing: drop_rows` under data.source."
+                f"{sample.name}: the {role} {_describe_gaps(sample, column)}, expected a value in every row. Fill "
+                "in or delete such rows, or set `missing: drop_rows` under data.source."
             )
     if refused:
         more = len(refused) - 1
-        also = f"; {more} more column{'s' * (more > 1)} miss{'es' * (more == 1)} values, too" if more else ""
+        also = f"; {more} more column{'s' * (more > 1)} also lack{'s' * (more == 1)} values" if more else ""
         raise UserError(
-            f"{sample.name}: the column {_describe_gaps(sample, refused[0])}{also}; fill in, or say `missing: drop_rows` or "
-            "`missing: {fill: mean}` under data.source, or list the column under its drop."
+            f"{sample.name}: the column {_describe_gaps(sample, refused[0])}{also}, expected a value in every "
+            f"row. Fill in, or set `missing: drop_rows` or `missing: {{fill: mean}}` under data.source, or list "
+            "the column under data.source.drop."
         )
     if dropped.all():
-        raise UserError(f"{sample.name}: every row misses a value, and drop_rows leaves none; list columns under drop.")
+        raise UserError(
+            f"{sample.name}: got a missing value in every row, expected rows that drop_rows can keep. "
+            "List columns under data.source.drop."
+        )
     return ~dropped
 
 
@@ -69,13 +73,14 @@ def _check_no_na_texts(sample: TableSample, role: str, column: Column) -> None:
         return
     rows = column.codes == column.texts.index(texts[0])
     raise UserError(
-        f"{sample.name}: the {role} {shown(repr(column.name))} is {texts[0]!r} in {int(rows.sum()):,} of {sample.rows:,} "
-        f"rows, the first {sample.row(int(rows.argmax()))}, which may be a missing value; say `na_values: "
-        f"{json.dumps(texts)}` under data.source if it is one, or `na_values: []` if it is a name."
+        f"{sample.name}: the {role} {shown(repr(column.name))}: got {texts[0]!r} in {int(rows.sum()):,} of "
+        f"{sample.rows:,} rows, the first {sample.row(int(rows.argmax()))}, expected a name, and this may be a "
+        f"missing value. Set `na_values: {json.dumps(texts)}` under data.source if it is one, or `na_values: []` "
+        "if it is a name."
     )
 
 
 def _describe_gaps(sample: TableSample, column: Column) -> str:
     count = int(column.missing.sum())
     where = "in" if count == 1 else f"in {count:,} rows, the first"
-    return f"{shown(repr(column.name))} has no value {where} {sample.row(int(column.missing.argmax()))}"
+    return f"{shown(repr(column.name))}: got no value {where} {sample.row(int(column.missing.argmax()))}"

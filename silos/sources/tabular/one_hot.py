@@ -27,9 +27,11 @@ def build_features(
     features = tuple(feature for _, _, of_column in feature_lists for feature in of_column)
     fault = describe_duplicate([feature.name for feature in features])
     if fault:
-        raise UserError(f"{sample.name}: with the columns that texts become, {shown(fault, 300)}.")
+        raise UserError(f"{sample.name}: with the one-hot columns of texts, {shown(fault, 300)}.")
     rows = len(columns[0].codes)
-    must_fit(8 * rows * len(features), f"{sample.name} as {rows:,} rows of {len(features):,} features", "drop columns")
+    must_fit(
+        8 * rows * len(features), f"{sample.name}: got {rows:,} rows of {len(features):,} features", "Drop columns"
+    )
     x = np.empty((rows, len(features)), np.float32)
     start = 0
     for column, _, of_column in feature_lists:
@@ -67,8 +69,8 @@ def _source_column(column: Column) -> dict[str, str]:
 def _feature(sample: TableSample, name: str, settings: dict) -> Feature:
     if len(name) > MAX_TEXT_LENGTH:
         raise UserError(
-            f"{sample.name}: the feature {shown(repr(name))} would have a name of {len(name):,} characters, and a name has "
-            f"{MAX_TEXT_LENGTH:,} at most; shorten it, or list the column under data.source.drop."
+            f"{sample.name}: the feature {shown(repr(name))}: got a name of {len(name):,} characters, expected at "
+            f"most {MAX_TEXT_LENGTH:,}. Shorten it, or list the column under data.source.drop."
         )
     return Feature(name=name, **settings)
 
@@ -97,9 +99,9 @@ def _with_declared(
     for index, feature in enumerate(declared):
         if feature.name not in single:
             raise UserError(
-                f"params.yaml: data.features.{index} is {shown(repr(feature.name))}, and of {sample.name} these can be "
-                f"described: {some([shown(repr(name), 40) for name in single]) or 'none'}. A text's columns of 0 and 1 "
-                "need no entry; correct the name, or drop the entry."
+                f"params.yaml: data.features.{index}: got {shown(repr(feature.name))}, expected a column of "
+                f"{sample.name}: {some([shown(repr(name), 40) for name in single]) or 'none'}. The one-hot "
+                "columns of a text need no entry; correct the name, or drop the entry."
             )
     declarations = {feature.name: feature for feature in declared}
     return tuple(_merged(feature, declarations.get(feature.name)) for feature in features)

@@ -23,13 +23,13 @@ def read_parquet(name: str, path: Path) -> tuple[list[str], list[pa.ChunkedArray
             metadata = file.metadata
             groups = [metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups)]
             needed = 2 * sum(groups) + _VALUE_BYTES * metadata.num_rows * metadata.num_columns
-            must_fit(needed, f"{name} with its copies", "save fewer rows or columns")
+            must_fit(needed, f"{name}: got a table (with its copies)", "Save fewer rows or columns")
             table = file.read()
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = shown(" ".join(str(error).split()), 200)
-        raise UserError(f"{name} cannot be read as a Parquet file ({reason}); write it again.") from error
+        raise UserError(f"{name}: cannot be read as a Parquet file ({reason}). Write it again.") from error
     if not table.num_rows:
-        raise UserError(f"{name} has no rows; give it at least one.")
+        raise UserError(f"{name}: got no rows, expected at least one. Add rows.")
     return [column.strip() for column in table.column_names], table.columns
 
 
@@ -67,8 +67,8 @@ def sample_table(path: Path, name: str = "", conventions: Conventions = AS_WRITT
     must_be_there(name, path)
     if not path.name.lower().endswith(ENDINGS):
         raise UserError(
-            f"{name}: a table is a file with the ending {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}; export this one as "
-            "CSV, or rename it if it is such a file."
+            f"{name}: got another ending, expected {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]} for a table. Export "
+            "it as CSV, or rename it if it is such a file."
         )
     separator = ""
     if path.name.lower().endswith(_CSV):
@@ -78,7 +78,7 @@ def sample_table(path: Path, name: str = "", conventions: Conventions = AS_WRITT
     names = [each or f"Unnamed: {index}" for index, each in enumerate(names)]  # pandas' names for unnamed columns
     fault = describe_duplicate(names)
     if fault:
-        raise UserError(f"{name}: in its header {shown(fault, 300)}.")
+        raise UserError(f"{name}: header: {shown(fault, 300)}.")
     named = list(zip(names, columns, strict=True))
     if separator:
         read = list(read_texts(named, conventions, commas=separator == ";"))

@@ -25,13 +25,13 @@ def check_targets(sample: TableSample, label: Column) -> None:
     """Raise UserError if a label is no column of numbers that can be predicted."""
     if label.kind in ODD_NUMBERS:
         raise UserError(
-            f"{sample.name}: the label {shown(repr(label.name))} {describe_odd_numbers(sample, label)}, or drop "
+            f"{sample.name}: the label {shown(repr(label.name))}: {describe_odd_numbers(sample, label)}, or drop "
             "`task: regression` for classes."
         )
     if label.kind not in ("number", "boolean"):
         raise UserError(
-            f"{sample.name}: the label {shown(repr(label.name))} holds values such as {label.example}, and a regression "
-            "needs plain numbers; drop `task: regression` for classes."
+            f"{sample.name}: the label {shown(repr(label.name))}: got values such as {label.example}, expected "
+            "plain numbers for a regression. Drop `task: regression` for classes."
         )
     check_fits_float32(sample, "label", label)
 
@@ -42,18 +42,19 @@ def class_codes(name: str, label: Column) -> tuple[list[str], np.ndarray]:
     fractional = used[label.numbers[used] != np.floor(label.numbers[used])]
     if len(used) > _FEW and label.kind == "number" and len(fractional):
         raise UserError(
-            f"{where} looks like a regression ({len(used):,} values, such as {shown(label.texts[fractional[0]], 40)}); add "
-            "`task: regression` to data.source in params.yaml, or give whole numbers or text as classes."
+            f"{where}: got {len(used):,} values, such as {shown(label.texts[fractional[0]], 40)}, expected "
+            "classes, and these look like a regression. Add `task: regression` to data.source in params.yaml, or "
+            "give whole numbers or text as classes."
         )
     if len(used) > max(_FEW, len(label.codes) // 2):
         raise UserError(
-            f"{where} has {len(used):,} different values in {len(label.codes):,} rows, which are no classes; name the "
-            "column that holds the classes, or add `task: regression` to data.source in params.yaml for a number."
+            f"{where}: got {len(used):,} different values in {len(label.codes):,} rows, expected classes. Name "
+            "the column with the classes, or add `task: regression` to data.source in params.yaml for a number."
         )
     texts = [label.texts[code] for code in used]
     fault = find_invalid_name(np.array(texts))
     if fault:
-        raise UserError(f"{where} {shown(repr(texts[fault[0]]), 40)} {fault[1]}.")
+        raise UserError(f"{where}: {shown(repr(texts[fault[0]]), 40)}: {fault[1]}.")
     classes = sort_texts(texts)
     class_of = {text: index for index, text in enumerate(classes)}
     return classes, np.array([class_of.get(text, -1) for text in label.texts], np.int64)[label.codes]
@@ -72,7 +73,10 @@ def table(source: Table, root: Path, declared: tuple[Feature, ...] = ()) -> Rows
     row_numbers = [column for column in columns if is_row_number(column, sample.rows)]
     columns = [column for column in columns if not is_row_number(column, sample.rows)]
     if not columns:
-        raise UserError(f"{sample.name} has no column left that is a feature; leave one at least beside the label.")
+        raise UserError(
+            f"{sample.name}: got no column left as a feature, expected at least one besides the "
+            "label. Shorten data.source.drop."
+        )
     for column in columns:
         check_usable(sample, column, column.name in source.categorical)
     columns = [replace(column, kind="text") if column.name in source.categorical else column for column in columns]
@@ -109,8 +113,8 @@ def _check_columns_exist(sample: TableSample, source: Table) -> None:
             available = some([shown(repr(column.name), 40) for column in sample.columns])
             separated = f" (separated by {sample.separator!r})" if sample.separator else ""
             raise UserError(
-                f"params.yaml: data.source.{key} names the column {shown(repr(name))}, and {sample.name} has none of this "
-                f"name; it has {available}{separated}."
+                f"params.yaml: data.source.{key}: got {shown(repr(name))}, expected a column of {sample.name}: "
+                f"{available}{separated}. Correct the name."
             )
 
 
@@ -119,7 +123,8 @@ def _role(sample: TableSample, role: str, name: str) -> Column:
     assert column is not None
     if column.kind == "other":
         raise UserError(
-            f"{sample.name}: the {role} {shown(repr(name))} holds {column.detail}; give it as text or numbers."
+            f"{sample.name}: the {role} {shown(repr(name))}: got {column.detail}, expected text or numbers. "
+            "Convert the column."
         )
     return column
 
@@ -129,7 +134,7 @@ def _names(sample: TableSample, role: str, column: Column | None) -> np.ndarray 
         return None
     fault = find_invalid_name(np.array(column.texts))
     if fault:
-        raise UserError(f"{sample.name}: the {role} {shown(column.texts[fault[0]], 40)!r} {fault[1]}.")
+        raise UserError(f"{sample.name}: the {role} {shown(column.texts[fault[0]], 40)!r}: {fault[1]}.")
     return _texts(column)
 
 

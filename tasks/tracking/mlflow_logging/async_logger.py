@@ -99,7 +99,9 @@ class MLflowLogger:
         self._stop_thread(patience, artifacts.status)
         if self._is_complete:
             return self.run_id
-        self._timeout = self._failure or f"MLflow at {mask_passwords(self.spec.uri)} did not answer for {patience:g} s"
+        self._timeout = self._failure or (
+            f"MLflow at {mask_passwords(self.spec.uri)} did not respond for {patience:g} s"
+        )
         return None
 
     def mark_failed(self, status: str = "FAILED") -> None:
@@ -233,7 +235,7 @@ class MLflowLogger:
         """Return name and id of the experiment, and set `notice` if it is not the one of the spec."""
         name, experiment = usable_experiment(client, self.spec.experiment)
         if name != self.spec.experiment:
-            self.notice = f"MLflow's experiment {self.spec.experiment} is deleted; the run is in the experiment {name}"
+            self.notice = f"MLflow's experiment {self.spec.experiment} was deleted; the run is in the experiment {name}"
         return name, experiment
 
     def _create(self, client: Any) -> str:

@@ -96,15 +96,15 @@ def check_server(uri: str) -> None:
     except UserError:
         raise
     except Exception as error:
-        problem = _server_problem(error) or "does not answer"
-        advice = "start it, or change MLFLOW_TRACKING_URI, or tracking.uri in params.yaml"
-        raise UserError(f"MLflow at {mask_passwords(uri)} {problem}; {advice}.") from None
+        problem = _server_problem(error) or "does not respond"
+        advice = "Start it, or change MLFLOW_TRACKING_URI, or tracking.uri in params.yaml"
+        raise UserError(f"MLflow at {mask_passwords(uri)} {problem}. {advice}.") from None
 
 
 def describe_problem(uri: str, error: Exception) -> str:
     """Describe a problem with the store as the start of a sentence: an absent server, denied access, or MLflow's message."""
     if isinstance(error, UserError):
-        return f"MLflow at {mask_passwords(uri)} is not reached ({str(error).rstrip('.')})"
+        return f"MLflow at {mask_passwords(uri)} cannot be reached ({str(error).rstrip('.')})"
     if uri.startswith("sqlite:///") and "disk is full" in str(error):
         file = Path(uri.removeprefix("sqlite:///"))
         return f"MLflow cannot write {file}: the file system {file_system(file.parent)} is full"
@@ -124,10 +124,10 @@ def _server_problem(error: Exception) -> str | None:
     """Describe a server's error response or its absence; None for an error that is not the server's."""
     code = re.search(r"error code (\d+)", str(error))
     if code and code[1] in _DENIED:
-        return "lets nobody in without MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or other ones"
+        return "needs MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or other values of them"
     if code:
-        return f"answers with code {code[1]}, and not as MLflow does"
-    return "does not answer" if any(map(_is_away, _causes(error))) else None
+        return f"responds with code {code[1]}, unlike MLflow"
+    return "does not respond" if any(map(_is_away, _causes(error))) else None
 
 
 def _is_away(error: BaseException) -> bool:

@@ -156,7 +156,7 @@ def draw_comparison(
     if baseline:
         _draw_baseline(left.axhline, left.get_ylim(), baseline["metrics"][metric.headline])
         _draw_baseline(middle.axvline, middle.get_xlim(), baseline["metrics"][metric.headline])
-    set_title(middle, "Each client (mark: mean over seeds; line: all clients)")
+    set_title(middle, "Each client (marker: mean over seeds; line: all clients)")
     middle.set(xlabel=f"test {metric.name}")
     _set_rows(middle, methods)
 

@@ -47,7 +47,7 @@ def draw_stages(path: Path, records: Sequence[Mapping[str, Any]], metric: TaskMe
             ha="right",
             va="top",
         )
-    set_title(axes, "Stages: dotted lines are checks, +n gave n clients words")
+    set_title(axes, "Stages: dotted lines are checks, +n gave n clients codewords")
     axes.set(ylabel=metric.name)
     set_rounds(axes)
     uncertainty_axes.set(ylabel="at the check: entropy in nats, ECE")
@@ -81,7 +81,7 @@ def draw_groups(path: Path, history: Mapping[int, Mapping[str, int]]) -> None:
     if len(clients) <= _LINES:
         axes.set_yticks(range(len(clients)), drawable_names(clients))
     count = len(set(last.values()))
-    set_title(axes, f"Who was with whom: {count} group{'s' * (count > 1)} at the end")
+    set_title(axes, f"Groups of clients over time: {count} group{'s' * (count > 1)} at the end")
     axes.set(ylabel="client" if len(clients) <= _LINES else f"{len(clients)} clients")
     set_rounds(axes)
     if count <= 2 * _LINES:
@@ -122,9 +122,9 @@ def draw_codebook(
     if len(listed) < len(domains):
         marks += axes.plot([], [], linestyle="")
     marks += [axes.scatter([], [], s=26, color=GREY, marker="x")]
-    set_title(axes, "Features and words")
-    axes.set(xlabel="first direction of the shared words", ylabel="second")
+    set_title(axes, "Features and codewords")
+    axes.set(xlabel="first direction of the shared codewords", ylabel="second")
     more = [f"and {len(domains) - len(listed)} more"] if len(listed) < len(domains) else []
-    named = ["shared words", *(name or "features" for name in listed), *more, "own words"]
+    named = ["shared codewords", *(name or "features" for name in listed), *more, "own codewords"]
     set_legend(axes, marks, named, fontsize=9, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     style.write_figure(figure, path)

@@ -26,7 +26,7 @@ def test_rows_that_are_no_more_what_the_version_says_are_not_shown(project, late
         monkeypatch.setattr(describe_data, "examples", lambda *asked: (look(*asked), spoil())[0])
     else:
         spoil()
-    with pytest.raises(UserError, match=r"c03\.safetensors, with the rows of client c03, is not what data version"):
+    with pytest.raises(UserError, match=r"c03\.safetensors, with the rows of client c03, differs from data version"):
         describe_data.overview_with_figure(opened)
     assert not (opened.runs / "show-digits.png").exists()
 

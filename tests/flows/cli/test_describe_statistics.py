@@ -12,7 +12,7 @@ from silos.errors import UserError
 from silos.storage.partition_store import open_client
 
 FEW = ["method.conditional.statistics=[{kind: mean}, {kind: loadings, components: 400}]"]
-SOME = "there is no client c99 in data/digits; it has c00"
+SOME = "client: got c99, expected a client of data/digits"
 
 
 @pytest.fixture
@@ -33,8 +33,12 @@ def test_few_rows_and_constant_features_are_said_by_client(ask):
     found = ask(overrides=FEW)
     rows = found["rows"]
     assert [kind["ok"] for kind in found["kinds"]] == [True, False]
-    assert found["notes"][0].startswith(f"client c03 has {rows} training rows, and the statistic loadings needs 401; ")
-    assert found["notes"][1].endswith("of the 64 features of client c03 are constant: nothing varies with them.")
+    assert found["notes"][0].startswith(
+        f"client c03 has {rows} training rows, expected 401 for the statistic loadings; "
+    )
+    assert found["notes"][1].endswith(
+        "of the 64 features of client c03 are constant: they add nothing to the statistics."
+    )
 
 
 def test_of_loadings_it_says_how_far_halves_of_the_rows_agree(ask):
@@ -47,18 +51,21 @@ def test_of_loadings_it_says_how_far_halves_of_the_rows_agree(ask):
     flips = ask(overrides=[components])
     assert flips["kinds"][0]["agreement"] < 0.5
     (note,) = [note for note in flips["notes"] if "halves" in note]
-    assert note.startswith("the loadings of two halves of client c03's rows agree to ")
+    assert note.startswith("the loadings of two halves of client c03's rows agree only to ")
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
         ({"client": "c99"}, SOME),
-        ({"method": "fedavg"}, "method fedavg reads no statistics of a client"),
-        ({"overrides": ["method.conditional.source=zeros"]}, "method conditional reads no statistics of a client"),
+        ({"method": "fedavg"}, "method fedavg: got a method that reads no statistics"),
+        (
+            {"overrides": ["method.conditional.source=zeros"]},
+            "method conditional: got a method that reads no statistics",
+        ),
         (
             {"overrides": [*FEW, "method.conditional.few_rows=refuse"]},
-            "client c03 of .* loadings needs 401; give it more",
+            "client c03 of .* expected 401 for the statistic loadings. Give it more",
         ),
     ],
 )
@@ -81,7 +88,10 @@ def test_what_is_there_and_no_file_is_never_written_over(ask, project, output, m
     monkeypatch.chdir(project)
     Path("runs").mkdir(exist_ok=True)
     os.mkfifo("pipe")
-    with pytest.raises(UserError, match=f"^--output {output!r}: that is there, and no file; name one\\.$"):
+    with pytest.raises(
+        UserError,
+        match=f"^--output: got {output!r}, which exists and is not a file, expected a file\\. Name another one\\.$",
+    ):
         ask(output=output)
     assert Path("pipe").is_fifo()
 
@@ -89,7 +99,7 @@ def test_what_is_there_and_no_file_is_never_written_over(ask, project, output, m
 @pytest.mark.parametrize(
     ("output", "said"),
     [
-        ("file/own.json", r"--output: cannot write .*/file: a file is where a folder should be"),
+        ("file/own.json", r"--output: cannot write .*/file: a file has the name of the needed folder"),
         ("x" * 300, r"--output: cannot write .*x: its name is too long"),
         ("/proc/own.json", r"--output: cannot write /proc/own\.json: No such file"),
     ],

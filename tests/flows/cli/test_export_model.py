@@ -83,9 +83,9 @@ def test_the_file_is_right_on_as_many_of_a_clients_test_rows_as_the_run_reported
 
 def test_a_personal_model_is_nobodys_unless_a_client_is_named(ran, ask, folder):
     result = ran("local_only", cell="each")
-    with pytest.raises(UserError, match=r"local_only has a model for each client; choose one by --client: c00, c01"):
+    with pytest.raises(UserError, match=r"since local_only has a model for each client. Choose one of c00, c01"):
         ask(result["folder"])
-    with pytest.raises(UserError, match="there is no client c99 in data/digits; it has c00"):
+    with pytest.raises(UserError, match="client: got c99, expected a client of data/digits"):
         ask(result["folder"], "c99")
     assert not list((folder / result["folder"]).glob("*.pt2"))
     own = {client: ask(result["folder"], client)["file"] for client in (CLIENT, "c04")}
@@ -97,7 +97,7 @@ def test_private_weights_that_are_gone_are_told_and_the_way_out(ran, ask, folder
     result = ran("local_only", cell="gone")
     for file in (folder / "private").glob("**/gone-local_only*/weights/*.safetensors"):
         file.unlink()
-    with pytest.raises(UserError, match=r"what client c03 keeps under weights, is missing; start the run anew"):
+    with pytest.raises(UserError, match=r"the private section weights of client c03, is missing\. Start the run again"):
         ask(result["folder"], CLIENT)
 
 
@@ -152,14 +152,16 @@ def test_a_run_is_found_by_path_by_name_and_by_the_folder_that_holds_it_alone(fo
         find_run(project, "two")
     write_json(tmp_path / "run.json", {})
     for none in ("fedavg-seed7", "..", "", str(tmp_path), "x" * 300):
-        with pytest.raises(UserError, match=r"there is no run .* in .*/runs; (give the path|did you mean)|is \d+ runs"):
+        with pytest.raises(
+            UserError, match=r"runs: got no run .*\. (Give the path|Did you mean)|got a name of \d+ runs"
+        ):
             find_run(project, none)
 
 
 def test_a_run_that_has_not_ended_is_not_exported(ran, ask, folder):
     result = ran("fedavg", cell="stopped")
     (folder / result["folder"] / "result.json").unlink()
-    with pytest.raises(UserError, match="stopped-fedavg-seed0 is not finished; the command that started it"):
+    with pytest.raises(UserError, match="stopped-fedavg-seed0: got an unfinished run"):
         ask(result["folder"])
 
 
@@ -167,16 +169,18 @@ def test_a_run_on_other_data_is_told_with_the_way_back(ran, ask, folder):
     result = ran("fedavg", cell="other")
     known = json.loads((folder / result["folder"] / "run.json").read_text())
     write_json(folder / result["folder"] / "run.json", {**known, "data_version": "0123456789abcdef.dir"})
-    with pytest.raises(UserError, match=r"was trained on data version 0123456789abcdef\.dir, .*data use 0123456789`"):
+    with pytest.raises(
+        UserError, match=r"expected 0123456789abcdef\.dir, on which it was trained.*data use 0123456789`"
+    ):
         ask(result["folder"])
 
 
 def test_a_place_that_takes_no_file_is_told(ran, ask, folder, tmp_path):
     run = ran("fedavg")["folder"]
-    with pytest.raises(UserError, match="that is there, and no file; name one"):
+    with pytest.raises(UserError, match="which exists and is not a file, expected a file"):
         ask(run, output=str(tmp_path))
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"--output: cannot write .*file: a file is where a folder should be"):
+    with pytest.raises(UserError, match=r"--output: cannot write .*file: a file has the name of the needed folder"):
         ask(run, output=str(tmp_path / "file" / "model.pt2"))
     with pytest.raises(UserError, match=r"--output: cannot write .*x: .*[Nn]ame too long|its name is too long"):
         ask(run, output="x" * 300)
@@ -201,14 +205,16 @@ def test_a_file_that_answers_otherwise_is_not_left(network, tmp_path, monkeypatc
     monkeypatch.setitem(exported_files._WRITERS, "pt2", wrong)
     (tmp_path / "kept.pt2").write_text("before")
     for name in ("new.pt2", "kept.pt2"):
-        with pytest.raises(UserError, match=r"differs from ours by 2e-05, and may by 1e-05; no file was written"):
+        with pytest.raises(
+            UserError, match=r"got a difference of 2e-05 from the original model, expected at most 1e-05; no file"
+        ):
             write_exported(tmp_path / name, "pt2", model_of(network), ROWS, {})
     assert [p.name for p in tmp_path.iterdir()] == ["kept.pt2"]
     assert (tmp_path / "kept.pt2").read_text() == "before"
 
 
 def test_a_model_that_diverged_is_not_exported(network, tmp_path):
-    with pytest.raises(UserError, match="differs from ours by nan"):
+    with pytest.raises(UserError, match="got a difference of nan"):
         write_exported(tmp_path / "m.pt2", "pt2", model_of(network, float("nan")), ROWS, {})
     assert not list(tmp_path.iterdir())
 

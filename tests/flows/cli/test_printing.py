@@ -567,8 +567,11 @@ def test_a_comparison_of_one_method_promises_no_intervals():
 @pytest.mark.parametrize(
     ("now", "said"),
     [
-        ("ab", "data.dvc records a version that is not committed yet; `git add data.dvc` and `git commit` do that.\n"),
-        (None, "there is no data.dvc now; `siloflow partition` makes and records data.\n"),
+        (
+            "ab",
+            "data.dvc records a version that is not committed. Commit it: git add data.dvc && git commit -m 'Update data'\n",
+        ),
+        (None, "no data.dvc yet. Run `siloflow partition` to make data and record their version.\n"),
     ],
 )
 def test_where_git_knows_no_version_only_the_way_to_one_is_printed(now, said):
@@ -584,7 +587,7 @@ def test_a_partition_counts_rows_that_are_nobodys_beside_the_clients():
     stream, console = terminal("utf-8")
     PRINTERS["partition"](made, console)
     said = stream.getvalue().decode()
-    assert "0 validation and 0 test rows; common to all 384 test and 270 validation rows" in said
+    assert "0 validation and 0 test rows; 384 test and 270 validation rows common to all clients" in said
 
 
 def printed(name: str, content: dict[str, Any]) -> list[str]:
@@ -608,6 +611,6 @@ def test_how_many_silos_of_how_many_are_described_is_said_above_them():
     sample = SAMPLES["data_diff"][0]
     lines = printed("data_diff", sample)
     assert lines[0] == "1 of 2 silos that differ:"
-    assert lines[-1].endswith(", in all: 1 → 2 silos; 1 added, 0 removed, 1 changed")
+    assert lines[-1].endswith(" in total: 1 → 2 silos; 1 added, 0 removed, 1 changed")
     every = printed("data_diff", sample | {"partitions": [sample["partitions"][0] | {"added": 0}]})
     assert every == lines[1:-1]

@@ -59,12 +59,12 @@ def test_one_method_is_printed_with_its_options_at_eighty_columns(capsys, tmp_pa
     app(["methods", "fedprox"], standalone_mode=False)
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert max(map(len, lines)) <= 80
-    assert "proximal  0.01     mu: how strongly clients are held near the server's weights" in lines
-    assert "Set one with --set method.fedprox.proximal=VALUE" in " ".join(lines)
+    assert "proximal  0.01     mu: how strongly weights are pulled to the server's" in lines
+    assert "Set an option with --set method.fedprox.proximal=VALUE" in " ".join(lines)
 
 
 def test_a_method_that_is_not_there_is_answered_with_the_nearest(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):
         app(["methods", "uelf"], standalone_mode=False)
-    assert capsys.readouterr().err == "error: there is no method 'uelf'; did you mean uefl?\n"
+    assert capsys.readouterr().err == "error: method: got 'uelf', expected a known method. Did you mean uefl?\n"

@@ -43,5 +43,5 @@ def test_a_password_in_the_address_of_prefects_api_is_told_another_place(tmp_pat
     monkeypatch.setattr(os, "environ", {"PREFECT_API_URL": f"http://me:{PASSWORD}@10.0.0.5:4200/api"})
     with pytest.raises(UserError) as told:
         PrefectServer(tmp_path)
-    assert str(told.value).endswith("take it out, and set PREFECT_API_AUTH_STRING=user:password.")
+    assert str(told.value).endswith("Remove it, and set PREFECT_API_AUTH_STRING=user:password.")
     assert PASSWORD not in str(told.value)

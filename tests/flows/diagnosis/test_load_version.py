@@ -66,5 +66,8 @@ def test_a_diagnosis_that_waits_says_so_and_one_that_is_interrupted_says_what_to
         waiting.send_signal(signal.SIGINT)
         _, said = waiting.communicate(timeout=120)
     # an interrupt inside of a line's printing prints that line again
-    assert said.splitlines()[-1] == "stopped; nothing is lost: run it again, and silos tell the same bytes."
+    assert (
+        said.splitlines()[-1]
+        == "stopped; all completed work is saved: run the command again; silos then report the same bytes."
+    )
     assert waiting.returncode == 130

@@ -196,9 +196,12 @@ def test_no_silo_is_asked_for_a_model_where_no_pair_seems_to_differ_in_inputs_an
 @pytest.mark.parametrize(
     ("also", "match"),
     [
-        ("diagnose.noise={epsilon: 4}", "second_look asks for models, which are told without noise"),
-        ("diagnose.verdict=moments", "second_look is at what the verdict guarded says, and verdict is moments"),
-        ("diagnose.verdict=paper", "second_look is at what the verdict guarded says, and verdict is paper"),
+        (
+            "diagnose.noise={epsilon: 4}",
+            "got second_look with noise, expected one of them, since models are sent without noise",
+        ),
+        ("diagnose.verdict=moments", "got second_look with the verdict moments, expected the verdict guarded"),
+        ("diagnose.verdict=paper", "got second_look with the verdict paper, expected the verdict guarded"),
     ],
 )
 def test_with_noise_or_another_verdict_there_is_no_second_look(also, match, six):

@@ -107,7 +107,7 @@ def test_a_method_is_compared_with_it_row_by_row_and_what_is_not_better_is_said(
     if gain > 0:
         assert (paired["better"], answer["sentence"]) == ("mine", None)
     else:
-        said = 'No method is better than always answering "no", the commonest class of the training rows'
+        said = 'No method is better than always predicting "no", the commonest class of the training rows'
         start = f"{said} (accuracy 0.617): try "
         assert answer["sentence"].startswith(start)
 
@@ -118,7 +118,7 @@ def test_a_method_is_compared_with_it_row_by_row_and_what_is_not_better_is_said(
         (False, [], "try `--tune`, fewer training.rounds, evaluation.report=best or model.hidden=[]."),
         (True, ["model.hidden=[]"], "try fewer training.rounds or evaluation.report=best."),
         (False, ["model.hidden=[]", "evaluation.report=best"], "try `--tune`."),
-        (True, ["model.hidden=[]", "evaluation.report=best"], "the inputs may tell nothing about what is predicted."),
+        (True, ["model.hidden=[]", "evaluation.report=best"], "the inputs may not predict the target."),
     ],
 )
 def test_what_was_done_already_is_not_advised(tuned, more, advice, open_labels, tmp_path):

@@ -218,7 +218,7 @@ def test_a_run_of_another_version_is_named_and_left_aside(change, folder, ran, r
         write_json(place, known)
     assert found["statistics"] == usual["statistics"]
     (note,) = [note for note in found["notes"] if note not in usual["notes"]]
-    assert note.startswith(f"{run['folder']} has params of another version of siloflow, so that nobody can tell")
+    assert note.startswith(f"{run['folder']} has params of another version of siloflow, so it is unknown")
 
 
 @pytest.mark.sample(2)
@@ -245,8 +245,11 @@ def test_an_exported_model_answers_raw_rows_as_was_scored(format, task, folder, 
 @pytest.mark.parametrize(
     ("asked", "match"),
     [
-        (["model.inputs=standardise"], "data/digits has pixels, which are divided by 255 in any case; set it to none"),
-        (["model.targets=standardise"], "data/digits is a classification, whose labels are no numbers; set it to none"),
+        (["model.inputs=standardise"], "since data/digits has pixels, which are always divided by 255. Set it to none"),
+        (
+            ["model.targets=standardise"],
+            "since data/digits is a classification, whose labels are not numbers. Set it to none",
+        ),
     ],
 )
 def test_what_cannot_be_scaled_is_refused(asked, match, folder):
@@ -264,7 +267,7 @@ def test_where_nobody_may_tell_the_run_ends_with_one_sentence(folder, play_run):
         split=["train"] * 27,
     )
     with pytest.raises(
-        UserError, match="no client of data/tiny has 10 different training rows, of which it could tell"
+        UserError, match=r"model\.inputs or model\.targets: got standardise, expected none, since no client of"
     ):
         play_run("fedavg", "threads", 1, *settings("tiny", "classification"), BOTH[0])
 
@@ -274,8 +277,8 @@ def test_numbers_that_were_changed_on_disk_are_told(folder, ran, raw):
     run = ran("fedavg", asked, "damaged")
     place = folder / run["folder"] / "scaling.json"
     place.write_text("{}")
-    with pytest.raises(UserError, match=r"scaling\.json is damaged \(it has no inputs\)"):
+    with pytest.raises(UserError, match=r"scaling\.json is damaged \(got no inputs, expected it\)"):
         export_model(Project.open(asked, folder), run["folder"], None, "pt2", None)
     place.unlink()
-    with pytest.raises(UserError, match=r"scaling\.json is missing; bring it back"):
+    with pytest.raises(UserError, match=r"scaling\.json is missing"):
         export_model(Project.open(asked, folder), run["folder"], None, "pt2", None)

@@ -50,7 +50,7 @@ def test_a_network_of_a_users_page_is_not_logged_unless_it_names_one_that_answer
     experiment = client.get_run(result["mlflow_run_id"]).info.experiment_id
     logged = client.search_logged_models([experiment], filter_string=f"source_run_id = '{result['mlflow_run_id']}'")
     assert [one.status == "READY" for one in logged] == ([True] if more else [])
-    sentence = "the model is not logged: its network Shrinking is of your own page"
+    sentence = "the model is not logged: its network Shrinking is defined in a plugin file"
     assert any(sentence in said for said in told.said) == (not more)
     for one in logged:
         answers_as_the_run_was_scored(mlflow.pyfunc.load_model(one.artifact_location), result)

@@ -131,8 +131,8 @@ def test_what_a_project_names_is_not_known_in_another(tmp_path):
     ("names", "said"),
     [
         (["brier", "brier"], r"plugins: got the metric 'brier' from 0\.py and from 1\.py, expected one of each name"),
-        (["loss"], r"0\.py, line 4: ValueError: metric 'loss': siloflow has one of this name\. Use another name"),
-        (["a b"], r"the metric 'a b' is not a plain name"),
+        (["loss"], r"0\.py, line 4: ValueError: metric 'loss': got the name of a built-in metric, expected a new name"),
+        (["a b"], "the metric: got 'a b', expected at most 100 letters, digits, dots, dashes and underscores"),
     ],
 )
 def test_a_name_that_is_taken_or_none_is_refused(names, said, tmp_path):

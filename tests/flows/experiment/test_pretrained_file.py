@@ -121,18 +121,18 @@ def test_a_file_that_is_not_there_or_no_state_dict_of_this_encoder_is_refused(pr
     torch.save(Path("code"), file)
     assert "cannot be read as tensors (UnpicklingError)" in refused(project)
     torch.save({"state_dict": states["resnet18"]}, file)
-    assert "holds something else than named tensors" in refused(project)
+    assert "got something other than named tensors" in refused(project)
     torch.save(states["vgg16_bn"], file)
     assert "has no conv1.weight" in refused(project)
     wrong = states["resnet18"]["conv1.weight"]
     for odd in (wrong * 1j, wrong.double() + 1e300, wrong + torch.nan):
         torch.save({**states["resnet18"], "conv1.weight": odd}, file)
-        assert "has numbers in conv1.weight that are not finite or not real" in refused(project)
+        assert "conv1.weight: got numbers that are not finite or not real" in refused(project)
     torch.save({**states["resnet18"], "conv1.weight": torch.zeros(64, 1, 7, 7)}, file)
     assert "has conv1.weight of the shape (64, 1, 7, 7), and (64, 3, 7, 7) is needed" in refused(project)
 
 
 def test_an_image_too_small_for_vgg_is_the_models_matter(project, states):
     torch.save(states["vgg16_bn"], project / "given.pth")
-    with pytest.raises(UserError, match="model: its poolings leave nothing of an image of 8 x 8"):
+    with pytest.raises(UserError, match="model: got poolings that leave nothing of an image of 8 x 8, expected a"):
         opened(project, "vgg16_bn").training_setup(0)

@@ -88,6 +88,6 @@ def test_a_best_round_that_nobody_can_tell_is_the_last_and_said(more, play_run):
     said = [note["sentence"] for note in result["notes"]]
     if more:
         assert (result["reported_round"], len(said)) == (3, 1)
-        assert "nobody who is scored has validation rows: the last round is reported" in said[0]
+        assert "no scored client has validation rows: the last round is reported" in said[0]
     else:
         assert said == []

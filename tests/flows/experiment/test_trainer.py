@@ -302,7 +302,7 @@ def test_an_error_of_a_users_callback_names_it_fails_the_run_and_loses_nothing(o
         train(run, UserCallback("mine", failing), UserCallback("after", after))
     sentence, line = str(error.value).split(" (test_trainer.py, line ")
     assert sentence == f"callbacks.mine: {hook} failed with ValueError: a mistake of the user"
-    assert line.endswith("). Correct the callback; --resume goes on after the last round on disk.")
+    assert line.endswith("). Correct the callback; --resume continues after the last round on disk.")
     assert after.hooks[-1] == failing.hooks[-1] == "on_error"
     assert status(run) == "FAILED"
     resumed = open_toy(resume=True)

@@ -64,7 +64,7 @@ def test_flow_runs_that_no_process_holds_are_crashed_and_named_once(begun: Any, 
         close_abandoned(folder)
         assert states(gone, at_work, unknown) == ["CRASHED", "RUNNING", "RUNNING"]
     (line,) = told.said
-    assert line.startswith("closed what a stopped command had left running: ")
+    assert line.startswith("closed runs that a stopped command had left open: ")
     assert not (folder / OPEN / str(gone)).exists()
     (folder / OPEN / str(at_work)).unlink()
 

@@ -174,7 +174,7 @@ def test_every_round_tells_of_how_many_clients_the_rows_are_too_few(make_problem
     played = play(Conditional(), make_problem(SIZES), [1, 2], absent={1: ["d"]})
     assert [r.metrics["clients/undetermined"] for r in played.reports] == [0, 1]
     with pytest.raises(
-        UserError, match=r"client d of .* has 1 training row, and the statistic covariance_xy needs 2; "
+        UserError, match=r"client d of .* has 1 training row, expected 2 for the statistic covariance_xy\. "
     ):
         play(Conditional(few_rows="refuse"), make_problem(SIZES), [1])
 
@@ -204,7 +204,9 @@ def test_a_run_says_once_of_how_many_clients_loadings_are_noise_and_what_to_set_
     said = [sentence for report in played.reports for sentence in report.messages]
     assert counts[1] == counts[2] >= 2
     assert len(said) == 1
-    assert re.match(rf"\d of \d clients have other loadings in one half of their training rows .*; {instead}", said[0])
+    assert re.match(
+        rf"\d of \d clients have different loadings in the two halves of their training rows .*; {instead}", said[0]
+    )
     control = play(replace_source(page, "random"), setup, [1, 2])
     assert control.reports[-1].metrics["clients/unsteady"] == counts[1]
     assert not [sentence for report in control.reports for sentence in report.messages]
@@ -250,16 +252,19 @@ def test_loadings_are_pictures_beside_the_image(make_problem, play):
         {"statistics": [{"kind": "loadings"}]},  # a sketch, and no picture
         {"statistics": signed, "source": "client_id"},
     ):
-        with pytest.raises(UserError, match=r"method\.conditional\.form is planes, which needs a cnn on images"):
+        with pytest.raises(
+            UserError,
+            match=r"method\.conditional\.form: got planes, expected joined, since planes needs a cnn on images",
+        ):
             Conditional(form="planes", **wrong).init(setup)
 
 
 @pytest.mark.parametrize(
     ("statistics", "said"),
     [
-        ([{"kind": "covarianc"}], "there is no statistic 'covarianc'; did you mean covariance"),
+        ([{"kind": "covarianc"}], r"statistic: got 'covarianc', expected a known kind\. Did you mean covariance"),
         ([{"kind": "mean", "log": True}], "the statistic mean has no options, and not 'log'"),
-        ([], "names no statistic"),
+        ([], "got no statistic, expected at least one"),
     ],
 )
 def test_statistics_that_cannot_be_are_refused(statistics, said):

@@ -114,11 +114,11 @@ def says(cohort: Cohort, model: Any, private: Any, device: str, what: str = "", 
 @pytest.mark.parametrize(
     ("what", "match"),
     [
-        ("nothing", "says answers with nothing"),
-        ("twice", r"says answers for client c0\d 2 times"),
-        ("others", "says answers for 'nobody', which is none of the clients"),
-        ("some", r"says answers for client c\d\d 0 times"),
-        ("shape", "not one number for each of"),
+        ("nothing", "says: got nothing from a client step, expected messages"),
+        ("twice", r"says: got 2 results for client c0\d"),
+        ("others", "says: got a message of 'nobody', expected one of a sampled client"),
+        ("some", r"says: got 0 results for client c\d\d"),
+        ("shape", "expected one number for each of"),
     ],
 )
 def test_a_step_that_does_not_answer_for_its_clients_is_told(what, match, setup, make_round):

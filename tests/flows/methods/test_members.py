@@ -33,7 +33,7 @@ def make(make_problem):
 
 @pytest.mark.parametrize("name", sorted({*method_names()} - {*TAKE}))
 def test_a_method_around_one_network_refuses_an_ensemble_and_names_those_that_take_one(name, make):
-    with pytest.raises(UserError, match=r"model\.members is 3, .* set model.members to 1, or use one of cfl, .*uefl"):
+    with pytest.raises(UserError, match=r"model\.members: got 3, .* Set model.members to 1, or use one of cfl, .*uefl"):
         start_method(find_method(name)(), make(DeepEnsemble(INNER, 3)))
 
 
@@ -41,7 +41,7 @@ def test_a_page_around_one_network_that_forgot_to_say_so_is_told_what_to_write(m
     class Forgetful(FedIIR):
         takes_members = True
 
-    said = r"model\.members is 3, and this method builds on a single network; .* takes_members = False in the method's page"
+    said = r"model\.members: got 3, expected 1, since this method wraps .* takes_members = False in the method's class"
     with pytest.raises(UserError, match=said):
         start_method(Forgetful(), make(DeepEnsemble(INNER, 3)))
 

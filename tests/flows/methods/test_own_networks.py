@@ -123,7 +123,7 @@ def test_uefl_gives_words_to_its_clients_and_shows_them_of_ours_and_of_an_ensemb
 
 
 def test_a_network_without_parts_is_refused_by_name(make):
-    for name, what in (("uefl", "features that words could stand for"), ("fediir", "last dense layer to build on")):
+    for name, what in (("uefl", "features that codewords could replace"), ("fediir", "last dense layer to build on")):
         with pytest.raises(UserError, match=f"model.kind Whole has no {what}"):
             find_method(name)().init(make(Whole(), "sequential"))
 
@@ -131,7 +131,7 @@ def test_a_network_without_parts_is_refused_by_name(make):
 @pytest.mark.parametrize("name", METHODS)
 def test_a_cnn_that_drops_channels_is_refused_where_a_method_takes_networks_apart(name, make_problem):
     network = CNN((8, 8), (3,), (6,), 3, kernel=3, channel_dropout=0.5)
-    with pytest.raises(UserError, match=r"model\.channel_dropout is 0\.5, .* has no .*; set it to 0\.$"):
+    with pytest.raises(UserError, match=r"model\.channel_dropout: got 0\.5, .* has no .*\. Set it to 0\.$"):
         find_method(name, PLUGINS)(**METHODS[name]).init(make_problem(SIZES, network=network))
 
 

@@ -122,7 +122,7 @@ def test_classes_that_no_common_row_has_are_said_once(seen, said, make_problem, 
     played = play(Selective(local_rounds=2, regroup_every=1), setup, [1, 2, 3])
     assert not played.reports[0].messages
     _, *unasked = played.reports[1].messages
-    assert unasked == ([f"none of the 40 common rows is of {said}"] if said else [])
+    assert unasked == ([f"none of the 40 common rows belongs to {said}"] if said else [])
     assert len(played.reports[2].messages) == 1
 
 
@@ -299,11 +299,11 @@ def test_where_nobody_is_right_on_any_row_everybody_is_alone(train, threshold, m
     monkeypatch.setattr(correctness_overlap, "collect_correctness", lambda *_: [CorrectnessBits(tuple(train), nothing)])
     played = play(Selective(local_rounds=1, threshold=threshold, regroup_every=1), setup, [1, 2, 3])
     assert played.state.numbers["group"] == {client: at for at, client in enumerate(train)}
-    assert played.reports[0].messages[0].endswith(f"; right on no common row, so alone: {', '.join(train)}")
+    assert played.reports[0].messages[0].endswith(f"; correct on no common row, so alone: {', '.join(train)}")
 
 
 def test_without_common_rows_it_says_which_key_to_set(make_problem):
-    with pytest.raises(UserError, match=r"set data\.split\.validation_rows to common"):
+    with pytest.raises(UserError, match=r"data\.split\.validation_rows: got no common rows"):
         Selective().init(make_problem(SIZES))
 
 
@@ -362,7 +362,7 @@ def test_where_every_model_diverged_everybody_is_alone_and_named(threshold, setu
     training = replace(setup.training, optimiser=SGD(1e30), epochs=3)
     played = play(Selective(local_rounds=2, threshold=threshold), replace(setup, training=training), [1, 2, 3])
     assert groups(played.state) == [{name} for name in sorted(SIZES)]
-    assert "right on no common row, so alone: a, b, c, d, e" in played.reports[1].messages[0]
+    assert "correct on no common row, so alone: a, b, c, d, e" in played.reports[1].messages[0]
 
 
 def test_a_trial_leaves_kept_optimisers_as_they_were(kept, play):
@@ -413,8 +413,8 @@ def test_the_threshold_is_that_whose_groups_are_worth_most(alone, setup, play, m
 @pytest.mark.parametrize(
     ("within", "across", "said"),
     [
-        (0.9, 0.2, "; pairs overlap 0.900 or more in a group, 0.200 or less across"),
-        (0.8, 0.85, "; not clear-cut: a pair in a group overlaps 0.800, and one across 0.850"),
+        (0.9, 0.2, "; pairs overlap by 0.900 or more within groups, by 0.200 or less across"),
+        (0.8, 0.85, "; not clearly separated: a pair within a group overlaps by 0.800, and one across groups by 0.850"),
         (None, 0.85, ""),
         (0.9, None, ""),
     ],
@@ -423,5 +423,5 @@ def test_it_says_how_far_groups_are_apart(within, across, said):
     made = OverlapClusters((("a", "b"), ("c",)), 0.5, ("c",), within, across)
     assert (
         correctness_overlap.groups_message(made)
-        == f"2 groups at an overlap of 0.500: a b; c{said}; right on no common row, so alone: c"
+        == f"2 groups at an overlap of 0.500: a b; c{said}; correct on no common row, so alone: c"
     )

@@ -161,6 +161,6 @@ def test_groups_are_made_later_where_nobody_was_there_at_the_end_of_phase_1(setu
 
 def test_groups_need_common_rows_and_no_groups_need_none(make_problem, play):
     bare = make_problem(SIZES)
-    with pytest.raises(UserError, match="selective_authors tries every client on the same rows"):
+    with pytest.raises(UserError, match="on which selective_authors tests every client"):
         play(SelectiveAuthors(), bare, [1])
     assert play(SelectiveAuthors(local_rounds=0), bare, [1]).state.numbers["groups"] == [["a", "b", "c"]]

@@ -89,5 +89,5 @@ def test_visits_in_turn_weigh_the_divergence_more_where_nothing_is_said_of_it():
 
 
 def test_a_start_as_evidence_asks_for_sites_that_the_server_holds():
-    with pytest.raises(ValueError, match="with a site other than free set evidence to false and kept to 1"):
+    with pytest.raises(ValueError, match="Value error, got evidence or kept with a site other than free, expected"):
         VirtualAuthors(site="nonneg")

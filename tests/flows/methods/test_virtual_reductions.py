@@ -344,14 +344,14 @@ def test_a_convolutional_network_learns_with_every_noise(make_problem, play):
 
 
 def test_an_ensemble_is_refused(make_problem):
-    with pytest.raises(UserError, match=r"model\.members is 2, .* set model\.members to 1, or use one of"):
+    with pytest.raises(UserError, match=r"model\.members: got 2, .* Set model\.members to 1, or use one of"):
         start_method(Virtual(), make_problem(SIZES, network=DeepEnsemble(MLP(5, (6,), 3), 2)))
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"answers": ("own", "server", "own")}, "an answer is named twice"),
+        ({"answers": ("own", "server", "own")}, "got a model twice, expected it once"),
         ({"answers": ()}, "at least 1 item"),
         ({"answers": ("theirs",)}, "'server', 'own', 'own_called' or 'own_refreshed'"),
         ({"kl_weight": -1}, "greater than or equal to 0"),

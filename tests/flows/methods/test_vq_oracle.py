@@ -57,7 +57,7 @@ def test_words_start_where_the_domains_own_features_are(absent, make, play):
     assert played.state.tensors["books"][SHARED].shape == (2, 0, 3)
     waiting = play(page, make(DOMAINS), [2], state=played.state, absent={2: absent})
     assert waiting.state.tensors["books"][SHARED].shape == (2, 0, 3)
-    assert waiting.reports[0].messages[0].startswith("words start once every domain has a client with 10 different")
+    assert waiting.reports[0].messages[0].startswith("codewords start when every domain has a client with 10 different")
     after = play(page, make(DOMAINS), [3], state=waiting.state)
     north, south = after.state.tensors["books"][SHARED]
     assert north.shape == south.shape
@@ -91,7 +91,7 @@ def test_every_client_reads_the_words_of_its_domain_and_an_unseen_domain_has_non
 
 
 def test_an_option_and_a_network_that_do_not_fit_are_named(make):
-    with pytest.raises(UserError, match=r"method.vq_oracle.segments is 4, and must divide the 6 channels"):
+    with pytest.raises(UserError, match=r"method\.vq_oracle\.segments: got 4, expected a divisor of the 6 channels"):
         VQOracle(segments=4).init(make())
-    with pytest.raises(UserError, match=r"model.members is 2"):
+    with pytest.raises(UserError, match=r"model\.members: got 2, expected 1, since this method wraps a single"):
         start_method(VQOracle(), replace(make(), network=DeepEnsemble(MLP(5, (6,), 3), 2)))

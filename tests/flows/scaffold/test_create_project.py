@@ -106,7 +106,7 @@ def test_no_comment_points_to_a_page_that_is_not_there_without_saying_where_it_i
     create_project(tmp_path / "study", write(), DataOptions())
     for name in ("params.yaml", "prefect.yaml"):
         text = (tmp_path / "study" / name).read_text()
-        assert text.splitlines()[1].startswith("# docs/ is a folder of siloflow's source;")
+        assert text.splitlines()[1].startswith("# docs/ is in siloflow's repository;")
         assert "docs/methods" not in text
         commands = re.findall(r"siloflow (\w+) (\S+?)[\s`;,]", text)
         assert {what for verb, what in commands if verb == "methods"} - {"NAME"} <= {*methods.method_names()}
@@ -241,14 +241,14 @@ def test_missing_values_are_told_of_and_the_rows_are_read(tmp_path, write):
     assert "1 of 60 rows with a missing value are dropped" in made["guessed"]
     assert made["read"]["rows"] == ROWS - 1
     half = create_project(tmp_path / "half", write(age=["" if at % 2 else at for at in range(ROWS)]), DataOptions())
-    assert "each silo's mean stands where a value is missing, in 30 of 60 rows" in half["guessed"]
+    assert "each silo's mean replaces missing values in 30 of 60 rows" in half["guessed"]
     assert half["read"]["rows"] == ROWS
 
 
 def test_a_text_that_is_missing_is_a_category_of_its_own_unless_rows_go_anyway(tmp_path, write):
     sex = ["" if at % 4 == 0 else "fm"[at % 2] for at in range(ROWS)]
     made = create_project(tmp_path / "text", write(sex=sex), DataOptions())
-    assert "a category of its own where sex is missing" in made["guessed"]
+    assert "a category for missing values in sex" in made["guessed"]
     assert made["read"] == {"rows": ROWS, "shape": [4], "classes": 3, "clients": 2}  # age, sex=f, sex=m, none
     hospital = ["" if at == 1 else ("north", "south")[at % 2] for at in range(ROWS)]
     fewer = create_project(tmp_path / "fewer", write(sex=sex, hospital=hospital), DataOptions())
@@ -263,11 +263,11 @@ def test_a_column_of_odd_numbers_is_left_out_on_a_line_of_its_own_with_row_value
     made = create_project(tmp_path / "study", write(crp=LIMITS, share=[f"{at}%" for at in range(ROWS)]), DataOptions())
     crp, share = made["left_out"]
     assert crp.startswith(
-        "crp holds limits among numbers, such as '<0.5' in row 9 (the header is row 1), in 2 of 60 rows; "
-        "say `censored: limit`"
+        "crp: got limits among numbers, such as '<0.5' in row 9 (the header is row 1), in 2 of 60 rows, "
+        "expected plain numbers. Set `censored: limit`"
     )
     assert share.startswith(
-        "share holds numbers that are not written plainly, such as '0%' in row 2 (the header is row 1)"
+        "share: got numbers that are not written plainly, such as '0%' in row 2 (the header is row 1)"
     )
     assert params_of(made).data.source.drop == ("visit_id", "admitted", "crp", "share")
     assert not any("crp" in guess for guess in made["guessed"])
@@ -288,7 +288,7 @@ def test_the_reading_of_limits_and_the_decimal_mark_may_be_given(tmp_path, write
 def test_a_label_of_odd_numbers_is_refused_unless_they_are_to_be_classes(tmp_path, write):
     file = write(outcome=[f"{1 + at}.500" for at in range(ROWS)])
     with pytest.raises(
-        UserError, match=r"the label 'outcome' holds numbers that may be fractions or thousands, such as"
+        UserError, match=r"visits\.csv: the label 'outcome': got numbers that may be fractions or thousands, such as"
     ):
         create_project(tmp_path / "study", file, DataOptions())
     made = create_project(tmp_path / "study", file, DataOptions(decimal=","))
@@ -312,16 +312,20 @@ def test_an_r_na_in_label_or_client_is_a_missing_value_and_said_to_be(tmp_path, 
         (
             {"outcome": None},
             DataOptions(),
-            "no column is obviously the label; name it with --label. It has 'visit_id', 'age'",
+            "no column clearly is the label. Name it with --label. The columns are 'visit_id', 'age'",
         ),
-        ({"hospital": None}, DataOptions(), "the client; name it with --client; or give --clients 5 to deal the rows"),
-        ({"site": COLUMNS["sex"]}, DataOptions(), "hospital and site may each be the client; name it with --client"),
+        ({"hospital": None}, DataOptions(), "the client. Name it with --client; or add --clients 5 to deal the rows"),
+        ({"site": COLUMNS["sex"]}, DataOptions(), "hospital and site may each be the client. Name it with --client"),
         (
             {},
             DataOptions(client="hospital", clients=5),
-            "--client names the silo of each row, and --clients deals the rows to",
+            "--client names the silo of each row, --clients deals the rows",
         ),
-        ({}, DataOptions(label="diagnosis"), "--label diagnosis: visits.csv has no such column; it has 'visit_id'"),
+        (
+            {},
+            DataOptions(label="diagnosis"),
+            "--label: got diagnosis, expected a column of visits.csv. Choose one of 'visit_id'",
+        ),
     ],
 )
 def test_what_is_not_obvious_is_asked_for_with_the_columns_that_there_are(tmp_path, write, columns, asked, said):
@@ -345,10 +349,10 @@ def _with_header(file: Path, hidden: set[str]) -> Path:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("rows.xlsx", r"save them as one of these\.$"),
-        ("gone.csv", r"gone\.csv: there is no such file\.$"),  # and nothing of a params.yaml, which is not there yet
-        ("gone.npz", r"gone\.npz: there is no such file\.$"),
-        ("folder.npz", r"folder\.npz: this is a folder\.$"),
+        ("rows.xlsx", r"Save the data as one of these\.$"),
+        ("gone.csv", "--data: got"),  # and nothing of a params.yaml, which is not there yet
+        ("gone.npz", "--data: got"),
+        ("folder.npz", "--data: got"),
     ],
 )
 def test_what_is_no_file_of_data_makes_no_project(tmp_path, name, said):
@@ -363,16 +367,19 @@ def test_nothing_of_anybody_is_overwritten(tmp_path, write):
     file = write()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
-    for folder, said in ((tmp_path / "full", "is not empty: it holds notes.txt"), (file, "is a file")):
+    for folder, said in (
+        (tmp_path / "full", "which contains notes.txt, expected a new or empty folder"),
+        (file, "which is a file, expected"),
+    ):
         with pytest.raises(UserError, match=said):
             create_project(folder, file, DataOptions())
     (tmp_path / "namesake").mkdir()
     (tmp_path / "namesake" / file.name).write_text("mine")
-    with pytest.raises(UserError, match=r"is not empty: it holds visits\.csv"):
+    with pytest.raises(UserError, match=r"which contains visits\.csv"):
         create_project(tmp_path / "namesake", file, DataOptions())
     assert (tmp_path / "namesake" / file.name).read_text() == "mine"
     create_project(tmp_path / "study", file, DataOptions())
-    with pytest.raises(UserError, match=r"is a project already: it has a params\.yaml"):
+    with pytest.raises(UserError, match=r"which is a project already"):
         create_project(tmp_path / "study", None, DataOptions())
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["notes.txt"]
 
@@ -394,7 +401,7 @@ def test_what_cannot_be_ended_leaves_nothing(tmp_path, write, monkeypatch):
 
 def test_pictures_with_channels_first_are_told_apart(tmp_path, save):
     file = save(x=np.zeros((ROWS, 3, 32, 32), np.uint8))
-    with pytest.raises(UserError, match=r"save numpy\.moveaxis\(x, 1, -1\) instead"):
+    with pytest.raises(UserError, match=r"mine\.npz: x: got rows of shape \(3, 32, 32\), expected images as height"):
         create_project(tmp_path / "study", file, DataOptions())
 
 
@@ -419,7 +426,7 @@ def test_a_folder_of_pictures_becomes_a_project_whose_silos_are_the_domains(tmp_
     made = create_project(tmp_path / "study", base, DataOptions())
     assert made["copied"] == "pics"
     assert made["read"] == {"rows": 24, "shape": [24, 24, 3], "classes": 2, "clients": 2}
-    assert made["guessed"][-1] == "each picture is squeezed to 24 x 24 pixels"
+    assert made["guessed"][-1] == "each image is resized to 24 x 24 pixels"
     assert not (tmp_path / "study" / "pics" / ".cache").exists()
     params = params_of(made)
     assert params.data.source.model_dump(exclude_defaults=True) == {"kind": "folder", "path": "pics", "size": 24}
@@ -432,7 +439,7 @@ def test_a_folder_of_pictures_becomes_a_project_whose_silos_are_the_domains(tmp_
 @pytest.mark.parametrize("folders", [("cat", "dog"), ("train/cat", "train/dog", "test/cat", "test/dog")])
 def test_pictures_without_silos_are_dealt_if_it_is_asked_for(tmp_path, pictures, folders):
     base = pictures(*folders)
-    with pytest.raises(UserError, match=r"pics has no folders of silos above those of the classes; give --clients 5"):
+    with pytest.raises(UserError, match="pics: got no folders of silos above those of the classes, expected"):
         create_project(tmp_path / "study", base, DataOptions())
     params = params_of(create_project(tmp_path / "study", base, DataOptions(clients=2)))
     assert [step.model_dump() for step in params.data.scheme] == [{"kind": "equal", "within": None, "clients": 2}]
@@ -463,7 +470,7 @@ def test_a_project_inside_of_its_pictures_is_refused_and_one_around_them_copies_
     tmp_path, pictures, monkeypatch
 ):
     monkeypatch.chdir(pictures("a/cat", "a/dog"))
-    with pytest.raises(UserError, match="expected a folder outside of the pictures"):
+    with pytest.raises(UserError, match="DIR: got study, expected a folder outside of the images in"):
         create_project(Path("study"), Path(), DataOptions())
     monkeypatch.chdir(tmp_path)
     assert create_project(Path(), Path("pics"), DataOptions())["copied"] is None

@@ -50,7 +50,10 @@ def test_a_result_outlives_the_full_disk_and_what_had_not_ended_is_a_users_mista
     full = f"Prefect's server cannot write {tmp_path}/.prefect: the file system {tmp_path}/.prefect is full"
     assert done.returncode == 0, done.stderr
     said, result, mistake = done.stdout.splitlines()
-    assert said == f"said: {full}; free some space; the result is whole, and Prefect's page does not show its end."
+    assert (
+        said
+        == f"said: {full}. Free some space; the result is complete, but Prefect's page does not show the end of the run."
+    )
     assert result == "result: 5"
-    assert mistake == f"UserError {full}; free some space; then --resume goes on after the last whole round."
+    assert mistake == f"UserError {full}. Free some space. Then --resume continues after the last complete round."
     assert done.stderr == ""

@@ -46,7 +46,7 @@ def test_a_server_that_cannot_start_is_quoted(tmp_path):
     process = start(tmp_path)
     said = process.communicate(timeout=200)[1].strip().splitlines()[-1]
     assert (
-        "does not answer; the last line of its log is: (sqlite3.OperationalError) unable to open database file; see"
+        "does not respond; the last line of its log is: (sqlite3.OperationalError) unable to open database file. See"
         in said
     )
     assert said.endswith("; see server.log there.")
@@ -61,7 +61,7 @@ def test_a_server_without_room_for_its_tables_is_told(tmp_path, small_disk, fill
         os.truncate(ballast, ballast.stat().st_size - room)
         process = start(tmp_path / "disk")
         said = process.communicate(timeout=200)[1].strip().splitlines()[-1]
-    assert said.endswith(f"/.prefect does not answer: the file system {tmp_path / 'disk'} is full; free some space.")
+    assert said.endswith(f"/.prefect does not respond: the file system {tmp_path / 'disk'} is full. Free some space.")
 
 
 def test_servers_that_start_at_the_same_time_do_not_share_a_port():

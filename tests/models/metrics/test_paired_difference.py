@@ -280,7 +280,7 @@ def test_over_draws_is_the_one_sample_t_interval():
 def test_one_draw_tells_nothing_of_others_and_a_diverged_one_nothing_at_all():
     assert difference_over_draws([0.2]) == Difference(0.2, -1.0, 1.0)
     assert np.isnan(difference_over_draws([0.2, np.nan]).mean)
-    with pytest.raises(ValueError, match="no draw"):
+    with pytest.raises(ValueError, match="draws: got none, expected at least one"):
         difference_over_draws([])
 
 

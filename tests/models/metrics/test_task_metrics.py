@@ -73,7 +73,7 @@ def test_a_run_as_text():
     assert RMSE.headline_text({}) is None
     metrics = {"rmse/pooled": 0.10434, "rmse/worst": 45231.4, "rmse/median": 1e-7}
     assert RMSE.as_text(metrics) == "rmse 0.1043 pooled over clients, worst 45231, median 1e-07"
-    assert "diverged, try a lower training.optimiser.learning_rate" in RMSE.as_text({"rmse/pooled": math.nan})
+    assert "diverged. Try a lower training.optimiser.learning_rate" in RMSE.as_text({"rmse/pooled": math.nan})
 
 
 def test_accuracy_over_unequal_clients_is_summed_up_by_client_by_row_and_by_the_worst():

@@ -134,7 +134,7 @@ def test_the_cnn_is_torch_nns_with_the_same_weights(shape, padding):
 
 @pytest.mark.parametrize(
     ("shape", "channels", "sentence"),
-    [((64,), (3,), "need images"), ((8, 8), (3, 4), "leave nothing of an image of 8 x 8")],
+    [((64,), (3,), "expected images"), ((8, 8), (3, 4), "got 2 convolutions of 5 x 5, each with pooling, expected")],
 )
 def test_convolutions_that_cannot_be_are_refused(shape, channels, sentence):
     with pytest.raises(ValueError, match=sentence):

@@ -288,10 +288,10 @@ REFUSED = {
     RandomDraw: "draws from a global generator in training",
     NumpyDraw: "draws from a global generator in training",
     NumpyStart: "draws its first weights from another generator than torch's",
-    Mixing: "mixes the rows of a batch, of which some are padding",
+    Mixing: "mixes the rows of a batch, some of which are padding",
     Hidden: "draws state outside its parameters and buffers when it is made. Register it as a buffer",
     Momentum: r"its layer norm normalises with momentum 0\.01 .*, expected 0\.1 and True",
-    Wide: r"answers with \(3, 2\), expected a tensor \(rows, 3\)",
+    Wide: r"returns \(3, 2\), expected a tensor \(rows, 3\)",
     Broken: r"fails on rows of shape \(4, 4\): RuntimeError",
 }
 

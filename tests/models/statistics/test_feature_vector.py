@@ -111,7 +111,9 @@ def test_fewer_rows_than_needed_are_flagged_and_named(statistic):
     for rows in range(needed):
         assert compute([statistic], *drawn(rows), CLASSES).ok == (False,)
         said = too_few_rows([statistic], rows, FEATURES, CLASSES)
-        assert said == f"has {rows} training row{'s' * (rows != 1)}, and the statistic {statistic.kind} needs {needed}"
+        assert (
+            said == f"has {rows} training row{'s' * (rows != 1)}, expected {needed} for the statistic {statistic.kind}"
+        )
     assert compute([statistic], *drawn(needed), CLASSES).ok == (True,)
     assert too_few_rows([statistic], needed, FEATURES, CLASSES) is None
 
@@ -165,19 +167,19 @@ def test_a_class_without_rows_has_a_mean_of_zeros():
 def test_a_class_outside_the_agreed_list_is_refused(label):
     x, y = drawn(9)
     y[4] = label
-    with pytest.raises(StatisticError, match=f"class {label}, outside the agreed list of 4 classes, 0 to 3"):
+    with pytest.raises(StatisticError, match=f"got class {label}, expected one of 4 classes, 0 to 3"):
         compute([make({"kind": "mean"})], x, y, CLASSES)
 
 
 def test_labels_must_be_codes_where_there_are_classes():
     x, y = drawn(9, classes=0)
-    with pytest.raises(StatisticError, match="must be the codes of 4 classes"):
+    with pytest.raises(StatisticError, match=r"labels: got torch\.float64 numbers, expected the codes of 4 classes"):
         compute([make({"kind": "mean"})], x, y, CLASSES)
 
 
 @pytest.mark.parametrize("kind", ["class_frequencies", "class_means"])
 def test_a_regression_has_no_classes(kind):
-    with pytest.raises(StatisticError, match=f"the statistic {kind} is made of classes"):
+    with pytest.raises(StatisticError, match=f"{kind}: got a regression, expected classes"):
         compute([make({"kind": kind})], *drawn(9, classes=0), 0)
 
 
@@ -185,19 +187,19 @@ def test_a_regression_has_no_classes(kind):
 def test_a_row_that_is_not_finite_is_refused(value):
     x, y = drawn(9)
     x[3, 1] = value
-    with pytest.raises(StatisticError, match="a training row holds NaN or infinity"):
+    with pytest.raises(StatisticError, match="training rows: got NaN or infinity, expected finite numbers"):
         compute([make({"kind": "mean"})], x, y, CLASSES)
 
 
 def test_a_result_too_large_for_float32_is_refused_with_the_statistics_name():
     x, y = drawn(9)
-    with pytest.raises(StatisticError, match="statistic variance holds NaN, infinity or a number too large"):
+    with pytest.raises(StatisticError, match="the statistic variance: got NaN, infinity or a number too large for"):
         compute([make({"kind": "mean"}), make({"kind": "variance"})], x * 1e30, y, CLASSES)
 
 
 @pytest.mark.parametrize("shape", [(1,), (FEATURES + 1,), (FEATURES, 1), ()])
 def test_statistics_of_another_length_are_refused(shape):
-    with pytest.raises(StatisticError, match="last axis must be the agreed 6"):
+    with pytest.raises(StatisticError, match="expected the agreed 6 in the last axis"):
         check(torch.zeros(shape), [make({"kind": "mean"})], FEATURES, CLASSES)
 
 
@@ -206,25 +208,25 @@ def test_statistics_that_hold_nan_are_refused_by_name():
     vectors = torch.zeros(3, FEATURES + CLASSES)
     check(vectors, both, FEATURES, CLASSES)
     vectors[1, -1] = torch.nan
-    with pytest.raises(StatisticError, match="statistic class_frequencies holds NaN"):
+    with pytest.raises(StatisticError, match="statistic class_frequencies: got NaN"):
         check(vectors, both, FEATURES, CLASSES)
 
 
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ({"kind": "loading"}, "no statistic 'loading'; did you mean loadings"),
-        ({}, "no statistic None; there are mean, variance"),
-        ({"kind": "mean", "log": True}, "the statistic mean has no options, and not 'log'"),
-        ({"kind": "fingerprint", "rows": 3}, "the statistic fingerprint has values, log, and not 'rows'"),
+        ({"kind": "loading"}, "statistic: got 'loading', expected a known kind. Did you mean loadings"),
+        ({}, "statistic: got None, expected a known kind"),
+        ({"kind": "mean", "log": True}, "mean: got the option 'log', expected no options"),
+        ({"kind": "fingerprint", "rows": 3}, "fingerprint: got the option 'rows', expected one of values, log"),
         (
             {"kind": "fingerprint", "values": 3.5},
-            "values of the statistic fingerprint is 3.5, and must be a whole number",
+            "fingerprint: values: got 3.5, expected a whole number",
         ),
-        ({"kind": "fingerprint", "log": 1}, "must be true or false"),
-        ({"kind": "fingerprint", "values": 0}, "values is 0, and must be 1 to 10,000"),
-        ({"kind": "loadings", "components": 0}, "components is 0, and must be 1 to 10,000"),
-        ({"kind": "loadings", "sign": "up"}, "sign is 'up', and must be free, ones, largest or data"),
+        ({"kind": "fingerprint", "log": 1}, "expected true or false"),
+        ({"kind": "fingerprint", "values": 0}, "values: got 0, expected 1 to 10,000"),
+        ({"kind": "loadings", "components": 0}, "components: got 0, expected 1 to 10,000"),
+        ({"kind": "loadings", "sign": "up"}, "sign: got 'up', expected free, ones, largest or data"),
     ],
 )
 def test_a_statistic_that_cannot_be_made_is_explained(spec, said):

@@ -42,7 +42,7 @@ class Own(Network):
 
 def test_a_network_without_a_form_of_its_own_is_mapped():
     assert pick_kernel(Own(), 8, "cpu").kind == "vmap"
-    with pytest.raises(ValueError, match="Own has no batched form; use vmap or auto"):
+    with pytest.raises(ValueError, match=r"engine\.kind: got batched, which the network Own does not support"):
         pick_kernel(Own(), 8, "cpu", "batched")
 
 

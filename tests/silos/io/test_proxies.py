@@ -124,7 +124,7 @@ def test_what_is_to_go_through_such_a_proxy_is_refused_and_not_sent_past_it(envi
         assert "ALL_PROXY" not in os.environ
         must_be_reachable("http://intern.example:5000")
         must_be_reachable("http://127.0.0.1:5000")
-        with pytest.raises(UserError, match=r"ALL_PROXY: got a proxy with the scheme socks4, .* for mlflow\.example"):
+        with pytest.raises(UserError, match=r"ALL_PROXY: got a proxy with the scheme socks4 for mlflow\.example"):
             must_be_reachable("https://user:secret@mlflow.example:5000")
         os.environ["https_proxy"] = "http://127.0.0.1:9"  # goes before it
         must_be_reachable("https://mlflow.example:5000")
@@ -140,7 +140,7 @@ def test_what_is_no_address_of_a_proxy_is_refused_where_it_is_needed(environment
         httpx.Client().close()
         with pytest.raises(UserError) as error:
             must_be_reachable("http://mlflow.example:5000")
-    assert str(error.value).startswith("HTTP_PROXY: got what is no address, expected http://HOST:PORT.")
+    assert str(error.value).startswith("HTTP_PROXY: got text that is no address, expected http://HOST:PORT.")
 
 
 def test_called_twice_it_adds_nothing_and_a_star_stays_alone(environment):

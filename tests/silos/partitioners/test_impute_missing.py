@@ -73,7 +73,9 @@ def test_it_is_numpys_mean_of_the_clients_training_rows_in_every_split(table, bu
             np.testing.assert_array_equal(x[~mask], source_of(truth, x)[~mask].astype(np.float32))
             seen += int(mask[:, 1].sum())
     assert seen > 60
-    assert "missing: a has no value in training rows of never; the mean of other clients' stands there" in lines
+    assert (
+        "missing: a has no value in training rows of never; the mean of the other clients' means is filled in" in lines
+    )
 
 
 def test_held_out_clients_are_filled_by_their_own_mean_and_are_in_nobodys(table, build, tmp_path):
@@ -110,7 +112,7 @@ def test_codes_have_no_mean_and_truths_have(table, build):
     table()
     coded = {"name": "a", "kind": "categorical", "categories": [1, 2], "missing": {"fill": "mean"}}
     with pytest.raises(
-        UserError, match=r"the categories of 'a' are codes, which have no mean; say `missing: \{fill: v\}`"
+        UserError, match=r"own\.npz: 'a': got missing: \{fill: mean\}, expected a number, since the categories are"
     ):
         build(features=[MEANS[0], coded, MEANS[2]])
     build(features=[MEANS[0], coded | {"categories": [0, 1]}, MEANS[2]])

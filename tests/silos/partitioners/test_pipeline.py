@@ -133,16 +133,19 @@ def test_any_names_can_be_sorted(names):
         ([{"kind": "dirichlet", "clients": 2, "alpha": float("inf")}], "finite"),
         ([{"kind": "quantity", "clients": 2, "beta": 0}], "greater than or equal to 0.000000001"),
         ([{"kind": "balanced", "clients": 2, "percent": 101}], "less than or equal to 100"),
-        ([{"kind": "balanced", "clients": 2, "percent": 1, "groups": "papers"}], "neither paper nor code"),
-        ([{"kind": "balanced", "clients": 2, "percent": 1, "groups": [["a"], []]}], "neither paper nor code"),
+        ([{"kind": "balanced", "clients": 2, "percent": 1, "groups": "papers"}], "expected paper, code, or a list"),
+        ([{"kind": "balanced", "clients": 2, "percent": 1, "groups": [["a"], []]}], "expected paper, code, or a"),
         ([{"kind": "equal", "clients": 2}, {"kind": "noise", "sd": -1}], "greater than or equal to 0"),
         ([{"kind": "equal", "clients": 2}, {"kind": "imbalance", "classes": ["0"], "ratio": 0.5}], "equal to 1"),
         ([{"kind": "equal", "clients": 2}, {"kind": "imbalance", "classes": [], "ratio": 2}], "at least 1"),
         (
             [{"kind": "equal", "clients": 2}, {"kind": "imbalance", "classes": [0, "0"], "ratio": 2}],
-            "'0' is there twice",
+            "Value error, got the class '0' twice, expected it once",
         ),
-        ([{"kind": "equal", "clients": 2}, {"kind": "merge_labels", "into": {"a": [1, 2], "b": [2]}}], "merged twice"),
+        (
+            [{"kind": "equal", "clients": 2}, {"kind": "merge_labels", "into": {"a": [1, 2], "b": [2]}}],
+            "Value error, got the",
+        ),
     ],
 )
 def test_what_no_law_allows_is_refused(params, scheme, said):

@@ -67,22 +67,22 @@ def test_what_is_declared_stands_beside_the_names_of_the_archive(read):
 @pytest.mark.parametrize(
     ("gaps", "declared", "said"),
     [
-        ([(2, 1)], (), r"own\.npz: row 2 \(client y\) of x has no value \(NaN\) of the feature 'x1', column 1; fill"),
+        ([(2, 1)], (), r"own\.npz: x: got no value \(NaN\) of the feature 'x1', column 1, in row 2 \(client y\)"),
         (
             [(1, 0)],
             ({"name": "age"}, {"name": "b"}),
-            r"row 1 \(client x\) .* 'age', column 0; fill in or drop such rows, or",
+            r"own\.npz: x: got no value \(NaN\) of the feature 'age', column 0, in row 1 \(client x\), expected a",
         ),
-        ([(1, 0)], ({"name": "age"}, {"name": "b", "missing": GAP}), "'age', column 0; fill"),
+        ([(1, 0)], ({"name": "age"}, {"name": "b", "missing": GAP}), r"own\.npz: x: got no value \(NaN\) of the"),
         (
             [(0, 1), (1, 0)],
             ({"name": "age"}, {"name": "b", "missing": GAP}),
-            r"row 1 \(client x\) .* 'age', column 0; fill",
+            r"own\.npz: x: got no value \(NaN\) of the feature 'age', column 0, in row 1 \(client x\), expected a",
         ),
-        ([(0, 1), (1, 1), (3, 1)], (), r"'x1', column 1, as have 2 more rows; fill"),
-        ([(0, 1), (1, 1)], (), r"'x1', column 1, as have 1 more row; fill"),
-        ([(0, 1), (3, 0)], (), r"'x1', column 1; 1 more feature misses values, too; fill"),
-        ([(0, 1)], (), r"or say `missing: {fill: mean}` of the feature under data\.features in params\.yaml\."),
+        ([(0, 1), (1, 1), (3, 1)], (), r"own\.npz: x: got no value \(NaN\) of the feature 'x1', column 1, in row 0"),
+        ([(0, 1), (1, 1)], (), r"own\.npz: x: got no value \(NaN\) of the feature 'x1', column 1, in row 0 \(client"),
+        ([(0, 1), (3, 0)], (), r"own\.npz: x: got no value \(NaN\) of the feature 'x1', column 1, in row 0 \(client"),
+        ([(0, 1)], (), r"own\.npz: x: got no value \(NaN\) of the feature 'x1', column 1, in row 0 \(client x\)"),
     ],
 )
 def test_a_missing_value_that_is_refused_is_named_with_both_ways_out(read, gaps, declared, said):
@@ -97,7 +97,7 @@ def test_a_missing_value_that_is_refused_is_named_with_both_ways_out(read, gaps,
 def test_what_is_infinite_is_refused_also_where_values_may_be_missing(read, bad):
     x = np.eye(4, 1)
     x[2], x[3] = NAN, bad
-    with pytest.raises(UserError, match="row 3 of x has a value that is not a finite float32"):
+    with pytest.raises(UserError, match=r"own\.npz: x: got a value in row 3 that is not a finite float32, expected"):
         read(x, {"name": "a", "missing": GAP})
 
 
@@ -107,12 +107,12 @@ def test_what_is_infinite_is_refused_also_where_values_may_be_missing(read, bad)
         (
             np.eye(4, 3),
             2,
-            "data.features has 2 entries, and the rows of own.npz have 3 features; give one entry a column",
+            r"data\.features: got 2 entries, expected 3 for the 3 features of own\.npz",
         ),
-        (np.eye(4, 1), 2, "data.features has 2 entries, and the rows of own.npz have 1 feature;"),
-        (np.eye(4, 3), 1, "data.features has 1 entry, and the rows of own.npz have 3 features"),
-        (np.ones((4, 2, 2)), 4, r"the rows of own.npz are pictures, \(2, 2\) float32, .* agreed projections"),
-        (np.ones((4, 2), np.uint8), 2, r"are pictures, \(2,\) uint8, .*save x as float32"),
+        (np.eye(4, 1), 2, r"data\.features: got 2 entries, expected 1 for the 1 feature of own\.npz"),
+        (np.eye(4, 3), 1, r"data\.features: got 1 entry, expected 3 for the 3 features of own\.npz"),
+        (np.ones((4, 2, 2)), 4, r"data\.features: got columns for own\.npz, whose rows are images, \(2, 2\) float32"),
+        (np.ones((4, 2), np.uint8), 2, r"data\.features: got columns for own\.npz, whose rows are images, \(2,\)"),
     ],
 )
 def test_features_that_are_not_those_of_the_rows_are_refused(read, x, count, said):
@@ -123,14 +123,14 @@ def test_features_that_are_not_those_of_the_rows_are_refused(read, x, count, sai
 @pytest.mark.parametrize(
     ("x", "names", "said"),
     [
-        (np.eye(4, 3), ["a", "b"], r"features has shape \(2,\) .* each of the 3 columns of x"),
-        (np.eye(4, 3), [["a", "b", "c"]], r"features has shape \(1, 3\)"),
-        (np.eye(4, 3), [1, 2, 3], "features has shape .* of int64, and must have one name, a string"),
-        (np.eye(4, 3), ["a", "", "c"], "features has no name for column 1; name it"),
-        (np.eye(4, 3), ["a", "b", "a"], "in features the name 'a' stands for columns 0 and 2"),
-        (np.eye(4, 1), ["a" * 1001], "features of row 0 has 1001 characters"),
-        (np.ones((4, 2, 2)), ["a"] * 4, r"features names .* x has shape \(4, 2, 2\) of float64, which are pictures"),
-        (np.ones((4, 2), np.uint8), ["a", "b"], r"features names .* x has shape \(4, 2\) of uint8, which are pictures"),
+        (np.eye(4, 3), ["a", "b"], r"features: got shape \(2,\) .* each of the 3 columns of x"),
+        (np.eye(4, 3), [["a", "b", "c"]], r"features: got shape \(1, 3\)"),
+        (np.eye(4, 3), [1, 2, 3], "features: got shape .* of int64, expected one string"),
+        (np.eye(4, 3), ["a", "", "c"], "features: got no name for column 1"),
+        (np.eye(4, 3), ["a", "b", "a"], "features: got the name 'a' for the columns 0 and 2"),
+        (np.eye(4, 1), ["a" * 1001], "features of row 0: got 1001 characters"),
+        (np.ones((4, 2, 2)), ["a"] * 4, r"features: got column names for x of shape \(4, 2, 2\) of float64"),
+        (np.ones((4, 2), np.uint8), ["a", "b"], r"features: got column names for x of shape \(4, 2\) of uint8"),
     ],
 )
 def test_names_that_no_column_can_have_are_refused(read, x, names, said):
@@ -139,7 +139,7 @@ def test_names_that_no_column_can_have_are_refused(read, x, names, said):
 
 
 def test_features_in_another_order_than_the_archives_are_refused(read):
-    with pytest.raises(UserError, match=r"data\.features\.0 is 'b', and own\.npz names that column 'a'"):
+    with pytest.raises(UserError, match=r"data\.features\.0: got 'b', expected 'a', the name of that column in"):
         read(np.eye(4, 2), {"name": "b"}, {"name": "a"}, features=np.array(["a", "b"]))
 
 
@@ -149,7 +149,7 @@ def test_other_sources_take_features_if_they_are_tables(tmp_path):
         "a",
         "b",
     ]
-    with pytest.raises(UserError, match="the rows of the source `digits` are pictures"):
+    with pytest.raises(UserError, match=r"data\.features: got columns for the source `digits`, whose rows are"):
         load_source(Digits(kind="digits"), tmp_path, 0, (Feature(name="a"),))
 
 
@@ -179,7 +179,7 @@ def test_rows_outside_are_counted_once_a_feature_wherever_they_are_and_not_where
     ]
     said = range_notes(partition(x, missing, *features))
     assert said == [
-        f"Values outside of what data.features declares are kept as they are: {', '.join(expected)}."
+        f"Values outside of the categories and bounds in data.features are kept: {', '.join(expected)}."
     ] * bool(expected)
 
 

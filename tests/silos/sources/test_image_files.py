@@ -89,7 +89,7 @@ FLOATS = encode(Image.fromarray((GREYS / 255).astype(np.float32)), "TIFF")
 
 
 def test_pictures_of_floats_have_no_range_but_the_one_that_is_given(read):
-    with pytest.raises(UserError, match=r"0-a\.tif: got a picture of floating-point numbers, .*data\.source\.range"):
+    with pytest.raises(UserError, match=r"0-a\.tif: got an image of floating-point numbers, expected integers of a"):
         read(FLOATS, name="a.tif")
     np.testing.assert_array_equal(read(FLOATS, limits=(0.0, 1.0))[0, ..., 1], GREYS)
 
@@ -108,7 +108,7 @@ TWELVE = np.round(RAMP / 65535 * 4095).astype(np.uint16)
 def test_12_bits_in_16_are_refused_unless_their_range_is_given(read):
     content = encode(Image.fromarray(TWELVE), "PNG")
     with pytest.raises(
-        UserError, match=r"0-a\.png: got pictures .* in 6\.2% .* leaves 16 of 256 shades.*data\.source\.range"
+        UserError, match=r"0-a\.png: got images of more than 8 bits with values in 6\.2% of the range of their type"
     ):
         read(content, content)
     np.testing.assert_array_equal(read(content, limits=(0.0, 4095.0))[0, ..., 0], GREYS)
@@ -189,7 +189,7 @@ def test_every_mode_becomes_the_colours_that_a_viewer_shows(read, picture, form,
 def test_a_file_of_several_pictures_is_refused(read, form):
     frames = [Image.new("RGB", (16, 16), (at, 0, 0)) for at in (10, 100, 200)]
     content = encode(frames[0], form, save_all=True, append_images=frames[1:])
-    with pytest.raises(UserError, match=r"0-a\.tif: got 3 pictures in one file, expected one\. Save each as a file"):
+    with pytest.raises(UserError, match="got 3 images in one file, expected one"):
         read(content, name="a.tif")
 
 

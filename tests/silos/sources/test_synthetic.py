@@ -62,7 +62,7 @@ def test_logistic_targets_are_the_sign_and_nothing_else():
     for k, theta in enumerate(coefficients(given, 3)):
         mine = rows.domain == f"cluster{k}"
         np.testing.assert_array_equal(rows.y[mine], rows.x[mine].astype(float) @ theta > 0)
-    with pytest.raises(ValidationError, match="noise belongs to the linear task"):
+    with pytest.raises(ValidationError, match="Value error, noise: got a value for the logistic task, expected it"):
         source("logistic", noise=0.2)
 
 
@@ -97,6 +97,6 @@ def test_more_rows_clients_or_clusters_leave_the_others_alone():
 
 def test_rows_that_no_memory_holds_are_told_before_any_is_drawn():
     with pytest.raises(
-        UserError, match=r"params\.yaml: data\.source: 3 clusters \* 4 clients \* .* are free here; lower one"
+        UserError, match=r"data\.source: got 3 clusters \* 4 clients \* \(1,000,000,000 \+ 1,000,000,000\) rows \*"
     ):
         synthetic(source(rows=10**9, test_rows=10**9, features=10**7), 0)

@@ -92,7 +92,7 @@ def test_columns_that_no_partition_writes_are_a_sentence(hostile, natural):
     path = folder / "manifest.safetensors"
     path.write_bytes(save(load(path.read_bytes()) | HOSTILE[hostile]))
     with pytest.raises(
-        UserError, match=r"manifest\.safetensors, the list of clients, is damaged .*`dvc checkout` brings"
+        UserError, match="Run `siloflow partition` to rebuild it, or `dvc checkout` to restore the recorded"
     ):
         read_manifest(folder)
 
@@ -116,9 +116,7 @@ def test_columns_that_are_cut_off_or_gone_are_a_sentence(kept, natural):
     ):
         read_manifest(folder)
     path.unlink()
-    with pytest.raises(
-        UserError, match=r"manifest\.safetensors, the list of clients, is missing; `siloflow partition`"
-    ):
+    with pytest.raises(UserError, match="the list of clients, is missing"):
         read_manifest(folder)
 
 

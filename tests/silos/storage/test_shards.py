@@ -75,7 +75,7 @@ def test_of_a_shard_each_client_is_checked_for_itself(sharded):
     path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
     assert open_stack(silos, Stack(("h3", "h5"), 2), "train").rows.tolist() == [9, 10]
     with pytest.raises(
-        UserError, match=r"clients-3\.safetensors, with the rows of client h4, is not what data version v"
+        UserError, match=r"clients-3\.safetensors, with the rows of client h4, differs from data version v: the file"
     ):
         open_stack(silos, Stack(("h4",), 1), "test")
     path.write_bytes(content)
@@ -94,14 +94,14 @@ def test_rows_read_as_another_type_or_of_another_place_are_not_what_the_digest_s
     ):
         assert before in content
         path.write_bytes(content.replace(before, after))
-        with pytest.raises(UserError, match="with the rows of client h3, is not what data version v"):
+        with pytest.raises(UserError, match=r"clients-3\.safetensors, with the rows of client h3, differs from data"):
             open_stack(silos, Stack(("h3",), 1), "train")
 
 
 def test_a_client_that_a_shard_lacks_is_named(sharded):
     manifest = read_manifest(sharded)
     (sharded / "clients-0.safetensors").write_bytes((sharded / "clients-3.safetensors").read_bytes())
-    with pytest.raises(UserError, match=r"clients-0.safetensors holds 29 train rows of client h1 and others, and"):
+    with pytest.raises(UserError, match=r"clients-0\.safetensors: got 29 train rows of client h1 and others"):
         open_client(sharded, manifest.client("h1"), "train")
 
 

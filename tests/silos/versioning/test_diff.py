@@ -80,7 +80,5 @@ def test_a_version_of_another_format_is_named_and_nothing_is_said_to_make_it_ane
     for versions in ((before, after), (after, before)):
         with pytest.raises(UserError) as said:
             history.diff(tmp_path, *versions)
-        assert str(said.value).startswith(
-            f"data/small of version {before[:12]} has format 1 and this siloflow reads format 2;"
-        )
+        assert str(said.value).startswith(f"data/small of version {before[:12]}: got format 1, expected format 2.")
         assert "partition" not in str(said.value)

@@ -148,7 +148,7 @@ def test_a_run_that_fails_while_the_disk_does_too_says_both(tmp_path, gate, monk
 
     with pytest.raises(ValueError, match="the next round"):
         fail()
-    assert shown == ["run: the round before could not be written: OSError(28, 'the disk is full')"]
+    assert shown == ["run: the previous round could not be written: OSError(28, 'the disk is full')"]
     assert load_state(folder.checkpoint).round == 1
 
 

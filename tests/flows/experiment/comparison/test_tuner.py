@@ -100,14 +100,14 @@ def test_tuned_that_is_no_axes_is_refused():
     class Plain(BaseModel):
         tuned: ClassVar = {"momentum": (0.5, 0.9)}
 
-    with pytest.raises(UserError, match=r"the page of method 'mine': `tuned` is no axes; write tuned = axes\("):
+    with pytest.raises(UserError, match="method 'mine': tuned: got another type, expected axes"):
         grid_of("mine", Plain, 0.5, 2)
 
 
 @pytest.mark.parametrize(("rate", "settings"), [(0.5, 1000), (1e9, 8), (1e-28, 16)])
 def test_rates_that_no_optimiser_takes_are_refused(rate, settings):
     with pytest.raises(
-        UserError, match=rf"comparison\.tune is {settings}: fedavg would be tried with .*fewer settings"
+        UserError, match=rf"comparison\.tune: got {settings}, expected fewer settings, since fedavg would be tried with"
     ):
         grid_of("fedavg", find_method("fedavg"), rate, settings)
 

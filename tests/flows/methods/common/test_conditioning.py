@@ -122,7 +122,7 @@ def test_permuted_is_another_clients_each_once_and_never_ones_own(everybody, rea
 
 
 def test_permuted_needs_somebody_else(make_problem, read):
-    with pytest.raises(UserError, match=r"method\.conditional\.source is permuted, which needs two clients"):
+    with pytest.raises(UserError, match=r"method\.conditional\.source: got permuted with one training client"):
         read(make_problem({"only": 8}), "permuted")
 
 
@@ -174,7 +174,7 @@ def test_whose_rows_are_too_few_is_known_or_refused(make_problem, read, make_rou
     page = FedAvg()
     strict = Conditioning(ASKED, "local", "refuse")
     with pytest.raises(
-        UserError, match=r"client one of .* has 1 training row, and the statistic covariance_xy needs 2"
+        UserError, match=r"client one of .* has 1 training row, expected 2 for the statistic covariance_xy"
     ):
         strict.collect(make_round(setup), page.model(page.init(setup), setup), ["a", "one"], StatisticsMatrix())
 
@@ -189,6 +189,6 @@ def test_a_statistic_of_classes_in_a_regression_names_the_key(make_problem):
     silos = {"rows_of": lambda _, n: (np.eye(n, 5), np.arange(n) / 2), "task": "regression"}
     setup = make_problem({"a": 9}, silos=silos)
     with pytest.raises(
-        UserError, match=r"params\.yaml: method\.conditional\.statistics: .*class_means is made of classes"
+        UserError, match=r"method\.conditional\.statistics: class_means: got a regression, expected classes, of which"
     ):
         Conditioning((make({"kind": "class_means"}),), "local").count(setup.silos)

@@ -215,7 +215,7 @@ def test_a_resumed_run_calls_whom_the_samplers_memory_says(play_turns, folder, t
 
 def test_a_memory_that_json_would_change_is_refused_with_what_became_of_it(tmp_path):
     for memory in ({"calls": (1, 2)}, {1: 2}):
-        with pytest.raises(TypeError, match="comes back from JSON as"):
+        with pytest.raises(TypeError, match=r"sampler: got memory that JSON restores as \{'"):
             save_state(tmp_path / "c", ServerState(), 1, memory)
     with pytest.raises(ValueError, match="JSON compliant"):
         save_state(tmp_path / "c", ServerState(), 1, {"loss": float("nan")})
@@ -232,12 +232,12 @@ def test_a_changed_memory_is_noticed(tmp_path):
 @pytest.mark.parametrize(
     ("answer", "match"),
     [
-        (["c00", "c01"], "calls with a list"),
-        (SampledClients(("c00", "c00")), "calls 'c00' twice"),
-        (SampledClients(("c00",), ("c00",)), "calls 'c00' twice"),
-        (SampledClients(("nobody",)), "calls 'nobody', and there is no such client"),
-        (SampledClients(("c00",), leaving=("nobody",)), "calls 'nobody', and there is no such client"),
-        (SampledClients(("c00",), leaving=("c00",)), "calls 'c00' twice"),
+        (["c00", "c01"], "got a list"),
+        (SampledClients(("c00", "c00")), "sampler: got the client 'c00' twice in a round, expected it once"),
+        (SampledClients(("c00",), ("c00",)), "sampler: got the client 'c00' twice in a round, expected it once"),
+        (SampledClients(("nobody",)), "sampler: got the client 'nobody', expected a client of the data"),
+        (SampledClients(("c00",), leaving=("nobody",)), "sampler: got the client 'nobody', expected a client of"),
+        (SampledClients(("c00",), leaving=("c00",)), "sampler: got the client 'c00' twice in a round, expected it"),
     ],
 )
 def test_a_sampler_that_calls_others_than_clients_each_once_is_told(answer, match, setup):

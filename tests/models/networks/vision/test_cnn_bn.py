@@ -172,9 +172,9 @@ def test_the_network_of_selective_averaging_has_its_papers_size():
 def test_it_comes_back_from_its_json_and_refuses_what_cannot_be():
     assert from_json(json.loads(json.dumps(to_json(NETWORK)))) == NETWORK
     for shape, options, sentence in (
-        ((64,), {}, "use the kind mlp"),
-        ((3, 3), {}, "leave nothing of an image of 3 x 3"),
-        ((8, 8), {"channels": [3, 4]}, "pooled says of 3 convolutions whether pooling follows, and channels has 2"),
+        ((64,), {}, "Use the kind mlp"),
+        ((3, 3), {}, r"pooled: got too many poolings, expected fewer, since nothing is left of an image of 3 x 3\."),
+        ((8, 8), {"channels": [3, 4]}, "pooled: got 3 entries, expected 2"),
     ):
         with pytest.raises(ValueError, match=sentence):
             build("cnn_bn", shape, 10, options)

@@ -185,18 +185,18 @@ def test_with_given_numbers_a_grey_image_is_three_equal_channels(thin):
     colour = x[..., None].expand(*x.shape, 3)
     torch.testing.assert_close(grey.apply_stack(weights, {}, x, None), thin.apply_stack(weights, {}, colour, None))
     assert fresh(replace(grey, pretrained=None)).keys() == weights.keys()
-    with pytest.raises(ValueError, match=r"rows have 2 channels; set model.pretrained to null"):
+    with pytest.raises(ValueError, match=r"got images of 2 channels, .* Set model.pretrained to null"):
         replace(thin, shape=(32, 32, 2), pretrained="grey")
 
 
 def test_numbers_of_another_network_are_refused():
     network = replace(Thin((32, 32, 3), 3), pretrained="wrong")
     state = dict(fresh(network.__class__((32, 32, 3), 3)))
-    with pytest.raises(ValueError, match=r"has no features.0.weight"):
+    with pytest.raises(ValueError, match=r"got no features.0.weight"):
         network.load_pretrained(fresh(Slim((9, 9, 3), 3)))
-    with pytest.raises(ValueError, match=r"has features.0.bias of the shape \(4,\), and \(3,\) is needed"):
+    with pytest.raises(ValueError, match=r"features.0.bias: got the shape \(4,\), expected \(3,\)"):
         network.load_pretrained({**state, "features.0.bias": torch.zeros(4)})
-    with pytest.raises(ValueError, match=r"has numbers in features.1.mean that are not finite"):
+    with pytest.raises(ValueError, match=r"features.1.mean: got numbers that are not finite"):
         network.load_pretrained({**state, "features.1.mean": torch.tensor([0.0, torch.nan, 0.0])})
 
 

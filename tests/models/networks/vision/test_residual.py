@@ -154,5 +154,5 @@ def test_it_comes_back_from_its_json_and_refuses_what_is_too_small():
     assert from_json(json.loads(json.dumps(to_json(NETWORK)))) == NETWORK
     with pytest.raises(ValueError, match="leave nothing of an image of 4 x 4"):
         Residual((4, 4), 3, (), 0.0, True, (4, 4, 4))
-    with pytest.raises(ValueError, match="use the kind mlp"):
+    with pytest.raises(ValueError, match=r"got rows of shape \(4,\), expected images for convolutions"):
         Residual((4,), 3)

@@ -82,7 +82,5 @@ def test_without_statistics_zeros_stand_in(shape, network):
 def test_statistics_of_another_length_are_refused(shape, network, length):
     """One number, too, which broadcasting would take."""
     weights, ((x, _), *_) = drawn(shape, network)
-    with pytest.raises(
-        ValueError, match=rf"the network takes {network.statistics} statistics of a client, and was given {length}"
-    ):
+    with pytest.raises(ValueError, match=rf"statistics: got {length} numbers, expected {network.statistics}"):
         network.apply(weights, {STATISTICS: torch.ones(length)}, x, None)

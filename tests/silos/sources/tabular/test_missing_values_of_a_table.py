@@ -12,10 +12,13 @@ def test_it_is_refused_by_the_name_of_the_column_with_the_ways_out(read):
     with pytest.raises(UserError) as caught:
         read(GAPS, client="c")
     assert str(caught.value) == (
-        "own.csv: the column 'a' has no value in row 3 (the header is row 1); 2 more columns miss values, too; fill in, or "
-        "say `missing: drop_rows` or `missing: {fill: mean}` under data.source, or list the column under its drop."
+        "own.csv: the column 'a': got no value in row 3 (the header is row 1); 2 more columns also lack values, expected a "
+        "value in every row. Fill in, or set `missing: drop_rows` or `missing: {fill: mean}` under data.source, or list the "
+        "column under data.source.drop."
     )
-    with pytest.raises(UserError, match=r"'b' has no value in 2 rows, the first row 2 \(the header is row 1\); 1 more"):
+    with pytest.raises(
+        UserError, match=r"'b': got no value in 2 rows, the first row 2 \(the header is row 1\); 1 more"
+    ):
         read(GAPS, client="c", drop=["a"])
 
 
@@ -42,13 +45,13 @@ def test_a_feature_that_params_fill_drops_no_row(read):
 @pytest.mark.parametrize("role", ["label", "client", "domain", "split"])
 def test_a_row_without_its_label_or_owner_is_refused(read, missing, role):
     with pytest.raises(
-        UserError, match=rf"the {role} 'r' has no value in 2 rows, the first row 3 .*`missing: drop_rows`"
+        UserError, match=rf"the {role} 'r': got no value in 2 rows, the first row 3 .*`missing: drop_rows`"
     ):
         read("r,a,y\ntrain,1,0\n,2,1\n,3,1\n", **{role: "r"}, missing=missing)
 
 
 def test_if_every_row_misses_something_none_is_left(read):
-    with pytest.raises(UserError, match="every row misses a value, and drop_rows leaves none"):
+    with pytest.raises(UserError, match=r"own\.csv: got a missing value in every row, expected rows that drop_rows"):
         read("a,b,y\n1,,0\n,2,1\n", missing="drop_rows")
 
 

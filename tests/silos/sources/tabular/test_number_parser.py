@@ -107,7 +107,7 @@ def test_another_column_with_a_decimal_point_decides_too(read):
 
 def test_columns_that_contradict_each_other_decide_nothing(read):
     held = table(";", a=["950", "1.250"], b=["0.5", "1"], c=["0,5", "1"])
-    assert "'a' holds numbers that may be fractions or thousands" in refused(read, held)
+    assert "'a': got numbers that may be fractions or thousands" in refused(read, held)
     assert column(read(held.replace("0,5", "5"))) == [950, 1.25]
 
 
@@ -122,15 +122,13 @@ def test_a_number_that_can_be_read_in_one_way_only_is_read_and_shown(read, style
 def test_decimal_commas_outside_of_files_with_semicolons_need_the_key(read):
     for separator in (",", "\t"):
         held = table(separator, a=["1,5", "2"], b=["950", "1.250"])
-        assert "such as '1,5' in row 2 (the header is row 1), in 1 of 2 rows; say `decimal: \",\"`" in refused(
-            read, held
-        )
-        assert "'b' holds numbers that may be" in refused(read, held, drop=["a"])
+        assert "such as '1,5' in row 2 (the header is row 1), in 1 of 2 rows, expected" in refused(read, held)
+        assert "'b': got numbers that may be" in refused(read, held, drop=["a"])
         assert read(held, decimal=",").x.tolist() == [[1.5, 950], [2, 1250]]
 
 
 def test_a_number_that_contradicts_the_key_is_refused(read):
-    assert "'a' holds numbers that are not written plainly, such as '1.5'" in refused(
+    assert "'a': got numbers that are not written plainly, such as '1.5'" in refused(
         read, table(";", a=["1.5", "2,5"]), decimal=","
     )
 
@@ -139,9 +137,9 @@ def test_a_number_that_contradicts_the_key_is_refused(read):
 @pytest.mark.parametrize("style", NOT_READ)
 def test_what_a_person_reads_as_numbers_is_no_category(read, separator, style):
     said = refused(read, table(separator, a=NOT_READ[style]))
-    assert "'a' holds numbers that are not written plainly, such as " in said
+    assert "'a': got numbers that are not written plainly, such as " in said
     more = [f"{value}0%" for value in range(1, 4)]
-    assert "mixes numbers with text: 4 of 4 rows" in refused(read, table(separator, a=[*more, "unknown"]))
+    assert "got numbers mixed with text: 4 of 4 rows" in refused(read, table(separator, a=[*more, "unknown"]))
 
 
 def test_texts_with_a_digit_stay_categories(read):
@@ -152,7 +150,7 @@ def test_texts_with_a_digit_stay_categories(read):
 
 def test_a_decimal_comma_among_words_is_mixed_like_a_point(read):
     for held in (["1,5", "unknown", "high"], ["1.5", "unknown", "high"]):
-        assert "mixes numbers with text: 2 of 3 rows hold no number, the first is 'unknown'" in refused(
+        assert "got numbers mixed with text: 2 of 3 rows hold no number, the first is 'unknown'" in refused(
             read, table(";", a=held)
         )
 
@@ -204,13 +202,13 @@ def test_numbers_in_a_text_column_of_parquet_are_refused_unless_they_are_plain(r
     for plain in (["1", "2"], ["1.5", "2"]):
         rows = read(texts(a=plain))
         assert [feature.name for feature in rows.features] == [f"a={text}" for text in plain]
-        assert "categories that may be numbers, being text in the file: a" in rows.notes
+        assert "categories that may be numbers, since the file stores them as text: a" in rows.notes
     assert [f.name for f in read(texts(a=["07302", "10001"]), decimal=".").features] == ["a=07302", "a=10001"]
 
 
 def test_a_regression_is_not_told_thousands_for_fractions(read):
     held = "a,y\n" + "".join(f"{at},{text}\n" for at, text in enumerate(IN_TWO_WAYS["point"]))
-    assert "the label 'y' holds numbers that may be fractions or thousands" in refused(read, held, task="regression")
+    assert "the label 'y': got numbers that may be fractions or thousands" in refused(read, held, task="regression")
     assert read(held, task="regression", decimal=",").y.tolist() == [950, 1250, 12500]
 
 
@@ -219,7 +217,7 @@ LIMITS = ["0.7", "<0.5", ">90", "≤ 2", ">=3"]
 
 def test_limits_of_detection_are_refused_with_row_value_and_count_and_the_choice(read):
     said = refused(read, table(",", a=LIMITS))
-    assert "'a' holds limits among numbers, such as '<0.5' in row 3 (the header is row 1), in 4 of 5 rows" in said
+    assert "'a': got limits among numbers, such as '<0.5' in row 3 (the header is row 1), in 4 of 5 rows" in said
     assert "`censored: limit`" in said
     assert "`censored: half`" in said
 
@@ -250,7 +248,7 @@ def test_half_of_a_negative_limit_is_no_number(read):
 def test_a_name_that_may_be_a_missing_value_is_refused_until_the_user_says_what_it_is(read, role, word):
     held = f"r,a,y\nu,1,0\n{word},2,1\nv,3,1\n"
     said = refused(read, held, **{role: "r"})
-    assert f"the {role} 'r' is '{word}' in 1 of 3 rows, the first row 3 (the header is row 1)" in said
+    assert f"the {role} 'r': got '{word}' in 1 of 3 rows, the first row 3 (the header is row 1)" in said
     assert f'`na_values: ["{word}"]`' in said
     kept, dropped = (
         read(held, **{role: "r"}, **more) for more in ({"na_values": []}, {"na_values": [word], "missing": "drop_rows"})

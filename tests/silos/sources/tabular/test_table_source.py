@@ -108,9 +108,9 @@ def test_a_file_in_gzip_is_the_same(read):
 
 def test_decimal_commas_are_read_where_semicolons_separate(read):
     assert read("a;b;y\n1,5;1.5;0\n2;2;1\n-3,25e1;3;1\n").x.tolist() == [[1.5, 1.5], [2, 2], [-32.5, 3]]
-    with pytest.raises(UserError, match="'a' holds numbers that are not written plainly, such as '1,5'"):
+    with pytest.raises(UserError, match=r"own\.csv: the column 'a': got numbers that are not written plainly, such"):
         read('a,y\n"1,5",0\n"2,5",1\n')
-    with pytest.raises(UserError, match=r"'a' holds numbers that are not written plainly, such as '1,5'"):
+    with pytest.raises(UserError, match=r"own\.csv: the column 'a': got numbers that are not written plainly, such"):
         read("a;y\n1,5;0\n2.5;1\n")
 
 
@@ -152,7 +152,7 @@ def test_features_are_described_by_name_and_the_others_stay_as_they_are(read):
     assert [feature.fill for feature in kept.features] == [-1, -1]
     for wrong in ("c", "c=u", "z"):
         with pytest.raises(
-            UserError, match=rf"data\.features\.0 is '{wrong}', and of own\.csv these can be.*: 'a', 'b'"
+            UserError, match=rf"data\.features\.0: got '{wrong}', expected a column of own\.csv: 'a', 'b'"
         ):
             read("a,b,c,y\n1,2,u,0\n2,3,v,1\n", {"name": wrong})
 
@@ -188,8 +188,11 @@ def test_the_same_file_gives_the_same_rows_and_its_hash_is_that_of_its_bytes(rea
     ],
 )
 def test_names_that_look_alike_and_are_kept_apart_are_pointed_out(read, text, said):
-    assert read(text, client="c").notes[-1] == f"kept apart, write alike what is the same: {said}"
-    assert not any("kept apart" in note for note in read("a,c,y\n1,u,07\n1.0,v,7.5\n", client="c").notes)
+    assert (
+        read(text, client="c").notes[-1]
+        == f"values that differ only in spelling (correct them if they mean the same): {said}"
+    )
+    assert not any("spelling" in note for note in read("a,c,y\n1,u,07\n1.0,v,7.5\n", client="c").notes)
 
 
 def test_what_was_read_is_said_in_a_few_lines(read):
@@ -199,7 +202,7 @@ def test_what_was_read_is_said_in_a_few_lines(read):
         "own.csv: 3 rows of 7 columns, separated by ','",
         "features: 5 = 2 numbers (age, bmi) + 1 true or false (smokes) + 2 one-hot (ward)",
         "left out: id (drop)",
-        "missing: age (1) filled in; ward (1) as a category of its own",
+        "missing: age (1) filled in; ward (1) as a separate category",
         "label: ill, 2 classes: no (1), yes (2)",
         "client: site, 2 values",
     )
@@ -212,11 +215,11 @@ def test_what_was_read_is_said_in_a_few_lines(read):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"client": "y"}, "the column 'y' is label and client; name it under one of them"),
-        ({"drop": ["y"]}, "'y' is label and drop"),
-        ({"drop": ["a"], "categorical": ["a"]}, "'a' is drop and categorical"),
-        ({"missing": "median"}, r"'median' is none of refuse, drop_rows and \{fill: v\}"),
-        ({"missing": {"fill": "median"}}, "none of refuse, drop_rows and"),
+        ({"client": "y"}, "Value error, got the column 'y' under label and client, expected it under one of them"),
+        ({"drop": ["y"]}, "Value error, got the column 'y' under label and drop, expected it under one of them"),
+        ({"drop": ["a"], "categorical": ["a"]}, "Value error, got the column 'a' under drop and categorical"),
+        ({"missing": "median"}, r"Value error, got 'median', expected refuse, drop_rows, or \{fill: v\} with a"),
+        ({"missing": {"fill": "median"}}, r"Value error, got \{'fill': 'median'\}, expected refuse, drop_rows, or"),
     ],
 )
 def test_params_that_contradict_themselves_are_refused(options, said):
@@ -249,12 +252,15 @@ def test_twenty_fractions_or_half_as_many_classes_as_rows_are_classes_and_one_mo
     assert len(read(labels(20, 42, 0.5)).classes) == 20
     assert len(read(labels(30, 60, 1)).classes) == 30
     assert len(read(labels(20, 20, 1)).classes) == 20
-    for held, said in ((labels(21, 42, 0.5), "looks like a regression"), (labels(31, 61, 1), "which are no classes")):
+    for held, said in (
+        (labels(21, 42, 0.5), r"own\.csv: the label 'y'"),
+        (labels(31, 61, 1), r"own\.csv: the label 'y'"),
+    ):
         with pytest.raises(UserError, match=said):
             read(held)
 
 
 @pytest.mark.parametrize("values", [("1", "1"), ("0.5", "1.5")], ids=["repeated", "fractions"])
 def test_a_column_without_a_name_that_does_not_number_the_rows_is_refused(read, values):
-    with pytest.raises(UserError, match="'Unnamed: 0' has no name in the file"):
+    with pytest.raises(UserError, match=r"own\.csv: the column 'Unnamed: 0': got no name in the file, expected one"):
         read(f",a,y\n{values[0]},5,0\n{values[1]},6,1\n")

@@ -128,7 +128,7 @@ def test_a_run_whose_experiment_was_deleted_is_logged_in_one_of_a_free_name(
     assert second.finish(FinalArtifacts()) is not None
     assert (second.run_id == first.run_id) == before_the_rounds_end
     told = first if before_the_rounds_end else second
-    assert told.notice == "MLflow's experiment gone is deleted; the run is in the experiment gone-2"
+    assert told.notice == "MLflow's experiment gone was deleted; the run is in the experiment gone-2"
     assert_whole(uri, "gone-2", second.run_id, 3, without={("loss/train", 2)})
     assert client.get_experiment(number).lifecycle_stage == "deleted"
 

@@ -127,7 +127,7 @@ def test_a_codebook_of_300_domains_lists_as_many_as_fit(draw):
     points = [(0.0, 1.0), (1.0, 0.0)]
     figure = draw(draw_codebook, points, dict.fromkeys(names, (points, points)), {name: name for name in names})
     listed = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-    assert [*listed[:2], *listed[-3:]] == ["shared words", "c0", "c22", "and 277 more", "own words"]
+    assert [*listed[:2], *listed[-3:]] == ["shared codewords", "c0", "c22", "and 277 more", "own codewords"]
 
 
 def test_groups_are_counted_and_named_while_names_fit(draw):
