@@ -1,0 +1,1 @@
+"""The data: clients, their rows and versions, and what they report."""

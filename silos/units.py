@@ -17,7 +17,7 @@ def hash_units(values: np.ndarray) -> np.ndarray:
 
 
 def number_units(unit: np.ndarray) -> np.ndarray:
-    """Number the units from 0 in the order of their first rows, and return the number of each row: (n,) int64."""
+    """Return the number of each row's unit, from 0 in the order of their first rows: (n,) int64."""
     _, first, codes = np.unique(unit, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))

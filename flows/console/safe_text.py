@@ -12,10 +12,10 @@ _UNFOLDED = 28  # characters of a name
 
 
 class PlainConsole(Console):
-    """A console of rich that prints names of the user's data as they are.
+    r"""A console of rich that prints names of the user's data as they are.
 
     rich alone reads `[b]`, `:heart:` and escape sequences in a name, and fails on characters that the stream cannot encode.
-    Style comes from Text objects and tables only. A new line within a text is shown as `\\n`; print two lines separately.
+    Style comes from Text objects and tables only. A new line within a text is shown as `\n`; print two lines separately.
     """
 
     def __init__(self, **options: Any) -> None:

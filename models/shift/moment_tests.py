@@ -1,5 +1,4 @@
-"""Wald tests of whether two clients differ in a feature, by its moments in every class, and the evidence that they
-give.
+"""Wald tests of whether two clients differ in a feature, by its moments in every class, and their evidence.
 
 The tests serve the verdict `moments`, if counts may not be sent, and show less of P(Y | X) than counts. Many pairs and
 features are tested at once.
@@ -187,8 +186,9 @@ def _wald(delta: np.ndarray, covariance: np.ndarray) -> np.ndarray:
 
 
 def _logits(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return coefficients of 1, x and x², (..., 3), of log P(class) N(x; mean, sd²) up to a constant, and their
-    covariance.
+    """Return coefficients of 1, x and x², (..., 3), and their covariance.
+
+    They are those of log P(class) N(x; mean, sd²), up to a constant.
     """
     moments = with_spread_in_classes(moments)
     rows, mean = np.maximum(moments[..., ROWS], 2), moments[..., MEAN]

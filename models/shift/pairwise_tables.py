@@ -109,8 +109,9 @@ def max_unreported(reported: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def impute_rows(target: np.ndarray, max_rows: np.ndarray, total_rows: np.ndarray) -> np.ndarray:
-    """Impute rows of unreported classes near `target`, (..., classes): at most `max_rows` each and `total_rows` in
-    all.
+    """Impute rows of unreported classes near `target`, (..., classes).
+
+    They are at most `max_rows` each and `total_rows` in all.
     """
     imputed = np.clip(target, 0, max_rows)
     total = imputed.sum(-1)

@@ -240,11 +240,11 @@ class Server:
 
 
 def point_mass(point: np.ndarray) -> Measure:
-    """Return the start that reaches the distance, all mass at one point, (features,); best between both clients'
-    means.
+    """Return the start that reaches the distance: all mass at one point, (features,).
 
-    All plans then agree with the optimal one between the clients, and the first answers lie half as far apart as their
-    rows. For clients with equal rows the bound halves in each round, and never reaches 0.
+    The best point lies between both clients' means. All plans then agree with the optimal one between the clients, and
+    the first answers lie half as far apart as their rows. For clients with equal rows the bound halves in each round,
+    and never reaches 0.
     """
     return Measure(np.asarray(point, np.float64)[None], np.ones(1))
 

@@ -87,10 +87,10 @@ def _entries(columns: int) -> int:
 
 
 def unsigned_cosine(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> float:
-    """Return the root of the cosine of the `unsigned_vector` of two sets of directions, (k, columns), and eigenvalues,
-    (k,).
+    """Return the root of the cosine of the `unsigned_vector` of two sets of directions and eigenvalues.
 
-    It is in [0, 1], and 0 if one set is empty. For one direction each it is their cosine without its sign.
+    A set is (k, columns) directions and (k,) eigenvalues. The root is in [0, 1], and 0 if one set is empty. For one
+    direction each it is their cosine without its sign.
     """
     (directions, values), (others, other_values) = first, second
     if not len(values) or not len(other_values):

@@ -96,10 +96,10 @@ class Loadings(Statistic):
 
 @dataclass(frozen=True)
 class Fingerprint(Statistic):
-    """The largest eigenvalues of the covariance of [flattened input, one-hot label], descending, with zeros:
-    (values,).
+    """The largest eigenvalues of the covariance of [flattened input, one-hot label], descending: (values,).
 
-    Invariant to any reordering of the columns: to permuted labels, and to images rotated by 90 degrees.
+    Missing eigenvalues are 0. Invariant to any reordering of the columns: to permuted labels, and to images rotated by
+    90 degrees.
     """
 
     kind: ClassVar[str] = "fingerprint"
@@ -123,11 +123,10 @@ class Fingerprint(Statistic):
 
 
 def spectrum(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Return eigenvalues (k,), descending, and unit eigenvectors (k, columns) of zᵀz / (rows - 1); k = min(rows,
-    columns).
+    """Return eigenvalues (k,), descending, and unit eigenvectors (k, columns) of zᵀz / (rows - 1).
 
-    z: (2 or more rows, columns), centred. The smaller of zᵀz and the Gram matrix zzᵀ is decomposed. A direction whose
-    eigenvalue is rounding error is meaningless.
+    k = min(rows, columns). z: (2 or more rows, columns), centred. The smaller of zᵀz and the Gram matrix zzᵀ is
+    decomposed. A direction whose eigenvalue is rounding error is meaningless.
     """
     rows, columns = z.shape
     if columns <= rows:

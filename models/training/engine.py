@@ -367,8 +367,10 @@ class _BalancedSampler(NamedTuple):
         return cls((real / class_sizes.gather(1, rows.y).clamp_min(1)).cumsum(1))
 
     def sample(self, streams: Tensor) -> Tensor:
-        """Draw `width` row indices per client, (clients, width) int64; clients without rows get the last index, which no
-        batch uses."""
+        """Draw `width` row indices per client, (clients, width) int64.
+
+        Clients without rows get the last index, which no batch uses.
+        """
         targets = uniform(streams, self.cumulative.shape[1:]).double() * self.cumulative[:, -1:]
         index = torch.searchsorted(self.cumulative, targets, right=True)
         return index.clamp_max(self.cumulative.shape[1] - 1)

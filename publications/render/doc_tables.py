@@ -1,4 +1,6 @@
-"""Write the tables of docs/ from records. A comment in a page holds a Jinja2 template, and its text follows the comment:
+"""Write the tables of docs/ from records.
+
+A comment in a page holds a Jinja2 template, and its text follows the comment:
 
     <!-- table: fed-focal 2
     {% filter bold(highest=['ours']) %}

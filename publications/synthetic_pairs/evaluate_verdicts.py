@@ -149,7 +149,7 @@ def layout_of(pair: KnownPair, bins: int = _BINS) -> Layout:
 
 
 def different(x: np.ndarray) -> np.ndarray:
-    """Number a client's distinct rows: (rows,)."""
+    """Return the number of each of a client's rows among its distinct rows: (rows,)."""
     return np.unique(x, axis=0, return_inverse=True)[1].ravel()
 
 

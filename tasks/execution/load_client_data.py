@@ -51,7 +51,7 @@ def load_rows(silos: Silos, stack: Stack, split: str, device: str) -> Rows:
 
 
 def number_different_rows(x: Tensor) -> np.ndarray:
-    """Number a client's different rows from 0, and return the number of each row (rows,); x: (rows, *shape)."""
+    """Return the number of each row among a client's different rows, from 0: (rows,); x: (rows, *shape)."""
     _, index = np.unique(x.flatten(1).cpu().numpy(), axis=0, return_inverse=True)
     return np.asarray(index).ravel()
 

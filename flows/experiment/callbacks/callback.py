@@ -46,28 +46,28 @@ class Callback:
     """
 
     def before_training(self, run: RunContext) -> None:
-        """Called once, before the first round that this process plays; `run.number` rounds were played before."""
+        """Act once, before the first round that this process plays; `run.number` rounds were played before."""
 
     def after_round(self, run: RunContext, played: PlayedRound) -> None:
-        """Called when the method has played a round, with `run.state` as the round left it."""
+        """Act when the method has played a round, with `run.state` as the round left it."""
 
     def after_commit(self, run: RunContext, played: PlayedRound) -> None:
-        """Called when the round is on disk. The next round may be in progress, and `run.state` may be the state after it.
+        """Act when the round is on disk. The next round may be in progress, and `run.state` may be the state after it.
 
         Rounds are committed in order, each once. It is not called for a round that a failed or killed process committed.
         """
 
     def after_training(self, run: RunContext) -> None:
-        """Called once, after the last round; `RoundSaver` waits here until every round is on disk."""
+        """Act once, after the last round; `RoundSaver` waits here until every round is on disk."""
 
     def on_end(self, run: RunContext) -> None:
-        """Called after `after_training`: built-in callbacks fill `run.result` and write it to disk, in order.
+        """Act after `after_training`: built-in callbacks fill `run.result` and write it to disk, in order.
 
         A user's callback is called once: not again if `--resume` delivers a finished run to MLflow.
         """
 
     def on_error(self, run: RunContext, error: BaseException) -> None:
-        """Called if training, a callback or the end of the run fails or is interrupted; `error` is raised afterwards."""
+        """Act if training, a callback or the end of the run fails or is interrupted; `error` is raised afterwards."""
 
 
 class CallbackError(MethodError):

@@ -145,7 +145,7 @@ class CheckpointWriter:
     """
 
     def __init__(self, folder: RunFolder, counted: RetainedRefs) -> None:
-        """`counted`: references of the round that a resumed run continues from, or of its start."""
+        """Start the writer; `counted`: references of the round that a resumed run continues from, or of its start."""
         self._folder = folder
         self._writer = ThreadPoolExecutor(1, "commit")
         self._pending: _PendingRound | None = None

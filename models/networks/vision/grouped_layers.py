@@ -37,11 +37,11 @@ class Layers(Protocol):
         """Apply the convolution `name`: per client, weight (out, in, kernel, kernel) and optional bias (out,)."""
 
     def normalise(self, name: str, x: Tensor) -> Tensor:
-        """Apply batch normalisation `name` (Ioffe and Szegedy 2015) with weight, bias and running statistics
-        (channels,).
+        """Apply batch normalisation `name` (Ioffe and Szegedy 2015).
 
-        Rows are normalised by their batch in training, and by running statistics in evaluation. The running statistics
-        stay unchanged if a client has only one value per channel, because the variance is then unknown.
+        Weight, bias and running statistics are (channels,). Rows are normalised by their batch in training, and by
+        running statistics in evaluation. The running statistics stay unchanged if a client has only one value per
+        channel, because the variance is then unknown.
         """
 
     def normalise_rows(self, name: str, x: Tensor) -> Tensor:

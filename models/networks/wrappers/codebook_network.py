@@ -134,8 +134,9 @@ class QuantizedNetwork(EncoderHeadWrapper):
         return batch.loss(objective, logits) + self.code_weight * distance, buffers
 
     def quantize(self, weights: Weights, context: Weights, z: Tensor) -> Codes:
-        """Replace every token by the nearest usable codeword, the first of equals (equation 4); z (rows, channels,
-        positions).
+        """Replace every token by the nearest usable codeword, the first of equals (equation 4).
+
+        z: (rows, channels, positions).
         """
         tokens, codebook = (
             self.to_tokens(z),
