@@ -10,14 +10,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from models.shift.client_summaries.client_summary import Layout, Summaries, concatenate_summaries, summarize
+from models.shift.client_summaries.client_summary import (
+    Layout,
+    Summaries,
+    assign_columns,
+    concatenate_summaries,
+    summarize,
+)
+from models.shift.client_summaries.feature_pairs import correlate_features, count_far_values
 from models.shift.client_summaries.query import Query
 from models.shift.fomichev_distances import Readings, statistics_from_summaries
 from models.shift.fomichev_verdict import judge_all_pairs
 from models.shift.pairwise_tables import all_pairs
 from models.shift.wasserstein import Client, Server, point_mass
-from tasks.diagnosis.compare_silos import compare_silos
-from tasks.messages.diagnosis_messages import ShiftNumbers
+from tasks.diagnosis.compare_feature_pairs import pair_question, refine_by_feature_pairs
+from tasks.diagnosis.compare_silos import Comparison, compare_silos
+from tasks.messages.diagnosis_messages import FeatureCorrelations, ShiftNumbers
 
 CLIENTS, ROWS, FEATURES, CLASSES = 1000, 500, 100, 10
 LAWS = 5
@@ -44,6 +52,8 @@ def diagnose_cost(say: Callable[[str], None]) -> dict[str, Any]:
     start = time.perf_counter()
     found = compare_silos.fn([message], Query("bench", layout), "guarded", Readings(grid="federation"), say)
     server = time.perf_counter() - start
+    say(f"{CLIENTS:,} clients tell how features go together, and the server compares that")
+    pairs_client, pairs_server, pairs_bytes = _feature_pairs(found, message, layout)
     say("once more, for its memory")
     return {
         "clients": CLIENTS,
@@ -51,10 +61,11 @@ def diagnose_cost(say: Callable[[str], None]) -> dict[str, Any]:
         "features": FEATURES,
         "classes": CLASSES,
         "pairs": pairs,
-        "client_seconds": median(seconds),
-        "server_seconds": server,
+        "client_seconds": median(seconds) + pairs_client,
+        "server_seconds": server + pairs_server,
+        "feature_pairs": {"client_seconds": pairs_client, "server_seconds": pairs_server},
         "server_peak_bytes": _peak(message, layout),
-        "bytes_of_a_client": {"told": message.bytes_up // CLIENTS, "rows": 4 * ROWS * (FEATURES + 1)},
+        "bytes_of_a_client": {"told": message.bytes_up // CLIENTS + pairs_bytes, "rows": 4 * ROWS * (FEATURES + 1)},
         "groups": [len(group) for group in found.groups],
         "laws_found": sorted(map(sorted, found.groups)) == [list(range(at, CLIENTS, LAWS)) for at in range(LAWS)],
         "printed_rule": _printed(summaries, layout, say),
@@ -82,6 +93,24 @@ def _rows(client: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
     x[:, :3] += 0.7 * (law == 1)
     x[:, 7] *= 1.0 + (law == 4)
     return x, (y + (law == 2)) % CLASSES
+
+
+def _feature_pairs(found: Comparison, message: ShiftNumbers, layout: Layout) -> tuple[float, float, int]:
+    """Return the median seconds of a client, the server's seconds, and the bytes of a client for pairs of features."""
+    query, parts, seconds = Query("bench", layout), [], []
+    question = pair_question(found, [message], query)
+    for client in range(CLIENTS):
+        x, y = _rows(client, ROWS)
+        start = time.perf_counter()
+        row_ids, features = np.arange(len(y)), np.array(question.features)
+        correlations = correlate_features(x, assign_columns(y, row_ids, layout), row_ids, layout, features)
+        parts.append((correlations.values, correlations.variances, count_far_values(x)[None]))
+        seconds.append(time.perf_counter() - start)
+    arrays = (torch.from_numpy(np.concatenate(part)) for part in zip(*parts, strict=True))
+    reported = FeatureCorrelations(_names(), *arrays)
+    start = time.perf_counter()
+    refine_by_feature_pairs.fn(found, [message], [reported], question)
+    return median(seconds), time.perf_counter() - start, reported.bytes_up // CLIENTS
 
 
 def _names() -> tuple[str, ...]:

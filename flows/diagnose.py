@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from flows.config.diagnose_params import DiagnoseParams
 from flows.config.override_policy import open_project
 from flows.console import progress
+from flows.diagnosis.not_compared import not_compared
 from flows.diagnosis.query_clients import (
     Responses,
     build_query,
@@ -27,11 +29,17 @@ from models.shift.client_summaries.query import Query
 from models.shift.fomichev_distances import Readings
 from silos.client_store import ClientStore
 from silos.cohort import Silos
+from tasks.diagnosis.compare_feature_pairs import (
+    pair_question,
+    refine_by_feature_pairs,
+    report_feature_pairs,
+    target_moments,
+)
 from tasks.diagnosis.compare_silos import Comparison, compare_silos, named_summaries
 from tasks.diagnosis.report_predictions import doubtful_pairs, refine_pairs, report_models, report_predictions
 from tasks.diagnosis.report_summary import join_summaries
 from tasks.execution.task_runner import PrefectRunner, Runner
-from tasks.messages.diagnosis_messages import HalfModels, PredictedCounts
+from tasks.messages.diagnosis_messages import FeatureCorrelations, HalfModels, PredictedCounts
 from tasks.messages.message_policy import Message
 
 
@@ -116,6 +124,15 @@ def diagnose(against: str | None = None, overrides: Overrides = ()) -> dict[str,
         return save_report(project, *run_diagnosis(project, runner))
 
 
+def compares_feature_pairs(query: Query, params: DiagnoseParams, silos: Silos) -> bool:
+    """Return whether silos are queried for pairs of features.
+
+    They are if they have tables of independent rows, and report counts without noise.
+    """
+    independent = dependent_rows(silos, ())["unit"] is None
+    return params.verdict == "guarded" and query.counts and not query.rho and query.pictures is None and independent
+
+
 def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, dict[str, Any]]:
     """Run the diagnosis as a function: return the comparison, and the report as plain JSON with its sentences."""
     params, silos = project.params.diagnose, project.silos.federated()
@@ -124,11 +141,27 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, dict[st
     first_responses = [query_clients(runner, silos, private, first, params)] if first else []
     query = build_query(silos, params, join_summaries(first_responses[0].messages) if first else None)
     responses = query_clients(runner, silos, private, query, params)
+    summaries = named_summaries(responses.messages, query)[1]
     readings = Readings(**params.paper.model_dump(), grid="federation")
     log = progress.current().say
     comparison: Comparison = runner.run_on_server(
         compare_silos, responses.messages, query, params.verdict, readings, log
     )
+    feature_pairs, pair_messages = None, list[FeatureCorrelations]()
+    if compares_feature_pairs(query, params, silos):
+        question = pair_question(comparison, responses.messages, query)
+        received, _ = collect_answers(runner, report_feature_pairs, silos, private=private, question=question)
+        pair_messages = [m for m in received if isinstance(m, FeatureCorrelations)]
+        targets = target_moments(first_responses[0].messages, first) if first and first.targets else None
+        comparison, feature_pairs = runner.run_on_server(
+            refine_by_feature_pairs,
+            comparison,
+            responses.messages,
+            pair_messages,
+            question,
+            targets,
+            not params.second_look,  # which decides by models of rows
+        )
     second_look = None
     if params.second_look:
         comparison, second_look = refine(runner, silos, private, query, responses, comparison)
@@ -136,10 +169,11 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, dict[st
         {
             "verdict": params.verdict,
             "noise": params.noise.model_dump() if params.noise else None,
-            **report(comparison, query, project.manifest.classes),
+            **report(comparison, query, project.manifest.classes, feature_pairs),
+            "not_compared": not_compared(comparison, query, summaries, feature_pairs),
             **dependent_rows(silos, [responses]),
             "refused": dict(responses.refusals),
-            "bytes": bytes_reported([*first_responses, responses], second_look),
+            "bytes": bytes_reported([*first_responses, responses], second_look, pair_messages),
             "second_look": second_look,
             "data_version": silos.version,
         }

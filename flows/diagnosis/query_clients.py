@@ -135,14 +135,18 @@ def collect_answers(
     return [m for m in received if not isinstance(m, Refusal)], refusals
 
 
-def bytes_reported(responses: Sequence[Responses], second_look: Mapping[str, Any] | None = None) -> dict[str, int]:
-    """Return the bytes sent by all clients for these responses and the second look, and the most of one client.
+def bytes_reported(
+    responses: Sequence[Responses],
+    second_look: Mapping[str, Any] | None = None,
+    feature_pairs: Sequence[Message] = (),
+) -> dict[str, int]:
+    """Return the bytes sent by all clients for these responses, feature pairs and the second look, and the most of one.
 
     The answers of all clients to a query have equal size.
     """
     more = second_look["bytes"] if second_look else {"up": 0, "up_of_a_client": 0}
     sent: Counter[str] = Counter()
-    for message in (m for response in responses for m in response.messages):
+    for message in (*(m for response in responses for m in response.messages), *feature_pairs):
         sent.update(dict.fromkeys(message.clients, message.bytes_up // len(message.clients)))
     return {"up": sent.total() + more["up"], "up_of_a_client": max(sent.values(), default=0) + more["up_of_a_client"]}
 

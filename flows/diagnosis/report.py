@@ -20,8 +20,11 @@ from models.shift.magnitudes import (
     rule_change,
 )
 from models.shift.nested_tests import TYPES
+from models.shift.pair_refinement import FeaturePair, Refinement, effect_on_prediction
 from models.shift.pair_screening import MIN_SHARE
 from models.shift.pairwise_results import REASONS, Findings
+from models.shift.pseudo_rows import SharedModelLoss
+from tasks.diagnosis.compare_feature_pairs import FeaturePairs
 from tasks.diagnosis.compare_silos import Comparison, VersionComparison
 
 
@@ -71,13 +74,26 @@ NARROW = 0.1
 _LARGE = 0.1  # φ below which a feature is not named
 
 
-def report(comparison: Comparison, query: Query, classes: Sequence[str]) -> dict[str, Any]:
-    """Describe all pairs, groups and silos, by their names. classes: the names of the labels; unused in a regression."""
+def report(
+    comparison: Comparison, query: Query, classes: Sequence[str], feature_pairs: FeaturePairs | None = None
+) -> dict[str, Any]:
+    """Describe all pairs, groups and silos, by their names.
+
+    Args:
+        comparison: The results of all pairs.
+        query: What the silos were queried for.
+        classes: The names of the labels; unused in a regression.
+        feature_pairs: What pairs of features show, if they were queried.
+    """
     clients, features = comparison.clients, query.layout.names
     names = comparison.names
     first, second = comparison.pairs.first.tolist(), comparison.pairs.second.tolist()
     pairs = _describe_pairs(comparison.pairs, comparison.effect_sizes, features)
     rest = _describe_pairs(comparison.rest, comparison.rest_effect_sizes, features)
+    if feature_pairs is not None:
+        for records, refinement in ((pairs, feature_pairs.pairs), (rest, feature_pairs.rest)):
+            for index, record in enumerate(records):
+                record |= describe_refinement(refinement, index, features)
     groups = [[clients[index] for index in group] for group in comparison.groups]
     group_of = {index: group_index for group_index, group in enumerate(comparison.groups) for index in group}
     if comparison.of_groups:
@@ -219,6 +235,37 @@ def _describe_pairs(findings: Findings, sizes: EffectSizes, features: tuple[str,
             }
         )
     return records
+
+
+def describe_refinement(refinement: Refinement, index: int, features: tuple[str, ...]) -> dict[str, Any]:
+    """Describe what pairs of features show of a pair of clients; fields are as in `Refinement`."""
+    losses = refinement.losses[index]
+    return {
+        "together": [_feature_pair(found, features) for found in refinement.together[index]],
+        "interactions": [_feature_pair(found, features) for found in refinement.interactions[index]],
+        "resolved_by_pairs": bool(refinement.resolved[index]),
+        "second_look_recommended": bool(refinement.second_look[index]),
+        "shared_model_loss": losses
+        and {name: _loss(loss) for name, loss in zip(("first", "second"), losses, strict=True)},
+        "effect_on_prediction": effect_on_prediction(losses),
+    }
+
+
+def _loss(loss: SharedModelLoss) -> dict[str, float]:
+    """Describe what a shared model loses at a silo: accuracy in points, and log loss in nats a row."""
+    points = {name: round(100 * float(getattr(loss, name)), 2) for name in ("loss", "low", "high", "own", "shared")}
+    return points | {name: round(float(getattr(loss, name)), 4) for name in ("log_loss", "log_loss_error")}
+
+
+def _feature_pair(found: FeaturePair, features: tuple[str, ...]) -> dict[str, Any]:
+    """Describe two features: rank correlations over all rows, and by class."""
+    sides = (("first", found.of_first), ("second", found.of_second))
+    return {
+        "features": [features[i] for i in found.features],
+        "effect": round(found.effect, 4),
+        **{name: _round(values[-1]) for name, values in sides},
+        "by_class": {name: [_round(value) for value in values[:-1]] for name, values in sides},
+    }
 
 
 def _strength(sizes: EffectSizes, index: int) -> dict[str, Any]:

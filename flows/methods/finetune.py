@@ -47,4 +47,4 @@ class FineTune(fedavg.FedAvg):
         training = replace(round.setup.training, epochs=self.epochs)
         updates = round.map_clients(local_train, model, training=training, seed=round.setup.seed, round=round.number)
         refs = {client: ref for update in updates for client, ref in update.private[SECTION].items()}
-        return replace(model, personal=replace(model.personal, refs=refs))
+        return replace(model, personal=ClientStateRefs(SECTION, refs, state.tensors["weights"]))

@@ -169,7 +169,8 @@ def _moment_changes(name: str, moments: np.ndarray, noisy: bool) -> list[Change]
         Change(
             "mean",
             name,
-            *(float(value) for value in mean),
+            float(mean[0]),
+            float(mean[1]),
             difference,
             difference - half,
             difference + half,
@@ -182,7 +183,7 @@ def _moment_changes(name: str, moments: np.ndarray, noisy: bool) -> list[Change]
         change = float(spread[0] - spread[1])
         half = _Z95 * spread_error
         changes.append(
-            Change("spread", name, *(float(value) for value in spread), change, change - half, change + half)
+            Change("spread", name, float(spread[0]), float(spread[1]), change, change - half, change + half)
         )
     return changes
 

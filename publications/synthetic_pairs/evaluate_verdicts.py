@@ -14,6 +14,12 @@ from models.shift.client_summaries.client_summary import (
     concatenate_summaries,
     summarize,
 )
+from models.shift.client_summaries.feature_pairs import (
+    Correlations,
+    concatenate_correlations,
+    correlate_features,
+    select_features,
+)
 from models.shift.client_summaries.gaussian_mechanism import (
     add_noise,
     clip_negative,
@@ -35,6 +41,7 @@ from models.shift.client_summaries.query import Query
 from models.shift.fomichev_distances import Readings, distance_at_equal_priors, statistics_from_rows
 from models.shift.fomichev_verdict import judge_pairs
 from models.shift.nested_tests import TYPES
+from models.shift.pair_refinement import refine_findings
 from models.shift.pairwise_results import EvidenceFunction, Findings, diagnose_pairs
 from publications.synthetic_pairs.generators import KnownPair
 
@@ -73,6 +80,7 @@ def opinion(pair: KnownPair) -> Opinion:
     summaries = concatenate_summaries([summarize(x, y, different(x), layout) for x, y in pair.clients])
     one, other = np.array([0]), np.array([1])
     found = {name: diagnose_pairs(summaries, layout, one, other, collect_evidence=look) for name, look in LOOKS.items()}
+    found["guarded"] = refine_findings(found["guarded"], summaries, layout, correlations_of(pair, summaries, layout))[0]
     verdicts = {name: verdict_of(of_one) for name, of_one in found.items()}
     statistics = statistics_from_rows(pair.clients, pair.classes, pair.categories)
     both = np.array([[0, 1]])
@@ -99,6 +107,15 @@ def federation_opinion(federation: KnownPair) -> Opinion:
     one, other = np.triu_indices(len(federation.clients), 1)
     verdicts = diagnose_pairs(summaries, layout, one, other).verdicts
     return Opinion({"guarded": named((verdicts.types & ~verdicts.undetermined[:, None]).any(0))}, {}, None)
+
+
+def correlations_of(pair: KnownPair, summaries: Summaries, layout: Layout) -> Correlations:
+    """Return the rank correlations that both clients report."""
+    features, parts = select_features(summaries, layout, np.zeros(len(layout.names))), []
+    for x, y in pair.clients:
+        row_ids = different(x)
+        parts.append(correlate_features(x, assign_columns(y, row_ids, layout), row_ids, layout, features))
+    return concatenate_correlations(parts)
 
 
 def opinion_under_noise(pair: KnownPair, epsilon: float, rng: np.random.Generator) -> Opinion:
@@ -170,6 +187,7 @@ def second_opinion(pair: KnownPair, rng: np.random.Generator) -> str:
         [summarize(x, y, which, layout) for (x, y), which in zip(pair.clients, same, strict=True)]
     )
     found = diagnose_pairs(summaries, layout, one, other)
+    found = refine_findings(found, summaries, layout, correlations_of(pair, summaries, layout), resolve=False)[0]
     types = found.verdicts.types
     if types[0, 0] and types[0, 2]:
         takes = check_covariates(

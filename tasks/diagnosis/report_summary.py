@@ -18,6 +18,7 @@ from models.shift.client_summaries.client_summary import (
     summarize,
     withheld_columns,
 )
+from models.shift.client_summaries.feature_pairs import clip_far_values
 from models.shift.client_summaries.gaussian_mechanism import add_noise, counts_sensitivity, epsilon, sigma
 from models.shift.client_summaries.query import Query
 from models.shift.client_summaries.random_projections import project_pictures
@@ -183,7 +184,11 @@ def _answer(ledger: Ledger, local: LocalSummary, query: Query, budget: float | N
         return [answer["counts"]]
 
     def compute_summary(_: Draw) -> dict[str, np.ndarray]:
-        summary_ = summarize(local.features(query), local.y, local.row_ids, query.layout, local.weights(query))
+        x = local.features(query)
+        if not query.counts and query.pictures is None:
+            # bounds are derived from these moments, and a single far value would make all bins too wide
+            x = np.where(query.layout.numeric, clip_far_values(x), x)
+        summary_ = summarize(x, local.y, local.row_ids, query.layout, local.weights(query))
         counts = summary_.counts if query.counts else summary_.counts[..., :0, :]
         copies = local.unit is None and count_copies(local.x, local.y) > 0
         parts = {"rows": summary_.rows, "labels": summary_.labels, "counts": counts, "moments": summary_.moments}

@@ -41,6 +41,21 @@ class NoisyCounts(Message):
 
 
 @dataclass(frozen=True)
+class FeatureCorrelations(Message):
+    """Rank correlations of pairs of features by class, and numbers of far values, from the clients of one stack.
+
+    A class with fewer than thirty different rows with both values has none. The last column is of all rows of the
+    reported classes. Fields are as in models.shift.client_summaries.feature_pairs.Correlations.
+    """
+
+    travels = False
+
+    values: Annotated[Tensor, SEVERAL]  # (clients, pairs, classes + 1) float32, NaN if not reported
+    variances: Annotated[Tensor, SEVERAL]  # (clients, pairs, classes + 1) float32
+    far: Annotated[Tensor, SEVERAL]  # (clients, features, 2) int64, of reported rows far below and far above the others
+
+
+@dataclass(frozen=True)
 class HalfModels(Message):
     """Logistic regressions of each client's labels on either half of its rows, for refining a diagnosis.
 

@@ -26,6 +26,7 @@ from models.networks.wrappers.tilted_posterior import Tilted
 from models.prng import server_stream
 from models.server_state import ClientStateRefs
 from models.shift.client_summaries.client_summary import Layout
+from models.shift.client_summaries.feature_pairs import PairQuery
 from models.shift.client_summaries.model_predictions import Design
 from models.shift.client_summaries.query import Query
 from models.statistics.feature_vector import make
@@ -297,6 +298,11 @@ def _ask_all(setup, round, features) -> dict[str, list[Any]]:
         ),
     )
     told["report_summary with no budget"] = [message for cohort in spent for message in cohort]
+    pairs = PairQuery(replace(SHIFT, layout=_layout(features)), tuple(range(features)))
+    cohorts = round.runner.map_cohorts(
+        steps(ClientStep)["report_feature_pairs"], cohort_calls(silos, 3, round.runner.workers, round.private, pairs)
+    )
+    told["report_feature_pairs"] = [message for cohort in cohorts for message in cohort]
     told |= _ask_for_second_look(round, silos, options["query"])
     assert {name for name in told if " " not in name} == steps(ClientStep).keys() - {"common_batchnorm_statistics"}
     return told

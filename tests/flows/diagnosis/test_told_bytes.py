@@ -11,6 +11,8 @@ FEATURES, CLASSES, CELLS = 2, 2, 33
 MOMENTS = 4 * (1 + CLASSES + FEATURES * (CLASSES + 1) * 5)
 """Bytes of an answer to the first question: rows, labels, five moments of each feature and class, and of those together."""
 COUNTS = MOMENTS + 4 * FEATURES * CELLS * (CLASSES + 1)
+PAIRS = 4 * (2 * 1 * (CLASSES + 1) + 2 * FEATURES)
+"""Bytes of an answer about pairs: a correlation and its variance by class and of all, and far values of each feature."""
 BOUNDED = [{"name": name, "low": -4, "high": 4} for name in "ab"]
 
 
@@ -23,10 +25,10 @@ def test_where_bounds_are_asked_for_first_that_answer_counts_too(world):
     own = world()
     own.write({"a": rows(0), "b": rows(1)})
     _, found = run_diagnosis(own.open(), PlainRunner())
-    assert found["bytes"] == {"up": 2 * (MOMENTS + COUNTS), "up_of_a_client": MOMENTS + COUNTS}
+    assert found["bytes"] == {"up": 2 * (MOMENTS + COUNTS + PAIRS), "up_of_a_client": MOMENTS + COUNTS + PAIRS}
     own.write({"a": rows(0), "b": rows(1)}, features=BOUNDED)
     _, found = run_diagnosis(own.open(), PlainRunner())
-    assert found["bytes"] == {"up": 2 * COUNTS, "up_of_a_client": COUNTS}
+    assert found["bytes"] == {"up": 2 * (COUNTS + PAIRS), "up_of_a_client": COUNTS + PAIRS}
 
 
 def test_against_an_earlier_version_what_was_told_of_it_counts_too(world):

@@ -1,0 +1,168 @@
+"""Correlations and far values that clients report after their counts, and what the server adds to the comparison."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+
+from models.shift.client_summaries.client_summary import MOMENTS, Summaries, leave_one_out, mixture
+from models.shift.client_summaries.feature_pairs import (
+    Correlations,
+    PairQuery,
+    combine_correlations,
+    concatenate_correlations,
+    correlate_features,
+    count_far_values,
+    index_pairs,
+    select_features,
+)
+from models.shift.client_summaries.query import Query
+from models.shift.pair_refinement import Refinement, refine_findings
+from models.shift.pair_screening import combine_groups, pair_details
+from models.shift.pairwise_results import append_rest, group_clients
+from silos.client_store import ClientStore
+from silos.cohort import Cohort
+from silos.privacy.ledger import Draw, Ledger
+from silos.privacy.privacy_budget import Kind
+from tasks.diagnosis.compare_silos import Comparison, named_summaries
+from tasks.diagnosis.report_summary import LocalSummary, answers_by_stack
+from tasks.execution.task_types import server_step, step
+from tasks.messages.diagnosis_messages import FeatureCorrelations, NoisyCounts, Refusal, ShiftNumbers
+
+_PAIRS_KIND = Kind("pairs of features")
+
+
+@step
+def report_feature_pairs(
+    cohort: Cohort, private: ClientStore, question: PairQuery
+) -> list[FeatureCorrelations | Refusal]:
+    """Report rank correlations by class, and numbers of far values: one message a stack, and one of its refusals."""
+    messages: list[FeatureCorrelations | Refusal] = []
+    for answers, refusals in answers_by_stack(cohort, private, partial(_report, question=question)):
+        if answers:
+            parts = (torch.from_numpy(np.concatenate(part)) for part in zip(*answers.values(), strict=True))
+            messages.append(FeatureCorrelations(tuple(answers), *parts))
+        messages += refusals
+    return messages
+
+
+def _report(ledger: Ledger, local: LocalSummary, question: PairQuery) -> list[np.ndarray]:
+    query = question.query
+
+    def compute(_: Draw) -> dict[str, np.ndarray]:
+        x, columns = local.features(query), local.columns(query)
+        found = correlate_features(x, columns, local.row_ids, query.layout, np.array(question.features, np.int64))
+        far = count_far_values(x[columns.reported]) * query.layout.numeric[:, None]
+        if query.layout.targets:
+            far = np.concatenate([far, count_far_values(local.y[columns.reported, None].astype(np.float64))])
+        return {
+            "values": found.values.astype(np.float32),
+            "variances": found.variances.astype(np.float32),
+            "far": far[None],
+        }
+
+    # each number is a sum over rows of a class, as the counts are
+    answer = ledger.answer(
+        local.version, question.id, compute, groups=local.stands_for(ledger, query), kind=_PAIRS_KIND
+    )
+    return [answer[part] for part in ("values", "variances", "far")]
+
+
+@dataclass(frozen=True, eq=False)
+class FeaturePairs:
+    """What correlations and far values show.
+
+    correlations: by client, NaN of clients that did not report; far: (clients, features, 2) numbers of values far below
+    and far above the others; pairs, rest: of the pairs of the comparison, and of each client against all others.
+    """
+
+    correlations: Correlations
+    far: np.ndarray
+    pairs: Refinement
+    rest: Refinement
+
+
+def pair_question(comparison: Comparison, messages: Sequence[ShiftNumbers | NoisyCounts], query: Query) -> PairQuery:
+    """Build the query of the features that tell most of labels, or differ most between clients."""
+    summaries = named_summaries(messages, query)[1]
+    differing = np.nan_to_num(comparison.pairs.parts).max(0, initial=0.0)
+    return PairQuery(query, tuple(select_features(summaries, query.layout, differing).tolist()))
+
+
+def target_moments(messages: Sequence[ShiftNumbers | NoisyCounts], query: Query) -> dict[str, np.ndarray]:
+    """Return the moments of targets by client, from the answers to the query of moments."""
+    clients, summaries = named_summaries(messages, query)
+    return dict(zip(clients, mixture(summaries.moments)[:, -1], strict=True))
+
+
+@server_step
+def refine_by_feature_pairs(
+    comparison: Comparison,
+    messages: Sequence[ShiftNumbers | NoisyCounts],
+    reported: Sequence[FeatureCorrelations],
+    question: PairQuery,
+    targets: Mapping[str, np.ndarray] | None = None,
+    resolve: bool = True,
+) -> tuple[Comparison, FeaturePairs]:
+    """Add what pairs of features show to the comparison; the server sees no rows.
+
+    targets: in a regression the moments of each client's targets, (5,); resolve: as in `refine_findings`.
+    """
+    layout, (clients, summaries) = question.query.layout, named_summaries(messages, question.query)
+    correlations, far = _read(reported, clients, question)
+    rows = _rows_by_column(summaries)
+    units, of_units = summaries, correlations
+    if comparison.of_groups:
+        units = combine_groups(summaries, comparison.groups)
+        of_units = combine_correlations(correlations, rows, comparison.groups)
+    moments = None
+    if targets is not None:
+        moments = np.stack([targets.get(client, np.full(len(MOMENTS), np.nan)) for client in clients])
+    of_groups = None if comparison.of_groups else moments
+    pairs, refinement = refine_findings(comparison.pairs, units, layout, of_units, of_groups, resolve)
+    of_all = concatenate_correlations([correlations, combine_correlations(correlations, rows)])
+    rest, of_rest = refine_findings(
+        comparison.rest,
+        append_rest(summaries),
+        layout,
+        of_all,
+        None if moments is None else _with_rest(moments),
+        resolve,
+    )
+    groups_ = comparison.groups
+    if not comparison.of_groups:
+        differ = pairs.verdicts.types.any(-1) | pairs.verdicts.undetermined
+        groups_ = group_clients(pairs.first, pairs.second, differ, len(clients))
+    changed = replace(comparison, pairs=pairs, rest=rest, groups=groups_)
+    if not comparison.of_groups:
+        changed = replace(changed, pair_details=pair_details(summaries, layout, pairs, groups_))
+    return changed, FeaturePairs(correlations, far, refinement, of_rest)
+
+
+def _read(
+    reported: Sequence[FeatureCorrelations], clients: Sequence[str], question: PairQuery
+) -> tuple[Correlations, np.ndarray]:
+    layout, features = question.query.layout, np.array(question.features, np.int64)
+    shape = (len(clients), len(index_pairs(len(features))[0]), layout.classes + 1)
+    values, variances = np.full(shape, np.nan), np.full(shape, np.nan)
+    far = np.zeros((len(clients), len(layout.names) + bool(layout.targets), 2), np.int64)
+    position = {client: index for index, client in enumerate(clients)}
+    for message in reported:
+        for index, client in enumerate(message.clients):
+            if client in position:
+                at = position[client]
+                values[at], variances[at], far[at] = message.values[index], message.variances[index], message.far[index]
+    return Correlations(features, values, variances), far
+
+
+def _with_rest(moments: np.ndarray) -> np.ndarray:
+    """Append to the moments of clients, for each of them, those of all others: (2 clients, 5)."""
+    return np.concatenate([moments, leave_one_out(moments)])
+
+
+def _rows_by_column(summaries: Summaries) -> np.ndarray:
+    """Return the rows of each class and of all classes: (clients, classes + 1)."""
+    labels = np.nan_to_num(summaries.labels)
+    return np.concatenate([labels, labels.sum(-1, keepdims=True)], -1)

@@ -1,0 +1,105 @@
+"""What a report says of pairs of features, of far values, and of what was not compared."""
+
+import numpy as np
+import pytest
+
+from flows.diagnose import run_diagnosis
+from tasks.execution.task_runner import PlainRunner
+
+
+def rows(seed, count=300, features=3):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(100, 15, size=(count, features))
+    return x, (rng.random(count) < 0.4).astype(np.int64)
+
+
+def diagnosed(world, silos, *overrides, **more):
+    own = world()
+    own.write(silos, **more)
+    return run_diagnosis(own.open(*overrides), PlainRunner())[1]
+
+
+def entries(found, what, why=""):
+    return [entry for entry in found["not_compared"] if entry["what"] == what and why in entry["why"]]
+
+
+def test_a_code_for_missing_values_is_listed_and_hides_no_shift_of_the_others(world):
+    """A tenth of the values of both silos is -999; the others differ by two thirds of a deviation."""
+    (x, y), (other_x, other_y) = rows(0), rows(1)
+    other_x[:, 1] += 10
+    x[:30, 1] = other_x[:30, 1] = -999
+    found = diagnosed(world, {"a": (x, y), "b": (other_x, other_y)})
+    assert found["pairs"][0]["types"] == ["feature"]
+    assert next(iter(found["pairs"][0]["features"])) == "x1"
+    listed = entries(found, "values")
+    assert [(entry["names"], entry["rows"]) for entry in listed] == [(["x1"], {"a": [30, 0], "b": [30, 0]})]
+
+
+def test_a_value_typed_once_makes_no_bins_too_wide_and_is_listed(world):
+    (x, y), (other_x, other_y) = rows(0), rows(1)
+    other_x[:, 1] += 10
+    x[5, 1] = 1e9
+    found = diagnosed(world, {"a": (x, y), "b": (other_x, other_y)})
+    assert found["pairs"][0]["types"] == ["feature"]
+    assert entries(found, "values")[0]["rows"] == {"a": [0, 1]}
+
+
+def test_a_class_of_eight_rows_in_each_silo_is_listed_and_an_absent_one_is_not(world):
+    silos = {name: rows(at) for at, name in enumerate("ab")}
+    for _, y in silos.values():
+        y[:8] = 2
+    silos["c"] = rows(2)
+    found = diagnosed(world, silos)
+    assert [(entry["names"], entry["silos"]) for entry in entries(found, "class")] == [([2], ["a", "b"])]
+
+
+def test_targets_that_are_fifty_higher_with_equal_inputs_are_another_rule(world):
+    silos = {}
+    for name, added in (("a", 0), ("b", 50)):
+        x, _ = rows(len(silos))
+        silos[name] = x, x[:, 0] / 15 + np.random.default_rng(len(silos)).normal(size=len(x)) + added
+    found = diagnosed(world, silos, task="regression")
+    assert found["pairs"][0]["types"] == ["concept"]
+    assert entries(found, "targets")
+
+
+def test_a_target_typed_wrongly_is_listed(world):
+    silos = {}
+    for name in "ab":
+        x, _ = rows(len(silos))
+        silos[name] = x, x[:, 0] / 15 + np.random.default_rng(len(silos)).normal(size=len(x))
+    silos["b"][1][7] += 5000
+    found = diagnosed(world, silos, task="regression")
+    assert found["pairs"][0]["types"] == []
+    assert [(entry["names"], entry["rows"]) for entry in entries(found, "values")] == [(["the target"], {"b": [0, 1]})]
+
+
+def test_features_that_go_together_differently_are_in_the_report(world):
+    (x, y), (other_x, other_y) = rows(0), rows(1)
+    x[:, 1] += 2 * (x[:, 0] - 100)
+    other_x[:, 1] -= 2 * (other_x[:, 0] - 100)
+    found = diagnosed(world, {"a": (x, y), "b": (other_x, other_y)})
+    pair = found["pairs"][0]
+    assert (pair["types"], pair["together"][0]["features"]) == (["feature"], ["x0", "x1"])
+    assert pair["together"][0]["first"] > 0.8
+    assert pair["together"][0]["second"] < -0.8
+    assert pair["effect_on_prediction"] == "none seen"
+    assert pair["shared_model_loss"].keys() == {"first", "second"}
+
+
+@pytest.mark.parametrize(
+    ("override", "why"), [("diagnose.noise={epsilon: 4}", "noise"), ("diagnose.verdict=moments", "guarded")]
+)
+def test_with_noise_or_another_verdict_no_pair_of_features_is_asked_for_and_that_is_listed(world, override, why):
+    features = [{"name": f"x{at}", "low": 0, "high": 200} for at in range(3)]
+    found = diagnosed(world, {"a": rows(0), "b": rows(1)}, override, features=features)
+    assert "together" not in found["pairs"][0]
+    assert entries(found, "feature pairs", why)
+    assert entries(found, "interactions", why)
+
+
+def test_classes_with_too_few_rows_for_pairs_are_listed(world):
+    silos = {name: rows(at) for at, name in enumerate("ab")}
+    silos["b"][1][:] = np.arange(300) < 20
+    found = diagnosed(world, silos)
+    assert entries(found, "feature pairs", "of class 1")[0]["silos"] == ["b"]

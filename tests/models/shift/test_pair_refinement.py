@@ -1,0 +1,135 @@
+"""What correlations add to verdicts, on pairs drawn from known laws, and how near the loss of a shared model is."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
+
+from models.shift.client_summaries.client_summary import concatenate_summaries, summarize
+from models.shift.pair_refinement import effect_on_prediction, refine_findings
+from models.shift.pairwise_results import diagnose_pairs
+from publications.synthetic_pairs.evaluate_verdicts import correlations_of, layout_of, verdict_of
+from publications.synthetic_pairs.generators import KnownPair
+
+FEATURES = 5
+
+
+def law(correlation=0.6, weights=(1.0, 1.0), interaction=0.0, intercept=0.0, spread=1.0):
+    """Two correlated normals decide two classes, and three more do not."""
+
+    def draw(rng, count):
+        x = rng.normal(size=(count, FEATURES))
+        x[:, 1] = correlation * x[:, 0] + np.sqrt(1 - correlation**2) * x[:, 1]
+        x[:, 0] *= spread
+        logits = intercept + weights[0] * x[:, 0] + weights[1] * x[:, 1] + interaction * x[:, 0] * x[:, 1]
+        return x, (rng.random(count) < expit(logits)).astype(np.int64)
+
+    return draw
+
+
+def compared(first, second, rows, seed, **more):
+    rng = np.random.default_rng([seed, *rows])
+    pair = KnownPair(
+        (first(rng, rows[0]), second(rng, rows[1])), 2, np.zeros(FEATURES, np.int64), frozenset(), bounds=(-6.0, 6.0)
+    )
+    layout = layout_of(pair)
+    summaries = concatenate_summaries([summarize(x, y, np.arange(len(y)), layout) for x, y in pair.clients])
+    before = diagnose_pairs(summaries, layout, np.array([0]), np.array([1]))
+    return pair, before, *refine_findings(before, summaries, layout, correlations_of(pair, summaries, layout), **more)
+
+
+def verdicts(first, second, rows, pairs=10):
+    found = [compared(first, second, rows, seed) for seed in range(pairs)]
+    return Counter(verdict_of(before) for _, before, _, _ in found), Counter(
+        verdict_of(after) for *_, after, _ in found
+    )
+
+
+def test_a_turned_correlation_with_the_same_rule_is_feature_shift_and_was_another_rule():
+    before, after = verdicts(law(0.6), law(-0.6), (1000, 1000))
+    assert before["feature"] == 0
+    assert after["feature"] >= 9
+    *_, refinement = compared(law(0.6), law(-0.6), (1000, 1000), 0)
+    found = refinement.together[0][0]
+    assert found.features == (0, 1)
+    assert found.of_first[-1] > 0.5
+    assert found.of_second[-1] < -0.5
+    assert refinement.resolved.all()
+    assert not refinement.second_look.any()
+    assert effect_on_prediction(refinement.losses[0]) == "none seen"
+
+
+def test_a_turned_correlation_with_another_rule_keeps_both_and_recommends_a_second_look():
+    _, after = verdicts(law(0.6), law(-0.6, weights=(1.0, -1.0)), (1500, 1500), pairs=5)
+    assert after["feature+concept"] + after["feature+label+concept"] == 5
+    *_, refinement = compared(law(0.6), law(-0.6, weights=(1.0, -1.0)), (1500, 1500), 0)
+    assert refinement.second_look.all()
+    assert effect_on_prediction(refinement.losses[0]) == "seen"
+
+
+def test_a_wider_feature_that_is_correlated_with_another_is_no_other_rule():
+    before, after = verdicts(law(0.8), law(0.8, spread=1.8), (4000, 4000), pairs=6)
+    assert before["feature"] < 6
+    assert after["feature"] == 6
+
+
+def test_without_resolving_a_change_of_rule_stays_for_the_second_look():
+    _, before, after, refinement = compared(law(0.6), law(-0.6), (1000, 1000), 0, resolve=False)
+    assert before.verdicts.types[0].tolist() == [False, False, True]
+    assert after.verdicts.types[0].tolist() == [True, False, True]
+    assert refinement.second_look.all()
+
+
+def test_a_rule_that_differs_in_how_two_features_act_together_is_another_rule():
+    before, after = verdicts(law(0.0, (0, 0), 1.0), law(0.0, (0, 0), -1.0), (600, 600))
+    assert before["none"] >= 8
+    assert after["concept"] >= 8
+    *_, refinement = compared(law(0.0, (0, 0), 1.0), law(0.0, (0, 0), -1.0), (600, 600), 0)
+    assert [found.features for found in refinement.interactions[0]] == [(0, 1)]
+    assert effect_on_prediction(refinement.losses[0]) == "seen"
+
+
+@pytest.mark.parametrize("rows", [(300, 300), (2000, 400)])
+def test_pairs_of_features_add_no_more_than_one_false_alarm_in_sixty_alike_pairs(rows):
+    before, after = verdicts(law(0.6, intercept=-1), law(0.6, intercept=-1), rows, pairs=60)
+    assert after["none"] >= before["none"] - 1
+
+
+def test_another_rule_by_single_features_adds_no_pair_of_features():
+    for seed in range(5):
+        _, before, after, refinement = compared(law(0.0, (2, 0)), law(0.0, (0, 2)), (1000, 1000), seed)
+        assert after.verdicts.types.tolist() == before.verdicts.types.tolist()
+        assert refinement.together == refinement.interactions == ((),)
+
+
+@pytest.mark.parametrize(
+    ("second", "most"),
+    [
+        (law(0.6), 1.0),
+        (law(-0.6), 1.0),
+        (law(0.6, (-1.0, 1.0)), 3.0),
+        (law(0.6, (0.0, 2.0)), 2.0),
+        (law(0.6, (1.0, 1.0), intercept=2.0), 2.0),
+    ],
+    ids=["alike", "turned", "reversed", "exchanged", "more positives"],
+)
+def test_the_loss_of_a_shared_model_is_that_of_regressions_on_rows(second, most):
+    """In points of accuracy, on 20,000 further rows of each client; alike pairs have no loss to be estimated."""
+    errors = []
+    for seed in range(4):
+        pair, *_, refinement = compared(law(0.6), second, (1500, 1500), seed)
+        if refinement.losses[0] is None:
+            continue
+        rng = np.random.default_rng([seed, 1])
+        shared = fitted(pair.clients)
+        for draw, own, loss in zip((law(0.6), second), pair.clients, refinement.losses[0], strict=True):
+            x, y = draw(rng, 20_000)
+            errors.append(100 * (loss.loss - (fitted([own]).score(x, y) - shared.score(x, y))))
+    assert np.sqrt(np.mean(np.square(errors or [0.0]))) < most
+
+
+def fitted(clients):
+    x, y = (np.concatenate([own[at] for own in clients]) for at in (0, 1))
+    return LogisticRegression(C=10).fit(x, y)
