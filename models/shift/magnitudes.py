@@ -182,9 +182,7 @@ def _moment_changes(name: str, moments: np.ndarray, noisy: bool) -> list[Change]
         spread_error = float(np.sqrt((spread**2 * np.maximum(kurtosis - 1, 0.1) / (4 * rows)).sum()))
         change = float(spread[0] - spread[1])
         half = _Z95 * spread_error
-        changes.append(
-            Change("spread", name, float(spread[0]), float(spread[1]), change, change - half, change + half)
-        )
+        changes.append(Change("spread", name, float(spread[0]), float(spread[1]), change, change - half, change + half))
     return changes
 
 

@@ -56,7 +56,17 @@ _NEXT_AFTER_VERSION = {
 
 def notes(report: dict[str, Any]) -> list[str]:
     """Return what was not compared and why, and what verdicts rest on."""
-    topics = (_of_rows, of_repeats, of_power, of_gaps, _of_overlap, _of_features, _of_query, of_the_second_look)
+    topics = (
+        _of_rows,
+        of_repeats,
+        of_power,
+        of_gaps,
+        _of_what_was_not_compared,
+        _of_overlap,
+        _of_features,
+        _of_query,
+        of_the_second_look,
+    )
     return [note for topic in topics for note in topic(report)]
 
 
@@ -130,6 +140,27 @@ def of_gaps(report: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _of_what_was_not_compared(report: dict[str, Any]) -> list[str]:
+    """Note rare classes, far values, and interactions of features that no test covers."""
+    entries, lines = report.get("not_compared", []), list[str]()
+    for entry in [entry for entry in entries if entry["what"] == "class"][:_MAX_FEATURES]:
+        name = report["classes"][entry["names"][0]]
+        lines.append(f'Label "{name}" was not compared at {listed(entry["silos"])}: {entry["why"]}.')
+    for entry in [entry for entry in entries if entry["what"] == "values"][:_MAX_FEATURES]:
+        rows = sum(sum(far) for far in entry["rows"].values())
+        lines.append(
+            f"{counted(rows, 'value')} of {joined(entry['names'])} at {listed(entry['silos'])} "
+            f"{'lies' if rows == 1 else 'lie'} far from all others: a code for missing values, or a typing error?"
+        )
+    whys = [entry["why"] for entry in entries if entry["what"] == "interactions" and not entry["names"]]
+    if whys and not report["query"]["pictures"] and report["verdict"] == "guarded":
+        if any("inputs differ" in why for why in whys):
+            lines.append("Where inputs differ, a rule that differs only in how features act together is not seen.")
+        else:
+            lines.append(f"A rule that differs only in how features act together may not be seen ({whys[0]}).")
+    return lines
+
+
 def of_the_second_look(report: dict[str, Any]) -> list[str]:
     """Note what the second look changed; empty if none was requested."""
     look = report["second_look"]
@@ -185,7 +216,13 @@ def next_steps(report: dict[str, Any]) -> list[str]:
         align = f"Let each silo standardise {joined(features or ['them'])} before training"
     else:
         align = f"Check how the silos measure {joined(features or ['the inputs'])}"
-    return steps + [_texts(report)[name].format(align=align) for name in TYPES if name in types]
+    steps += [_texts(report)[name].format(align=align) for name in TYPES if name in types]
+    if any(pair.get("second_look_recommended") for pair in report["pairs"]):
+        steps.append(
+            "Where inputs and rule seem to differ, models of the silos can decide: siloflow diagnose --set "
+            "diagnose.second_look=true"
+        )
+    return steps
 
 
 def _suspected_units(report: dict[str, Any]) -> dict[str, set[str]]:

@@ -1,6 +1,7 @@
 """The findings of a diagnosis in sentences for readers without statistics."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from flows.diagnosis.text.phrases import (
@@ -96,19 +97,69 @@ def _of_two_groups(
     changes = record.get("changes", {})
     changes = changes if record["groups"][0] == group else reversed_changes(changes)
     parts = []
+    evidence = _evidence(report, group, other)
     for kind in in_most:
         share = "" if counts[kind] == total else f", in {counts[kind]} of {total} pairs of silos"
-        parts.append(f"{_of_type(report, kind, changes, record['features'])}{share}")
+        parts.append(f"{_of_type(report, kind, changes, record['features'], evidence)}{share}")
     parts += [f"in {counts[kind]} of {total} pairs of silos also {phrases[kind]}" for kind in in_some]
     if record["transform"] > total / 2:
         parts.append("one factor and one offset undo the difference, as of a sensor with other settings")
+    parts += _effect(evidence, in_most) if set(in_most) & {"feature", "concept"} else []
     verb, found = "differ" if plural(report, group) else "differs", "; ".join(parts)
     if from_all:
         return f"{_capital(name)} {verb} from all other silos. Compared with {other_name}, {found}."
     return f"{_capital(name)} {verb} from {other_name}: {found}."
 
 
-def _of_type(report: dict[str, Any], kind: str, changes: Mapping[str, Any], features: Sequence[str]) -> str:
+def _evidence(report: dict[str, Any], group: int, other: int) -> dict[str, Any]:
+    """Return what pairs of features show of the first pair of silos of two groups that has it; sides as in the call."""
+    groups = report["groups"]
+    names = [f"group {index + 1}" for index in range(len(groups))] if report["pairs_of"] == "groups" else None
+    one, two = ([names[index]] if names else groups[index] for index in (group, other))
+    for pair in report["pairs"]:
+        if "shared_model_loss" in pair and pair["types"]:
+            if pair["first"] in one and pair["second"] in two:
+                return pair
+            if pair["first"] in two and pair["second"] in one:
+                return _exchanged(pair)
+    return {}
+
+
+def _exchanged(pair: dict[str, Any]) -> dict[str, Any]:
+    """Exchange the two sides of a pair's evidence."""
+    swapped = {"first": "second", "second": "first"}
+    together = [{swapped.get(key, key): value for key, value in found.items()} for found in pair["together"]]
+    losses = {swapped[side]: loss for side, loss in pair["shared_model_loss"].items()}
+    return pair | {
+        "first": pair["second"],
+        "second": pair["first"],
+        "together": together,
+        "shared_model_loss": losses,
+    }
+
+
+def _effect(evidence: Mapping[str, Any], kinds: Sequence[str]) -> list[str]:
+    """Describe by how much a model that both silos share would predict worse than one of their own."""
+    if evidence.get("effect_on_prediction") == "none seen" and "concept" not in kinds:
+        return ["no effect on predictions was seen"]
+    if evidence.get("effect_on_prediction") != "seen":
+        return []
+    losses = {evidence[side]: loss for side, loss in evidence["shared_model_loss"].items() if loss}
+    name = max(losses, key=lambda client: losses[client]["loss"])
+    loss = losses[name]
+    if loss["low"] <= 0:
+        return []
+    interval = f"{loss['low']:.2g} to {loss['high']:.2g}"
+    return [f"one model for both would lose about {loss['loss']:.2g} points of accuracy at {name} ({interval})"]
+
+
+def _of_type(
+    report: dict[str, Any],
+    kind: str,
+    changes: Mapping[str, Any],
+    features: Sequence[str],
+    evidence: Mapping[str, Any] = MappingProxyType({}),
+) -> str:
     """Describe one type with its numbers, or with the features that carry it."""
     phrase = type_phrases(report)[kind]
     in_units = not report["query"]["pictures"] or kind == "label"  # projections of pictures have no unit
@@ -116,7 +167,16 @@ def _of_type(report: dict[str, Any], kind: str, changes: Mapping[str, Any], feat
     if kind == "label" and found:
         return found[0]
     if kind == "concept":
+        if evidence.get("interactions"):
+            found = [f"how {joined(evidence['interactions'][0]['features'])} act together on the label differs"]
         return f"{phrase} ({found[0]})" if found else phrase
+    if kind == "feature" and len(found) < _MAX_FEATURES:
+        found += [
+            f"{joined(pair['features'])} go together differently (rank correlation {pair['first']:.2f} against "
+            f"{pair['second']:.2f})".replace("-", "−")
+            for pair in evidence.get("together", [])
+            if len({name.partition("=")[0] for name in pair["features"]}) > 1  # not the columns of one category
+        ][:1]
     if found:
         return joined(found)
     return f"{phrase}, most in {joined(list(features)[:_MAX_FEATURES])}" if features else phrase
@@ -188,7 +248,8 @@ def _one_by_one(report: dict[str, Any], differ: list[dict[str, Any]], determined
 def differences(report: dict[str, Any], record: dict[str, Any]) -> str:
     """Describe the types of one pair with their numbers."""
     changes, features = record.get("changes", {}), list(record["features"])
-    return "; ".join(_of_type(report, kind, changes, features) for kind in record["types"])
+    evidence = record if "shared_model_loss" in record else {}
+    return "; ".join(_of_type(report, kind, changes, features, evidence) for kind in record["types"])
 
 
 def _by_type(report: dict[str, Any], differ: list[dict[str, Any]], determined: int) -> list[str]:
