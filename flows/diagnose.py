@@ -11,7 +11,7 @@ from flows.console import progress
 from flows.diagnosis.not_compared import not_compared
 from flows.diagnosis.query_clients import (
     Responses,
-    build_query,
+    agree_on_query,
     bytes_reported,
     collect_answers,
     dependent_rows,
@@ -37,7 +37,6 @@ from tasks.diagnosis.compare_feature_pairs import (
 )
 from tasks.diagnosis.compare_silos import Comparison, compare_silos, named_summaries
 from tasks.diagnosis.report_predictions import doubtful_pairs, refine_pairs, report_models, report_predictions
-from tasks.diagnosis.report_summary import join_summaries
 from tasks.execution.task_runner import PrefectRunner, Runner
 from tasks.messages.diagnosis_messages import FeatureCorrelations, HalfModels, PredictedCounts
 from tasks.messages.message_policy import Message
@@ -137,9 +136,9 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, dict[st
     """Run the diagnosis as a function: return the comparison, and the report as plain JSON with its sentences."""
     params, silos = project.params.diagnose, project.silos.federated()
     private = project.ledgers
-    first = first_query(silos, params)
-    first_responses = [query_clients(runner, silos, private, first, params)] if first else []
-    query = build_query(silos, params, join_summaries(first_responses[0].messages) if first else None)
+    query, first_responses = agree_on_query(
+        silos, params, private, lambda first: [query_clients(runner, silos, private, first, params)]
+    )
     responses = query_clients(runner, silos, private, query, params)
     summaries = named_summaries(responses.messages, query)[1]
     readings = Readings(**params.paper.model_dump(), grid="federation")
@@ -152,7 +151,11 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, dict[st
         question = pair_question(comparison, responses.messages, query)
         received, _ = collect_answers(runner, report_feature_pairs, silos, private=private, question=question)
         pair_messages = [m for m in received if isinstance(m, FeatureCorrelations)]
-        targets = target_moments(first_responses[0].messages, first) if first and first.targets else None
+        first = first_query(silos, params)
+        targets = None
+        if first and first.targets:
+            first_responses = first_responses or [query_clients(runner, silos, private, first, params)]
+            targets = target_moments(first_responses[0].messages, first)
         comparison, feature_pairs = runner.run_on_server(
             refine_by_feature_pairs,
             comparison,

@@ -8,8 +8,10 @@ from flows.experiment.project import Project, exclusive_data_access
 from flows.flow_decorator import Overrides, project_flow
 from silos.dataset import SPLITS
 from silos.errors import UserError
+from silos.privacy.silo_policy import OPENED, POLICY, has_store, make_store
 from silos.storage import partition_store
 from silos.versioning import dvc_files
+from silos.versioning.history import partition_files
 
 
 @project_flow(run_name="partition")
@@ -30,6 +32,7 @@ def make(project: Project) -> dict[str, Any]:
     folder = project.root / "data" / data.name
     notes: list[str] = []
     with exclusive_data_access(project.root, "`siloflow partition`"):
+        notes += _prepare_store(project)
         manifest = partition_store.write(folder, data, project.root, notes.append)
         before = dvc_files.recorded_version(project.root)
         after = dvc_files.record(project.root)
@@ -44,6 +47,22 @@ def make(project: Project) -> dict[str, Any]:
         "notes": notes,
         "params_yaml": _lines_for_params(project),
     }
+
+
+def _prepare_store(project: Project) -> list[str]:
+    """Make the silos' own store, unless they had data here before: then it is missing, and only their owner replaces it."""
+    name = project.params.data.name
+    store, version = project.root / "private" / name, dvc_files.recorded_version(project.root)
+    if has_store(store):
+        return []
+    recorded = dvc_files.listed_files(project.root, version) if version else None
+    if (project.root / "data" / name).exists() or partition_files(recorded or {}, name):
+        return [
+            f"private/{name}: got no {POLICY} or {OPENED}, expected both, because data/{name} was made here before. Its "
+            "silos report nothing until you bring private/ back from a copy, or run `siloflow data ledger --new`."
+        ]
+    make_store(store)
+    return []
 
 
 def _lines_for_params(project: Project) -> list[str]:

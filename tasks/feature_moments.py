@@ -24,10 +24,9 @@ from silos.privacy.ledger import Ledger, StandInAnswer
 from silos.privacy.privacy_budget import Kind
 from silos.standardizer import Standardizer
 from silos.storage.manifest import Manifest, schema_of
-from tasks.diagnosis.report_summary import LocalSummary
+from tasks.diagnosis.report_summary import TARGET_COLUMN, LocalSummary
 from tasks.execution.load_client_data import load_rows, may_report
 from tasks.execution.task_types import server_step, step
-from tasks.messages.message_policy import LEAST_ROWS
 from tasks.messages.statistics_messages import ScaleCheck, ScaleMoments
 
 INPUTS, TARGETS = Kind("mean and scale of inputs"), Kind("mean and scale of targets")
@@ -52,7 +51,8 @@ def report_moments(
     pending: deque[tuple[tuple[str, ...], Iterator[_ClientMoments]]] = deque()
 
     def report(client: str, x: Tensor, y: Tensor) -> _ClientMoments:
-        ledger, summary = Ledger(private.folder, client), LocalSummary(cohort.silos, client, x, y)
+        ledger = Ledger.of(private.folder, client)
+        summary = LocalSummary(cohort.silos, client, x, y, ledger.policy.least_rows)
         return _client_moments(ledger, summary, query, inputs, targets)
 
     with ThreadPoolExecutor(concurrent) as threads:
@@ -101,9 +101,9 @@ def _client_moments(ledger: Ledger, summary: LocalSummary, query: Query, inputs:
         reportable = _reportable_rows(summary, query, x)
         if not reportable.any():
             return [(empty, "") for empty in zeros]
-        hashes = summary.hashes(ledger, query)
+        rows = summary.rows(ledger, query)
         entries = [
-            _ledger_entry(ledger, summary, kind, names, x[:, columns], reportable[:, columns], hashes)
+            _ledger_entry(ledger, summary, query, kind, names, x[:, columns], reportable[:, columns], rows)
             for kind, names, columns in requests
         ]
     return [
@@ -119,15 +119,19 @@ def _hash_names(names: tuple[str, ...]) -> str:
 def _reportable_rows(summary: LocalSummary, query: Query, x: np.ndarray) -> np.ndarray:
     """Return which rows the report of each column may include: (rows, columns) bool.
 
-    A class is included if it has LEAST_ROWS different rows there; the other classes, if they have as many together.
+    A class is included if it has the client's least of different rows there; the other classes, if together they have.
     """
     column = summary.columns(query)
     reportable = column.reported[:, None] & ~np.isnan(x)
     for feature, few in withheld_columns(
-        x[column.reported], column.index[column.reported], summary.row_ids[column.reported], query.layout
+        x[column.reported],
+        column.index[column.reported],
+        summary.row_ids[column.reported],
+        query.layout,
+        summary.least_rows,
     ):
         rest = reportable[:, feature] & few[column.index]
-        if count_different(summary.row_ids[rest]) < LEAST_ROWS:
+        if count_different(summary.row_ids[rest]) < summary.least_rows:
             reportable[rest, feature] = False
     return reportable
 
@@ -135,25 +139,29 @@ def _reportable_rows(summary: LocalSummary, query: Query, x: np.ndarray) -> np.n
 def _ledger_entry(
     ledger: Ledger,
     summary: LocalSummary,
+    query: Query,
     kind: Kind,
     names: tuple[str, ...],
     x: np.ndarray,
     reportable: np.ndarray,
-    hashes: np.ndarray,
+    rows: np.ndarray,
 ) -> StandInAnswer:
     """Record the moments of the columns of one kind, x (rows, columns), in the client's ledger.
 
     A column with missing values is recorded with the rows that it covers.
     """
-    covered = {EVERY: {OTHER: hashes[reportable.any(1)]}}
+    covered = {EVERY: {OTHER: rows[reportable.any(1)]}}
     for i in np.flatnonzero(np.isnan(x).any(0)).tolist():
-        covered[names[i]] = {OTHER: hashes[reportable[:, i]]} if reportable[:, i].any() else {}
+        covered[names[i]] = {OTHER: rows[reportable[:, i]]} if reportable[:, i].any() else {}
+    columns = (TARGET_COLUMN,) if kind == TARGETS else names
+    values = summary.values(ledger, query, rows, columns, x, reportable, (OTHER,), np.zeros(len(x), np.int64), {})
     return ledger.answer_or_stand_in(
         summary.version,
         _hash_names(names),
         lambda: {"moments": np.array([_moments(x[reportable[:, i], i]) for i in range(x.shape[1])])},
         covered,
         kind,
+        values,
     )
 
 

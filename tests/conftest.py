@@ -41,6 +41,7 @@ from models.training.optimizers import SGD
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.data_params import DataParams
+from silos.privacy.silo_policy import make_store
 from silos.storage.partition_store import write
 from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.mlflow_logging.connection import connect
@@ -218,6 +219,7 @@ def make_round(tmp_path: Path) -> Callable[..., RoundContext]:
         clients = setup.silos.clients if clients is None else tuple(clients)
         dropped = tuple(c for c in setup.silos.clients if c not in clients)
         private = private or ClientStore(str(tmp_path / "private"))
+        make_store(Path(private.folder))
         setup = replace(setup, stack=stack)
         asked: dict[str, tuple[float, float]] | None = {} if validate else None
         here = PlainRunner(workers)

@@ -48,6 +48,7 @@ from publications.render import doc_tables
 from publications.render.table_list import read_sentences
 from silos.client_store import ClientStore
 from silos.cohort import Silos
+from silos.privacy.silo_policy import make_store
 from silos.storage.manifest import schema_of
 from silos.storage.partition_store import open_client, open_missing, write
 from tasks import messages
@@ -242,6 +243,7 @@ def test_the_regression_of_the_docs_converges_at_its_rate_and_not_at_that_of_cla
         write(folder / "data" / "mine", params.data, folder)
         silos = Silos.open(folder / "data" / "mine", f"{folder.name}-mine")
         raw = training_setup(params, silos, "cpu", 0, folder)
+        make_store(folder / "private")
         scaling = fit_standardizer(params, raw, PlainRunner(), ClientStore(str(folder / "private"))).scaling
         task = training_setup(params, replace(silos, scaling=scaling), "cpu", 0, folder)
         found[rate] = play(FedAvg(), task, range(1, params.training.rounds + 1)).reports[-1].metrics["loss/train"]

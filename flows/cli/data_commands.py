@@ -274,6 +274,45 @@ def print_data_use(answer: dict[str, Any], console: "PlainConsole") -> None:
         console.print(f"before a run: {answer['params_differ']}")
 
 
+@versions.command("ledger")
+def data_ledger(
+    new: Annotated[
+        bool, typer.Option("--new", help="Start new ledgers where they are missing: what silos reported is forgotten.")
+    ] = False,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Show what silos reported of their rows, and what they may report.
+
+    Example: siloflow data ledger
+    """
+    with Session(json) as session:
+        project = session.open_project(overrides)
+        from flows.cli import describe_data
+
+        session.print_result(describe_data.ledgers(project, new), print_data_ledger)
+
+
+def print_data_ledger(answer: dict[str, Any], console: "PlainConsole") -> None:
+    """Print a row for each silo, and the file that says what they may report."""
+    table = console.table("silo", "exact reports", "noisy reports", "epsilon spent", "of", "exact reports allowed")
+    for silo in answer["silos"][:_MAX_LISTED]:
+        spent = f"{silo['spent']:.3g}"
+        cells = ["-"] * 3 if silo["missing"] else [str(silo["exact"]), str(silo["noisy"]), spent]
+        table.add_row(silo["name"], *cells, f"{silo['budget']:g}", "yes" if silo["without_noise"] else "no")
+    console.print(table)
+    if len(answer["silos"]) > _MAX_LISTED:
+        console.print(f"… and {len(answer['silos']) - _MAX_LISTED} more silos; --json lists them all")
+    missing = [silo["name"] for silo in answer["silos"] if silo["missing"]]
+    if missing:
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        console.print(f"{missing[0]}{more}: the ledger is missing, and nothing is reported.")
+        console.print("next: bring private/ back from a copy, or run `siloflow data ledger --new`")
+    for name in answer["unknown"]:
+        console.print(f"{answer['policy']}: silos: got {name}, expected a silo of these data. Correct its name.")
+    console.print(f"policy  {answer['policy']}")
+
+
 def share_bars(shares: dict[str, float]) -> str:
     """Return label shares as small bars, at most 20. rich's bars take a line each."""
     levels, first = " ▁▂▃▄▅▆▇█", list(shares.values())

@@ -1,5 +1,6 @@
 """Describe data/ in figures and a plot, and list, compare and restore its versions."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ import numpy as np
 from flows.config.load_config import load_params
 from flows.config.override_policy import as_overrides, settings_between
 from flows.experiment.project import Project, exclusive_data_access
+from models.shift.client_summaries.gaussian_mechanism import epsilon
 from silos import data_overview
 from silos.errors import UserError
+from silos.privacy.ledger import Ledger
+from silos.privacy.silo_policy import make_store, named_silos, policy_file
 from silos.storage.client_table import ClientEntry
 from silos.storage.manifest import Manifest, read_manifest
 from silos.storage.partition_store import open_client
@@ -99,6 +103,37 @@ def use(root: Path, revision: str) -> dict[str, Any]:
     partitions = list(history.partitions(root, digest))
     settings, differ = _params_for(root, partitions)
     return {"digest": digest, "partitions": partitions, "settings": settings, "params_differ": differ}
+
+
+def ledgers(project: Project, new: bool) -> dict[str, Any]:
+    """Return what each silo reported and may report; `new` first makes the store and ledgers that are missing.
+
+    Raises:
+        RefusalError: If the store is missing.
+    """
+    folder, names = Path(project.ledgers.folder), [*project.silos.manifest.names]
+    if new:
+        make_store(folder)
+        for name in names:
+            Ledger(str(folder), name).forget()
+    return {
+        "policy": str(policy_file(folder).relative_to(project.root)),
+        "silos": [_reported(Ledger.of(str(folder), name)) for name in names],
+        "unknown": sorted({*named_silos(folder)} - {*names}),
+    }
+
+
+def _reported(ledger: Ledger) -> dict[str, Any]:
+    policy, missing = ledger.policy, ledger.is_missing()
+    entries = [] if missing else ledger.entries()
+    return {
+        "name": ledger.client,
+        "missing": missing,
+        "exact": sum(not entry.rho for entry in entries),
+        "noisy": sum(entry.rho > 0 for entry in entries),
+        "spent": epsilon(math.fsum(entry.rho for entry in entries), policy.delta),
+        **policy.model_dump(),
+    }
 
 
 def _params_for(root: Path, partitions: list[str]) -> tuple[list[str], str | None]:

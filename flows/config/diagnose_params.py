@@ -14,16 +14,17 @@ FEW_BINS = 8
 class NoiseParams(Section):
     """The noise that every client adds to its reports, as (epsilon, delta)-differential privacy of its rows.
 
-    `budget` is the epsilon of all reports that a client ever sends with noise; it refuses further ones.
+    `budget` lowers the epsilon of all reports that a client ever sends with noise. Clients refuse a budget or delta
+    above those of their own policy (silos/privacy/silo_policy.py).
     """
 
     epsilon: float = Field(ge=param_limits.EPSILON, le=param_limits.MAX_REAL)
     delta: float = Field(default=1e-5, gt=0, lt=1)
-    budget: float = Field(default=8.0, gt=0, le=param_limits.MAX_REAL)
+    budget: float | None = Field(default=None, gt=0, le=param_limits.MAX_REAL)
 
     @model_validator(mode="after")
     def _within_the_budget(self) -> "NoiseParams":
-        if self.epsilon > self.budget:
+        if self.budget is not None and self.epsilon > self.budget:
             raise ValueError(
                 f"got epsilon {self.epsilon:g}, expected at most the budget {self.budget:g} of all "
                 "reports. Lower epsilon or raise the budget"

@@ -1,8 +1,9 @@
 """The queries of a diagnosis, bounds first if none are agreed and then counts in bins, and the clients' answers."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -18,11 +19,12 @@ from silos.cohort import Silos
 from silos.errors import UserError
 from silos.schema import Schema, is_table
 from silos.storage.manifest import schema_of
-from tasks.diagnosis.report_summary import report_summary
+from tasks.diagnosis.report_summary import TARGET_COLUMN, join_summaries, report_summary
 from tasks.execution.task_runner import Runner, cohort_calls
 from tasks.execution.task_types import ClientStep
 from tasks.messages.diagnosis_messages import NoisyCounts, Refusal, ShiftNumbers
 from tasks.messages.message_policy import Message
+from tasks.tracking.json_io import read_json, write_json
 
 _WIDTH = 3.0  # deviations around the mean of all rows that bounds cover
 _GROUPS = 5  # of targets, which serve as classes
@@ -47,8 +49,13 @@ def first_query(silos: Silos, params: DiagnoseParams) -> Query | None:
     return replace(query, layout=_with_target(layout), targets=True) if regression else query
 
 
-def build_query(silos: Silos, params: DiagnoseParams, summaries: Summaries | None) -> Query:
-    """Build the query for the verdict; `summaries` are the answers to the first query, if there was one."""
+def build_query(
+    silos: Silos, params: DiagnoseParams, summaries: Summaries | None, bounds: "Bounds | None" = None
+) -> Query:
+    """Build the query for the verdict; `summaries` are the answers to the first query, if there was one.
+
+    Bounds that were agreed on before are used again.
+    """
     schema = schema_of(silos.manifest)
     layout, agreed = _layout(schema, min(params.bins, FEW_BINS) if params.noise else params.bins)
     if summaries is not None:
@@ -59,6 +66,8 @@ def build_query(silos: Silos, params: DiagnoseParams, summaries: Summaries | Non
             cuts = mean[-1] + spread[-1] * norm.ppf(np.arange(1, _GROUPS) / _GROUPS)
             layout = replace(layout, targets=tuple(cuts.tolist()), classes=_GROUPS)
         layout = replace(layout, low=np.where(agreed, layout.low, low), high=np.where(agreed, layout.high, high))
+    if bounds:
+        layout = bounds.applied(layout, agreed, schema.task == "regression")
     rho_ = rho(params.noise.epsilon, params.noise.delta) if params.noise else 0.0
     return Query(schema.id, layout, _pictures(schema), counts=params.verdict != "moments", rho=rho_)
 
@@ -89,7 +98,7 @@ def _layout(schema: Schema, bins: int) -> tuple[Layout, np.ndarray]:
 def _with_target(layout: Layout) -> Layout:
     """Put all rows into one class, and append the target as a feature."""
     low, high = np.append(layout.low, -1.0), np.append(layout.high, 1.0)
-    names, categories = (*layout.names, "the target"), (*layout.categories, None)
+    names, categories = (*layout.names, TARGET_COLUMN), (*layout.categories, None)
     return replace(
         layout, names=names, categories=categories, classes=1, missing=(*layout.missing, False), low=low, high=high
     )
@@ -99,6 +108,53 @@ def _pictures(schema: Schema) -> Literal["light", "numbers"] | None:
     if is_table(schema.shape, schema.dtype):
         return None
     return "light" if schema.dtype == "uint8" else "numbers"
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What all silos of a store agreed on from their rows: low and high by feature, and the cuts between targets.
+
+    All later diagnoses use them, since a silo counts its rows in one set of bins only.
+    """
+
+    features: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    targets: Sequence[float] = ()
+
+    @classmethod
+    def read(cls, private: ClientStore) -> "Bounds":
+        """Read what was agreed on; nothing if there is no file."""
+        path = Path(private.folder) / _BOUNDS
+        content = read_json(path, "bring it back from a copy, or declare low and high", ("features", "targets"))
+        return cls(**content) if content else cls()
+
+    def write(self, private: ClientStore) -> None:
+        write_json(Path(private.folder) / _BOUNDS, {"features": dict(self.features), "targets": list(self.targets)})
+
+    def cover(self, silos: Silos, params: DiagnoseParams) -> bool:
+        """Return whether all bounds and cuts that are not declared were agreed on."""
+        schema = schema_of(silos.manifest)
+        layout, declared = _layout(schema, params.bins)
+        names = {name for name, is_declared in zip(layout.names, declared, strict=True) if not is_declared}
+        return names <= self.features.keys() and (schema.task != "regression" or bool(self.targets))
+
+    def and_those_of(self, layout: Layout) -> "Bounds":
+        """Add those of a layout for numeric features."""
+        parts = zip(layout.names, layout.categories, layout.low.tolist(), layout.high.tolist(), strict=True)
+        features = {name: (low, high) for name, categories, low, high in parts if categories is None}
+        return Bounds({**features, **self.features}, self.targets or layout.targets)
+
+    def applied(self, layout: Layout, declared: np.ndarray, regression: bool) -> Layout:
+        """Return the layout with these bounds where features have no declared ones, and with these targets."""
+        parts = zip(layout.names, declared.tolist(), layout.low.tolist(), layout.high.tolist(), strict=True)
+        bounds = [(low, high) if own else self.features.get(name, (low, high)) for name, own, low, high in parts]
+        low, high = np.array(bounds, np.float64).reshape(-1, 2).T
+        layout = replace(layout, low=low, high=high)
+        if regression and self.targets:
+            layout = replace(layout, targets=tuple(self.targets), classes=len(self.targets) + 1)
+        return layout
+
+
+_BOUNDS = "bounds.json"
 
 
 _STACK = 16  # clients loaded together
@@ -112,12 +168,29 @@ class Responses:
     refusals: Mapping[str, str]
 
 
+def agree_on_query(
+    silos: Silos, params: DiagnoseParams, private: ClientStore, ask: Callable[[Query], list[Responses]]
+) -> tuple[Query, list[Responses]]:
+    """Return the query for the verdict, and the responses to the query of moments if bounds had to be agreed on first.
+
+    What is agreed on is written to the store. ask: queries the clients.
+    """
+    bounds, first = Bounds.read(private), first_query(silos, params)
+    if first is None or bounds.cover(silos, params):
+        return build_query(silos, params, None, bounds), []
+    responses = ask(first)
+    moments = join_summaries([m for each in responses for m in each.messages])
+    query = build_query(silos, params, moments, bounds)
+    bounds.and_those_of(query.layout).write(private)
+    return query, responses
+
+
 def query_clients(
     runner: Runner, silos: Silos, private: ClientStore, query: Query, params: DiagnoseParams
 ) -> Responses:
     """Query every client; UserError if all refuse."""
     noise = params.noise
-    options = {"budget": rho(noise.budget, noise.delta), "delta": noise.delta} if noise else {}
+    options = {"budget": noise.budget, "delta": noise.delta} if noise else {}
     received, refusals = collect_answers(runner, report_summary, silos, private=private, query=query, **options)
     messages = [m for m in received if isinstance(m, ShiftNumbers | NoisyCounts)]
     if not messages:

@@ -5,10 +5,9 @@ from typing import Any
 from flows.console import progress
 from flows.diagnosis.load_version import load_version
 from flows.diagnosis.query_clients import (
-    build_query,
+    agree_on_query,
     bytes_reported,
     dependent_rows,
-    first_query,
     no_answers_message,
     query_clients,
 )
@@ -18,7 +17,6 @@ from flows.experiment.project import Project
 from models.shift.fomichev_distances import Readings
 from silos.errors import UserError, shown
 from tasks.diagnosis.compare_silos import VersionComparison, compare_versions
-from tasks.diagnosis.report_summary import join_summaries
 from tasks.execution.task_runner import Runner
 
 
@@ -42,10 +40,12 @@ def compare_with_version(project: Project, runner: Runner, revision: str) -> tup
                 f"no silo of data/{data} was there in {shown(revision)}; `siloflow data diff` shows who was."
             )
         versions = [silos.select(shared) for silos in (then, now)]
-        first = first_query(now, params)
-        first_answers = [query_clients(runner, silos, private, first, params) for silos in versions] if first else []
-        moments = join_summaries([m for responses in first_answers for m in responses.messages]) if first else None
-        query = build_query(now, params, moments)  # equal for both versions, so that their bins agree
+        query, first_answers = agree_on_query(  # equal for both versions, so that their bins agree
+            now,
+            params,
+            private,
+            lambda first: [query_clients(runner, silos, private, first, params) for silos in versions],
+        )
         old, new = (query_clients(runner, silos, private, query, params) for silos in versions)
     refusals = {**old.refusals, **new.refusals}
     if len(refusals) == len(shared):

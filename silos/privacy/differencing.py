@@ -1,22 +1,33 @@
 """Check whether the difference of two reports without noise would reveal a few rows.
 
 A report gives sums over groups of rows. A group is a class, or the pool of classes that were too small. An attacker
-with two reports adds groups of the first, subtracts groups of the second, and gets a sum over the rows that are not in
-both. All such sums are checked, so a class that moved into the pool opens no way around.
+with two reports adds groups of the first and subtracts groups of the second. The result is a sum over the rows that
+were removed, less a sum over the rows that were added. A single removed row shows by its sign, however many were added.
+So each of the two must be none, or LEAST_ROWS or more. Two checks count them:
+
+- **Rows** (`smallest_difference`): all sums of groups of both reports, by hashes of whole rows with their class.
+- **Values** (`smallest_change`): in every column and bin by itself, by hashes of values without a class. Values that
+  are in both reports cancel. So a change of few rows in one column shows under changes of many rows in other columns,
+  and so does a row that left while others were given another class.
+
+Where a row names its unit (such as a patient), units are counted: ten rows of one unit are one. Otherwise copies of a
+row count once, since a sum over ten copies reveals the row.
 
 Not checked are:
 - sums over three or more reports: each two of X, X + D, X + E and X + D + E + {r} may differ by ten rows, while all four
   together reveal r;
-- a change of few rows in one column under a change of many rows in other columns;
-- rows that were stored differently in between, such as scaled rows or rows with one more column; their hashes differ.
+- rows that were all stored differently in between, such as scaled rows; neither rows nor values of both are equal then.
 
 Noise protects against these. The total number of rows is not a sum over groups, and is always reported; it reveals how
 many rows are in no group.
 """
 
 import json
-from collections.abc import Mapping
-from itertools import product
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -29,118 +40,409 @@ OTHER = "\0"
 EVERY = "\0"
 """The key of all features without groups of their own; no feature has this name."""
 
+WHOLE, IN_BINS = "\0whole", "\0bins"
+"""The column of whole pictures, and the end of the name of a feature's column of bins; no feature's name has these."""
+
 Groups = Mapping[str, np.ndarray]
-"""Class, or OTHER, to the hashes of its rows, (rows,) uint64. A hash includes the label, so groups share no hash."""
+"""Class, or OTHER, to the hashes of its rows: (rows,) uint64, or (rows, 2) with the unit of each row in the second column.
+
+A hash includes the label, so groups share no hash.
+"""
 
 ReportedGroups = Mapping[str, Groups]
 """The groups that each feature's sums are over: under EVERY, and under the name of each feature with missing values."""
 
 
-def check(groups_by_feature: ReportedGroups) -> None:
-    """Raise ValueError for groups with fewer than LEAST_ROWS different rows, or with rows in common."""
+def check(groups_by_feature: ReportedGroups, least: int = LEAST_ROWS) -> None:
+    """Raise ValueError for groups with fewer than `least` different rows or units, or with rows in common."""
     if EVERY not in groups_by_feature:
         raise ValueError("an answer without noise must name the rows that it stands for")
     for groups in groups_by_feature.values():
-        for name, hashes in groups.items():
-            if len(np.unique(hashes)) < LEAST_ROWS:
-                raise ValueError(f"class {name!r} would be told, and has fewer than {LEAST_ROWS} different rows")
+        for name, rows in groups.items():
+            if len(np.unique(_units(rows))) < least:
+                raise ValueError(f"class {name!r} would be told, and has fewer than {least} different rows")
         _distinct(groups)
 
 
 def smallest_difference(before: ReportedGroups, after: ReportedGroups) -> int:
-    """Return the fewest different rows, above 0, in any difference of the two reports; 0 if all differences are empty.
+    """Return the fewest rows, above 0, that any difference of the two reports removes or adds; 0 if all are empty.
 
-    Single reports count as well: of two reports of the same rows, the result is the smallest group. Duplicates of a row
-    count once, since a sum over ten copies of a row reveals that row.
+    Single reports count as well: of two reports of the same rows, the result is the smallest group.
     """
     features = before.keys() | after.keys()
     sizes = [_smallest(before.get(name, before[EVERY]), after.get(name, after[EVERY])) for name in features]
     return min((size for size in sizes if size), default=0)
 
 
-def packed(groups_by_feature: ReportedGroups) -> dict[str, np.ndarray]:
-    """Return one array to store for each group, sorted to hide the order of rows, and an empty one for each feature."""
+def _smallest(before: Groups, after: Groups) -> int:
+    """Return the smallest nonzero number of rows that one choice of groups has and another choice has not.
+
+    For each group of one report, either some of its rows are in no group of the other report; these remain, whatever
+    is chosen there. Or all its rows are in the other's groups; then the fewest remain if one of them is not chosen.
+    """
+    first, second = _distinct(before), _distinct(after)
+    return min(_remaining(first, second) | _remaining(second, first), default=0)
+
+
+def _remaining(rows: "_Distinct", others: "_Distinct") -> set[int]:
+    """Return for each group how many of its units remain at least, if any can."""
+    _, index, other_index = np.intersect1d(rows.hashes, others.hashes, assume_unique=True, return_indices=True)
+    cancels = rows.copies[index] <= others.copies[other_index]
+    partner = np.full(len(rows.hashes), -1)
+    partner[index[cancels]] = others.group[other_index[cancels]]
+    sizes = set[int]()
+    for group in range(rows.groups):
+        members = rows.group == group
+        alone = members & (partner < 0)
+        parts = [alone] if alone.any() else [members & (partner == at) for at in np.unique(partner[members])]
+        sizes |= {rows.count(part) for part in parts}
+    return sizes
+
+
+@dataclass(frozen=True, eq=False)
+class _Distinct:
+    """The different rows of all groups, each with the index of its group and its number of copies.
+
+    units: (pairs, 2), the index of a row and its unit; a row's copies may belong to several.
+    """
+
+    hashes: np.ndarray
+    group: np.ndarray
+    copies: np.ndarray
+    units: np.ndarray
+    groups: int
+
+    def count(self, rows: np.ndarray) -> int:
+        """Count the units of these rows: (rows,) bool."""
+        return len(np.unique(self.units[rows[self.units[:, 0].astype(np.int64)], 1]))
+
+
+def _distinct(groups: Groups) -> _Distinct:
+    parts = [np.unique(_hashes(rows), return_inverse=True, return_counts=True) for rows in groups.values()]
+    hashes = np.concatenate([np.empty(0, np.uint64), *(part for part, _, _ in parts)])
+    if len(np.unique(hashes)) != len(hashes):
+        raise ValueError(f"a row is in two of the groups {sorted(groups)}")
+    lengths = [len(part) for part, _, _ in parts]
+    starts = np.cumsum([0, *lengths])
+    units = [
+        np.stack([(start + inverse).astype(np.uint64), _units(rows)], 1)
+        for start, (_, inverse, _), rows in zip(starts, parts, groups.values(), strict=False)
+    ]
+    copies = np.concatenate([np.empty(0, np.int64), *(counts for _, _, counts in parts)])
+    owner = np.repeat(np.arange(len(parts)), lengths)
+    return _Distinct(hashes, owner, copies, np.concatenate([np.empty((0, 2), np.uint64), *units]), len(parts))
+
+
+def _hashes(rows: np.ndarray) -> np.ndarray:
+    return rows if rows.ndim == 1 else rows[:, 0]
+
+
+def _units(rows: np.ndarray) -> np.ndarray:
+    return rows if rows.ndim == 1 else rows[:, 1]
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """The values behind a report, in columns that are compared one by one: the values of a feature, or its bins.
+
+    columns: by name; groups: classes and OTHER; sizes: (columns, groups) the numbers of values; tokens: (values,)
+    uint32, by columns, groups and size: 4 times a number that is equal for equal values of a column, and the copies of
+    the row before it, at most 2; units: (values,) uint64, the units of rows, None if they have none; bins: by feature,
+    what identifies its bins.
+    """
+
+    columns: tuple[str, ...]
+    groups: tuple[str, ...]
+    sizes: np.ndarray
+    tokens: np.ndarray
+    units: np.ndarray | None = None
+    bins: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        columns: Sequence[str],
+        tokens: np.ndarray,
+        used: np.ndarray,
+        group: np.ndarray,
+        groups: Sequence[str],
+        hashes: np.ndarray,
+        units: np.ndarray | None = None,
+        bins: Mapping[str, str] | None = None,
+    ) -> "Values":
+        """Collect the tokens of rows, sorted to hide the order of rows.
+
+        tokens: (rows, columns), at most MOST_TOKEN; used: (rows, columns) bool, values that are reported; group: (rows,) the
+        index in `groups`; hashes: (rows,) by which copies of a row are found; units: (rows,) uint64.
+        """
+        copy = np.minimum(_copies_before(hashes), 2).astype(np.uint32)
+        marked = np.where(used, tokens.astype(np.uint32) << np.uint32(2) | copy[:, None], _UNUSED)
+        rows = [np.flatnonzero(group == at) for at in range(len(groups))]
+        sizes = np.array([used[at].sum(0) for at in rows], np.int64).reshape(len(groups), len(columns)).T
+        if units is None:
+            by_group, units_by_group = [np.sort(marked[at], axis=0) for at in rows], list[np.ndarray]()
+        else:
+            orders = [np.argsort(marked[at], axis=0, kind="stable") for at in rows]
+            by_group = [np.take_along_axis(marked[at], order, 0) for at, order in zip(rows, orders, strict=True)]
+            units_by_group = [units[at][order] for at, order in zip(rows, orders, strict=True)]
+        flat, flat_units = (
+            np.concatenate([*parts, np.empty((0, len(columns)), kind)]).T.ravel()
+            for parts, kind in ((by_group, np.uint32), (units_by_group, np.uint64))
+        )
+        kept = flat != _UNUSED
+        return cls(
+            tuple(columns),
+            tuple(groups),
+            sizes,
+            flat[kept],
+            None if units is None else flat_units[kept],
+            dict(bins or {}),
+        )
+
+    @cached_property
+    def _ends(self) -> np.ndarray:
+        return np.cumsum(self.sizes.sum(1))
+
+    def column(self, name: str) -> slice:
+        """Return where the values of a column are."""
+        at = self.columns.index(name)
+        return slice(self._ends[at] - self.sizes[at].sum(), self._ends[at])
+
+    def flat(self, names: Sequence[str], merged: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray, Any]:
+        """Return for each value of these columns the column's index in `names`, token, merged group, and unit or None."""
+        at = [self.columns.index(name) for name in names]
+        index = np.concatenate([np.arange(*self.column(name).indices(len(self.tokens))[:2]) for name in names])
+        column = np.repeat(np.arange(len(at)), self.sizes[at].sum(1))
+        group = np.repeat(np.tile([merged[name] for name in self.groups], len(at)), self.sizes[at].ravel())
+        return column, self.tokens[index], group, None if self.units is None else self.units[index]
+
+
+MOST_TOKEN = 2**30 - 2
+"""The largest token; what is above marks values that are not reported."""
+
+
+def _copies_before(hashes: np.ndarray) -> np.ndarray:
+    """Return how many equal hashes come before each: (rows,)."""
+    order = np.argsort(hashes, kind="stable")
+    starts = np.flatnonzero(np.diff(hashes[order], prepend=~hashes[order[:1]]))
+    before = np.empty(len(hashes), np.int64)
+    before[order] = np.arange(len(hashes)) - np.repeat(starts, np.diff(starts, append=len(hashes)))
+    return before
+
+
+_UNUSED = np.uint32(2**32 - 1)
+
+
+def smallest_change(before: Values | None, after: Values | None) -> int:
+    """Return the fewest values, above 0, that the difference of one column removes or adds; 0 if no column changed.
+
+    Columns are compared for each class, and for classes together, since rows may be given another class. A class that
+    one report has alone is compared together with the pool, into which it may have moved.
+    """
+    if before is None or after is None:
+        return 0
+    merged = _merged_groups(before.groups, after.groups)
+    smallest = [0]
+    for names in _chunks(before, after):
+        changes = _changes(names, before, after, merged)
+        smallest += [changes.smallest()] if changes else []
+    return min((size for size in smallest if size), default=0)
+
+
+def other_bins(before: Values | None, after: Values | None) -> list[str]:
+    """Return the features that both reports count in bins, of common values and in different bins; "" for targets.
+
+    Values are common if LEAST_ROWS different ones are in both reports, or all of a column that has fewer. Of targets,
+    those of any column count.
+    """
+    if before is None or after is None:
+        return []
+    differ = [name for name, bins in after.bins.items() if before.bins.get(name, bins) != bins]
+    return [name for name in differ if any(_common(each, before, after) for each in _values_of(name, before))]
+
+
+def _values_of(feature: str, values: Values) -> list[str]:
+    """Return the columns that show whether values of a feature, or of "" for targets, are the same."""
+    named = [name for name in values.columns if name in (feature, WHOLE)]
+    return named if feature else [name for name in values.columns if name + IN_BINS in values.columns or name == WHOLE]
+
+
+def _common(name: str, before: Values, after: Values) -> bool:
+    if name not in after.columns:
+        return False
+    first, second = (np.unique(values.tokens[values.column(name)] >> np.uint32(2)) for values in (before, after))
+    return len(np.intersect1d(first, second, assume_unique=True)) >= max(1, min(LEAST_ROWS, len(first)))
+
+
+_CHUNK = 1 << 19  # values that are compared together
+_MOST_GROUPS = 6  # of which all choices are compared; of more, each alone, each two, and all
+_MOST_IN_PAIRS = 100
+
+
+def _merged_groups(before: Sequence[str], after: Sequence[str]) -> dict[str, int]:
+    """Return the index by which each group is compared: classes of one report alone have that of the pool."""
+    common = sorted({*before} & {*after} - {OTHER})
+    return {name: common.index(name) if name in common else len(common) for name in {*before, *after}}
+
+
+def _chunks(before: Values, after: Values) -> Iterator[list[str]]:
+    """Yield the columns that differ, some at a time."""
+    chunk, size = list[str](), 0
+    for name in (name for name in after.columns if name in before.columns and not _same(name, before, after)):
+        parts = [values.column(name) for values in (before, after)]
+        added = sum(int(part.stop - part.start) for part in parts)
+        if chunk and size + added > _CHUNK:
+            yield chunk
+            chunk, size = [], 0
+        chunk, size = [*chunk, name], size + added
+    if chunk:
+        yield chunk
+
+
+def _same(name: str, before: Values, after: Values) -> bool:
+    (first, one), (second, two) = ((values, values.column(name)) for values in (before, after))
+    sizes = [values.sizes[values.columns.index(name)] for values in (before, after)]
+    return (
+        before.groups == after.groups
+        and np.array_equal(*sizes)
+        and np.array_equal(first.tokens[one], second.tokens[two])
+        and (first.units is None or second.units is None or np.array_equal(first.units[one], second.units[two]))
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Changes:
+    """Values of which one group of a report has more than the other report's, ordered by column.
+
+    column: (values,) indices; group: (values,) indices below `groups`; identity: (values,), equal for equal values of a
+    column; more, more_rows: (values,) how many more the second report has, of all rows and without further copies; units:
+    (values,), None unless both reports name them; in_bins: (values,) bool, of columns of bins.
+    """
+
+    column: np.ndarray
+    group: np.ndarray
+    identity: np.ndarray
+    more: np.ndarray
+    more_rows: np.ndarray
+    units: np.ndarray | None
+    in_bins: np.ndarray
+    groups: int
+
+    def smallest(self) -> int:
+        """Return the fewest rows that a column lost or got in a choice of groups."""
+        segment = self.column * self.groups + self.group
+        order = np.argsort(segment, kind="stable")
+        sizes = [self._smallest(segment[order], self.more[order], self.more_rows[order], order)]
+        for chosen in self._together():
+            inside = np.flatnonzero(np.isin(self.group, chosen))
+            # column by column, and equal values of a column one after the other
+            order = inside[np.lexsort((self.identity[inside], self.column[inside]))]
+            starts = np.flatnonzero(np.diff(self.identity[order], prepend=self.identity[order[:1]] + np.uint64(1)))
+            more, more_rows = (np.add.reduceat(each[order], starts) for each in (self.more, self.more_rows))
+            sizes.append(self._smallest(self.column[order[starts]], more, more_rows, order[starts]))
+        return min((size for size in sizes if size), default=0)
+
+    def _smallest(self, segment: np.ndarray, more: np.ndarray, more_rows: np.ndarray, at: np.ndarray) -> int:
+        """Return the fewest rows that a segment, a part of the values in order, lost or got; 0 if none did."""
+        starts, sizes = np.flatnonzero(np.diff(segment, prepend=-1)), list[int]()
+        for sign in (-1, 1):
+            moved = sign * more > 0
+            if self.units is None:
+                rows = np.add.reduceat(np.where(moved, np.maximum(sign * more_rows, 0), 0), starts)
+            else:
+                parts = zip(np.split(self.units[at], starts[1:]), np.split(moved, starts[1:]), strict=True)
+                rows = np.array([len(np.unique(units[each])) for units, each in parts])
+            changed = np.logical_or.reduceat(moved, starts)
+            sizes += [int(np.maximum(rows, 1)[changed].min())] if changed.any() else []
+        return min(sizes, default=0)
+
+    def _may_have_moved(self) -> bool:
+        """Return whether rows may have moved between groups, such as rows that were given another class.
+
+        In a column of mostly different values, one of them is then in another group. Without such a column, they may.
+        """
+        found = list[bool]()
+        for column in np.unique(self.column[~self.in_bins]).tolist():
+            inside = self.column == column
+            identity, index = np.unique(self.identity[inside], return_inverse=True)
+            more = self.more[inside]
+            if 2 * len(identity) >= np.abs(more).sum():
+                lost, got = (np.bincount(index.ravel(), sign * more > 0, len(identity)) > 0 for sign in (-1, 1))
+                found.append(bool((lost & got).any()))
+        return any(found) or not found
+
+    def _together(self) -> list[list[int]]:
+        """Return the choices of several groups that are compared.
+
+        Only groups that lost values and groups that got some hide a change if they are counted together.
+        """
+        if not self._may_have_moved():
+            return []
+        groups = np.unique(self.group).tolist()
+        lost, got = ({*self.group[sign * self.more > 0].tolist()} for sign in (-1, 1))
+        several = [[*two] for two in combinations(groups, 2)] if len(groups) <= _MOST_IN_PAIRS else []
+        if len(groups) <= _MOST_GROUPS:
+            several += [[*some] for size in range(3, len(groups)) for some in combinations(groups, size)]
+        several += [groups] if len(groups) > 2 else []
+        return [some for some in several if lost & {*some} and got & {*some}]
+
+
+def _changes(names: Sequence[str], before: Values, after: Values, merged: Mapping[str, int]) -> _Changes | None:
+    """Compare these columns; None if all values are in both reports equally often."""
+    parts = [values.flat(names, merged) for values in (before, after)]
+    column, token, group = (np.concatenate([part[at] for part in parts]) for at in range(3))
+    units = [part[3] for part in parts if part[3] is not None]
+    unit = np.concatenate(units) if len(units) == len(parts) else None
+    counted = (token & 3) < 2  # a row, and once more that it has copies
+    identity = column.astype(np.uint64) << np.uint64(32) | token >> np.uint32(2)
+    if unit is not None:
+        identity = identity * np.uint64(0x9E3779B97F4A7C15) ^ unit
+    width = max(merged.values(), default=0) + 1
+    cell = identity ^ group.astype(np.uint64) << np.uint64(48)
+    _, first, index = np.unique(cell, return_index=True, return_inverse=True)
+    sign = np.where(np.arange(len(token)) < len(parts[0][0]), -1, 1)
+    more, more_rows = (np.bincount(index.ravel(), weights, len(first)) for weights in (sign, sign * counted))
+    changed = np.flatnonzero(more)
+    if not len(changed):
+        return None
+    changed = changed[np.argsort(column[first[changed]], kind="stable")]
+    at = first[changed]
+    of_units = None if unit is None else unit[at]
+    in_bins = np.array([name.endswith(IN_BINS) for name in names])[column[at]]
+    return _Changes(column[at], group[at], identity[at], more[changed], more_rows[changed], of_units, in_bins, width)
+
+
+def packed(groups_by_feature: ReportedGroups, values: Values | None = None) -> dict[str, np.ndarray]:
+    """Return the arrays to store: of each group, sorted to hide the order of rows, of each feature, and of values."""
     arrays = {json.dumps([feature]): np.empty(0, np.uint64) for feature in groups_by_feature}
     for feature, groups in groups_by_feature.items():
-        arrays |= {json.dumps([feature, name]): np.sort(hashes).astype(np.uint64) for name, hashes in groups.items()}
-    return arrays
+        for name, rows in groups.items():
+            order = np.lexsort((_units(rows), _hashes(rows)))
+            arrays[json.dumps([feature, name])] = rows[order].astype(np.uint64)
+    if values is None:
+        return arrays
+    names = json.dumps({"columns": values.columns, "groups": values.groups, "bins": dict(values.bins)})
+    arrays |= {"names": np.frombuffer(names.encode(), np.uint8), "sizes": values.sizes.astype(np.int64)}
+    arrays |= {"tokens": values.tokens}
+    return arrays if values.units is None else arrays | {"units": values.units}
 
 
-def unpacked(arrays: Mapping[str, np.ndarray]) -> ReportedGroups:
-    """Restore what `packed` returned."""
+def unpacked(arrays: Mapping[str, np.ndarray]) -> tuple[ReportedGroups, Values | None]:
+    """Restore what `packed` returned; reports of earlier versions have no values."""
     groups_by_feature: dict[str, dict[str, np.ndarray]] = {}
     for key, hashes in arrays.items():
-        feature, *names = json.loads(key)
-        groups = groups_by_feature.setdefault(feature, {})
-        groups |= dict.fromkeys(names, hashes)
-    return groups_by_feature
-
-
-def _smallest(before: Groups, after: Groups) -> int:
-    """Return the smallest nonzero row count of all sums of groups before minus sums of groups after.
-
-    Apart from the pools, groups that share no row contribute independently. Each connected part has few groups, such as
-    a class before and after. So every choice of groups in a part is tried, under every choice of the pools.
-    """
-    first, second, common = _overlap(before, after)
-    sizes, shared = np.concatenate([first, second]), np.zeros((len(first) + len(second),) * 2, np.int64)
-    shared[: len(first), len(first) :] = common
-    pools = [index for index, name in enumerate([*before, *after]) if name == OTHER]
-    parts = _parts(shared, [index for index in range(len(sizes)) if index not in pools])
-    smallest = set()
-    for chosen in product((0, 1), repeat=len(pools)):
-        taken = np.zeros(len(sizes), np.int64)
-        taken[pools] = chosen
-        remaining = sizes - (shared + shared.T) @ taken
-        counts_of_parts = [
-            _choice_counts(remaining[members], shared[members[:, :, None], members[:, None]]) for members in parts
-        ]
-        base = taken @ sizes - taken @ shared @ taken + sum(int(counts.min(1).sum()) for counts in counts_of_parts)
-        excesses = [counts - counts.min(1, keepdims=True) for counts in counts_of_parts]
-        smallest.add(
-            int(base) or min((int(counts[counts > 0].min()) for counts in excesses if (counts > 0).any()), default=0)
-        )
-    return min(smallest - {0}, default=0)
-
-
-def _parts(shared: np.ndarray, groups: list[int]) -> list[np.ndarray]:
-    """Return the groups connected by shared rows: one array (parts, groups) for each number of groups in a part."""
-    remaining, parts = {*groups}, list[list[int]]()
-    while remaining:
-        part, new = set[int](), {remaining.pop()}
-        while new:
-            part |= new
-            neighbours = np.flatnonzero(shared[[*new]].any(0) | shared[:, [*new]].any(1)).tolist()
-            new = {*neighbours} & remaining
-            remaining -= new
-        parts.append(sorted(part))
-    return [np.array([part for part in parts if len(part) == size]) for size in sorted({len(part) for part in parts})]
-
-
-def _choice_counts(sizes: np.ndarray, shared: np.ndarray) -> np.ndarray:
-    """Count the rows of every choice of groups, (parts, choices); shared: (parts, groups, groups)."""
-    choices = np.array([*product((0, 1), repeat=sizes.shape[1])])
-    return sizes @ choices.T - np.einsum("cg,pgh,ch->pc", choices, shared, choices, optimize=True)
-
-
-def _overlap(before: Groups, after: Groups) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the different rows of each group, and how many rows cancel for each pair of groups, (before, after).
-
-    A row that is equally often in both cancels twice, another row that is in both once.
-    """
-    rows, owner, copies = _distinct(before)
-    rows_after, owner_after, copies_after = _distinct(after)
-    _, index, index_after = np.intersect1d(rows, rows_after, assume_unique=True, return_indices=True)
-    common = np.zeros((len(before), len(after)), np.int64)
-    np.add.at(common, (owner[index], owner_after[index_after]), 1 + (copies[index] == copies_after[index_after]))
-    return np.bincount(owner, minlength=len(before)), np.bincount(owner_after, minlength=len(after)), common
-
-
-def _distinct(groups: Groups) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the different rows of all groups, each with the index of its group and its number of copies."""
-    parts = [np.unique(hashes, return_counts=True) for hashes in groups.values()]
-    rows = np.concatenate([np.empty(0, np.uint64), *(part for part, _ in parts)])
-    if len(np.unique(rows)) != len(rows):
-        raise ValueError(f"a row is in two of the groups {sorted(groups)}")
-    owner = np.repeat(np.arange(len(parts)), [len(part) for part, _ in parts])
-    return rows, owner, np.concatenate([np.empty(0, np.int64), *(copies for _, copies in parts)])
+        if key.startswith("["):
+            feature, *names = json.loads(key)
+            groups = groups_by_feature.setdefault(feature, {})
+            groups |= dict.fromkeys(names, hashes)
+    if "names" not in arrays:
+        return groups_by_feature, None
+    kept = json.loads(arrays["names"].tobytes())
+    return groups_by_feature, Values(
+        tuple(kept["columns"]),
+        tuple(kept["groups"]),
+        arrays["sizes"],
+        arrays["tokens"],
+        arrays.get("units"),
+        kept["bins"],
+    )

@@ -10,7 +10,7 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -19,11 +19,31 @@ from pathlib import Path
 
 import numpy as np
 
-from silos.errors import UserError
+from silos.errors import RefusalError, UserError
 from silos.io.atomic_io import sync_folder, unfinished, write_bytes, writing
 from silos.io.locks import in_turn
-from silos.privacy.differencing import LEAST_ROWS, ReportedGroups, check, packed, smallest_difference, unpacked
-from silos.privacy.privacy_budget import RHO, Kind, Unit, check_budget, difference_refusal, repetition_refusal
+from silos.privacy.differencing import (
+    MOST_TOKEN,
+    ReportedGroups,
+    Values,
+    check,
+    other_bins,
+    packed,
+    smallest_change,
+    smallest_difference,
+    unpacked,
+)
+from silos.privacy.privacy_budget import (
+    RHO,
+    Kind,
+    Unit,
+    bins_refusal,
+    check_budget,
+    difference_refusal,
+    noise_refusal,
+    repetition_refusal,
+)
+from silos.privacy.silo_policy import DEFAULT, OPENED, Policy, policy_file, policy_of
 
 _BYTES = 32
 _CHUNK = 1024  # rows that are converted to float64 together
@@ -73,6 +93,28 @@ class Secret:
         key = self._derive("rows", label)
         hashes = [hashlib.blake2b(row, digest_size=8, key=key).digest() for row in _row_bytes(x)]
         return np.frombuffer(b"".join(hashes), "<u8").astype(np.uint64)
+
+    def unit_hashes(self, units: np.ndarray) -> np.ndarray:
+        """Hash the name of each row's unit, such as a patient: (rows,) uint64."""
+        key = self._derive("units")
+        names, index = np.unique(units.astype(str), return_inverse=True)
+        hashes = [hashlib.blake2b(name.encode(), digest_size=8, key=key).digest() for name in names.tolist()]
+        return np.frombuffer(b"".join(hashes), "<u8").astype(np.uint64)[index.ravel()]
+
+    def value_hashes(self, x: np.ndarray, columns: Sequence[str]) -> np.ndarray:
+        """Hash each value of x (rows, columns) to 30 bits, (rows, columns) uint32: equal for equal values of a column.
+
+        The hash is fast and keyed, but not cryptographic. It hides values from a glance; the secret is stored with it.
+        """
+        keys = np.array([np.frombuffer(self._derive("values", name)[:16], "<u8") for name in columns], np.uint64)
+        values = np.ascontiguousarray(x, np.float64) + 0.0
+        values[np.isnan(values)] = np.nan
+        bits = values.view(np.uint64)
+        for key in keys.reshape(-1, 2).T:
+            bits = (bits ^ key) * np.uint64(0xBF58476D1CE4E5B9)
+            bits = (bits ^ bits >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+            bits ^= bits >> np.uint64(31)
+        return np.minimum(bits >> np.uint64(34), MOST_TOKEN).astype(np.uint32)
 
     def _derive(self, *names: str) -> bytes:
         return hmac.new(self._key, json.dumps(names).encode(), hashlib.sha256).digest()
@@ -125,15 +167,20 @@ class StandInAnswer:
 class Ledger:
     """One client's ledger, in a folder under `folder`, where clients keep private data of all runs.
 
-    The client must guard it: without its file, the full budget is available again, and reports without noise are
-    forgotten. An older copy forgets later reports. The secret lies in the same folder. A damaged file, or a secret that
-    does not fit the ledger, raises a UserError, and nothing is reported until it is restored. A client that is killed
-    at any moment has reported nothing, or returns the same answer when queried again. Processes that query the same
-    client take turns.
+    The client must guard it: an older copy forgets later reports. The secret lies in the same folder. A damaged or
+    missing file, or a secret that does not fit the ledger, raises a UserError, and nothing is reported until it is
+    restored. A client that is killed at any moment has reported nothing, or returns the same answer when queried again.
+    Processes that query the same client take turns. `policy` says what the client's owner allows.
     """
 
     folder: str
     client: str
+    policy: Policy = DEFAULT
+
+    @classmethod
+    def of(cls, folder: str, client: str) -> "Ledger":
+        """Return the ledger of a client in a store, with the policy there; errors as of `policy_of`."""
+        return cls(folder, client, policy_of(Path(folder), client))
 
     def answer(
         self,
@@ -145,6 +192,7 @@ class Ledger:
         groups: ReportedGroups | None = None,
         kind: Kind = _COUNTS,
         unit: Unit = RHO,
+        values: Values | None = None,
     ) -> Answer:
         """Return what `compute` returns, if it may be reported; a repeated query returns the recorded bits.
 
@@ -159,44 +207,59 @@ class Ledger:
             groups: The hashes of the reported rows (`row_hashes`), required without noise.
             kind: The kind of the query; some kinds are answered once for a version.
             unit: The unit of amounts in errors.
+            values: The values behind each column of numbers, for reports without noise that are sums over columns.
 
         Raises:
-            RefusalError: If the budget is exceeded; if, without noise, the difference to an earlier report would be a
-                sum over fewer than LEAST_ROWS different rows (which reveals that few changed); or if `kind` is answered
-                once for a version, and another query of it was answered.
+            RefusalError: If the budget is exceeded. Without noise: if the policy allows no such report; if the
+                difference to an earlier report would remove or add fewer rows, or values of a column, than the policy's
+                least (which reveals that few changed); if rows were counted in other bins before; or if `kind` is
+                answered once for a version, and another query of it was answered.
             ValueError: If `rho` is negative or infinite, `compute` uses noise incorrectly, or, without noise, `groups`
-                are missing, overlap or have fewer than LEAST_ROWS rows.
+                are missing, overlap or have fewer rows than the policy's least.
         """
         rho, question = float(rho), kind.qualified(question)
         if not 0 <= rho < math.inf:
             raise ValueError(f"rho is {rho}, and must be a number from 0 on")
+        self._check_noise(rho)
         with self._lock():
             secret, entries = self._open()
             for each in entries:
-                if (each.version, each.question, each.rho) == (version, question, rho):
+                if (each.version, each.question, each.rho, each.earlier) == (version, question, rho, ""):
                     return self._load(each.answer)
             if kind.once and any(each.version == version and kind.includes(each.question) for each in entries):
                 raise repetition_refusal(self.client, version, kind)
             if rho and budget is not None:
                 check_budget(self.client, budget, math.fsum(each.rho for each in entries), rho, unit)
+            covered = _Covered(groups or {}, values)
             if not rho:
-                check(groups or {})
-                nearby = next(iter(self._nearby(entries, groups or {})), None)
+                nearby = next(iter(self._nearby(entries, covered, version, kind)), None)
                 if nearby is not None:
-                    raise difference_refusal(self.client, nearby.version, version, kind)
+                    raise difference_refusal(self.client, nearby.version, version, kind, self.policy.least_rows)
             report = _compute_report(compute, secret, (version, question, rho.hex()))
             digest = self._save(report)
-            rows = "" if rho else self._save(packed(groups or {}))
+            rows = "" if rho else self._write_file(*covered.file)
             size = sum(array.nbytes for array in report.values())
             new = Entry(version, question, rho, size, _now(), digest, rows)
             self._write(secret, [*entries, new])
             return self._load(digest)
+
+    def recorded(self, version: str, question: str, rho: float = 0.0) -> Answer | None:
+        """Return what `answer` recorded for a query of the default kind; None if the query was not made before.
+
+        It takes no lock and creates no ledger: a ledger is replaced as a whole, and the files that it names remain.
+        """
+        self._check_noise(rho)
+        for each in self._open()[1] if self._file.exists() else ():
+            if (each.version, each.question, each.rho, each.earlier) == (version, question, float(rho), ""):
+                return self._load(each.answer)
+        return None
 
     def recorded_stand_in(self, version: str, question: str, kind: Kind) -> StandInAnswer | None:
         """Return what `answer_or_stand_in` recorded for this version; None if the query was not made before.
 
         It takes no lock and creates no ledger: a ledger is replaced as a whole, and the files that it names remain.
         """
+        self._check_noise()
         return self._find_stand_in(self._open()[1], version, kind.qualified(question)) if self._file.exists() else None
 
     def answer_or_stand_in(
@@ -206,35 +269,39 @@ class Ledger:
         compute: Callable[[], Mapping[str, np.ndarray]],
         groups: ReportedGroups,
         kind: Kind,
+        values: Values | None = None,
     ) -> StandInAnswer:
         """Answer without noise as `answer` does; if that would be refused, report nothing new.
 
-        Then the result is the recorded answer to this query for the version whose rows differ by fewer than LEAST_ROWS.
-        It is None if that version's report answers another query. The choice is recorded, so later queries of this
-        version get the same result, whatever is reported meanwhile.
+        Then the result is the recorded answer to this query for the version whose rows differ by too few. It is None if
+        that version's report answers another query. The choice is recorded, so later queries of this version get the
+        same result, whatever is reported meanwhile.
         """
+        self._check_noise()
         question = kind.qualified(question)
         with self._lock():
             secret, entries = self._open()
             recorded = self._find_stand_in(entries, version, question)
             if recorded:
                 return recorded
-            check(groups)
-            nearby = self._nearby(entries, groups)
+            covered = _Covered(groups, values)
+            nearby = self._nearby(entries, covered, version, kind)
             same = [entry for entry in nearby if entry.question == question]
             if same:
                 digest, rows, earlier = same[-1].answer, same[-1].rows, same[-1].earlier or same[-1].version
             elif nearby:
                 digest, rows, earlier = "", "", nearby[0].version
             else:
-                digest, rows, earlier = self._save(dict(compute())), self._save(packed(groups)), ""
+                digest, rows, earlier = self._save(dict(compute())), self._write_file(*covered.file), ""
             loaded = self._load(digest) if digest else None
             size = sum(array.nbytes for array in (loaded or {}).values())
             self._write(secret, [*entries, Entry(version, question, 0.0, size, _now(), digest, rows, earlier)])
             return StandInAnswer(loaded, earlier)
 
     def entries(self) -> list[Entry]:
-        """Return all reports, in order."""
+        """Return all reports, in order; a client without reports gets no ledger."""
+        if not self._file.exists() and not self._mark.exists():
+            return []
         with self._lock():
             return self._open()[1]
 
@@ -245,6 +312,16 @@ class Ledger:
         """
         with self._lock():
             return self._open()[0].row_hashes(x, label)
+
+    def unit_hashes(self, units: np.ndarray) -> np.ndarray:
+        """Return the hashes that the ledger records for the units of rows, by their names: (rows,) uint64."""
+        with self._lock():
+            return self._open()[0].unit_hashes(units)
+
+    def value_hashes(self, x: np.ndarray, columns: Sequence[str]) -> np.ndarray:
+        """Return the hashes of values that the ledger records for x (rows, columns): (rows, columns) uint32."""
+        with self._lock():
+            return self._open()[0].value_hashes(x, columns)
 
     @cached_property
     def _home(self) -> Path:
@@ -263,11 +340,31 @@ class Ledger:
     def _file(self) -> Path:
         return self._home / "ledger.json"
 
+    @property
+    def _mark(self) -> Path:
+        """The empty file that says that this ledger exists, outside of the ledger's folder."""
+        return Path(self.folder) / OPENED / self._home.name
+
+    def is_missing(self) -> bool:
+        """Return whether the ledger existed and was deleted."""
+        return self._mark.exists() and not self._file.exists()
+
+    def forget(self) -> None:
+        """Allow a new ledger instead of a deleted one: the budget is then available again."""
+        if self.is_missing():
+            with self._lock():
+                self._mark.unlink(missing_ok=True)
+
     def _open(self) -> tuple[Secret, list[Entry]]:
         """Return the secret, created at the client's first query, and the entries."""
         path = self._home / "secret"
         if self._file.exists() and not path.exists():
             raise UserError(f"{path}, the secret of client {self.client}, is missing; {_WAY_OUT}")
+        if self._mark.exists() and not self._file.exists():
+            raise RefusalError(
+                f"{self._file}, what client {self.client} remembers of what it told, is missing; bring back its folder from "
+                "a copy, or let its owner start without a record: `siloflow data ledger --new`. Nothing is told until then."
+            )
         secret = Secret.open(path)
         if not self._file.exists():
             return secret, []
@@ -289,22 +386,42 @@ class Ledger:
         sync_folder(self._home)  # secret, answer and rows must survive a power cut before the ledger names them
         content = json.dumps([asdict(entry) for entry in entries], indent=1).encode()
         write_bytes(self._file, secret.seal(content).encode() + b"\n" + content)
+        if not self._mark.exists():
+            self._mark.parent.mkdir(parents=True, exist_ok=True)
+            self._mark.touch()
         for temporary in unfinished(self._home):  # of a killed process, since this one has the lock
             temporary.unlink()
 
-    def _nearby(self, entries: list[Entry], groups: ReportedGroups) -> list[Entry]:
-        """Return the entries without noise whose rows differ from `groups` by fewer than LEAST_ROWS, but by some."""
-        rows = {entry.rows for entry in entries if entry.rows}
-        nearby = {
-            digest for digest in rows if 0 < smallest_difference(unpacked(self._load(digest)), groups) < LEAST_ROWS
-        }
-        return [entry for entry in entries if entry.rows in nearby]
+    def _nearby(self, entries: list[Entry], covered: "_Covered", version: str, kind: Kind) -> list[Entry]:
+        """Return the entries without noise that differ from a report by fewer rows or values than the least, but by some.
+
+        RefusalError if some of the values were counted in other bins.
+        """
+        least = self.policy.least_rows
+        check(covered.groups, least)
+        close = set[str]()
+        for digest, question in {entry.rows: entry.question for entry in entries if entry.rows}.items():
+            groups, values = unpacked(self._load(digest))
+            if digest == covered.file[0]:  # the same rows
+                continue
+            bins = other_bins(values, covered.values)
+            if bins and not self.policy.other_bins:
+                raise bins_refusal(self.client, version, bins)
+            sizes = [smallest_change(values, covered.values)]
+            sizes += [smallest_difference(groups, covered.groups)] if kind.sums_as(question) else []
+            if any(0 < size < least for size in sizes):
+                close.add(digest)
+        return [entry for entry in entries if entry.rows in close]
+
+    def _check_noise(self, rho: float = 0.0) -> None:
+        """Raise RefusalError for a query without noise if the policy allows none."""
+        if not rho and not self.policy.without_noise:
+            raise noise_refusal(self.client, policy_file(Path(self.folder)))
 
     def _save(self, arrays: Mapping[str, np.ndarray]) -> str:
-        from safetensors.numpy import save
+        return self._write_file(*_serialized(arrays))
 
-        data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
-        digest = hashlib.sha256(data).hexdigest()
+    def _write_file(self, digest: str, data: bytes) -> str:
         write_bytes(self._home / f"{digest}.safetensors", data, folder_too=False)
         return digest
 
@@ -319,6 +436,26 @@ class Ledger:
         if hashlib.sha256(data).hexdigest() != digest:
             raise UserError(f"{description} is damaged; {_WAY_OUT}")
         return load(data)
+
+
+@dataclass(frozen=True, eq=False)
+class _Covered:
+    """The rows and values behind a report."""
+
+    groups: ReportedGroups
+    values: Values | None
+
+    @cached_property
+    def file(self) -> tuple[str, bytes]:
+        """The name and content of the file that records them."""
+        return _serialized(packed(self.groups, self.values))
+
+
+def _serialized(arrays: Mapping[str, np.ndarray]) -> tuple[str, bytes]:
+    from safetensors.numpy import save
+
+    data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    return hashlib.sha256(data).hexdigest(), data
 
 
 def _now() -> str:

@@ -1,11 +1,11 @@
 """The privacy budget of a client, and the errors with which it refuses a report."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from silos.errors import RefusalError
-from silos.privacy.differencing import LEAST_ROWS
 
 _SLACK = 1 + 1e-9  # tolerance of a budget for rounding in sums
 _DIGITS = 4
@@ -33,7 +33,7 @@ def check_budget(client: str, budget: float, spent: float, rho: float, unit: Uni
     raise RefusalError(
         f"client {client} has a privacy budget of {unit.name} {unit.from_rho(budget):.{_DIGITS}g}{unit.also}, of which "
         f"{unit.from_rho(spent):.{_DIGITS}g} is spent, and this question costs {unit.from_rho(rho):.{_DIGITS}g}; "
-        f"ask one that it has answered, {lower}or let whoever answers for the client raise its budget."
+        f"ask one that it has answered, {lower}or let the client's owner raise budget in its policy.yaml."
     )
 
 
@@ -44,6 +44,10 @@ def _round_down(value: float) -> float:
     rounded = float(f"{value:.{_DIGITS}g}")
     step = 10.0 ** (math.floor(math.log10(value)) - _DIGITS + 1)
     return rounded if rounded <= value else float(f"{rounded - step:.{_DIGITS}g}")
+
+
+MODELS = "models of halves"
+"""The kind of query that is answered with models, whose difference to sums over rows reveals no rows."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,12 @@ class Kind:
 
     name: str = ""
     group: str = "a class"
-    way_out: str = "ask with noise, or wait until ten rows or more of the class have changed"
+    way_out: str = "ask with noise, or wait until none or ten rows or more of the class were removed, and added"
     once: str = ""
+
+    def sums_as(self, recorded: str) -> bool:
+        """Return whether a recorded query is answered with sums if this kind is; models are no sums over rows."""
+        return (self.name == MODELS) == recorded.startswith(f"{MODELS}: ")
 
     def qualified(self, question: str) -> str:
         """Return the query as the ledger records it."""
@@ -71,18 +79,37 @@ class Kind:
         return bool(self.name) and recorded.startswith(f"{self.name}: ")
 
 
-def difference_refusal(client: str, before: str, version: str, kind: Kind) -> RefusalError:
-    """Return the refusal if reports of two versions, or of one, differ by fewer than LEAST_ROWS rows."""
+def difference_refusal(client: str, before: str, version: str, kind: Kind, least: int) -> RefusalError:
+    """Return the refusal if fewer than `least` rows were removed from, or added to, what two reports stand for."""
     if before == version:
         return RefusalError(
-            f"what client {client} told and what it would tell of the same rows differ by fewer than {LEAST_ROWS} different "
+            f"what client {client} told and what it would tell of the same rows differ by fewer than {least} different "
             f"rows of {kind.group}, as where so few miss a value of a feature, and subtracting them would show those; "
             f"{kind.way_out}."
         )
     return RefusalError(
         f"what client {client} told of version {before[:12]} without noise and what it would tell of "
-        f"version {version[:12]} differ by fewer than {LEAST_ROWS} different rows of {kind.group}, and subtracting "
-        f"them would show those; {kind.way_out}."
+        f"version {version[:12]} differ by fewer than {least} different rows of {kind.group}, removed or added, "
+        f"or by fewer values of a column, and subtracting them would show those; {kind.way_out}."
+    )
+
+
+def noise_refusal(client: str, policy: Path) -> RefusalError:
+    """Return the refusal of a query without noise by a client that reports with noise only."""
+    return RefusalError(
+        f"client {client}: got a query without noise, expected one with noise, because its owner set without_noise: false "
+        f"in {policy}. Set diagnose.noise, leave model.inputs and model.targets at none, or let the owner change that."
+    )
+
+
+def bins_refusal(client: str, version: str, features: Sequence[str]) -> RefusalError:
+    """Return the refusal of counts in other bins than some of the rows were counted in before."""
+    first = f"feature {features[0]!r}" if features[0] else "targets"
+    more = f" (and {len(features) - 1} more)" if len(features) > 1 else ""
+    return RefusalError(
+        f"client {client} has counted rows of version {version[:12]} in other bins of {first}{more}, and counts rows in one "
+        "set of bins, as each more would narrow down single values; ask with the bounds, categories and diagnose.bins that "
+        "it was asked with, ask with noise, or let the client's owner set other_bins: true in its policy.yaml."
     )
 
 

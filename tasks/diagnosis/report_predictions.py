@@ -26,7 +26,7 @@ from silos.cohort import Cohort
 from silos.errors import RefusalError
 from silos.privacy.differencing import EVERY, ReportedGroups
 from silos.privacy.ledger import Draw, Ledger
-from silos.privacy.privacy_budget import Kind
+from silos.privacy.privacy_budget import MODELS, Kind
 from tasks.diagnosis.compare_silos import Comparison, named_summaries
 from tasks.diagnosis.report_summary import LocalSummary, answers_by_stack
 from tasks.execution.task_types import server_step, step
@@ -39,7 +39,7 @@ ONCE = (
 """The way out if a client has taken part in another second look with these rows."""
 
 _MODELS_KIND = Kind(
-    "models of halves",
+    MODELS,
     "half of a class",
     "leave diagnose.second_look out, or wait until none or ten rows or more have changed in either half of each class "
     "(thirty of a class mostly do)",
@@ -65,23 +65,24 @@ def report_models(cohort: Cohort, private: ClientStore, design: Design) -> list[
 def second_half(ledger: Ledger, local: LocalSummary, query: Query) -> np.ndarray:
     """Return the rows of the second half: (rows,) bool.
 
-    Copies, or rows of a unit, are in one half, which follows from the client's secret.
+    Copies, and rows of one unit, are in one half, which follows from the client's secret.
     """
-    of_units = local.unit_hashes(ledger)
-    hashes = local.hashes(ledger, query) if of_units is None else of_units
-    return (hashes & 1).astype(bool)
+    return (local.units(ledger, query) & 1).astype(bool)
 
 
 def _report_model(ledger: Ledger, local: LocalSummary, design: Design) -> list[np.ndarray]:
     column, second = local.columns(design.query), second_half(ledger, local, design.query)
-    included = classes_in_both_halves(column, local.row_ids, second)
+    included = classes_in_both_halves(column, local.row_ids, second, least_rows=local.least_rows)
 
     def compute(_: Draw) -> dict[str, np.ndarray]:
         matrix = design.matrix(local.features(design.query))
         return {"weights": fit_halves(matrix, column.index, second, included, local.weights(design.query))}
 
-    groups = _stands_for(local.hashes(ledger, design.query), column.index, second, included)
-    return [ledger.answer(local.version, design.id, compute, groups=groups, kind=_MODELS_KIND)["weights"]]
+    groups = _stands_for(local.rows(ledger, design.query), column.index, second, included)
+    _, values = local.covered(ledger, design.query)
+    return [
+        ledger.answer(local.version, design.id, compute, groups=groups, kind=_MODELS_KIND, values=values)["weights"]
+    ]
 
 
 def _stands_for(hashes: np.ndarray, index: np.ndarray, second: np.ndarray, included: np.ndarray) -> ReportedGroups:
@@ -142,21 +143,22 @@ def _report_predictions(
     def compute(draw: Draw) -> dict[str, np.ndarray]:
         # one draw for all models: the mean of ten with draws of their own would reveal what rounding hides
         thresholds = draw("rounding").random((len(layout.names), layout.cells, layout.classes))
-        design_matrix, classes = design.matrix(x), classes_in_both_halves(column, local.row_ids, second, len(models))
+        design_matrix = design.matrix(x)
+        classes = classes_in_both_halves(column, local.row_ids, second, len(models), local.least_rows)
         probabilities = [
             predict_classes(design_matrix, column.index, classes, weights, second if owner == local.client else None)
             for owner, weights in models.items()
         ]
-        predicted = predicted_counts(
-            x, column, local.row_ids, second, layout, np.stack(probabilities), thresholds, local.weights(query)
-        )
-        return {"counts": predicted}
+        stacked, weights = np.stack(probabilities), local.weights(query)
+        rows = column, local.row_ids, second
+        return {"counts": predicted_counts(x, *rows, layout, stacked, thresholds, weights, local.least_rows)}
 
     all_weights = b"".join(weights.tobytes() for weights in models.values())
     models_id = hashlib.sha256("\n".join(models).encode() + all_weights).hexdigest()[:16]
-    groups = local.stands_for(ledger, query)
+    groups, values = local.covered(ledger, query)
     query_id = f"{design.id} {models_id}"
-    return [ledger.answer(local.version, query_id, compute, groups=groups, kind=_PREDICTIONS_KIND)["counts"]]
+    kind = _PREDICTIONS_KIND
+    return [ledger.answer(local.version, query_id, compute, groups=groups, kind=kind, values=values)["counts"]]
 
 
 def doubtful_pairs(comparison: Comparison) -> np.ndarray:

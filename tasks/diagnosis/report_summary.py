@@ -1,7 +1,8 @@
 """Counts and moments of training rows by class, reported for a diagnosis as far as each client's ledger allows."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import torch
 from torch import Tensor
 
 from models.shift.client_summaries.client_summary import (
+    LEAST_ROWS,
     Columns,
+    Layout,
     Summaries,
     assign_columns,
     concatenate_summaries,
@@ -19,16 +22,17 @@ from models.shift.client_summaries.client_summary import (
     withheld_columns,
 )
 from models.shift.client_summaries.feature_pairs import clip_far_values
-from models.shift.client_summaries.gaussian_mechanism import add_noise, counts_sensitivity, epsilon, sigma
+from models.shift.client_summaries.gaussian_mechanism import add_noise, counts_sensitivity, epsilon, rho, sigma
 from models.shift.client_summaries.query import Query
 from models.shift.client_summaries.random_projections import project_pictures
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
 from silos.errors import RefusalError
 from silos.param_limits import EPSILON
-from silos.privacy.differencing import EVERY, OTHER, ReportedGroups
+from silos.privacy.differencing import EVERY, IN_BINS, MOST_TOKEN, OTHER, WHOLE, ReportedGroups, Values
 from silos.privacy.ledger import Draw, Ledger
-from silos.privacy.privacy_budget import RHO, Unit
+from silos.privacy.privacy_budget import Unit
+from silos.privacy.silo_policy import policy_file
 from silos.storage.partition_store import open_missing, open_units
 from silos.units import count_copies, number_units, unit_weights
 from tasks.execution.load_client_data import load_rows, number_different_rows
@@ -37,10 +41,21 @@ from tasks.messages.diagnosis_messages import NoisyCounts, Refusal, ShiftNumbers
 
 
 class LocalSummary:
-    """One client's training rows: x (rows, *shape) as used in training, y (rows,), unit (rows,) uint64 or None."""
+    """One client's training rows: x (rows, *shape) as used in training, y (rows,), unit (rows,) uint64 or None.
 
-    def __init__(self, silos: Silos, client: str, x: Tensor, y: Tensor) -> None:
-        self.client, self._names = client, silos.manifest.classes
+    unit: a hash of the patient, plant or machine of each row, equal in all versions. Counts of different rows are then
+    counts of units, too. least_rows: different rows that each number stands for.
+    """
+
+    def __init__(
+        self,
+        silos: Silos,
+        client: str,
+        x: Tensor,
+        y: Tensor,
+        least_rows: int = LEAST_ROWS,
+    ) -> None:
+        self.client, self._names, self.least_rows = client, silos.manifest.classes, least_rows
         self._as_opened = x
         self.x, self.y = x.numpy().astype(np.float64), y.numpy()
         self.unit = open_units(Path(silos.folder), silos.entries(client), "train")
@@ -79,7 +94,7 @@ class LocalSummary:
 
     def columns(self, query: Query) -> Columns:
         """Return the column of counts of each row."""
-        return assign_columns(self.y, self.row_ids, query.layout)
+        return assign_columns(self.y, self.row_ids, query.layout, self.least_rows)
 
     def hashes(self, ledger: Ledger, query: Query) -> np.ndarray:
         """Hash each row with its class's name, or with its target if there are no classes: (rows,) uint64.
@@ -95,26 +110,89 @@ class LocalSummary:
             hashes[classes == c] = ledger.row_hashes(flat[classes == c], self._name(c))
         return hashes
 
-    def unit_hashes(self, ledger: Ledger) -> np.ndarray | None:
-        """Hash the unit of each row, (rows,) uint64, equal in all versions and for all classes; None without units."""
-        halves = None if self.unit is None else self.unit.view(np.uint32).reshape(-1, 2)  # which float64 represents
-        return None if halves is None else ledger.row_hashes(halves, "unit")
+    def units(self, ledger: Ledger, query: Query) -> np.ndarray:
+        """Hash the unit of each row, which is the row itself if rows have none: (rows,) uint64."""
+        return self.hashes(ledger, query) if self.unit is None else ledger.unit_hashes(self.unit)
 
-    def stands_for(self, ledger: Ledger, query: Query) -> ReportedGroups:
-        """Return the hashes of rows behind each count and moment, which the ledger compares with other answers."""
+    def rows(self, ledger: Ledger, query: Query) -> np.ndarray:
+        """Return the hash of each row, (rows,), or its hash and that of its unit, (rows, 2): as `Groups` has them."""
+        hashes = self.hashes(ledger, query)
+        return hashes if self.unit is None else np.stack([hashes, self.units(ledger, query)], 1)
+
+    def covered(self, ledger: Ledger, query: Query) -> tuple[ReportedGroups, Values]:
+        """Return the rows and values behind each count and moment, which the ledger compares with other answers."""
         layout, x, column = query.layout, self.features(query), self.columns(query)
         names = [self._name(c) for c in range(layout.classes)] + [OTHER]
-        hashes = self.hashes(ledger, query)
-        groups = {EVERY: dict(_groups(hashes, column.index, column.reported, names))}
+        rows = self.rows(ledger, query)
+        groups = {EVERY: dict(_groups(rows, column.index, column.reported, names))}
+        used = np.repeat(column.reported[:, None], x.shape[1], 1) & ~np.isnan(x)
         reported = np.flatnonzero(column.reported)
-        for feature, withheld in withheld_columns(x[reported], column.index[reported], self.row_ids[reported], layout):
-            used = column.reported & ~np.isnan(x[:, feature]) & ~withheld[column.index]
-            groups[layout.names[feature]] = dict(_groups(hashes, column.index, used, names))
-        return groups
+        for feature, withheld in withheld_columns(
+            x[reported], column.index[reported], self.row_ids[reported], layout, self.least_rows
+        ):
+            used[:, feature] &= ~withheld[column.index]
+            groups[layout.names[feature]] = dict(_groups(rows, column.index, used[:, feature], names))
+        bins = _bins(layout) if query.counts else {}
+        return groups, self.values(ledger, query, rows, layout.names, x, used, names, column.index, bins)
+
+    def values(
+        self,
+        ledger: Ledger,
+        query: Query,
+        rows: np.ndarray,
+        columns: Sequence[str],
+        x: np.ndarray,
+        used: np.ndarray,
+        names: Sequence[str],
+        group: np.ndarray,
+        bins: Mapping[str, str],
+    ) -> Values:
+        """Return the values behind a report of x (rows, columns), where `used`, by the groups of rows and their names.
+
+        rows: as the method `rows` returns them.
+
+        Each column is compared by its values and, if values are counted in bins, by these. Of a picture, all columns
+        follow from all its pixels, so its hash is compared instead of their values.
+        """
+        pictures = query.pictures is not None or self.x.ndim > 2
+        of_picture = np.array([pictures and name != TARGET_COLUMN for name in columns])
+        kinds = [name for name, whole in zip(columns, of_picture, strict=True) if not whole]
+        tokens, reported = ledger.value_hashes(x[:, ~of_picture], kinds), used[:, ~of_picture]
+        if of_picture.any():
+            whole = np.minimum(ledger.row_hashes(self.x.reshape(len(self.x), -1), "") >> np.uint64(34), MOST_TOKEN)
+            kinds, tokens = [*kinds, WHOLE], np.column_stack([tokens, whole])
+            reported = np.column_stack([reported, used[:, of_picture].any(1)])
+        if bins and not pictures:
+            tokens = np.concatenate([tokens, query.layout.cells_of(x)], 1)
+            kinds, reported = [*kinds, *(f"{name}{IN_BINS}" for name in columns)], np.concatenate([reported, used], 1)
+        present = np.unique(group[np.flatnonzero(used.any(1))])
+        at = np.searchsorted(present, group)
+        inside = np.isin(group, present)
+        return Values.of(
+            kinds,
+            tokens[inside],
+            reported[inside],
+            at[inside],
+            [names[index] for index in present],
+            (rows if rows.ndim == 1 else rows[:, 0])[inside],
+            None if rows.ndim == 1 else rows[inside, 1],
+            bins,
+        )
 
     def _name(self, class_index: int) -> str:
         """Return the name of a class, or the index of a group of targets."""
         return self._names[class_index] if self._names else str(class_index)
+
+
+TARGET_COLUMN = "the target"
+"""The name of the column of a regression's target."""
+
+
+def _bins(layout: Layout) -> dict[str, str]:
+    """Return what identifies the bins of each feature, and under "" the groups of targets, if there are any."""
+    parts = zip(layout.names, layout.categories, layout.low.tolist(), layout.high.tolist(), strict=True)
+    bins = {name: json.dumps(values or [layout.bins, low, high]) for name, values, low, high in parts}
+    return bins | ({"": json.dumps(layout.targets)} if layout.targets else {})
 
 
 def answers_by_stack(
@@ -126,9 +204,10 @@ def answers_by_stack(
         counts = opened.counts.tolist()[: len(stack.clients)]
         answers, refusals = {}, {}
         for client, x, y, n in zip(stack.clients, opened.x, opened.y, counts, strict=False):
-            local = LocalSummary(cohort.silos, client, x[:n], y[:n])
             try:
-                answers[client] = answer(Ledger(private.folder, client), local)
+                ledger = Ledger.of(private.folder, client)
+                local = LocalSummary(cohort.silos, client, x[:n], y[:n], ledger.policy.least_rows)
+                answers[client] = answer(ledger, local)
             except RefusalError as refusal:
                 refusals[client] = str(refusal)
         yield answers, [Refusal(tuple(refusals), refusals)] if refusals else []
@@ -142,6 +221,8 @@ def _groups(
 
 
 _PARTS = ("rows", "labels", "counts", "moments")
+USUAL_BINS = 32
+"""Bins that a client counts in whatever its number of rows; it counts in more only if it has as many rows."""
 
 
 @step
@@ -152,12 +233,11 @@ def report_summary(
 
     Returns one message a stack, and one of its clients that may not answer. For a repeated query a client repeats its
     answer bit for bit. It refuses if its budget is spent, or if an answer without noise and an earlier one would
-    differ by a few rows. The answers of other clients do not need it. budget: of each client, in zCDP, over all its
-    reports with noise; delta: at which a refusal gives epsilons.
+    differ by a few rows. The answers of other clients do not need it. budget: the requested epsilon of all reports of
+    a client with noise, at most that of its policy, which holds if there is none; delta: at which it is counted.
     """
     messages: list[ShiftNumbers | NoisyCounts | Refusal] = []
-    unit = RHO if delta is None else Unit("epsilon", partial(epsilon, delta=delta), EPSILON, f" at delta {delta:g}")
-    report = partial(_answer, query=query, budget=budget, unit=unit)
+    report = partial(_answer, query=query, budget=budget, delta=delta)
     for answers, refusals in answers_by_stack(cohort, private, report):
         if answers:
             arrays = [torch.from_numpy(np.concatenate(part)) for part in zip(*answers.values(), strict=True)]
@@ -177,25 +257,54 @@ def join_summaries(messages: Sequence[ShiftNumbers | NoisyCounts]) -> Summaries:
     return concatenate_summaries([Summaries(*(getattr(m, part).numpy() for part in _PARTS)) for m in precise])
 
 
-def _answer(ledger: Ledger, local: LocalSummary, query: Query, budget: float | None, unit: Unit) -> list[np.ndarray]:
+def _answer(
+    ledger: Ledger, local: LocalSummary, query: Query, budget: float | None, delta: float | None
+) -> list[np.ndarray]:
+    _check_request(ledger, len(local.y), query, budget, delta)
     if query.rho:
+        policy, at = ledger.policy, ledger.policy.delta if delta is None else delta
+        most = [rho(policy.budget, policy.delta)] + ([] if budget is None else [rho(budget, at)])
+        unit = Unit("epsilon", partial(epsilon, delta=at), EPSILON, f" at delta {at:g}")
         noisy_counts = _noisy_counts(local, query)
-        answer = ledger.answer(local.version, query.id, noisy_counts, query.rho, budget, unit=unit)
-        return [answer["counts"]]
+        return [ledger.answer(local.version, query.id, noisy_counts, query.rho, min(most), unit=unit)["counts"]]
 
     def compute_summary(_: Draw) -> dict[str, np.ndarray]:
         x = local.features(query)
         if not query.counts and query.pictures is None:
             # bounds are derived from these moments, and a single far value would make all bins too wide
             x = np.where(query.layout.numeric, clip_far_values(x), x)
-        summary_ = summarize(x, local.y, local.row_ids, query.layout, local.weights(query))
+        summary_ = summarize(x, local.y, local.row_ids, query.layout, local.weights(query), local.least_rows)
         counts = summary_.counts if query.counts else summary_.counts[..., :0, :]
         copies = local.unit is None and count_copies(local.x, local.y) > 0
         parts = {"rows": summary_.rows, "labels": summary_.labels, "counts": counts, "moments": summary_.moments}
         return {**parts, "repeats": np.array([True])} if copies else parts
 
-    answer = ledger.answer(local.version, query.id, compute_summary, groups=local.stands_for(ledger, query))
+    answer = ledger.recorded(local.version, query.id)
+    if answer is None:
+        groups, values = local.covered(ledger, query)
+        answer = ledger.answer(local.version, query.id, compute_summary, groups=groups, values=values)
     return [*(answer[part] for part in _PARTS), answer.get("repeats", np.array([False]))]
+
+
+def _check_request(ledger: Ledger, rows: int, query: Query, budget: float | None, delta: float | None) -> None:
+    """Raise RefusalError for a query that asks for more than the client's policy, or its number of rows, allows."""
+    policy, file = ledger.policy, policy_file(Path(ledger.folder))
+    for key, got, allowed in (
+        ("noise.budget", budget, policy.budget),
+        ("noise.delta", delta, policy.delta),
+        ("bins", query.layout.bins if query.counts else None, policy.bins),
+    ):
+        if got is not None and got > allowed:
+            raise RefusalError(
+                f"client {ledger.client}: diagnose.{key}: got {got:g}, expected {allowed:g} or less, as {file} says. Lower "
+                "it, or let the client's owner change that file."
+            )
+    most = max(rows, USUAL_BINS)
+    if query.counts and query.layout.bins > most:
+        raise RefusalError(
+            f"client {ledger.client}: diagnose.bins: got {query.layout.bins}, expected {most} or less, because it has "
+            f"{rows} training rows, and bins of single rows would show their values. Lower it."
+        )
 
 
 def _noisy_counts(local: LocalSummary, query: Query) -> Callable[[Draw], dict[str, np.ndarray]]:

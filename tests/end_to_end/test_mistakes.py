@@ -60,6 +60,7 @@ def prefect_is_a_file(folder: Path) -> None:
 
 
 def private_is_a_file(folder: Path) -> None:
+    shutil.rmtree(folder / "private")
     (folder / "private").touch()
 
 

@@ -141,7 +141,7 @@ def test_a_version_of_a_few_rows_less_is_scaled_as_the_one_before_and_says_so(
     asked = typed(**SCALED, **{"data.split.validation": 0})
     with np.load(folder.path / "wine.npz") as held:
         arrays = {**held, "split": np.where(np.arange(178) % 4, "train", "test")}
-    for rows in (178, 175):  # one training row fewer of two clients
+    for rows in (178, 175):  # one training row fewer of two clients; of a third, few rows went and few came
         np.savez(folder.path / "wine.npz", **{name: array[:rows] for name, array in arrays.items()})
         folder.type("partition", *asked)
         ran.append(folder.type("run", "pooled", "--json", *asked))
@@ -149,6 +149,6 @@ def test_a_version_of_a_few_rows_less_is_scaled_as_the_one_before_and_says_so(
     (note,) = after["notes"]
     assert after == before | {"notes": [note]}
     assert "by fewer than 10 different rows" in note["sentence"]
-    assert "(and 1 more likewise)" in note["sentence"]
+    assert "(and 2 more likewise)" in note["sentence"]
     assert [run.json["notes"] for run in ran] == [[], [note]]
     assert note["sentence"] in ran[1].err

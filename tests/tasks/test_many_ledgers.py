@@ -17,6 +17,7 @@ import silos
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, make_stacks
 from silos.privacy.ledger import Ledger
+from silos.privacy.silo_policy import make_store
 from tasks.feature_moments import report_moments
 
 CLIENTS = {f"c{number}": 12 + number for number in range(40)}
@@ -43,7 +44,9 @@ for message in report_moments.fn(cohort, None, ClientStore(sys.argv[2]), inputs=
 
 
 @pytest.fixture
-def cohort(write_silos) -> Cohort:
+def cohort(write_silos, tmp_path) -> Cohort:
+    for name in ("private", "other"):
+        make_store(tmp_path / name)
     clients = write_silos(CLIENTS)
     return Cohort(clients, make_stacks(clients, 3))
 

@@ -195,7 +195,8 @@ def answers(make_problem, make_round, tmp_path):
             sizes, network=network, silos={**silos, "common": ["validation"], "name": f"c{next(count)}"}
         )
         of_common = _ask_of_common_rows(common, make_round(common, stack=3))
-        return {**_ask_all(setup, make_round(setup, stack=3), features), **of_common}
+        private = ClientStore(str(tmp_path / f"private-{features}"))  # other features are other silos
+        return {**_ask_all(setup, make_round(setup, stack=3, private=private), features), **of_common}
 
     return ask
 
@@ -283,7 +284,7 @@ def _ask_all(setup, round, features) -> dict[str, list[Any]]:
     )
     told["evaluate_constant"] = [message for cohort in constant for message in cohort]
     for name, asked_shift in {"report_summary": SHIFT, "report_summary with noise": replace(SHIFT, rho=1.0)}.items():
-        options = {"private": round.private, "query": replace(asked_shift, layout=_layout(features)), "budget": 1.0}
+        options = {"private": round.private, "query": replace(asked_shift, layout=_layout(features))}
         cohorts = round.runner.map_cohorts(
             steps(ClientStep)["report_summary"], cohort_calls(silos, 3, round.runner.workers, **options)
         )
@@ -294,7 +295,7 @@ def _ask_all(setup, round, features) -> dict[str, list[Any]]:
             silos,
             3,
             round.runner.workers,
-            **{**options, "budget": 0.5, "query": replace(options["query"], rho=0.7)},
+            **{**options, "query": replace(options["query"], rho=0.7)},
         ),
     )
     told["report_summary with no budget"] = [message for cohort in spent for message in cohort]

@@ -46,7 +46,7 @@ def merged_bin_index(rows: np.ndarray, max_bins: int = 10) -> np.ndarray:
 
 
 LEAST_ROWS = 10
-"""Distinct rows of a class that each reported number stands for; smaller classes are pooled."""
+"""Distinct rows of a class that each reported number stands for; smaller classes are pooled. A client may set more."""
 
 MOMENTS = ("rows", "mean", "deviation", "skewness", "kurtosis")
 
@@ -115,6 +115,8 @@ class Layout:
 
         Values outside the agreed categories get the next code.
         """
+        if self.numeric.all():
+            return x
         codes = self.cells_of(x) + 1.0
         return np.where(self.numeric | np.isnan(x), x, codes)
 
@@ -174,8 +176,8 @@ class Columns:
     reported: np.ndarray
 
 
-def assign_columns(y: np.ndarray, row_ids: np.ndarray, layout: Layout) -> Columns:
-    """Assign the rows of a client to columns so that every column stands for LEAST_ROWS distinct rows.
+def assign_columns(y: np.ndarray, row_ids: np.ndarray, layout: Layout, least_rows: int = LEAST_ROWS) -> Columns:
+    """Assign the rows of a client to columns so that every column stands for `least_rows` distinct rows.
 
     Smaller classes are pooled, and are not reported at all if the pool is too small. In a regression the smallest
     groups of targets are then added to the pool, so that all rows are reported or none. y: (rows,) class codes or
@@ -184,40 +186,45 @@ def assign_columns(y: np.ndarray, row_ids: np.ndarray, layout: Layout) -> Column
     """
     classes = layout.classes
     class_index = layout.classes_of(y)
-    separate = _enough(class_index, row_ids, classes)
+    separate = _enough(class_index, row_ids, classes, least_rows)
     column = np.where(separate[class_index], class_index, classes)
-    reported = _enough(column, row_ids, classes + 1)
+    reported = _enough(column, row_ids, classes + 1, least_rows)
     while layout.targets and not reported[classes] and (column == classes).any() and separate.any():
         smallest = np.where(separate, np.bincount(class_index, minlength=classes), len(y) + 1).argmin()
         separate[smallest] = False
         column = np.where(separate[class_index], class_index, classes)
-        reported = _enough(column, row_ids, classes + 1)
+        reported = _enough(column, row_ids, classes + 1, least_rows)
     return Columns(column, separate, reported[column])
 
 
 def summarize(
-    x: np.ndarray, y: np.ndarray, row_ids: np.ndarray, layout: Layout, weights: np.ndarray | None = None
+    x: np.ndarray,
+    y: np.ndarray,
+    row_ids: np.ndarray,
+    layout: Layout,
+    weights: np.ndarray | None = None,
+    least_rows: int = LEAST_ROWS,
 ) -> Summaries:
     """Summarize the rows of one client, with a leading axis of 1.
 
     x: (rows, features) float64, NaN if missing; `y` and `row_ids` as for `assign_columns`. A column of a feature is
     left out if too few of its rows have a value. weights: (rows,), by which the rows of a unit count as one row.
     """
-    classes, column = layout.classes, assign_columns(y, row_ids, layout)
+    classes, column = layout.classes, assign_columns(y, row_ids, layout, least_rows)
     labels = np.where(column.separate, np.bincount(column.index, weights, minlength=classes + 1)[:classes], np.nan)
     x, index, row_ids = x[column.reported], column.index[column.reported], row_ids[column.reported]
     total = np.array([len(y) if weights is None else round(weights.sum())])
     weights = None if weights is None else weights[column.reported]
     counts = layout.counts(x, index, 1, weights)
     moments = _moments(layout.encode_categories(x), index, classes + 1, weights)
-    for feature, withheld in withheld_columns(x, index, row_ids, layout):
+    for feature, withheld in withheld_columns(x, index, row_ids, layout, least_rows):
         counts[feature][:, withheld] = 0
         moments[feature, withheld] = np.nan
     return Summaries(total, labels[None], counts[None], moments[None])
 
 
 def withheld_columns(
-    x: np.ndarray, column: np.ndarray, row_ids: np.ndarray, layout: Layout
+    x: np.ndarray, column: np.ndarray, row_ids: np.ndarray, layout: Layout, least_rows: int = LEAST_ROWS
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Yield features with missing values, and their columns with values of too few distinct rows: (classes + 1,) bool.
 
@@ -227,7 +234,7 @@ def withheld_columns(
     present = ~np.isnan(x)
     for feature in np.flatnonzero(~present.all(0)).tolist():
         with_value = column[present[:, feature]]
-        withheld = ~_enough(with_value, row_ids[present[:, feature]], layout.classes + 1)
+        withheld = ~_enough(with_value, row_ids[present[:, feature]], layout.classes + 1, least_rows)
         withheld &= np.isin(np.arange(len(withheld)), with_value)
         yield feature, withheld | (bool(layout.targets) and bool(withheld.any()))
 
@@ -303,12 +310,12 @@ def count_different(row_ids: np.ndarray) -> int:
     return min(len(np.unique(ids)) for ids in np.atleast_2d(row_ids.T))
 
 
-def _enough(column: np.ndarray, row_ids: np.ndarray, num_columns: int) -> np.ndarray:
-    """Return whether each column has LEAST_ROWS distinct rows, and as many units: (columns,) bool."""
+def _enough(column: np.ndarray, row_ids: np.ndarray, num_columns: int, least_rows: int) -> np.ndarray:
+    """Return whether each column has `least_rows` distinct rows, and as many units: (columns,) bool."""
     enough = np.ones(num_columns, bool)
     for ids in np.atleast_2d(row_ids.T):
         distinct = np.unique(np.stack([column, ids], 1), axis=0)
-        enough &= np.bincount(distinct[:, 0], minlength=num_columns) >= LEAST_ROWS
+        enough &= np.bincount(distinct[:, 0], minlength=num_columns) >= least_rows
     return enough
 
 

@@ -72,16 +72,18 @@ class Design:
         return np.stack([*columns, np.ones(len(x))], -1).astype(np.float64)
 
 
-def classes_in_both_halves(column: Columns, row_ids: np.ndarray, second: np.ndarray, models: int = 1) -> np.ndarray:
+def classes_in_both_halves(
+    column: Columns, row_ids: np.ndarray, second: np.ndarray, models: int = 1, least_rows: int = LEAST_ROWS
+) -> np.ndarray:
     """Return the separately reported classes that `models` models may be fitted on or queried about: (classes,) bool.
 
-    Such a class has at least LEAST_ROWS distinct rows in each half, and at least as many as there are models. row_ids:
-    see `assign_columns`; second: (rows,) bool, the rows of the second half.
+    Such a class has at least `least_rows` distinct rows in each half, and at least as many as there are models.
+    row_ids: see `assign_columns`; second: (rows,) bool, the rows of the second half.
     """
     enough = column.separate.copy()
     for label in np.flatnonzero(enough):
         rows = [count_different(row_ids[(column.index == label) & half]) for half in (~second, second)]
-        enough[label] = min(rows) >= _min_rows(models)
+        enough[label] = min(rows) >= max(least_rows, models)
     return enough
 
 
@@ -144,11 +146,12 @@ def predicted_counts(
     probabilities: np.ndarray,
     thresholds: np.ndarray,
     weights: np.ndarray | None = None,
+    least_rows: int = LEAST_ROWS,
 ) -> np.ndarray:
     """Count the rows that each model expects of each class: (models, features, cells, classes) int32.
 
     Cells are counted in runs, the same for all models; SAME_RUN marks all but the first cell of a run. Consider the
-    rows of either half that the same models predict. A run has none of them or at least LEAST_ROWS distinct ones, and
+    rows of either half that the same models predict. A run has none of them or at least `least_rows` distinct ones, and
     at least as many as there are models. So no count, and no difference of two counts, stands for fewer rows, even if
     the client's own model predicts all rows alike. No more models than rows predict any run. Fractions are rounded up
     with their own probability.
@@ -161,13 +164,15 @@ def predicted_counts(
     """
     cells, used = layout.cells_of(x), np.repeat(column.reported[:, None], x.shape[1], 1)
     reported = np.flatnonzero(column.reported)
-    for feature, withheld in withheld_columns(x[reported], column.index[reported], row_ids[reported], layout):
+    for feature, withheld in withheld_columns(
+        x[reported], column.index[reported], row_ids[reported], layout, least_rows
+    ):
         used[:, feature] &= ~withheld[column.index]
     predicted: np.ndarray = np.any(probabilities > 0, axis=-1).T
     kinds = np.unique(np.column_stack([predicted, second]), axis=0, return_inverse=True)[1].ravel()
     used[~np.any(predicted, axis=-1)] = False
     weighted = probabilities if weights is None else probabilities * weights[:, None]
-    min_rows = _min_rows(len(probabilities))
+    min_rows = max(least_rows, len(probabilities))
     result = np.full((len(probabilities), *thresholds.shape[:2], layout.classes), SAME_RUN, np.int32)
     for feature in range(x.shape[1]):
         rows = used[:, feature]
@@ -195,11 +200,6 @@ def distribute_runs(predicted: np.ndarray, counts: np.ndarray) -> np.ndarray:
     total = np.moveaxis(rows_of_run[features, run_starts], -1, 0)
     share = divide_or_zero(rows, total)
     return predicted[:, features, run_starts] * share[..., None]
-
-
-def _min_rows(models: int) -> int:
-    """Return the distinct rows that each number about `models` models stands for."""
-    return max(LEAST_ROWS, models)
 
 
 def _run_starts(cells: np.ndarray, kind: np.ndarray, row_ids: np.ndarray, width: int, min_rows: int) -> np.ndarray:

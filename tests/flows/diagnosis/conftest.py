@@ -11,6 +11,7 @@ import yaml
 
 from flows.experiment.project import Project
 from models.shift.nested_tests import TYPES
+from silos.privacy.silo_policy import make_store
 from silos.storage.partition_store import write
 from silos.versioning.dvc_files import record
 
@@ -49,6 +50,8 @@ class World:
             self.raw["comparison"]["methods"] = ["local_only", "fedavg"]
         (self.folder / "params.yaml").write_text(yaml.safe_dump(self.raw, sort_keys=False), encoding="utf-8")
         project = self.open()
+        if not (self.folder / "data").exists():
+            make_store(self.folder / "private" / "own")
         write(self.folder / "data" / "own", project.params.data, self.folder)
         record(self.folder)
         git(self.folder, "add", "-A")

@@ -111,7 +111,7 @@ def test_targets_that_moved_are_seen_in_their_groups(world):
     there = {name: (x, x[:, 0]) for name, (x, _) in three().items()}
     before = own.write(there, "regression")
     x, y = there["west"]
-    own.write({**there, "west": (x, y + 1.5)}, "regression")
+    own.write({**there, "west": (x, y + 3)}, "regression")
     found = against(own, before)
     assert [pair["client"] for pair in found["pairs"] if pair["types"]] == ["west"]
 

@@ -59,9 +59,12 @@ def text(found):
     return json.dumps(found, sort_keys=True)
 
 
+KEPT = ("secret", "lock", "policy.yaml")
+
+
 def forget(private: Path) -> None:
     """All that was told; the secrets stay, from which the noise follows."""
-    books = [path for path in private.rglob("*") if path.is_file() and path.name not in ("secret", "lock")]
+    books = [path for path in private.rglob("*") if path.is_file() and path.name not in KEPT]
     assert books
     for book in books:
         book.unlink()

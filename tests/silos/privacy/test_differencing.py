@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from silos.privacy.differencing import EVERY, LEAST_ROWS, OTHER, check, packed, smallest_difference, unpacked
+from silos.privacy.differencing import (
+    EVERY,
+    LEAST_ROWS,
+    OTHER,
+    Values,
+    check,
+    packed,
+    smallest_change,
+    smallest_difference,
+    unpacked,
+)
 
 ROWS = st.dictionaries(st.sampled_from("abcd"), st.lists(st.integers(0, 5), min_size=1, max_size=6))
 POOLED = st.sets(st.sampled_from("abcd"))
@@ -39,8 +49,10 @@ def test_the_same_rows_leave_nothing_but_what_one_answer_tells():
     assert smallest_difference({EVERY: {}}, {EVERY: {}}) == 0
 
 
-def test_a_row_that_was_replaced_is_two():
-    assert smallest_difference({EVERY: {"a": numbers(40)}}, {EVERY: {"a": numbers(40) + 3}}) == 6
+def test_rows_that_went_and_rows_that_came_are_counted_apart():
+    assert smallest_difference({EVERY: {"a": numbers(40)}}, {EVERY: {"a": numbers(40) + np.uint64(3)}}) == 3
+    one_went = {EVERY: {"a": np.append(numbers(39), numbers(30, 100))}}
+    assert smallest_difference({EVERY: {"a": numbers(40)}}, one_went) == 1
 
 
 def test_ten_copies_of_one_row_are_that_row():
@@ -112,7 +124,8 @@ def test_a_hundred_classes_of_which_most_are_pooled_are_looked_at_in_a_moment():
 @given(ROWS, POOLED)
 def test_what_is_kept_of_groups_comes_back(rows, pooled):
     told = {EVERY: groups(rows, pooled), "age": {}, "blood pressure": groups(rows, set())}
-    read = unpacked(packed(told))
+    read, values = unpacked(packed(told))
+    assert values is None
     assert read.keys() == told.keys()
     for feature, held in told.items():
         assert {name: Counter(hashes) for name, hashes in read[feature].items()} == {
@@ -160,16 +173,86 @@ def ranges(rows: np.ndarray, cuts: set[int], pooled: set[int]) -> dict[str, np.n
 
 
 def least_of_all(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]) -> int:
-    """Every choice of groups of both, row by row."""
+    """Every choice of groups of both, row by row; rows that went and rows that came are counted apart."""
     found = set()
     for chosen in subsets(before):
         for less in subsets(after):
             one, two = (
                 Counter(chain(*(held[n].tolist() for n in names))) for held, names in ((before, chosen), (after, less))
             )
-            found.add(sum(one[row] != two[row] for row in one.keys() | two.keys()))
+            found |= {len(one - two), len(two - one)}
     return min(found - {0}, default=0)
 
 
 def subsets(held: Mapping[str, np.ndarray]) -> Iterator[tuple[str, ...]]:
     return chain(*(combinations(held, size) for size in range(len(held) + 1)))
+
+
+VALUES = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.integers(0, 3)), max_size=12)
+
+
+@given(VALUES, VALUES)
+def test_a_change_of_a_column_is_the_least_that_a_class_or_all_lost_or_got(before, after):
+    """A row is its class and two values; that it has copies counts as one more, however many."""
+    first, second = values(before), values(after)
+    found = smallest_change(first, second)
+    assert found == smallest_change(second, first)
+    # classes are counted together only if rows may have moved between them
+    assert found in (least_change(before, after), least_change(before, after, together=False))
+
+
+def least_change(before, after, together=True):
+    classes = {label for label, *_ in before} & {label for label, *_ in after}
+    parts = [{label} for label in classes] + [set("ab") - classes] + ([set("ab")] if together else [])
+    found = set()
+    for chosen in parts:
+        for column in (1, 2):
+            held = [Counter(row[column] for row in rows if row[0] in chosen) for rows in (before, after)]
+            once = [[row for at, row in enumerate(rows) if rows[:at].count(row) < 2] for rows in (before, after)]
+            rows = [Counter(row[column] for row in rows if row[0] in chosen) for rows in once]
+            for (less, more), (fewer, many) in ((held, rows), (held[::-1], rows[::-1])):
+                moved = (less - more).keys()
+                found |= {max(1, sum(max(0, fewer[value] - many[value]) for value in moved))} if moved else set()
+    return min(found, default=0)
+
+
+def values(rows, units=None):
+    label, *columns = zip(*rows, strict=True) if rows else ((), (), ())
+    names = sorted({*label})
+    hashes = np.array([hash(row) % 2**62 for row in rows], np.uint64)
+    tokens = np.array(columns, np.uint32).T.reshape(-1, 2)
+    group = np.array([names.index(name) for name in label], np.int64)
+    owner = None if units is None else np.array(units, np.uint64)
+    return Values.of(("x", "z"), tokens, np.ones(tokens.shape, bool), group, names, hashes, owner)
+
+
+def test_ten_rows_of_one_unit_are_one():
+    rows = numbers(40)
+    patients = rows // np.uint64(10)
+    whole, fewer = ({EVERY: {"a": np.stack([rows, patients], 1)[:count]}} for count in (40, 30))
+    assert smallest_difference(whole, fewer) == 1
+    assert smallest_difference({EVERY: {"a": rows}}, {EVERY: {"a": rows[:30]}}) == 10
+    with pytest.raises(ValueError, match="fewer than 10 different rows"):
+        check(whole)
+    visits = [("a", at, at % 3) for at in range(40)]
+    of_patients = values(visits, patients), values(visits[:30], patients[:30])
+    assert smallest_change(*of_patients) == 1
+    assert smallest_change(values(visits), values(visits[:30])) == 10
+
+
+def test_units_tell_people_who_left_and_came_from_a_person_whose_value_changed():
+    """Twelve left and twelve came: of the few values of z, all but one cancel."""
+    stay = [("a", at, 0) for at in range(12, 52)]
+    left, came = [("a", at, at % 2) for at in range(12)], [("a", 100 + at, at % 2 * (at > 1)) for at in range(12)]
+    first, second = [*stay, *left], [*stay, *came]
+    assert smallest_change(values(first), values(second)) < 10
+    people = [*range(52)], [*range(40), *range(100, 112)]
+    assert smallest_change(values(first, people[0]), values(second, people[1])) == 12
+
+
+def test_what_is_kept_of_values_comes_back():
+    rows = [("a", 1, 0), ("b", 2, 2), ("a", 0, 1)]
+    for kept in (values(rows), values(rows, [5, 6, 5])):
+        _, read = unpacked(packed({EVERY: {}}, kept))
+        assert smallest_change(kept, read) == 0
+        assert (read.columns, read.groups, read.bins) == (kept.columns, kept.groups, kept.bins)

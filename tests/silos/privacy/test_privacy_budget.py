@@ -34,7 +34,8 @@ def test_amounts_are_said_as_people_set_them():
         check_budget("oslo", *(rho(amount, DELTA) for amount in (8, 7, 4)), EPSILONS)
     assert str(refused.value) == (
         "client oslo has a privacy budget of epsilon 8 at delta 1e-05, of which 7 is spent, and this question costs 4; ask "
-        "one that it has answered, ask at epsilon 3.417 or less, or let whoever answers for the client raise its budget."
+        "one that it has answered, ask at epsilon 3.417 or less, or let the client's owner raise budget in its "
+        "policy.yaml."
     )
 
 

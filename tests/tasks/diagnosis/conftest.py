@@ -12,6 +12,7 @@ from flows.diagnosis.query_clients import Responses, build_query, first_query, q
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.data_params import DataParams
+from silos.privacy.silo_policy import make_store
 from silos.storage.partition_store import write
 from tasks.diagnosis.report_summary import join_summaries
 from tasks.execution.task_runner import PlainRunner, Runner
@@ -22,6 +23,7 @@ class PairRequest:
 
     def __init__(self, silos: Silos, private: Path, params: DiagnoseParams, runner: Runner) -> None:
         store = ClientStore(str(private))
+        make_store(private)
         self.first = first_query(silos, params)
         self.to_first: Responses | None = self.first and query_clients(runner, silos, store, self.first, params)
         told = join_summaries(self.to_first.messages) if self.to_first else None

@@ -13,8 +13,8 @@ import pytest
 from safetensors.numpy import load_file
 
 import silos
-from models.shift.client_summaries.gaussian_mechanism import rho
 from silos.privacy.ledger import Ledger
+from silos.privacy.silo_policy import make_store
 
 ASK = """
 import os, pickle, signal, sys
@@ -83,7 +83,8 @@ def asking(tmp_path, private, clients, question, noise):
 
     The process is killed at the given sync; at 0 it is not.
     """
-    budget = rho(noise["budget"], 1e-5) if noise else None
+    make_store(private)
+    budget = noise["budget"] if noise else None
     (tmp_path / "asked.pickle").write_bytes(pickle.dumps((clients, question, budget)))
     command = [sys.executable, "-c", ASK, str(tmp_path / "asked.pickle"), str(private)]
     here = {**os.environ, "PYTHONPATH": str(Path(silos.__file__).parents[1])}

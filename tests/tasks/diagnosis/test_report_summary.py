@@ -14,6 +14,7 @@ from models.shift.client_summaries import client_summary
 from silos.client_store import ClientStore
 from silos.privacy import differencing
 from silos.privacy.ledger import Ledger
+from silos.privacy.silo_policy import make_store
 from tasks.execution.task_runner import PlainRunner
 from tasks.messages import message_policy
 from tasks.messages.diagnosis_messages import ShiftNumbers
@@ -244,6 +245,7 @@ def test_of_a_regression_a_row_with_another_target_is_another_row_to_the_ledger(
     """Four targets differ, which a mean of all would show; the first question counts no groups of them yet."""
     (x, y), others = targets(0, 60, 0.0), targets(1, 60, 0.0)
     private, params = ClientStore(str(tmp_path / "private")), DiagnoseParams()
+    make_store(tmp_path / "private")
     heard = []
     for mine in (y, np.where(np.arange(60) < 4, y + 1, y)):
         silos = silos_of({"a": (x, mine), "b": others}, "regression")

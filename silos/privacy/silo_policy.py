@@ -1,0 +1,125 @@
+"""What the silos of a data set may report: a file in their own store, which no params of a run can widen.
+
+The store is `private/<data.name>/`. `siloflow partition` makes it with new data. A silo with data and without a store
+reports nothing until its owner makes a new one: the store may have been deleted, and with it what was reported.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from silos import param_limits
+from silos.errors import RefusalError, UserError, shown
+from silos.io.atomic_io import file_stamp, write_bytes
+from silos.privacy.differencing import LEAST_ROWS
+from silos.sources.source_params import Section
+from silos.strict_yaml import NotYamlError, load
+
+POLICY = "policy.yaml"
+OPENED = ".opened"
+"""The folder with an empty file for each silo that has a ledger, which shows that a ledger was deleted."""
+
+MOST_BINS = 1024
+
+_DERIVED = ".partitions"  # of sweeps: each has its own ledgers, and the policy of the data that they are made from
+_TEXT = f"""\
+# What these silos may report, in all runs together. Only their owner changes this file; params.yaml cannot widen it.
+budget: 8.0           # epsilon of all reports with noise
+delta: 1.0e-05        # at which epsilon is counted
+least_rows: {LEAST_ROWS}        # different rows that each reported number stands for
+bins: {MOST_BINS}            # the most bins of a number
+without_noise: true   # whether exact numbers are reported
+other_bins: false     # whether rows that were counted in some bins may be counted in others, without noise
+silos: {{}}             # the same keys for single silos: {{oslo: {{without_noise: false}}}}
+"""
+
+
+class Policy(Section):
+    """What one silo may report. `budget` is the epsilon of all its reports with noise, at `delta`."""
+
+    budget: float = Field(default=8.0, ge=0, le=param_limits.MAX_REAL)
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+    least_rows: int = Field(default=LEAST_ROWS, ge=LEAST_ROWS, le=param_limits.TIMES)
+    bins: int = Field(default=MOST_BINS, ge=1, le=MOST_BINS)
+    without_noise: bool = True
+    other_bins: bool = False
+
+
+DEFAULT = Policy()
+
+
+def make_store(folder: Path) -> None:
+    """Make what a store lacks: the policy with its defaults, and the folder of opened ledgers."""
+    (folder / OPENED).mkdir(parents=True, exist_ok=True)
+    if not (folder / POLICY).exists():
+        write_bytes(folder / POLICY, _TEXT.encode())
+
+
+def has_store(folder: Path) -> bool:
+    """Return whether a store is complete."""
+    return (folder / POLICY).is_file() and (folder / OPENED).is_dir()
+
+
+def policy_of(folder: Path, client: str) -> Policy:
+    """Read the policy of a silo; RefusalError if the store is missing, UserError if the policy cannot be read."""
+    if folder.parent.name == _DERIVED:
+        folder = folder.parent.parent
+        if not (folder / POLICY).exists():
+            return DEFAULT
+    elif not has_store(folder):
+        missing = folder / (OPENED if (folder / POLICY).is_file() else POLICY)
+        raise RefusalError(
+            f"client {client}: got no {missing}, expected what `siloflow partition` makes with new data, because what it "
+            f"reported before may have been deleted. Bring back {folder} from a copy, or let the client's owner start "
+            "without a record: `siloflow data ledger --new`."
+        )
+    return _policies(folder / POLICY).of(client)
+
+
+def policy_file(folder: Path) -> Path:
+    """Return the file that the policy of a store is read from."""
+    return (folder.parent.parent if folder.parent.name == _DERIVED else folder) / POLICY
+
+
+def named_silos(folder: Path) -> list[str]:
+    """Return the silos that the policy names."""
+    return [*_policies(folder / POLICY).silos]
+
+
+@dataclass(frozen=True)
+class _Policies:
+    every: Policy
+    silos: Mapping[str, Policy]
+
+    def of(self, client: str) -> Policy:
+        return self.silos.get(client, self.every)
+
+
+def _policies(path: Path) -> _Policies:
+    return _read(path, file_stamp(path))
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, _: tuple[int, ...]) -> _Policies:
+    try:
+        content = load(path.read_bytes()) or {}
+        if not isinstance(content, dict):
+            raise UserError(f"{path}: got {shown(content)}, expected keys with values. {_WAY_OUT}")
+        of_silos = content.pop("silos", None) or {}
+        every = Policy.model_validate(content)
+        if not isinstance(of_silos, dict) or not all(isinstance(own, dict) for own in of_silos.values()):
+            raise UserError(f"{path}: silos: got {shown(of_silos)}, expected a section for each silo. {_WAY_OUT}")
+        silos = {name: Policy.model_validate({**every.model_dump(), **own}) for name, own in of_silos.items()}
+    except NotYamlError as error:
+        raise UserError(f"{path}: {error}. {_WAY_OUT}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise UserError(f"{path}: {key}: got {shown(first['input'])}, {first['msg']}. {_WAY_OUT}") from None
+    return _Policies(every, silos)
+
+
+_WAY_OUT = f"Correct {POLICY}; its silos report nothing until then."
