@@ -19,9 +19,9 @@ from models.shift.magnitudes import (
     largest_share_differences,
     rule_change,
 )
-from models.shift.nested_tests import TYPES
+from models.shift.nested_tests import ALPHA, TYPES
 from models.shift.pair_refinement import FeaturePair, Refinement, effect_on_prediction
-from models.shift.pair_screening import MIN_SHARE
+from models.shift.pair_screening import INSIDE, MIN_SHARE
 from models.shift.pairwise_results import REASONS, Findings
 from models.shift.pseudo_rows import SharedModelLoss
 from tasks.diagnosis.compare_feature_pairs import FeaturePairs
@@ -114,6 +114,7 @@ def report(
         "classes": names_of_classes,
         "query": _describe_query(query),
         "groups": groups,
+        "inside": _describe_inside(comparison.inside),
         "pairs_of": "groups" if comparison.of_groups else "silos",
         "between": between,
         "rest": [{"client": name, **record} for name, record in zip(clients, rest, strict=True)],
@@ -175,6 +176,19 @@ def _changes(
     }
 
 
+def _describe_inside(p_values: np.ndarray) -> list[dict[str, Any]]:
+    """Describe for each group whether its silos are alike, and the tests that show that they are not."""
+    rejected = p_values * max(p_values.size, 1) < ALPHA
+    return [
+        {
+            "alike": not any(differ),
+            "differ_in": [name for name, one in zip(INSIDE, differ, strict=True) if one],
+            "chance": dict(zip(INSIDE, chance, strict=True)),
+        }
+        for differ, chance in zip(rejected.tolist(), p_values.tolist(), strict=True)
+    ]
+
+
 def _describe_query(query: Query) -> dict[str, Any]:
     """Describe what the sentences depend on besides results."""
     return {
@@ -223,6 +237,7 @@ def _describe_pairs(findings: Findings, sizes: EffectSizes, features: tuple[str,
                 "reports": findings.tells[index].tolist(),
                 "transform": bool(verdicts.transform[index]),
                 "margins_only": bool(verdicts.margins_only[index]),
+                "label_or_concept": bool(verdicts.label_or_concept[index]),
                 "concept_identifiable": not findings.overlap[index] < NARROW,
                 "features": {features[i]: round(float(parts[i]), 4) for i in order if parts[i] >= min_part},
                 "labels_differ": bool(findings.labels[index]),
@@ -298,6 +313,7 @@ def _describe_groups(findings: Findings, pairs: list[dict[str, Any]], group_of: 
             "undetermined": sum(record["undetermined"] for record in records),
             "transform": sum(record["transform"] for record in records),
             "margins_only": sum(record["margins_only"] for record in records),
+            "label_or_concept": sum(record["label_or_concept"] for record in records),
             **{name: sum(record[name] for record in records) for name in ("labels_differ", "inputs_differ")},
             "not_identifiable": sum(not record["concept_identifiable"] for record in records),
             "features": _leading_features(records),

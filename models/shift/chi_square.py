@@ -124,6 +124,28 @@ def p_value(result: ChiSquare) -> np.ndarray:
     return np.where(dof > 0, chdtrc(np.maximum(dof, 1), statistic), 1.0)
 
 
+MIN_EXPECTED = 4.0
+"""Rows expected of a cell at a client much smaller than the other, below which the cell is pooled."""
+
+
+def pool_rare(counts: np.ndarray) -> np.ndarray:
+    """Add rare columns of (..., 2, columns) to one of them, or to the most frequent if all together are rare.
+
+    A row of the smaller client in a rare column would count as much as many others. Rare are columns of which it is
+    expected to have fewer than MIN_EXPECTED (1 - 2 s) rows, where s is its share of all rows: none of equal clients,
+    whose single rows count little; and no column of average size, so that two columns are left. The shape is kept.
+    """
+    rows, column = counts.sum(-1, keepdims=True), counts.sum(-2, keepdims=True)
+    smaller_share = divide_or_zero(rows.min(-2, keepdims=True), rows.sum(-2, keepdims=True))
+    average = divide_or_zero(column.sum(-1, keepdims=True), (column > 0).sum(-1, keepdims=True)) * smaller_share
+    min_expected = np.minimum(MIN_EXPECTED * (1 - 2 * smaller_share), average)
+    rare = (column > 0) & (column * smaller_share < min_expected)
+    pooled = np.where(rare, counts, 0.0).sum(-1, keepdims=True)
+    enough = (pooled.sum(-2, keepdims=True) * smaller_share >= min_expected)[..., 0]
+    target = np.where(enough, rare.argmax(-1), column.argmax(-1))[..., None]
+    return np.where(rare, 0.0, counts) + pooled * (np.arange(counts.shape[-1]) == target)
+
+
 def effect_size(result: ChiSquare, rows: np.ndarray) -> np.ndarray:
     """Return the effect size φ, which does not depend on the number of rows; `rows` is n_A n_B / (n_A + n_B)."""
     statistic, dof = result

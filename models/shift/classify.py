@@ -16,6 +16,11 @@ from models.shift.wasserstein import feature_distances
 MIN_ROWS = 20
 """Rows of a client below which the verdict is undetermined."""
 
+LIKELY = float(np.log(4))
+"""The log likelihood ratio from which one explanation of a pair counts as likelier than another. At four to one no more
+than 5 % of label shifts count as another rule, however much features tell of the class: one minus Φ of √(2 log 4).
+"""
+
 MIN_RELABELED = 0.2
 """The least share of class separation, explained by another pairing of classes, for concept shift of lossy features."""
 
@@ -28,6 +33,7 @@ class Verdicts:
     undetermined: np.ndarray  # too few rows, or only margins were compared and agree
     transform: np.ndarray  # a gain and an offset of the inputs explain the difference
     margins_only: np.ndarray  # no class is reported by both: only P(X) and P(Y) were compared
+    label_or_concept: np.ndarray  # label shift is named, and another rule for the same inputs fits about as well
 
 
 class AlignmentChecks(Protocol):
@@ -50,6 +56,9 @@ def classify_pairs(
 ) -> Verdicts:
     """Classify the shift of pairs; rows: (pairs, 2).
 
+    If P(X) does not differ while P(Y) does, another threshold of the rule explains the pair as label shift does, which
+    moves P(X) a little: the more likely one is named, and label shift unless the other is LIKELY.
+
     In a regression classes are groups of targets. If all targets move by an amount, odds ratios and P(X) do not
     change: this is a shift of P(Y | X) alone.
     """
@@ -63,15 +72,20 @@ def classify_pairs(
     feature &= evidence.covered | ~evidence.labels
     both, label_fits = label & feature, evidence.misfit_label <= evidence.misfit_feature
     label, feature = label & (~both | label_fits), feature & (~both | ~label_fits)
+    inputs_differ: np.ndarray = np.any(evidence.bins, axis=-1)
+    rule = label & ~inputs_differ & (evidence.label_odds < -LIKELY)
+    label_or_concept = label & ~rule & ~inputs_differ & (evidence.label_odds < LIKELY)
     simple = none | label | feature
     mixed, moved = ~simple & ~concept, evidence.at_priors.any(-1)
     last = ~simple & concept
-    targets_moved = mixed & ~evidence.bins.any(-1) & evidence.classes_in_bins.any(-1) & regression
+    rule_differs = evidence.classes_in_bins.any(-1) | (evidence.labels & ~np.isnan(evidence.label_odds))
+    rule |= mixed & ~inputs_differ & rule_differs & ~(evidence.label_odds >= LIKELY)
+    targets_moved = rule & regression & evidence.labels
     types = np.stack(
         [
-            feature | (mixed & ~targets_moved) | (last & moved),
-            label | (~simple & evidence.labels),
-            last | targets_moved,
+            feature | (mixed & ~rule) | (last & moved),
+            (label & ~rule) | (~simple & evidence.labels & ~rule) | targets_moved,
+            last | rule,
         ],
         -1,
     )
@@ -84,12 +98,18 @@ def classify_pairs(
         if share is not None:
             types[indices, 2] &= share > MIN_RELABELED
     types[none | undetermined] = False
-    return Verdicts(types, undetermined, transform & ~none, ~evidence.tested & ~undetermined)
+    label_or_concept &= types[:, 1]
+    return Verdicts(types, undetermined, transform & ~none, ~evidence.tested & ~undetermined, label_or_concept)
 
 
 def restrict_to(verdicts: Verdicts, differ: np.ndarray) -> Verdicts:
     """Restrict the verdicts of jointly tested pairs to those that differ at all, (pairs,) bool."""
-    return replace(verdicts, types=verdicts.types & differ[:, None], transform=verdicts.transform & differ)
+    return replace(
+        verdicts,
+        types=verdicts.types & differ[:, None],
+        transform=verdicts.transform & differ,
+        label_or_concept=verdicts.label_or_concept & differ,
+    )
 
 
 @dataclass(frozen=True, eq=False)

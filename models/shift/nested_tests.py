@@ -6,7 +6,7 @@ ours.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,9 @@ MAX_UNREPORTED = LEAST_EFFECT**2 / 2
 """Share of a client's rows that may be unreported without an effect: if a share h of one client's rows differs,
 clients of one size have φ = √2h at most.
 """
+
+CORRELATION = 0.25
+"""The correlation that two features' evidence of label shift is taken to have."""
 
 TYPES = ("feature", "label", "concept")
 
@@ -42,6 +45,7 @@ class Evidence:
     effects: dict[str, np.ndarray]  # φ by hypothesis
     tested: np.ndarray  # (pairs,) whether both report a class, so that more than margins is compared
     covered: np.ndarray  # (pairs,) whether both report every class that one of them reports
+    label_odds: np.ndarray  # (pairs,) log likelihood ratio of label shift to another rule; NaN if it is not computed
 
 
 def count_evidence(pairs: Pairs) -> Evidence:
@@ -52,13 +56,18 @@ def count_evidence(pairs: Pairs) -> Evidence:
     noise_within = None if noise is None else noise[..., :-1] * compared_classes[:, :, None, None, :]
     mean, even = priors(pairs.labels, compared_classes)
     size_within = effective_size(within.sum((-2, -1)))
+    labels, inputs, in_classes = pairs.labels, pairs.counts.sum(-1), within
+    if noise is None:
+        labels, inputs = test.pool_rare(labels), test.pool_rare(inputs)
+        in_classes = np.moveaxis(test.pool_rare(np.moveaxis(within, -1, -3)), -3, -1)
     comparable = comparable_features(pairs.counts.sum((-2, -1)), pairs, compared_classes)
     tested = {
-        "labels": SizedTest(test.pearson(pairs.labels, label_noise(noise)), effective_size(pairs.labels.sum(-1))),
+        "labels": SizedTest(test.pearson(labels, label_noise(noise)), effective_size(pairs.labels.sum(-1))),
         "bins": SizedTest(
-            mask_test(comparable, test.compare_inputs(pairs.counts, noise)), effective_size(pairs.counts.sum((-2, -1)))
+            mask_test(comparable, test.pearson(inputs, None if noise is None else noise.sum(-1))),
+            effective_size(pairs.counts.sum((-2, -1))),
         ),
-        "bins_in_classes": SizedTest(test.compare_inputs_in_classes(within, noise_within), size_within),
+        "bins_in_classes": SizedTest(test.compare_inputs_in_classes(in_classes, noise_within), size_within),
         "classes_in_bins": SizedTest(test.compare_classes_given_inputs(within, noise_within), size_within),
         "at_mean": SizedTest(test.compare_inputs_at_prior(within, mean, noise_within), size_within),
         "at_even": SizedTest(test.compare_inputs_at_prior(within, even, noise_within), size_within),
@@ -66,7 +75,37 @@ def count_evidence(pairs: Pairs) -> Evidence:
     features = pairs.counts.shape[1]
     differ = tested["labels"].rejected(1) | tested["bins_in_classes"].rejected(features).any(-1)
     interaction = SizedTest(_compare_odds_ratios(differ, within, noise_within), size_within)
-    return build_evidence(tested | {"interaction": interaction}, features, covered(pairs, compared_classes))
+    evidence = build_evidence(tested | {"interaction": interaction}, features, covered(pairs, compared_classes))
+    return evidence if noise is not None else replace(evidence, label_odds=label_log_odds(within))
+
+
+def label_log_odds(within: np.ndarray) -> np.ndarray:
+    """Return the log likelihood ratio of label shift, P(X | Y) equal, to another rule for equal inputs: (pairs,).
+
+    Under label shift P(X) moves by Δ = Σ over classes of P(X | Y) times the difference of shares; under another rule
+    alone it does not move. The share λ of Δ that is seen, weighted by information and over all features together, is
+    normal about 1 or 0. Its variance takes features to be correlated by CORRELATION, as joint counts are not known.
+    within: counts of compared classes, (pairs, features, 2, bins, classes).
+    """
+    rows_of_class = within.sum(-2)
+    rows = rows_of_class.sum(-1)
+    share = divide_or_zero(rows_of_class, rows[..., None])
+    difference = share[..., 1, :] - share[..., 0, :]
+    both_rows = rows_of_class.sum(-2)
+    given_class = divide_or_zero(within.sum(-3), both_rows[..., None, :])
+    inputs = divide_or_zero(within.sum(-1), rows[..., None])
+    pooled = divide_or_zero(within.sum((-3, -1)), rows.sum(-1)[..., None])
+    expected = (given_class * difference[..., None, :]).sum(-1)
+    score = divide_or_zero(expected, pooled)
+    information = (score * expected).sum(-1)
+    seen = (score * (inputs[..., 1, :] - inputs[..., 0, :])).sum(-1)
+    weight = divide_or_zero(difference**2, both_rows)[..., None, :]
+    error = divide_or_zero((weight * given_class * (1 - given_class)).sum(-1), pooled).sum(-1)  # of Δ, in both sums
+    total, moved = np.maximum(information - error, 0).sum(-1), (seen - error).sum(-1)
+    inverse_rows = divide_or_zero(1.0, rows).sum(-1)
+    variances = information * inverse_rows
+    variance = (1 - CORRELATION) * variances.sum(-1) + CORRELATION * np.sqrt(variances).sum(-1) ** 2
+    return divide_or_zero(total * (moved - total / 2), variance)
 
 
 class SizedTest(NamedTuple):
@@ -96,6 +135,7 @@ def build_evidence(tested: Mapping[str, SizedTest], features: int, covered: np.n
         {name: test.effect_size(*entry) for name, entry in tested.items()},
         np.any(tested["bins_in_classes"].tested[1] > 0, axis=-1),
         covered,
+        np.full(len(covered), np.nan),
     )
 
 

@@ -11,11 +11,12 @@ from models.shift.client_summaries.client_summary import (
     LEAST_ROWS,
     Layout,
     Summaries,
+    divide_or_zero,
     inner_edges,
     merged_bin_index,
     mixture,
 )
-from models.shift.nested_tests import MAX_UNREPORTED
+from models.shift.nested_tests import LEAST_EFFECT, MAX_UNREPORTED
 from models.shift.pairwise_results import Findings
 from models.shift.pairwise_tables import impute_labels, impute_rows, max_unreported
 
@@ -91,6 +92,67 @@ def _labels_of_all(summaries: Summaries) -> np.ndarray:
     unreported = np.maximum(summaries.rows - labels.sum(1), 0)
     imputed = impute_rows(share * summaries.rows[:, None], max_unreported(summaries.labels, summaries.rows), unreported)
     return np.where(withheld.all(0), np.nan, labels.sum(0) + imputed.sum(0))
+
+
+INSIDE = ("labels", "inputs_in_classes")
+"""The tests of whether the clients of a group are alike: P(Y), and P(X | Y) of the feature that differs most."""
+
+
+def compare_inside(summaries: Summaries, groups: list[list[int]]) -> np.ndarray:
+    """Test whether the clients of each group are alike, all together: p-values, (groups, 2) in the order of INSIDE.
+
+    Two clients may be too small to differ while many of them do. A p-value is 1 if the differences between two clients
+    are small on average, φ below LEAST_EFFECT, and under noise, for which the distribution does not hold.
+    """
+    p_values = np.ones((len(groups), len(INSIDE)))
+    if summaries.noise is not None:
+        return p_values
+    for index, group in enumerate(groups):
+        if len(group) < 2:
+            continue
+        part = summaries.take(group)
+        labels = np.where(np.isnan(part.labels).any(0), 0.0, part.labels)  # of other classes the sum is known
+        labels = np.concatenate([labels, np.maximum(part.rows - labels.sum(-1), 0)[:, None]], -1)
+        p_values[index, 0] = homogeneity(labels[:, None, :, None])[0]
+        if part.counts.shape[2]:
+            p_values[index, 1] = min(1.0, homogeneity(part.counts[..., :-1]).min() * part.counts.shape[1])
+    return p_values
+
+
+def homogeneity(counts: np.ndarray, least_effect: float = LEAST_EFFECT) -> np.ndarray:
+    """Return p-values of equal shares of cells at all clients: (features,); counts: (clients, features, cells, classes).
+
+    The test is Pearson's X² summed over classes; 1 if φ of two clients is below `least_effect` on average. Cells with
+    fewer than one row a client are pooled. The variance of X² is that with fixed margins (Haldane 1940), and its
+    distribution a multiple of chi-square with this variance.
+    """
+    counts = np.moveaxis(counts, -1, -2)
+    counts = counts * (counts.sum(-1, keepdims=True) >= LEAST_ROWS)
+    clients = (counts.sum(-1) > 0).sum(0)
+    cell = counts.sum(0)
+    rare = (cell > 0) & (cell < clients[..., None])
+    pooled = np.where(rare, counts, 0.0).sum(-1, keepdims=True)
+    counts = np.where(rare, 0.0, counts) + pooled * (np.arange(counts.shape[-1]) == cell.argmax(-1)[..., None])
+    rows, cell = counts.sum(-1), counts.sum(0)
+    total, cells = cell.sum(-1), (cell > 0).sum(-1)
+    tested = (clients > 1) & (cells > 1)
+    squares = (counts**2 * divide_or_zero(1.0, rows)[..., None]).sum(0)
+    statistic = total * divide_or_zero(squares, cell).sum(-1) - total
+    mean = (clients - 1) * (cells - 1)
+    of_rows = (total * divide_or_zero(1.0, rows).sum(0) - clients**2) / np.maximum(total - 2, 1)
+    of_cells = (total * divide_or_zero(1.0, cell).sum(-1) - cells**2) / np.maximum(total - 2, 1)
+    rest_of_rows = (clients - 1) * (total - clients) / np.maximum(total - 1, 1) - of_rows
+    rest_of_cells = (cells - 1) * (total - cells) / np.maximum(total - 1, 1) - of_cells
+    variance = 2 * total / np.maximum(total - 3, 1) * rest_of_rows * rest_of_cells
+    variance += total**2 / np.maximum(total - 1, 1) * of_rows * of_cells
+    size = total * (1 - 1 / np.maximum(clients, 1))
+    statistic, mean, variance, size = (
+        np.where(tested, part, 0.0).sum(-1) for part in (statistic, mean, variance, size)
+    )
+    scale = divide_or_zero(variance, 2 * mean)
+    effect = np.sqrt(2 * np.maximum(statistic - mean, 0) * divide_or_zero(1.0, size))
+    p_value = test.p_value((divide_or_zero(statistic, scale), divide_or_zero(mean, scale)))
+    return np.where(effect >= least_effect, p_value, 1.0)
 
 
 class _Cells(NamedTuple):

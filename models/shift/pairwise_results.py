@@ -118,7 +118,8 @@ class Findings:
 
     Attributes:
         chance: The p-value over all hypotheses of the pair: P(Y) and P(X | Y), or P(X) if no class is compared.
-        labels, moved: Whether P(Y), and P(X) of any feature, differ; margins also differ under other types of shift.
+        labels, moved: Whether P(Y), and P(X) of any feature, differ; margins also differ under other types of shift. Inputs
+            also count as moved if a feature shift is named from P(X | Y) alone.
         parts: φ of the verdict by feature: of odds ratios under concept shift, otherwise of P(X) under one prior.
         inputs: φ of P(X) under one prior, for every pair.
         overlap: The share of rows in the same bins, of the worst feature; NaN without counts.
@@ -230,7 +231,7 @@ def _compare_batch(
     """Return the verdicts, and the other fields of Findings."""
     verdicts = classify_pairs(evidence, pairs.rows, Alignment(pairs, lossy), regression)
     concept = verdicts.types[:, 2:]
-    moved: np.ndarray = np.any(evidence.bins, axis=-1)
+    moved: np.ndarray = np.any(evidence.bins, axis=-1) | verdicts.types[:, 0]
     inputs = np.minimum(evidence.effects["at_mean"], evidence.effects["bins"])
     parts = np.where(concept, evidence.effects["interaction"], inputs)
     parts = np.where(evidence.tested[:, None], parts, evidence.effects["bins"])

@@ -6,6 +6,8 @@ import numpy as np
 
 from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries, divide_or_zero, merge_bins
 
+_TOLERANCE = 1e-6  # rows
+
 
 class Pairs(NamedTuple):
     """Pairs of clients; each array has a leading pair axis, and client A of a pair comes first.
@@ -85,15 +87,25 @@ def merge_cells(counts: np.ndarray, layout: Layout, max_bins: int = 10, counted:
 def impute_labels(reported: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Return rows of each class, and last of classes that neither reports: (pairs, 2, classes + 1).
 
-    An unreported class is imputed to be as frequent as at the other client, as far as possible. reported: (pairs, 2,
-    classes), NaN if not reported; rows: (pairs, 2).
+    All unreported rows belong to unreported classes: to a single one all of them. Of several the shares are unknown;
+    they are imputed as at the other client, as far as possible. reported: (pairs, 2, classes), NaN if not reported;
+    rows: (pairs, 2).
     """
     counts = np.nan_to_num(reported)
     unreported = np.maximum(rows - counts.sum(-1), 0)
-    other_counts = counts[:, ::-1]
-    share = divide_or_zero(other_counts, rows[:, ::-1, None])
-    imputed = impute_rows(share * rows[..., None], max_unreported(reported, rows), unreported)
-    return np.concatenate([counts + imputed, (unreported - imputed.sum(-1))[..., None]], -1)
+    max_rows = max_unreported(reported, rows)
+    neither = np.isnan(reported).all(1, keepdims=True)
+    pooled_max = (max_rows * neither).sum(-1, keepdims=True)
+    max_rows = max_rows * ~neither
+    share = divide_or_zero(counts[:, ::-1], rows[:, ::-1, None])
+    first_guess = impute_rows(share * rows[..., None], max_rows, unreported)
+    pooled = np.minimum(unreported - first_guess.sum(-1), pooled_max[..., 0])
+    pooled_share = divide_or_zero(pooled[:, ::-1], rows[:, ::-1])
+    target = np.concatenate([share, pooled_share[..., None]], -1) * rows[..., None]
+    imputed = impute_rows(target, np.concatenate([max_rows, pooled_max], -1), unreported)
+    unknown = unreported - imputed.sum(-1)  # without an unreported class, such as under noise
+    imputed[..., -1] += unknown
+    return imputed + np.concatenate([counts, np.zeros_like(pooled_max)], -1)
 
 
 def max_unreported(reported: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -109,13 +121,21 @@ def max_unreported(reported: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def impute_rows(target: np.ndarray, max_rows: np.ndarray, total_rows: np.ndarray) -> np.ndarray:
-    """Impute rows of unreported classes near `target`, (..., classes).
+    """Impute `total_rows` rows, (...), of unreported classes in proportion to `target`, (..., classes).
 
-    They are at most `max_rows` each and `total_rows` in all.
+    A class gets at most `max_rows`; fewer rows are imputed only if the classes have no room for all.
     """
-    imputed = np.clip(target, 0, max_rows)
-    total = imputed.sum(-1)
-    return imputed * np.divide(total_rows, total, out=np.ones_like(total), where=total > total_rows)[..., None]
+    imputed: np.ndarray = np.zeros(np.broadcast_shapes(target.shape, max_rows.shape))
+    weight = np.where(max_rows > 0, np.maximum(target, 0), 0.0)
+    for _ in range(imputed.shape[-1] + 1):  # each sweep fills a class or places all rows
+        remaining = np.maximum(total_rows - imputed.sum(-1), 0)[..., None]
+        if not (remaining > _TOLERANCE).any():
+            break
+        room = max_rows - imputed
+        weight = np.where(room > 0, weight, 0.0)
+        weight = np.where(weight.any(-1, keepdims=True), weight, np.maximum(room, 0))  # last, where none is expected
+        imputed = imputed + np.clip(remaining * divide_or_zero(weight, weight.sum(-1, keepdims=True)), 0, room)
+    return imputed
 
 
 def _reported_by_both(labels: np.ndarray) -> np.ndarray:

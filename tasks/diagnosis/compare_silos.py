@@ -20,7 +20,14 @@ from models.shift.client_summaries.gaussian_mechanism import (
 from models.shift.client_summaries.missing_reports import MissingReports, missing_reports
 from models.shift.client_summaries.query import Query
 from models.shift.fomichev_distances import Readings
-from models.shift.pair_screening import PairDetails, combine_groups, merge_shared_bins, pair_details, pair_p_values
+from models.shift.pair_screening import (
+    PairDetails,
+    combine_groups,
+    compare_inside,
+    merge_shared_bins,
+    pair_details,
+    pair_p_values,
+)
 from models.shift.pairwise_results import Findings, append_rest, diagnose_pairs, find_differences, group_clients
 from models.shift.pairwise_tables import all_pairs
 from tasks.diagnosis.report_summary import join_summaries
@@ -57,7 +64,8 @@ MOST_PAIRS = 5000
 class Comparison:
     """The comparison of all pairs in the order of `all_pairs`, of clients or, if there are too many, of groups.
 
-    groups: by the clients' indices; rest: each client against all others together; effect_sizes: of the same pairs as
+    groups: by the clients' indices; inside: p-values of the tests of whether the clients of a group are alike, (groups, 2)
+    in the order of INSIDE; rest: each client against all others together; effect_sizes: of the same pairs as
     `pairs`; pair_details: of the worst pairs; missing: the gaps of clients; by_group: the summaries of each group;
     with_rest: the summaries of each client, then of all others for each client; layout: of these summaries' counts.
     """
@@ -66,6 +74,7 @@ class Comparison:
     pairs: Findings
     of_groups: bool
     groups: list[list[int]]
+    inside: np.ndarray
     rest: Findings
     effect_sizes: EffectSizes
     rest_effect_sizes: EffectSizes
@@ -107,6 +116,7 @@ def compare_silos(
     pairs = apply_published_rule(pairs, sizes) if verdict == "paper" else pairs
     differ = pairs.verdicts.types.any(-1) | pairs.verdicts.undetermined
     groups = groups or group_clients(first, second, differ, len(clients))
+    inside = compare_inside(summaries, groups)
     others = append_rest(summaries)
     rest = comparer.compare(others, layout, indices, indices + len(clients))
     with_rest = clip_negative(others)
@@ -116,7 +126,19 @@ def compare_silos(
     details = pair_details(clip_negative(units), layout, pairs, units_by_group)
     by_group = clip_negative(units if of_groups else combine_groups(summaries, groups))
     return Comparison(
-        clients, pairs, of_groups, groups, rest, sizes, rest_sizes, details, missing, by_group, with_rest, layout
+        clients,
+        pairs,
+        of_groups,
+        groups,
+        inside,
+        rest,
+        sizes,
+        rest_sizes,
+        details,
+        missing,
+        by_group,
+        with_rest,
+        layout,
     )
 
 
@@ -124,7 +146,7 @@ def apply_published_rule(compared: Findings, sizes: EffectSizes) -> Findings:
     """Replace the types by those of the published rule, which uses neither tests nor numbers of rows."""
     none = np.zeros(len(sizes.types), bool)
     undetermined: np.ndarray = np.all(sizes.grades < 0, axis=-1)
-    return replace(compared, verdicts=Verdicts(sizes.types, undetermined, none, none))
+    return replace(compared, verdicts=Verdicts(sizes.types, undetermined, none, none, none))
 
 
 @dataclass(frozen=True)

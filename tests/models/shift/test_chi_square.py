@@ -171,3 +171,23 @@ def test_how_large_a_table_beside_it_is_changes_nothing_of_a_table(seed):
     assert chi_square.compare_odds_ratios(both)[0][0] == pytest.approx(
         chi_square.compare_odds_ratios(table[None])[0][0], rel=1e-3, abs=1e-3
     )
+
+
+def test_columns_that_are_rare_at_the_smaller_client_are_pooled():
+    counts = np.array([[300.0, 150, 40, 20, 18], [20, 10, 0, 0, 2]])
+    pooled = chi_square.pool_rare(counts[None])[0]
+    np.testing.assert_array_equal(pooled, [[300, 150, 78, 0, 0], [20, 10, 2, 0, 0]])
+    few = np.array([[300.0, 150, 4], [20, 10, 1]])
+    np.testing.assert_array_equal(chi_square.pool_rare(few[None])[0], [[304, 150, 0], [21, 10, 0]])
+    equal = np.array([[30.0, 20, 1], [30, 21, 0]])
+    np.testing.assert_array_equal(chi_square.pool_rare(equal[None])[0], equal)
+
+
+def test_a_sum_over_rare_columns_of_unequal_clients_is_rejected_no_more_often_than_asked():
+    """Without pooling one row of the small client in a rare bin rejects equality alone."""
+    random = np.random.default_rng(3)
+    shares = np.array([0.5, 0.3, 0.15, *np.full(10, 0.005)])
+    counts = np.stack([random.multinomial(rows, shares, 4000) for rows in (10000, 30)], 1).astype(float)
+    rejected = (chi_square.p_value(chi_square.pearson(chi_square.pool_rare(counts))) < 0.001).mean()
+    assert rejected < 0.003
+    assert (chi_square.p_value(chi_square.pearson(counts)) < 0.001).mean() > 0.02

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from models.shift import chi_square, pair_screening
 from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, concatenate_summaries, summarize
-from models.shift.pair_screening import combine_groups, merge_shared_bins, pair_p_values
-from models.shift.pairwise_results import find_differences, group_clients
+from models.shift.nested_tests import ALPHA
+from models.shift.pair_screening import INSIDE, combine_groups, compare_inside, merge_shared_bins, pair_p_values
+from models.shift.pairwise_results import append_rest, diagnose_pairs, find_differences, group_clients
 from models.shift.pairwise_tables import all_pairs, impute_labels
 
 few = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -163,3 +164,88 @@ def test_groups_of_one_law_whose_clients_have_about_ten_rows_of_a_class_do_not_d
     groups = combine_groups(told, [[*silent[:14], *telling[:2]], telling[2:]])
     both = impute_labels(groups.labels[None], groups.rows[None])
     assert chi_square.p_value(chi_square.pearson(both))[0] > 1e-4
+
+
+def federation(seed, own_rule, silos=110, rows=(60, 300), features=4):
+    """Silos of unequal size; of one law, or each with weights of its own for the same inputs."""
+    rng = np.random.default_rng(seed)
+    centres, found = rng.normal(size=(2, features)), []
+    for _ in range(silos):
+        count = int(np.exp(rng.uniform(*np.log(rows))))
+        x = rng.normal(size=(count, features))
+        if own_rule:
+            y = (x @ rng.normal(size=features) + rng.logistic(size=count) > 0).astype(int)
+        else:
+            y = (rng.random(count) < 0.3).astype(int)
+            x += centres[y]
+        found.append((x, y))
+    return found
+
+
+def grouped(tell, own):
+    """Return the groups, the p-values inside them, and the types of each silo against all others together."""
+    told = tell(own)
+    shared, layout = merge_shared_bins(told.summaries, told.layout)
+    silos = len(own)
+    groups = group_clients(*all_pairs(silos), find_differences(pair_p_values(shared)), silos)
+    rest = diagnose_pairs(append_rest(shared), layout, np.arange(silos), np.arange(silos) + silos)
+    return groups, compare_inside(shared, groups), rest.verdicts.types
+
+
+def alarms(tell, seeds):
+    """Count federations of alike silos that are divided, or have a silo or a group inside which something differs."""
+    count = 0
+    for seed in seeds:
+        groups, inside, types = grouped(tell, federation(seed, own_rule=False))
+        count += len(groups) > 1 or bool(types.any()) or bool((inside * inside.size < ALPHA).any())
+    return count
+
+
+def test_federations_of_alike_silos_raise_no_alarm(tell):
+    """Seven of fifty did by an audit, most of them by a silo against the rest, which is very much larger."""
+    assert alarms(tell, range(6)) <= 1
+
+
+@pytest.mark.slow
+def test_of_a_hundred_federations_of_alike_silos_five_raise_an_alarm_at_most(tell):
+    assert alarms(tell, range(100)) <= 5
+
+
+def test_groups_of_silos_with_different_rules_are_not_alike_inside(tell):
+    """Pairs of sixty to a hundred rows hardly show it; all together they do."""
+    groups, inside, _ = grouped(tell, federation(1, own_rule=True, rows=(60, 100)))
+    assert len(groups) < 10
+    large = [index for index, group in enumerate(groups) if len(group) > 20]
+    assert large
+    assert (inside[large, INSIDE.index("inputs_in_classes")] < 1e-6).all()
+
+
+def test_the_test_of_a_group_is_rejected_as_often_as_asked(tell):
+    p_values = []
+    for seed in range(150):
+        rng = np.random.default_rng([3, seed])
+        own = [
+            (rng.normal(size=(count, 1)), (rng.random(count) < 0.2).astype(int)) for count in rng.integers(60, 160, 20)
+        ]
+        p_values.append(pair_screening.homogeneity(merge_shared_bins(*tell_parts(tell, own))[0].counts[..., :-1], 0.0))
+    assert 0.02 <= (np.array(p_values) < 0.05).mean() <= 0.09
+    assert (np.array(p_values) < 0.001).mean() <= 0.02
+
+
+def tell_parts(tell, own):
+    told = tell(own)
+    return told.summaries, told.layout
+
+
+def test_only_all_unreported_rows_are_known_of_classes_that_some_clients_do_not_report(tell):
+    """Their sum is compared, and a share that differs is found."""
+    rng = np.random.default_rng(5)
+
+    def client(share):
+        return rng.normal(size=(200, 1)), (rng.random(200) < share).astype(int)
+
+    alike, apart = [client(0.04) for _ in range(30)], [client(share) for share in (0.04, 0.4) * 15]
+    for own, differ in ((alike, False), (apart, True)):
+        told = tell(own)
+        assert np.isnan(told.summaries.labels[:, 1]).any()
+        assert (compare_inside(told.summaries, [list(range(30))])[0, 0] < ALPHA) == differ
