@@ -20,7 +20,7 @@ from models.shift.client_summaries.feature_pairs import (
 )
 from models.shift.client_summaries.query import Query
 from models.shift.pair_refinement import Refinement, refine_findings
-from models.shift.pair_screening import combine_groups, pair_details
+from models.shift.pair_screening import combine_groups, compare_inside, pair_details
 from models.shift.pairwise_results import append_rest, group_clients
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
@@ -135,7 +135,12 @@ def refine_by_feature_pairs(
         groups_ = group_clients(pairs.first, pairs.second, differ, len(clients))
     changed = replace(comparison, pairs=pairs, rest=rest, groups=groups_)
     if not comparison.of_groups:
-        changed = replace(changed, pair_details=pair_details(summaries, layout, pairs, groups_))
+        changed = replace(
+            changed,
+            inside=compare_inside(summaries, groups_),
+            pair_details=pair_details(summaries, layout, pairs, groups_),
+            by_group=combine_groups(summaries, groups_),
+        )
     return changed, FeaturePairs(correlations, far, refinement, of_rest)
 
 

@@ -217,6 +217,8 @@ def next_steps(report: dict[str, Any]) -> list[str]:
     else:
         align = f"Check how the silos measure {joined(features or ['the inputs'])}"
     steps += [_texts(report)[name].format(align=align) for name in TYPES if name in types]
+    if "label" in types and "concept" not in types and any(pair.get("label_or_concept") for pair in report["pairs"]):
+        steps.append("Check that all silos code the label alike, with the same threshold.")
     if any(pair.get("second_look_recommended") for pair in report["pairs"]):
         steps.append(
             "Where inputs and rule seem to differ, models of the silos can decide: siloflow diagnose --set "

@@ -35,7 +35,8 @@ def sentences(report: dict[str, Any]) -> list[str]:
     if pairs and not determined:
         return [no_verdict(report)]
     if not differ:
-        return [*_no_differing_pair(report)]
+        first, *more = _no_differing_pair(report)
+        return [first + _unlike_inside(report), *more]
     apart = [record for record in report["between"] if _is_apart(record)]
     if not apart:
         return [_no_groups(report, len(differ), len(determined)), *_one_by_one(report, differ, len(determined))]
@@ -117,7 +118,7 @@ def _evidence(report: dict[str, Any], group: int, other: int) -> dict[str, Any]:
     names = [f"group {index + 1}" for index in range(len(groups))] if report["pairs_of"] == "groups" else None
     one, two = ([names[index]] if names else groups[index] for index in (group, other))
     for pair in report["pairs"]:
-        if "shared_model_loss" in pair and pair["types"]:
+        if pair["types"] and ("shared_model_loss" in pair or pair.get("label_or_concept")):
             if pair["first"] in one and pair["second"] in two:
                 return pair
             if pair["first"] in two and pair["second"] in one:
@@ -128,8 +129,8 @@ def _evidence(report: dict[str, Any], group: int, other: int) -> dict[str, Any]:
 def _exchanged(pair: dict[str, Any]) -> dict[str, Any]:
     """Exchange the two sides of a pair's evidence."""
     swapped = {"first": "second", "second": "first"}
-    together = [{swapped.get(key, key): value for key, value in found.items()} for found in pair["together"]]
-    losses = {swapped[side]: loss for side, loss in pair["shared_model_loss"].items()}
+    together = [{swapped.get(key, key): value for key, value in found.items()} for found in pair.get("together", [])]
+    losses = {swapped[side]: loss for side, loss in pair.get("shared_model_loss", {}).items()}
     return pair | {
         "first": pair["second"],
         "second": pair["first"],
@@ -165,7 +166,8 @@ def _of_type(
     in_units = not report["query"]["pictures"] or kind == "label"  # projections of pictures have no unit
     found = change_phrases(changes.get(kind, [])[:_MAX_FEATURES], report) if in_units else []
     if kind == "label" and found:
-        return found[0]
+        hedge = ", or the label is coded by another threshold" if evidence.get("label_or_concept") else ""
+        return f"{found[0]}{hedge}"
     if kind == "concept":
         if evidence.get("interactions"):
             found = [f"how {joined(evidence['interactions'][0]['features'])} act together on the label differs"]
@@ -231,7 +233,16 @@ def _headline(report: dict[str, Any], differ: int, determined: int) -> str:
     units = "groups" if report["pairs_of"] == "groups" else "silos"
     verb = "differs" if differ == 1 else "differ"
     pairs = f"{differ:,} of {counted(determined, 'pair')} of {units} {verb}"
-    return f"The {_compared(report)} form {groups:,} groups; {pairs}{_excluded(report)}."
+    return f"The {_compared(report)} form {groups:,} groups; {pairs}{_excluded(report)}.{_unlike_inside(report)}"
+
+
+def _unlike_inside(report: dict[str, Any]) -> str:
+    """Return a sentence on groups whose silos differ in total, although no two of them were seen to differ."""
+    unlike = [index for index, inside in enumerate(report.get("inside", [])) if not inside["alike"]]
+    if not unlike:
+        return ""
+    names = listed([group_name(report, index) for index in unlike])
+    return f" Within {names} silos differ as well, too little for any two of them to show it."
 
 
 def _members(report: dict[str, Any]) -> list[str]:
@@ -248,7 +259,7 @@ def _one_by_one(report: dict[str, Any], differ: list[dict[str, Any]], determined
 def differences(report: dict[str, Any], record: dict[str, Any]) -> str:
     """Describe the types of one pair with their numbers."""
     changes, features = record.get("changes", {}), list(record["features"])
-    evidence = record if "shared_model_loss" in record else {}
+    evidence = record if "pairs" not in record else {}
     return "; ".join(_of_type(report, kind, changes, features, evidence) for kind in record["types"])
 
 
