@@ -143,6 +143,8 @@ def of_gaps(report: dict[str, Any]) -> list[str]:
 def _of_what_was_not_compared(report: dict[str, Any]) -> list[str]:
     """Note rare classes, far values, and interactions of features that no test covers."""
     entries, lines = report.get("not_compared", []), list[str]()
+    if all(pair["undetermined"] for pair in report["pairs"]):  # the first sentence says why
+        return lines
     for entry in [entry for entry in entries if entry["what"] == "class"][:_MAX_FEATURES]:
         name = report["classes"][entry["names"][0]]
         lines.append(f'Label "{name}" was not compared at {listed(entry["silos"])}: {entry["why"]}.')

@@ -36,7 +36,7 @@ def ask(world):
             _, report = run_diagnosis(here.open(*overrides), PlainRunner())
         except UserError as error:
             return str(error)
-        return report["silent"].get("a", report)
+        return report["refused"].get("a", report)
 
     asked.folder, asked.project = here.folder, here.open
     asked.again = lambda *overrides: run_diagnosis(here.open(*overrides), PlainRunner())[1]
@@ -140,8 +140,8 @@ def test_a_silo_that_reports_with_noise_only_is_not_asked_without_it(ask):
     ask(rows(0), "diagnose.noise={epsilon: 1}")
     policy = ask.folder / "private" / "own" / POLICY
     policy.write_text(policy.read_text().replace("silos: {}", "silos: {a: {without_noise: false, budget: 2.0}}"))
-    assert "client a: got a query without noise" in ask.again()["silent"]["a"]
-    refused = ask.again("diagnose.noise={epsilon: 2, delta: 1.0e-6}")["silent"]["a"]
+    assert "client a: got a query without noise" in ask.again()["refused"]["a"]
+    refused = ask.again("diagnose.noise={epsilon: 2, delta: 1.0e-6}")["refused"]["a"]
     assert "client a has a privacy budget of epsilon 2" in refused
 
 
@@ -209,7 +209,7 @@ def test_bounds_without_declared_ones_stay_when_other_silos_change_and_cannot_be
     assert not isinstance(ask((x, y), features=None), str)
     grown = [np.concatenate(parts) for parts in zip((x, y), rows(1, 60, 3), strict=True)]
     report = ask(grown, features=None)
-    assert report["silent"] == {}
+    assert report["refused"] == {}
     store = ClientStore(str(ask.folder / "private" / "own"))
     Bounds({name: [low, high + 0.1] for name, (low, high) in Bounds.read(store).features.items()}).write(store)
     with pytest.raises(UserError, match="in other bins"):

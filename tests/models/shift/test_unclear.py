@@ -28,7 +28,7 @@ def in_one_bin(seed, count):
     [
         (rows(0, 19), rows(1, 300), "rows"),
         (copies(0, 19), rows(1, 300), "rows"),
-        (copies(0, 300), rows(1, 300), "untold"),
+        (copies(0, 300), rows(1, 300), "unreported"),
         (rows(0, 25, 5), rows(1, 25, 5), "apart"),
         (in_one_bin(0, 300), in_one_bin(1, 300), "constant"),
     ],

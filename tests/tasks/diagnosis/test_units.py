@@ -8,6 +8,7 @@ from models.shift.client_summaries.model_predictions import Design
 from silos.client_store import ClientStore
 from silos.cohort import Stack
 from silos.privacy.ledger import Ledger
+from silos.privacy.silo_policy import make_store
 from tasks.diagnosis.report_predictions import report_models, report_predictions, second_half
 from tasks.diagnosis.report_summary import LocalSummary
 from tasks.execution.load_client_data import load_rows
@@ -47,7 +48,7 @@ def test_rows_count_as_what_they_are_worth(silos_of, asked):
 
 def test_under_noise_a_patient_counts_as_one_row(silos_of, asked):
     silos = silos_of({"a": visits(1, (300, 300)), "b": visits(2, (300, 300))}, features=BOUNDED)
-    noise = {"epsilon": 100.0, "delta": 1e-5, "budget": 1000.0}
+    noise = {"epsilon": 8.0, "delta": 1e-5}
     told = asked(silos, noise=noise)
     (message,) = told.answers.messages
     assert message.counts.sum((2, 3)).numpy() == pytest.approx(np.full((2, 2), 600), abs=60)
@@ -61,6 +62,7 @@ def test_patients_stay_in_one_half_and_a_second_look_is_answered(silos_of, asked
     second = second_half(Ledger(str(tmp_path / "halves"), "a"), local, query)
     assert 0 < second.mean() < 1
     assert all(len(np.unique(second[local.unit == unit])) == 1 for unit in local.unit)
+    make_store(tmp_path / "looked")
     private, design = ClientStore(str(tmp_path / "looked")), Design(query, np.zeros(2), np.ones(2))
     models, silent = collect_answers(PlainRunner(), report_models, silos, private=private, design=design)
     weights = {c: own for m in models for c, own in zip(m.clients, m.weights.numpy(), strict=True)}

@@ -30,7 +30,7 @@ def test_a_feature_is_absent_or_untold_by_how_many_rows_have_a_value(there):
     x[there:, 1] = np.nan
     found = missing_reports(told((x, y), other, of=layout()), layout()).to_dict(CLIENTS, NAMES)
     assert found["absent"] == ({"dose": ["north"]} if there == 0 else {})
-    assert found["untold"] == ({"dose": ["north"]} if there in (9, 18) else {})
+    assert found["withheld"] == ({"dose": ["north"]} if there in (9, 18) else {})
     assert found["crowded"] == []
 
 
@@ -42,7 +42,7 @@ def test_a_feature_with_few_values_in_one_class_and_none_in_the_other_is_not_abs
     x[np.flatnonzero(y == 0)[:there], 1:] = 1.0
     found = missing_reports(told((x, y), other, of=layout()), layout()).to_dict(CLIENTS, NAMES)
     assert found["absent"] == ({"dose": ["north"], "kind": ["north"]} if there == 0 else {})
-    assert found["untold"] == ({"dose": ["north"], "kind": ["north"]} if there == 5 else {})
+    assert found["withheld"] == ({"dose": ["north"], "kind": ["north"]} if there == 5 else {})
 
 
 def test_one_far_value_that_makes_all_others_one_bin_is_seen_in_the_bin_and_a_constant_is_not():
@@ -60,7 +60,7 @@ def test_of_moments_alone_it_is_known_which_features_are_not_told():
     answers = told((x, y), other, of=layout())
     bare = type(answers)(answers.rows, answers.labels, answers.counts[..., :0, :], answers.moments)
     found = missing_reports(bare, layout()).to_dict(CLIENTS, NAMES)
-    assert found == {"absent": {}, "untold": {"dose": ["north"]}, "crowded": []}
+    assert found == {"absent": {}, "withheld": {"dose": ["north"]}, "crowded": []}
 
 
 def test_under_noise_nothing_is_found():
@@ -68,4 +68,4 @@ def test_under_noise_nothing_is_found():
     noisy = type(answers)(
         answers.rows, answers.labels, answers.counts * 0, answers.moments, np.ones(answers.counts.shape)
     )
-    assert missing_reports(noisy, layout()).to_dict(CLIENTS, NAMES) == {"absent": {}, "untold": {}, "crowded": []}
+    assert missing_reports(noisy, layout()).to_dict(CLIENTS, NAMES) == {"absent": {}, "withheld": {}, "crowded": []}
