@@ -111,10 +111,8 @@ def test_a_second_look_as_typed_says_who_sent_what_and_that_no_rule_differs(
         folder.type("diagnose", *sets, "--set", f"diagnose.second_look={choice}", "--json").json
         for choice in ("false", "true")
     )
-    assert [pair["types"] for found in (before, after) for pair in found["pairs"]] == [
-        ["feature", "concept"],
-        ["feature"],
-    ]
+    assert [pair["types"] for found in (before, after) for pair in found["pairs"]] == [["feature"]] * 2
+    assert [found["pairs"][0]["resolved_by_pairs"] for found in (before, after)] == [True, False]
     assert after["second_look"]["silos"] == ["plain", "wide"]
     assert "plain and wide sent models of their labels, and predicted counts of their rows." in after["notes"]
     assert f"All silos together sent {after['second_look']['bytes']['up']:,} bytes for it." in after["notes"]
