@@ -56,7 +56,7 @@ def test_wrong_missing_extra_and_repeated_names_are_refused(names, said):
         (
             "age",
             None,
-            "age: got no value in row 2, expected one, since `missing: refuse` holds. Fill in a value, or drop",
+            "age: got no value in row 2, expected one, since `missing: refuse` is set. Fill in a value, or drop",
         ),
         ("age", float("nan"), "age: got no value in row 2"),
         (
