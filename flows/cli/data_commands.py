@@ -295,7 +295,7 @@ def data_ledger(
 
 def print_data_ledger(answer: dict[str, Any], console: "PlainConsole") -> None:
     """Print a row for each silo, and the file that says what they may report."""
-    table = console.table("silo", "exact reports", "noisy reports", "epsilon spent", "of", "exact reports allowed")
+    table = console.table("silo", "without noise", "with noise", "epsilon spent", "budget", "may report without noise")
     for silo in answer["silos"][:_MAX_LISTED]:
         spent = f"{silo['spent']:.3g}"
         cells = ["-"] * 3 if silo["missing"] else [str(silo["exact"]), str(silo["noisy"]), spent]

@@ -150,7 +150,9 @@ def print_diagnose(diagnosis: dict[str, Any], console: "PlainConsole") -> None:
                 console.print(Padding(console.render_str(line), (0, 0, 0, 2)))
             console.print()
     console.print(f"data version  {diagnosis['data_version']}" + (f", since {since}" if since else ""))
-    console.print(f"sent          at most {diagnosis['bytes']['up_of_a_client']:,} bytes by a silo, no rows")
+    console.print(
+        f"sent          at most {diagnosis['bytes']['up_of_a_client']:,} bytes by each silo: counts and moments, no rows"
+    )
     console.print(f"files         {diagnosis['folder']}")
     if diagnosis["pictures"]:
         console.print(f"pictures      {', '.join(diagnosis['pictures'])}")

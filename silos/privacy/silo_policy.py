@@ -29,7 +29,7 @@ _TEXT = f"""\
 # What these silos may report, in all runs together. Only their owner changes this file; params.yaml cannot widen it.
 budget: 8.0           # epsilon of all reports with noise
 delta: 1.0e-05        # at which epsilon is counted
-least_rows: {LEAST_ROWS}        # different rows that each reported number stands for
+least_rows: {LEAST_ROWS}        # different rows that a class needs to be reported
 bins: {MOST_BINS}            # the most bins of a number
 without_noise: true   # whether exact numbers are reported
 other_bins: false     # whether rows that were counted in some bins may be counted in others, without noise

@@ -107,10 +107,11 @@ def of_power(report: dict[str, Any]) -> list[str]:
         smallest = (rows[0], rows[1]) if len(rows) > 1 else None
     if smallest is None:
         return []
+    sizes = " and ".join(sorted({f"{rows:,.0f}" for rows in smallest}, key=len))
     seen = smallest_visible(smallest, 0.5, len(report["features"]))
     target = "the share of a group of targets" if report["query"]["targets"] else "how often a label occurs"
     return [
-        f"With {smallest[0]:,.0f} and {smallest[1]:,.0f} training rows, differences of less than {100 * seen['share']:.0f} "
+        f"With {sizes} training rows, differences of less than {100 * seen['share']:.0f} "
         f"points in {target} or {seen['deviations']:.2g} standard deviations in a mean may be missed."
     ]
 

@@ -82,6 +82,10 @@ def _change_phrase(change: Mapping[str, Any], report: Mapping[str, Any], with_in
         return f"at equal {name}, {label} is {more} frequent by {abs(100 * difference):.2g} points"
     points = f"{100 * difference:+.2g} points".replace("-", "−")
     between = f", 95 % interval {_interval(change, 100, '+.2g')}" if interval else ""
+    if change["what"] == "label" and not report["query"]["targets"]:
+        return (
+            f'{_percent(change["first"])} of rows are "{name}" against {_percent(change["second"])} ({points}{between})'
+        )
     what = {
         "label": _label(name, report),
         "missing": f"{name} is missing",

@@ -142,7 +142,7 @@ def _exchanged(pair: dict[str, Any]) -> dict[str, Any]:
 def _effect(evidence: Mapping[str, Any], kinds: Sequence[str]) -> list[str]:
     """Describe by how much a model that both silos share would predict worse than one of their own."""
     if evidence.get("effect_on_prediction") == "none seen" and "concept" not in kinds:
-        return ["no effect on predictions was seen"]
+        return ["one model for both would predict as well, as far as the counts show"]
     if evidence.get("effect_on_prediction") != "seen":
         return []
     losses = {evidence[side]: loss for side, loss in evidence["shared_model_loss"].items() if loss}
@@ -166,7 +166,7 @@ def _of_type(
     in_units = not report["query"]["pictures"] or kind == "label"  # projections of pictures have no unit
     found = change_phrases(changes.get(kind, [])[:_MAX_FEATURES], report) if in_units else []
     if kind == "label" and found:
-        hedge = ", or the label is coded by another threshold" if evidence.get("label_or_concept") else ""
+        hedge = " (or the label is coded with another threshold)" if evidence.get("label_or_concept") else ""
         return f"{found[0]}{hedge}"
     if kind == "concept":
         if evidence.get("interactions"):

@@ -163,7 +163,7 @@ def test_what_may_be_missed_is_stated_for_the_two_smallest_silos(rows, points, d
     ]
     report = a_report([["a", "b", "c"]], [a_pair("a", "b")], [a_line((0, 0), 1)], rest=rest)
     assert missed(report) == [
-        f"With {rows[0]} and {rows[1]:,} training rows, differences of less than {points} points in how often a label "
+        f"With {sizes} training rows, differences of less than {points} points in how often a label "
         f"occurs or {deviations} standard deviations in a mean may be missed."
     ]
     assert missed(report | {"verdict": "paper"}) == []

@@ -49,7 +49,7 @@ def test_two_silos_differ_in_labels_by_points(a_report, a_pair, a_line):
         [a_line((0, 1), 1, {"changes": {"label": [RARER]}}, label=1)],
     )
     assert sentences(report) == [
-        'c00 differs from c01: label "ill" in 9 % of rows against 23 % (−14 points, 95 % interval −17 to −10).'
+        'c00 differs from c01: 9 % of rows are "ill" against 23 % (−14 points, 95 % interval −17 to −10).'
     ]
 
 
