@@ -80,7 +80,7 @@ def test_a_partitioner_deals_by_its_options(folder):
     for entry in clients:
         _, y = open_client(Path(project.silos.folder), entry, "train")
         assert np.bincount(y).max() / len(y) > 0.7
-    with pytest.raises(UserError, match=r"data.scheme\[0\] \(`one_class_each`\) has 4 clients for 10 classes"):
+    with pytest.raises(UserError, match=r"data.scheme\[0\] \(`one_class_each`\): has 4 clients for 10 classes"):
         len(Project.open([plugins("one_class_each"), f"data.scheme=[{FEW}]"], folder, True).silos.clients)
 
 

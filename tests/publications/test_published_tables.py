@@ -260,10 +260,10 @@ def test_a_table_a_scale_and_a_paper_that_are_not_there_are_told():
     [
         (
             "tables:\n  1: !!python/name:os.system\n",
-            r"mine\.yaml is not valid YAML: line 2, column 6: the tag !!python/",
+            r"mine\.yaml is not valid YAML: line 2, column 6: got the tag !!python/",
         ),
         ("tables: [1,\n", r"mine\.yaml is not valid YAML: line 2, column 1: "),
-        ("tables: 0b_\n", r"mine\.yaml is not valid YAML: line 1, column 9: 0b_ cannot be read as a whole number\."),
+        ("tables: 0b_\n", r"mine\.yaml is not valid YAML: line 1, column 9: got 0b_, expected a whole number"),
         ("- a\n", r"mine\.yaml holds no tables; "),
         ("tables: 5\n", r"mine\.yaml holds no tables; "),
         ("table: {}\n", r"mine\.yaml holds no tables; "),

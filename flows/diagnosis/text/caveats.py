@@ -107,7 +107,7 @@ def of_power(report: dict[str, Any]) -> list[str]:
         smallest = (rows[0], rows[1]) if len(rows) > 1 else None
     if smallest is None:
         return []
-    sizes = " and ".join(sorted({f"{rows:,.0f}" for rows in smallest}, key=len))
+    sizes = " and ".join(dict.fromkeys(f"{rows:,.0f}" for rows in smallest))
     seen = smallest_visible(smallest, 0.5, len(report["features"]))
     target = "the share of a group of targets" if report["query"]["targets"] else "how often a label occurs"
     return [

@@ -303,6 +303,24 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         },
         4,
     ),
+    "data_ledger": (
+        {
+            "silos": [
+                {
+                    "name": EVIL,
+                    "exact": 1,
+                    "noisy": 0,
+                    "spent": 0.5,
+                    "budget": 8.0,
+                    "without_noise": True,
+                    "missing": False,
+                }
+            ],
+            "policy": EVIL,
+            "unknown": [],
+        },
+        2,
+    ),
     "data_diff": (
         {
             "silos": [{"name": EVIL, "client": EVIL, "change": "changed", "before": SIDE, "after": SIDE}],

@@ -92,7 +92,7 @@ def test_rows_for_which_there_is_no_memory_are_said_and_the_others_are_kept(ask,
     said = []
     memory = ask(memory=True, say=said.append)["memory"]
     assert [line["training"] for line in memory["rows"]] == [5, None, None, None]
-    assert said[-1].startswith("training: done, but of 16, ")
+    assert said[-1].startswith("training: done, but not of 16, ")
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_another_partition_in_data_is_another_version_and_the_same_rows(two):
     folder = RunFolder(project / "runs" / "one" / "fedavg-seed0")
     folder.identify({"data_version": names[1]}, resume=False, same_rows=again.same_rows)
     assert folder.identify({"data_version": other}, resume=True, same_rows=again.same_rows)["data_version"] == names[1]
-    with pytest.raises(UserError, match="was started with other settings"):
+    with pytest.raises(UserError, match="got other settings than at its start"):
         folder.identify({"data_version": names[0]}, resume=True, same_rows=again.same_rows)
 
 

@@ -246,7 +246,9 @@ def test_a_comparison_ends_where_data_are_others_also_under_a_users_method(prefe
     monkeypatch.setattr(Project, "silos", silos)
     broken = Path(silos.folder) / "c03.safetensors"
     told.after[1] = lambda: broken.write_bytes(broken.read_bytes()[:-40])
-    with pytest.raises(UserError, match=r"c03\.safetensors, with the rows of client c03, is not what") as error:
+    with pytest.raises(
+        UserError, match=r"c03\.safetensors, with the rows of client c03, differs from data version"
+    ) as error:
         compare(["own", "fedavg"], [0], "fedavg", ["data.seed=6", "plugins=[own.py]"])
     assert not isinstance(error.value, MethodError)
 
@@ -286,7 +288,7 @@ def test_a_damaged_file_of_a_run_is_told_with_the_way_out_and_whole_rounds_are_u
     undisturbed.setdefault("fedavg", found["weights_sha256"])
     assert found["weights_sha256"] == undisturbed["fedavg"]
     half(path / "result.json")
-    with pytest.raises(UserError, match=r"result\.json is damaged \(Expecting property name enclosed in double"):
+    with pytest.raises(UserError, match=r"result\.json is damaged \("):
         play_run("fedavg", "threads", 1, resume=True)
     (path / "result.json").unlink()
     again = play_run("fedavg", "threads", 1, resume=True)
@@ -437,6 +439,6 @@ def test_a_run_that_only_lacks_its_result_reports_the_best_round_as_before(play_
 def test_dask_that_is_not_installed_is_told_with_the_command_that_installs_it(monkeypatch):
     check("dask")
     monkeypatch.setattr("tasks.execution.open_workers.find_spec", lambda _: False)
-    with pytest.raises(UserError, match=r"`pip install -c constraints\.txt -e '\.\[dask\]'` installs it"):
+    with pytest.raises(UserError, match=r"Install it with `pip install -c constraints\.txt -e '\.\[dask\]'`"):
         check("dask")
     check("processes")

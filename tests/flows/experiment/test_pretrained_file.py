@@ -90,7 +90,9 @@ def test_a_run_resumes_with_the_same_file_anywhere_and_with_no_other(project, st
     moved = file.rename(project / "elsewhere" / "other.pth")
     check_resume(opened(project, file=str(moved)), "fedavg", 0, name)
     torch.save({n: w + 1 for n, w in states["resnet18"].items()}, moved)
-    with pytest.raises(UserError, match=r"started with other settings \(params.model.pretrained: sha256:\w+ → sha256:"):
+    with pytest.raises(
+        UserError, match=r"got other settings than at its start \(params.model.pretrained: sha256:\w+ → sha256:"
+    ):
         check_resume(opened(project, file=str(moved)), "fedavg", 0, name)
 
 

@@ -73,6 +73,6 @@ def test_what_changes_neither_weights_nor_metrics_may_change_when_a_run_is_resum
     ],
 )
 def test_what_changes_weights_or_metrics_may_not(check, override, changed):
-    with pytest.raises(UserError, match="was started with other settings") as error:
+    with pytest.raises(UserError, match="got other settings than at its start") as error:
         check(*override)
     assert changed in str(error.value)

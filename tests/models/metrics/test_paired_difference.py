@@ -137,7 +137,7 @@ def test_a_client_without_rows_does_not_count():
     d = draw(np.random.default_rng(4), [8, 20], 3)
     empty = Stratum(0, [0.0, 0.0, 0.0], 0.0, 0.0)
     assert difference([*strata(d), empty]) == difference(strata(d))
-    with pytest.raises(ValueError, match="no client has rows"):
+    with pytest.raises(ValueError, match="clients: got no rows in this split"):
         difference([empty])
 
 

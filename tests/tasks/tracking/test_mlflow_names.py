@@ -51,7 +51,12 @@ def test_a_name_without_fault_is_one_that_mlflow_takes(name):
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("invariant/‖λ‖", "has '‖'"), ("a//b", "empty part"), ("x" * 251, "251 characters"), ("", "empty")],
+    [
+        ("invariant/‖λ‖", "got '‖', expected letters"),
+        ("a//b", "empty part"),
+        ("x" * 251, "251 characters"),
+        ("", "empty"),
+    ],
 )
 def test_what_is_wrong_with_a_name_is_told(name, said):
     assert said in metric_name_fault(name)

@@ -158,6 +158,7 @@ def test_sizes_are_said_to_differ_from_their_least_factor_on(large, said, a_repo
 @pytest.mark.parametrize(("rows", "points", "deviations"), [((500, 5000), 8, 0.16), ((100, 100), 24, 0.48)])
 def test_what_may_be_missed_is_stated_for_the_two_smallest_silos(rows, points, deviations, a_report, a_pair, a_line):
     """An effect of 80 % power at level 0.01: (2.576 + 0.842) / sqrt(n m / (n + m)) deviations."""
+    sizes = "100" if rows[0] == rows[1] else f"{rows[0]} and {rows[1]:,}"
     rest = [
         {"client": name} | a_pair(name, "", rows=[size, 9000]) for name, size in zip("abc", (*rows, 9000), strict=True)
     ]

@@ -82,7 +82,7 @@ def test_a_server_that_is_away_from_start_to_end_hears_of_every_round_later(mlfl
     away = deliver(mlflow_server.url, "away")
     play(away, range(1, 6))
     assert away.finish(FinalArtifacts(), patience=60) is None
-    assert away.problem == f"MLflow at {mlflow_server.url} does not answer"
+    assert away.problem == f"MLflow at {mlflow_server.url} does not respond"
     mlflow_server.start()
     resumed = deliver(mlflow_server.url, "away")
     resumed.round_done(5)
@@ -99,7 +99,7 @@ def test_a_server_that_stops_for_ten_rounds_hears_of_them_when_it_is_back(mlflow
     mlflow_server.stop()
     play(delivery, range(6, 16))
     wait_for(lambda: delivery.problem is not None)
-    assert delivery.problem == f"MLflow at {mlflow_server.url} does not answer"
+    assert delivery.problem == f"MLflow at {mlflow_server.url} does not respond"
     mlflow_server.start()
     wait_for(lambda: read_json(tmp_path / "delivered.json")["round"] == 15)  # without another round
     play(delivery, range(16, 21))
@@ -222,7 +222,7 @@ def test_a_locked_database_stops_nobody_and_hears_of_every_round_once(deliver, p
     locked = deliver(uri, "locked")
     play(locked, range(1, 11))
     assert locked.finish(FinalArtifacts(), patience=1) is None
-    assert locked.problem == f"MLflow at {uri} did not answer for 1 s"
+    assert locked.problem == f"MLflow at {uri} did not respond for 1 s"
     lock.execute("rollback")
     lock.close()
     locked._thread.join()  # it still tried; a run's folder has one process at a time, and so one delivery
@@ -239,7 +239,7 @@ def test_a_store_that_never_answers_stops_nobody(deliver, play):
         delivery = deliver(uri, "silent")
         play(delivery, range(1, 11))
         assert delivery.finish(FinalArtifacts(), patience=1) is None
-        assert delivery.problem == f"MLflow at {uri} did not answer for 1 s"
+        assert delivery.problem == f"MLflow at {uri} did not respond for 1 s"
         wait_for(lambda: silent.accept() is not None)  # it was asked
 
 
@@ -300,10 +300,10 @@ def test_an_upload_that_outlasts_patience_is_not_taken_for_a_done_one(deliver, p
     play(slow, range(1, 4))
     wait_for(lambda: (tmp_path / "delivered.json").is_file())
     assert slow.finish(Waiting(everything(tmp_path), gate), patience=1) is None
-    assert slow.problem == f"MLflow at {uri} did not answer for 1 s"
+    assert slow.problem == f"MLflow at {uri} did not respond for 1 s"
     gate.set()
     slow._thread.join()
-    assert slow.problem == f"MLflow at {uri} did not answer for 1 s"
+    assert slow.problem == f"MLflow at {uri} did not respond for 1 s"
     resumed = deliver(uri, "slow")
     resumed.round_done(3)
     assert resumed.finish(everything(tmp_path)) == slow.run_id

@@ -139,7 +139,7 @@ def test_what_mlflow_says_is_told_in_whole_words_and_of_a_server_that_is_away_no
     away = OSError("failed with exception HTTPConnectionPool(host='127.0.0.1', port=5000): Max retries exceeded")
     assert (
         describe_problem("http://me:hunter2@localhost:5000", away)
-        == "MLflow at http://me:***@localhost:5000 does not answer"
+        == "MLflow at http://me:***@localhost:5000 does not respond"
     )
 
 
