@@ -33,13 +33,13 @@ class Scaffold(fedavg.FedAvg):
 
     variate: Literal["difference", "gradient"] = Field(
         "difference",
-        description="how a client renews its variate: from the change of its weights, or from a full gradient",
+        description="the new variate: from the change of weights, or a full gradient",
     )
     server_rate: float = Field(
         1.0,
         gt=0,
         le=param_limits.MAX_REAL,
-        description="how far the server moves towards the mean of the clients' weights",
+        description="the server's step towards the mean of the clients",
     )
 
     def init(self, setup: TrainingSetup) -> ServerState:

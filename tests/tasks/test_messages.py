@@ -226,6 +226,7 @@ def _ask_all(setup, round, features) -> dict[str, list[Any]]:
         Model(network.inner, w, clients=clients) for w in (inner, {n: w[None, None] for n, w in inner.items()})
     )
     target = {name: torch.zeros(len(clients), *w.shape) for name, w in inner.items()}
+    zeros = {name: torch.zeros_like(w) for name, w in inner.items()}
     matched = Model(GradientMatching(network.inner, 0.1), inner, context=target, clients=clients)
     outcome = round.private.save(OUTCOMES, clients, {"correct": np.ones((len(clients), 99), np.uint8)})
     stored = {n: np.stack([w.numpy()] * len(clients)) for n, w in inner.items()}
@@ -250,6 +251,14 @@ def _ask_all(setup, round, features) -> dict[str, list[Any]]:
         "ensemble_check": (plain, {"training": setup.training, "members": [(plain, round.private)]}),
         "evaluate": (plain, {"training": setup.training, "keep_outcomes": True}),
         "full_gradient": (plain, when),
+        "scaffold_train": (
+            replace(plain, context=target),
+            {**when, "variates": ClientStateRefs("variates", {}, zeros), "variate": "difference", "validate": True},
+        ),
+        "dynamic_train": (
+            plain,
+            {**when, "duals": ClientStateRefs("duals", {}, zeros), "alpha": 0.1, "validate": True},
+        ),
         "head_gradient": (matched, {"training": setup.training}),
         "local_train": (plain, {**when, "each": True, "validate": True}),
         "local_batchnorm_statistics": (alone, when),

@@ -38,10 +38,10 @@ def test_it_is_no_feature_and_equal_in_a_table_and_an_archive(tmp_path):
 @pytest.mark.parametrize(
     ("keys", "fault"),
     [
-        ({"kind": "table", "path": "v.csv", "label": "ill", "unit": "ill"}, "the column 'ill' is label and unit"),
+        ({"kind": "table", "path": "v.csv", "label": "ill", "unit": "ill"}, "the column 'ill' under label and unit"),
         (
             {"kind": "table", "path": "v.csv", "label": "ill", "client": "site", "unit": "site"},
-            "the column 'site' is client and unit",
+            "the column 'site' under client and unit",
         ),
         ({"kind": "npz", "path": "v.npz", "unit": "client"}, "unit: got client, expected an array of units"),
         ({"kind": "folder", "path": "v", "size": 8, "unit": "who"}, "unit: got 'who', expected no column, since files"),
@@ -53,9 +53,9 @@ def test_a_column_with_another_role_and_a_folder_are_refused(keys, fault):
 
 
 def test_a_column_that_is_not_there_or_has_gaps_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"data\.source\.unit names the column 'whom', and visits\.csv has none"):
+    with pytest.raises(UserError, match=r"data\.source\.unit: got 'whom', expected a column of visits\.csv"):
         load_source(table(tmp_path, unit="whom"), tmp_path, 0)
-    with pytest.raises(UserError, match=r"the unit 'who' has no value in row 2 .* fill in or delete such rows"):
+    with pytest.raises(UserError, match=r"the unit 'who': got no value in row 2 .* Fill in or delete such rows"):
         load_source(table(tmp_path, VISITS.replace("s0,p0,0.5", "s0,,0.5")), tmp_path, 0)
     kept = load_source(table(tmp_path, VISITS.replace("s0,p0,0.5", "s0,,0.5"), missing="drop_rows"), tmp_path, 0)
     assert len(kept.unit) == 59

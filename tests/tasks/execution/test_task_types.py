@@ -96,9 +96,9 @@ def test_a_servers_step_refuses_a_way_to_rows_however_deep_it_is_hidden(door):
 
 @pytest.mark.parametrize("runner", [PlainRunner(), PrefectRunner()], ids=lambda runner: type(runner).__name__)
 def test_a_runner_takes_a_clients_step_on_cohorts_and_a_servers_on_the_server(runner):
-    with pytest.raises(TypeError, match="of_server is no ClientStep"):
+    with pytest.raises(TypeError, match="of_server: got another function, expected a ClientStep"):
         runner.map_cohorts(of_server, [(([1],), {})])
-    with pytest.raises(TypeError, match="of_clients is no ServerStep"):
+    with pytest.raises(TypeError, match="of_clients: got another function, expected a ServerStep"):
         runner.run_on_server(of_clients, COHORT, 1)
 
 
