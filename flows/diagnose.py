@@ -168,13 +168,14 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, dict[st
     second_look = None
     if params.second_look:
         comparison, second_look = refine(runner, silos, private, query, responses, comparison)
+    dependent = dependent_rows(silos, [responses])
     report_ = report_text(
         {
             "verdict": params.verdict,
             "noise": params.noise.model_dump() if params.noise else None,
             **report(comparison, query, project.manifest.classes, feature_pairs),
-            "not_compared": not_compared(comparison, query, summaries, feature_pairs),
-            **dependent_rows(silos, [responses]),
+            "not_compared": not_compared(comparison, query, summaries, feature_pairs, dependent["unit"] is not None),
+            **dependent,
             "refused": dict(responses.refusals),
             "bytes": bytes_reported([*first_responses, responses], second_look, pair_messages),
             "second_look": second_look,

@@ -12,20 +12,24 @@ from tasks.diagnosis.compare_silos import Comparison
 
 
 def not_compared(
-    comparison: Comparison, query: Query, summaries: Summaries, feature_pairs: FeaturePairs | None
+    comparison: Comparison,
+    query: Query,
+    summaries: Summaries,
+    feature_pairs: FeaturePairs | None,
+    by_unit: bool = False,
 ) -> list[dict[str, Any]]:
     """List what was not compared.
 
     Every entry has `what`, `why`, `names` and `silos`. `what` is class, targets, feature, values, feature pairs or
     interactions. `names` are classes (by index) or features; if it is empty, all are meant, and likewise `silos`.
-    summaries: of the comparison's clients.
+    summaries: of the comparison's clients; by_unit: whether rows are counted by unit.
     """
     clients, layout = comparison.clients, query.layout
     return [
         *_rare_classes(summaries, layout, clients),
         *_features(comparison, layout),
         *_far_values(feature_pairs, clients, layout),
-        *_feature_pairs(comparison, query, summaries, feature_pairs),
+        *_feature_pairs(comparison, query, summaries, feature_pairs, by_unit),
     ]
 
 
@@ -78,11 +82,12 @@ def _far_values(feature_pairs: FeaturePairs | None, clients: tuple[str, ...], la
 
 
 def _feature_pairs(
-    comparison: Comparison, query: Query, summaries: Summaries, feature_pairs: FeaturePairs | None
+    comparison: Comparison, query: Query, summaries: Summaries, feature_pairs: FeaturePairs | None, by_unit: bool
 ) -> list[dict[str, Any]]:
     layout = query.layout
     if feature_pairs is None:
-        why = "noise" if query.rho else "pictures" if query.pictures else "only the verdict guarded compares them"
+        guarded = "rows are counted by unit" if by_unit else "only the verdict guarded compares them"
+        why = "noise" if query.rho else "pictures" if query.pictures else guarded
         return [_entry("feature pairs", why), _entry("interactions", why)]
     entries = []
     chosen = set(feature_pairs.correlations.features.tolist())

@@ -257,7 +257,8 @@ def _find_unit(
     if requested is not None:
         if sample.column(requested) is None:
             raise UserError(
-                f"--unit {shown(requested)}: {sample.name} has no such column; it has {_list_columns(sample)}."
+                f"--unit: got {shown(requested)}, expected a column of {sample.name}. Choose one of "
+                f"{_list_columns(sample)}."
             )
         return requested, ()
     silo = None if client is None else _column(sample, client)

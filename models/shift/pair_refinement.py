@@ -41,8 +41,8 @@ class Refinement:
     together: feature pairs that go together differently in the inputs; interactions: feature pairs whose correlation
     differs by class only, so that the rule differs in how both act together, where no feature alone shows another rule;
     resolved: (pairs,) bool, a change of rule was removed because the inputs explain it; second_look: (pairs,) bool,
-    models of the clients would decide whether the inputs explain a change of rule; losses: by pair the loss at both
-    clients, None if not estimated.
+    models of the clients would decide whether the inputs explain a change of rule, and are not queried anyway; losses:
+    by pair the loss at both clients, None if not estimated.
     """
 
     together: tuple[tuple[FeaturePair, ...], ...]
@@ -118,7 +118,7 @@ def refine_findings(
         _describe(correlations, evidence, together, first, second),
         _describe(correlations, evidence, by_class, first, second),
         resolved,
-        types[:, _FEATURE] & types[:, _CONCEPT],
+        types[:, _FEATURE] & types[:, _CONCEPT] & resolve,
         _losses(refined, replace(pseudo, products=_products(correlations, by_class))),
     )
 

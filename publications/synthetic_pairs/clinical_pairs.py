@@ -1,7 +1,7 @@
 """Define pairs of hospitals with a known shift: what a ward, a laboratory, a coder or a referral changes.
 
 A hospital has eight features and an outcome by a logistic rule. `CLINICAL` names the true types of each kind, as derived
-from the law that generates it.
+from the distribution that generates it.
 """
 
 from collections.abc import Mapping
@@ -24,14 +24,14 @@ _WARDS = (0.35, 0.3, 0.2, 0.15)
 _OF_WARDS = np.array([0.0, 0.3, -0.3, 0.6])  # log odds
 _CODED_WARD = 2  # the ward that codes differently
 _REFERRED_AGE = 2.5  # deviations of age, from which on a referral is no more likely
-_POOL = 20000  # rows over which a law is integrated
+_POOL = 20000  # rows over which a distribution is integrated
 _FEW = 4.5  # expected rows of the rare class in the smaller silo
 _STEADY = 0.7  # share of a laboratory value's variance that is the patient's own
 
 
 @dataclass(frozen=True)
 class Hospital:
-    """The law of one silo.
+    """The distribution of one silo.
 
     The rule is logistic in standardised features. Steps apply in the order of the fields below: patients, rule, selection of
     patients, coding of the outcome, recording of values.
@@ -160,14 +160,15 @@ class Kind:
 
     Attributes:
         truth: The true types; empty of alike silos.
-        also: Types that may be named with the true ones, since their part of the law moves as well; alone they are wrong.
+        also: Types that may be named with the true ones, since their part of the distribution moves as well; alone they are
+            wrong.
         both: Properties of both hospitals.
         second: Properties of one of them.
         more: Added to the prevalence of one of them by its intercept.
         prevalence: The least and greatest prevalence, drawn for each pair.
         three: Whether every other pair has three classes.
         rare: Whether the last class has few rows in the smaller silo.
-        seen_from: Rows of the larger silo from which the likelihood ratio of the known laws tells the pair from no shift,
+        seen_from: Rows of the larger silo from which the known likelihood ratio distinguishes the pair from no shift,
             and from another type with the same P(y), in 95 % of pairs; 0 if no count of one feature with the class differs.
     """
 
@@ -187,7 +188,7 @@ class Kind:
         return not self.seen_from
 
     def hospitals(self, rng: np.random.Generator, rows: Size, three: bool) -> tuple[Hospital, Hospital]:
-        """Draw the prevalence, and return the laws of the usual hospital and of the other."""
+        """Draw the prevalence, and return the distributions of the usual hospital and of the other."""
         prevalence = rng.uniform(*self.prevalence)
         usual = Hospital(**self.both)
         if self.rare and not three:
@@ -213,21 +214,21 @@ def clinical_pair(rng: np.random.Generator, name: str, rows: Size, number: int, 
     """
     kind = CLINICAL[name]
     three = kind.three and number % 2 == 1
-    laws = kind.hospitals(rng, rows, three)
+    hospitals = kind.hospitals(rng, rows, three)
     if rng.random() < 0.5:
-        laws = laws[::-1]
+        hospitals = hospitals[::-1]
     sizes = np.round(np.geomspace(*rows, clients)).astype(int).tolist()
-    drawn = [law.draw(rng, of) for law, of in zip((*laws, *laws[:1] * (clients - 2)), sizes, strict=True)]
-    units = tuple(patient for _, _, patient in drawn) if laws[0].visits > 1 else None
+    drawn = [each.draw(rng, of) for each, of in zip((*hospitals, *hospitals[:1] * (clients - 2)), sizes, strict=True)]
+    units = tuple(patient for _, _, patient in drawn) if hospitals[0].visits > 1 else None
     return KnownPair(tuple((x, y) for x, y, _ in drawn), 2 + three, CLINICAL_CATEGORIES, kind.truth, units=units)
 
 
 @lru_cache(maxsize=2)
 def _pool(interaction: bool) -> np.ndarray:
     """Return log odds without an intercept of many patients of the usual hospital, (rows,)."""
-    law = Hospital(interaction=CLINICAL["interaction"].both["interaction"] if interaction else 0.0)
-    x, _, _ = law.draw(np.random.default_rng(0), _POOL)
-    return law.log_odds(x)
+    hospital = Hospital(interaction=CLINICAL["interaction"].both["interaction"] if interaction else 0.0)
+    x, _, _ = hospital.draw(np.random.default_rng(0), _POOL)
+    return hospital.log_odds(x)
 
 
 def _intercept(interaction: bool, prevalence: float) -> float:
@@ -249,17 +250,17 @@ def _kind(truth: str, also: str = "none", **more: Any) -> Kind:
 
 
 CLINICAL: Mapping[str, Kind] = {
-    # one law of x and y for both silos: no type
+    # one distribution of x and y for both silos: no type
     "alike": _kind("none", three=True),
-    # the number of rows is no part of the law
+    # the number of rows is no part of the distribution
     "alike, unequal": _kind("none"),
-    # values are missing at the same rates at both: the law of recorded values is one
+    # values are missing at the same rates at both: the distribution of recorded values is one
     "alike, missing values": _kind("none", both={"missing": {"creatinine": 0.15, "crp": 0.1}}),
-    # heavy tails at both: one law
+    # heavy tails at both: one distribution
     "alike, heavy tails": _kind("none", both={"heavy": True}),
-    # one law; the last class has a share of 4.5 rows in the smaller silo
+    # one distribution; the last class has a share of 4.5 rows in the smaller silo
     "alike, rare class": _kind("none", three=True, rare=True),
-    # one law of patients and of their visits; rows are not independent
+    # one distribution of patients and of their visits; rows are not independent
     "alike, visits": _kind("none", both={"visits": VISITS}),
     # patients are selected by y alone: P(y) differs, P(x | y) is the same
     "prevalence": _kind("label", second={"odds": (1.0, 2.5, 2.5)}, prevalence=(0.12, 0.25), seen_from=700),

@@ -60,7 +60,7 @@ def check(groups_by_feature: ReportedGroups, least: int = LEAST_ROWS) -> None:
     for groups in groups_by_feature.values():
         for name, rows in groups.items():
             if len(np.unique(_units(rows))) < least:
-                raise ValueError(f"class {name!r} would be told, and has fewer than {least} different rows")
+                raise ValueError(f"class {name!r} would be reported, and has fewer than {least} different rows")
         _distinct(groups)
 
 

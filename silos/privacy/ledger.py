@@ -69,7 +69,7 @@ class Secret:
         if len(key) != _BYTES:
             raise UserError(
                 f"{path}, a client's secret, has {len(key)} bytes instead of {_BYTES}; bring back its folder from a copy. "
-                "Nothing is told until then."
+                "Nothing is reported until then."
             )
         return cls(key)
 
@@ -134,7 +134,7 @@ Draw = Callable[[str], np.random.Generator]
 Answer = dict[str, np.ndarray]
 
 _COUNTS = Kind()
-_WAY_OUT = "bring back its folder from a copy; nothing is told until then."
+_WAY_OUT = "bring back its folder from a copy; nothing is reported until then."
 
 
 @dataclass(frozen=True)
@@ -362,8 +362,9 @@ class Ledger:
             raise UserError(f"{path}, the secret of client {self.client}, is missing; {_WAY_OUT}")
         if self._mark.exists() and not self._file.exists():
             raise RefusalError(
-                f"{self._file}, what client {self.client} remembers of what it told, is missing; bring back its folder from "
-                "a copy, or let its owner start without a record: `siloflow data ledger --new`. Nothing is told until then."
+                f"{self._file}, what client {self.client} recorded of its reports, is missing; bring back its folder from "
+                "a copy, or let its owner start without a record: `siloflow data ledger --new`. Nothing is reported until "
+                "then."
             )
         secret = Secret.open(path)
         if not self._file.exists():
@@ -371,8 +372,8 @@ class Ledger:
         seal, _, content = self._file.read_bytes().partition(b"\n")
         if seal != secret.seal(content).encode():
             raise UserError(
-                f"{self._file}, what client {self.client} remembers of what it told, is damaged, or the secret beside it is "
-                f"another; {_WAY_OUT}"
+                f"{self._file}, what client {self.client} recorded of its reports, is damaged, or the secret in its folder "
+                f"is another; {_WAY_OUT}"
             )
         return secret, [Entry(**entry) for entry in json.loads(content)]
 
@@ -429,7 +430,7 @@ class Ledger:
         from safetensors.numpy import load
 
         path = self._home / f"{digest}.safetensors"
-        description = f"{path}, a part of what client {self.client} told,"
+        description = f"{path}, a part of what client {self.client} reported,"
         if not path.exists():
             raise UserError(f"{description} is missing; {_WAY_OUT}")
         data = path.read_bytes()
@@ -470,12 +471,12 @@ def _compute_report(
 
     def draw(part: str) -> np.random.Generator:
         if part in drawn:
-            raise ValueError(f"the noise of {part} is asked for twice: the difference of what it hides would show")
+            raise ValueError(f"the noise of {part} is drawn twice: the difference of what it hides would show")
         drawn.add(part)
         return secret.generator(*names, part)
 
     report = compute(draw)
     without_noise = sorted(report.keys() - drawn)
     if without_noise and float.fromhex(names[2]):
-        raise ValueError(f"the answer costs budget, and asked for no noise for {', '.join(without_noise)}")
+        raise ValueError(f"the answer costs budget, and draws no noise for {', '.join(without_noise)}")
     return report

@@ -83,12 +83,12 @@ def difference_refusal(client: str, before: str, version: str, kind: Kind, least
     """Return the refusal if fewer than `least` rows were removed from, or added to, what two reports stand for."""
     if before == version:
         return RefusalError(
-            f"what client {client} told and what it would tell of the same rows differ by fewer than {least} different "
-            f"rows of {kind.group}, as where so few miss a value of a feature, and subtracting them would show those; "
-            f"{kind.way_out}."
+            f"what client {client} reported and what it would report of the same rows differ by fewer than {least} "
+            f"different rows of {kind.group}, as where so few miss a value of a feature, and subtracting them would show "
+            f"those; {kind.way_out}."
         )
     return RefusalError(
-        f"what client {client} told of version {before[:12]} without noise and what it would tell of "
+        f"what client {client} reported of version {before[:12]} without noise and what it would report of "
         f"version {version[:12]} differ by fewer than {least} different rows of {kind.group}, removed or added, "
         f"or by fewer values of a column, and subtracting them would show those; {kind.way_out}."
     )
@@ -108,8 +108,8 @@ def bins_refusal(client: str, version: str, features: Sequence[str]) -> RefusalE
     more = f" (and {len(features) - 1} more)" if len(features) > 1 else ""
     return RefusalError(
         f"client {client} has counted rows of version {version[:12]} in other bins of {first}{more}, and counts rows in one "
-        "set of bins, as each more would narrow down single values; ask with the bounds, categories and diagnose.bins that "
-        "it was asked with, ask with noise, or let the client's owner set other_bins: true in its policy.yaml."
+        "set of bins, as each more would narrow down single values; use the bounds, categories and diagnose.bins of the "
+        "earlier query, ask with noise, or let the client's owner set other_bins: true in its policy.yaml."
     )
 
 
@@ -117,5 +117,5 @@ def repetition_refusal(client: str, version: str, kind: Kind) -> RefusalError:
     """Return the refusal of a second query of a kind that is answered once for a version of the rows."""
     return RefusalError(
         f"client {client} has answered another question for {kind.name} about version {version[:12]} of its rows, and "
-        f"answers one, as each more would tell more of single rows; {kind.once}."
+        f"answers one, as each more would reveal more of single rows; {kind.once}."
     )

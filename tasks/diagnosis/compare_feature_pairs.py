@@ -9,6 +9,7 @@ import torch
 
 from models.shift.client_summaries.client_summary import MOMENTS, Summaries, leave_one_out, mixture
 from models.shift.client_summaries.feature_pairs import (
+    LEAST_PAIR_ROWS,
     Correlations,
     PairQuery,
     combine_correlations,
@@ -53,7 +54,8 @@ def _report(ledger: Ledger, local: LocalSummary, question: PairQuery) -> list[np
 
     def compute(_: Draw) -> dict[str, np.ndarray]:
         x, columns = local.features(query), local.columns(query)
-        found = correlate_features(x, columns, local.row_ids, query.layout, np.array(question.features, np.int64))
+        features, least = np.array(question.features, np.int64), max(LEAST_PAIR_ROWS, local.least_rows)
+        found = correlate_features(x, columns, local.row_ids, query.layout, features, least)
         far = count_far_values(x[columns.reported]) * query.layout.numeric[:, None]
         if query.layout.targets:
             far = np.concatenate([far, count_far_values(local.y[columns.reported, None].astype(np.float64))])
@@ -83,7 +85,7 @@ class FeaturePairs:
 
 
 def pair_question(comparison: Comparison, messages: Sequence[ShiftNumbers | NoisyCounts], query: Query) -> PairQuery:
-    """Build the query of the features that tell most of labels, or differ most between clients."""
+    """Build the query of the features that determine labels most, or differ most between clients."""
     summaries = named_summaries(messages, query)[1]
     differing = np.nan_to_num(comparison.pairs.parts).max(0, initial=0.0)
     return PairQuery(query, tuple(select_features(summaries, query.layout, differing).tolist()))

@@ -222,7 +222,7 @@ def _groups(
 
 _PARTS = ("rows", "labels", "counts", "moments")
 USUAL_BINS = 32
-"""Bins that a client counts in whatever its number of rows; it counts in more only if it has as many rows."""
+"""Bins that a client counts in whatever its number of rows; it counts in more only if it has as many rows, or units."""
 
 
 @step
@@ -260,7 +260,7 @@ def join_summaries(messages: Sequence[ShiftNumbers | NoisyCounts]) -> Summaries:
 def _answer(
     ledger: Ledger, local: LocalSummary, query: Query, budget: float | None, delta: float | None
 ) -> list[np.ndarray]:
-    _check_request(ledger, len(local.y), query, budget, delta)
+    _check_request(ledger, local, query, budget, delta)
     if query.rho:
         policy, at = ledger.policy, ledger.policy.delta if delta is None else delta
         most = [rho(policy.budget, policy.delta)] + ([] if budget is None else [rho(budget, at)])
@@ -286,8 +286,10 @@ def _answer(
     return [*(answer[part] for part in _PARTS), answer.get("repeats", np.array([False]))]
 
 
-def _check_request(ledger: Ledger, rows: int, query: Query, budget: float | None, delta: float | None) -> None:
-    """Raise RefusalError for a query that asks for more than the client's policy, or its number of rows, allows."""
+def _check_request(
+    ledger: Ledger, local: LocalSummary, query: Query, budget: float | None, delta: float | None
+) -> None:
+    """Raise RefusalError for a query for more than the client's policy, or its number of rows or units, allows."""
     policy, file = ledger.policy, policy_file(Path(ledger.folder))
     for key, got, allowed in (
         ("noise.budget", budget, policy.budget),
@@ -299,11 +301,12 @@ def _check_request(ledger: Ledger, rows: int, query: Query, budget: float | None
                 f"client {ledger.client}: diagnose.{key}: got {got:g}, expected {allowed:g} or less, as {file} says. Lower "
                 "it, or let the client's owner change that file."
             )
+    rows, what = (len(local.y), "rows") if local.unit is None else (len(np.unique(local.unit)), "units")
     most = max(rows, USUAL_BINS)
     if query.counts and query.layout.bins > most:
         raise RefusalError(
             f"client {ledger.client}: diagnose.bins: got {query.layout.bins}, expected {most} or less, because it has "
-            f"{rows} training rows, and bins of single rows would show their values. Lower it."
+            f"{rows} training {what}, and bins of single {what} would show their values. Lower it."
         )
 
 

@@ -1,5 +1,6 @@
 """A CSV with eight visits of each patient: found by `init`, kept whole by `partition`, counted once by `diagnose`."""
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -50,7 +51,8 @@ def study(
 def test_init_finds_patients_and_says_so(study: dict[str, Any]) -> None:
     assert "unit patient_id (by its name: 120 values in 960 rows)" in study["init"]["guessed"]
     written = (study["folder"].path / "params.yaml").read_text(encoding="utf-8")
-    assert "    unit: patient_id            # whose rows stay in one split: docs/bring-your-data.md\n" in written
+    comment = "the column of patients, plants or machines, whose rows stay in one split"
+    assert re.search(rf"^    unit: patient_id +# {comment}$", written, re.M)
 
 
 def test_no_patient_is_in_two_splits_on_disk(study: dict[str, Any]) -> None:
@@ -69,6 +71,9 @@ def test_no_patient_is_in_two_splits_on_disk(study: dict[str, Any]) -> None:
 
 def test_hospitals_that_are_alike_do_not_differ_and_rows_count_as_patients(study: dict[str, Any]) -> None:
     found = study["diagnose"]
+    assert {"feature pairs", "interactions"} <= {
+        entry["what"] for entry in found["not_compared"] if entry["why"] == "rows are counted by unit"
+    }
     (pair,) = found["pairs"]
     assert (found["unit"], found["repeats"]) == ("patient_id", [])
     assert (pair["types"], pair["undetermined"]) == ([], False)

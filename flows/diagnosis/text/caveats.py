@@ -222,7 +222,8 @@ def next_steps(report: dict[str, Any]) -> list[str]:
     steps += [_texts(report)[name].format(align=align) for name in TYPES if name in types]
     if "label" in types and "concept" not in types and any(pair.get("label_or_concept") for pair in report["pairs"]):
         steps.append("Check that all silos code the label alike, with the same threshold.")
-    if any(pair.get("second_look_recommended") for pair in report["pairs"]):
+    of_silos = report.get("pairs_of") == "silos"  # the second look leaves out groups
+    if of_silos and any(pair.get("second_look_recommended") for pair in report["pairs"]):
         steps.append(
             "Where inputs and rule seem to differ, models of the silos can decide: siloflow diagnose --set "
             "diagnose.second_look=true"
@@ -290,9 +291,10 @@ def _of_rows(report: dict[str, Any]) -> list[str]:
     margins = sum(pair["margins_only"] for pair in report["pairs"])
     if margins:
         verb = "has" if margins == 1 else "have"
-        what = "targets" if report["query"]["targets"] else "label frequencies"
+        targets = report["query"]["targets"]
+        label, what = ("group of targets", "targets") if targets else ("label", "label frequencies")
         lines.append(
-            f"{counted(margins, 'pair')} of silos {verb} no label with {shared(report)} at both: only inputs and {what} "
+            f"{counted(margins, 'pair')} of silos {verb} no {label} with {shared(report)} at both: only inputs and {what} "
             "were compared."
         )
     return lines

@@ -130,12 +130,12 @@ def _exchanged(pair: dict[str, Any]) -> dict[str, Any]:
     """Exchange the two sides of a pair's evidence."""
     swapped = {"first": "second", "second": "first"}
     together = [{swapped.get(key, key): value for key, value in found.items()} for found in pair.get("together", [])]
-    losses = {swapped[side]: loss for side, loss in pair.get("shared_model_loss", {}).items()}
+    losses = pair.get("shared_model_loss")  # None if not estimated
     return pair | {
         "first": pair["second"],
         "second": pair["first"],
         "together": together,
-        "shared_model_loss": losses,
+        "shared_model_loss": losses and {swapped[side]: loss for side, loss in losses.items()},
     }
 
 

@@ -18,7 +18,7 @@ MOST_FEATURES = 16
 """Features whose pairs are compared; the correlations then take less room than the counts."""
 
 LEAST_PAIR_ROWS = 30
-"""Distinct rows of a class, with a value of both features, that a reported correlation stands for."""
+"""Distinct rows of a class, with a value of both features, that a reported correlation stands for. A client may set more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +105,12 @@ def positions(x: np.ndarray, layout: Layout, features: np.ndarray) -> np.ndarray
 
 
 def correlate_features(
-    x: np.ndarray, columns: Columns, row_ids: np.ndarray, layout: Layout, features: np.ndarray
+    x: np.ndarray,
+    columns: Columns,
+    row_ids: np.ndarray,
+    layout: Layout,
+    features: np.ndarray,
+    least_rows: int = LEAST_PAIR_ROWS,
 ) -> Correlations:
     """Return the correlations of one client, with a leading axis of 1; arguments as in `summarize`."""
     values, (first, second) = positions(x, layout, features), index_pairs(len(features))
@@ -114,16 +119,22 @@ def correlate_features(
     used = np.zeros(len(x), bool)
     for label in range(layout.classes):
         rows = (columns.index == label) & columns.separate[label] & columns.reported
-        if len(np.unique(row_ids[rows])) >= LEAST_PAIR_ROWS:
+        if len(np.unique(row_ids[rows])) >= least_rows:
             used |= rows
-            _fill(result, label, values[rows], row_ids[rows], first, second)
+            _fill(result, label, values[rows], row_ids[rows], first, second, least_rows)
     if used.any():
-        _fill(result, layout.classes, values[used], row_ids[used], first, second)
+        _fill(result, layout.classes, values[used], row_ids[used], first, second, least_rows)
     return result
 
 
 def _fill(
-    result: Correlations, column: int, x: np.ndarray, row_ids: np.ndarray, first: np.ndarray, second: np.ndarray
+    result: Correlations,
+    column: int,
+    x: np.ndarray,
+    row_ids: np.ndarray,
+    first: np.ndarray,
+    second: np.ndarray,
+    least_rows: int,
 ) -> None:
     missing = np.isnan(x)
     complete = ~(missing.any(0)[first] | missing.any(0)[second])
@@ -133,7 +144,7 @@ def _fill(
         result.variances[0, complete, column] = variances[first, second][complete]
     for pair in np.flatnonzero(~complete).tolist():
         both = ~(missing[:, first[pair]] | missing[:, second[pair]])
-        if len(np.unique(row_ids[both])) >= LEAST_PAIR_ROWS:
+        if len(np.unique(row_ids[both])) >= least_rows:
             values, variances = rank_correlations(x[both][:, [first[pair], second[pair]]])
             result.values[0, pair, column], result.variances[0, pair, column] = values[0, 1], variances[0, 1]
 

@@ -57,7 +57,9 @@ def test_a_wider_input_is_feature_shift_alone_then_and_another_rule_stays_one(si
     pair = next(pair for pair in before["pairs"] if (pair["first"], pair["second"]) == ("plain", "wide"))
     assert (pair["types"], pair["resolved_by_pairs"]) == (["feature"], True)
     assert before["second_look"] is None
+    assert any("second_look=true" in step for step in before["next"])
     _, after = run_diagnosis(six.open(LOOK), PlainRunner())
+    assert not any("second_look=true" in step for step in after["next"])
     assert types(after)[("plain", "wide")] == ["feature"]
     assert {pair: "concept" in of for pair, of in types(after).items()} == {
         ("plain", "swapped"): True,

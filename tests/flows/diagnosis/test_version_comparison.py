@@ -152,7 +152,9 @@ def test_where_no_silo_may_answer_the_reason_of_one_is_the_error(world):
     own, there = world(), three()
     before = own.write(there, features=NAMED)
     own.write({name: (x + np.eye(400, 1), y) for name, (x, y) in there.items()}, features=NAMED)
-    with pytest.raises(UserError, match=r"no silo may answer\. What client east told .*ask with noise.*2 more silos"):
+    with pytest.raises(
+        UserError, match=r"no silo may answer\. What client east reported .*ask with noise.*2 more silos"
+    ):
         against(own, before)
 
 

@@ -73,7 +73,9 @@ def test_the_option_names_it_and_an_unknown_one_is_refused(tmp_path):
     file = tmp_path / "visits.csv"
     visits(ward=PATIENT % 16).to_csv(file, index=False)
     assert infer_schema(file, DataOptions(unit="ward")).source.unit == "ward"
-    with pytest.raises(UserError, match=r"--unit who: visits\.csv has no such column; it has 'hospital'"):
+    with pytest.raises(
+        UserError, match=r"--unit: got who, expected a column of visits\.csv\. Choose one of 'hospital'"
+    ):
         infer_schema(file, DataOptions(unit="who"))
 
 

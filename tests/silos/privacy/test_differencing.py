@@ -138,7 +138,10 @@ def test_what_is_kept_of_groups_comes_back(rows, pooled):
     [
         ({}, "must name the rows"),
         ({"age": {}}, "must name the rows"),
-        ({EVERY: {"a": np.arange(LEAST_ROWS - 1, dtype=np.uint64)}}, "class 'a' would be told, and has fewer than 10"),
+        (
+            {EVERY: {"a": np.arange(LEAST_ROWS - 1, dtype=np.uint64)}},
+            "class 'a' would be reported, and has fewer than 10",
+        ),
         ({EVERY: {"a": np.zeros(30, np.uint64)}}, "fewer than 10 different rows"),
         (
             {EVERY: {"a": np.arange(12, dtype=np.uint64), "b": np.arange(11, 30, dtype=np.uint64)}},

@@ -153,10 +153,10 @@ def test_a_version_that_differs_by_one_to_nine_rows_of_a_class_is_refused_withou
         with pytest.raises(UserError) as refused:
             ledger.answer("3333cccc4444dddd.dir", "means", never, groups=rows)
         assert str(refused.value) == (
-            "what client oslo told of version 1111aaaa2222 without noise and what it would tell of version 3333cccc4444 "
-            "differ by fewer than 10 different rows of a class, removed or added, or by fewer values of a column, and "
-            "subtracting them would show those; ask with noise, or wait until none or ten rows or more of the class were "
-            "removed, and added."
+            "what client oslo reported of version 1111aaaa2222 without noise and what it would report of version "
+            "3333cccc4444 differ by fewer than 10 different rows of a class, removed or added, or by fewer values of a "
+            "column, and subtracting them would show those; ask with noise, or wait until none or ten rows or more of the "
+            "class were removed, and added."
         )
         ledger.answer("3333cccc4444dddd.dir", "means", noisy, rho=0.1)
     else:
@@ -173,7 +173,7 @@ def test_of_a_kind_that_is_answered_once_a_version_answers_one_question_and_anot
         ledger.answer("v1", "by height", never, groups=rows, kind=once)
     assert str(refused.value) == (
         "client oslo has answered another question for models about version v1 of its rows, and answers one, as each more "
-        "would tell more of single rows; ask nothing."
+        "would reveal more of single rows; ask nothing."
     )
     assert len(ledger.entries()) == 4
     assert same(ledger.answer("v1", "by weight", never, groups=rows, kind=once), first)
@@ -216,11 +216,11 @@ def test_a_class_that_sinks_under_the_minimum_is_no_way_around_it(ledger):
     ("asked", "sentence"),
     [
         ({"compute": plain}, "must name the rows"),
-        ({"compute": plain, "rho": 0.1}, "costs budget, and asked for no noise for counts, none, sums"),
-        ({"compute": lambda draw: noisy(draw) | {"n": SUMS}, "rho": 0.1}, "asked for no noise for n$"),
+        ({"compute": plain, "rho": 0.1}, "costs budget, and draws no noise for counts, none, sums"),
+        ({"compute": lambda draw: noisy(draw) | {"n": SUMS}, "rho": 0.1}, "draws no noise for n$"),
         (
             {"compute": lambda draw: {"a": draw("a").normal(size=2) - draw("a").normal(size=2)}, "rho": 0.1},
-            "asked for twice",
+            "drawn twice",
         ),
         ({"compute": noisy, "rho": -0.1}, "rho is -0.1"),
         ({"compute": noisy, "rho": math.inf}, "rho is inf"),
@@ -255,7 +255,7 @@ def test_nothing_is_told_over_a_damaged_file_which_is_named(part, fault, ledger)
     named = "ledger.json" if (part, fault) == ("secret", "flipped") else name
     version = "v1" if part == "answer" else "v2"
     with pytest.raises(
-        UserError, match=rf"/{re.escape(named)}, .* client.* bring back .* copy[.;] [nN]othing is told until"
+        UserError, match=rf"/{re.escape(named)}, .* client.* bring back .* copy[.;] [nN]othing is reported until"
     ):
         ledger.answer(version, "means", never, groups=rows)
 

@@ -62,6 +62,13 @@ def test_what_a_minority_of_pairs_has_leads_to_no_advice(a_report, a_pair, a_lin
     ]
 
 
+def test_a_second_look_is_proposed_for_pairs_of_silos_and_not_of_groups(a_report, a_pair, a_line):
+    pairs = [a_pair("a", "b", "feature", "concept", second_look_recommended=True)]
+    report = a_report([["a"], ["b"]], pairs, [a_line((0, 1), 1, feature=1, concept=1)])
+    assert "second_look=true" in next_steps(report)[-1]
+    assert not any("second_look" in step for step in next_steps(report | {"pairs_of": "groups"}))
+
+
 def test_only_features_that_carry_a_shift_are_to_be_aligned(a_report, a_pair, a_line):
     report = a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [a_line((0, 1), 1, feature=1)])
     means = {"age": 0.9, "smokes": 0.3, "noise": 0.29}

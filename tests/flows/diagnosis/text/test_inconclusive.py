@@ -71,6 +71,10 @@ def test_what_a_shared_label_would_need_is_said_by_the_verdict_that_was_asked_fo
     report = a_report([["a"], ["b"]], [one], [a_line((0, 1), 1, label=1)], **also)
     said = f"1 pair of silos has no label with {rows} at both: only inputs and label frequencies were compared."
     assert said in notes(report)
+    of_targets = report | {"query": report["query"] | {"targets": [0.5]}}
+    assert any(
+        f"no group of targets with {rows} at both: only inputs and targets" in note for note in notes(of_targets)
+    )
     moved = report | {"pairs": [one | {"client": "a"}], "against": "v1", "came": [], "left": []}
     assert f"; no label has {rows} in both versions, so only" in sentences_of_versions(moved)[1]
 

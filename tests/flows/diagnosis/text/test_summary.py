@@ -289,3 +289,13 @@ def test_a_shift_that_a_factor_and_an_offset_undo_is_named_as_one(a_report, a_pa
     line = a_line((0, 1), 1, {"transform": 1}, feature=1)
     (said,) = sentences(a_report([["a"], ["b"]], [a_pair("a", "b", "feature", transform=True)], [line]))
     assert "one factor and one offset undo the difference" in said
+
+
+def test_a_loss_that_was_not_estimated_is_left_out_whichever_silo_comes_first(a_report, a_pair, a_line):
+    unknown = {"shared_model_loss": None, "effect_on_prediction": None, "together": [], "interactions": []}
+    pairs = [a_pair("a", "b"), a_pair("a", "far", "feature", **unknown), a_pair("b", "far", "feature", **unknown)]
+    lines = [a_line((0, 0), 1), a_line((0, 1), 2, of_feature(OLDER), feature=2)]
+    for groups in ([["a", "b"], ["far"]], [["far"], ["a", "b"]]):
+        said = sentences(a_report(groups, pairs, lines))
+        assert "accuracy" not in said[-1]
+        assert "age is higher by 10" in said[-1]

@@ -81,6 +81,14 @@ def test_a_pair_with_too_few_rows_that_have_both_values_is_left_out():
     assert np.isfinite(found.values[0, 0, 0])
 
 
+def test_a_client_may_require_more_rows():
+    x, y = rows(200)
+    x[:140, 2] = np.nan  # of 60 complete rows, 45 are of the first class
+    columns, row_ids = assign_columns(y, np.arange(200), layout(), 50), np.arange(200)
+    found = correlate_features(x, columns, row_ids, layout(), FEATURES, 50)
+    np.testing.assert_array_equal(np.isfinite(found.values[0]), [[1, 1, 1], [0, 0, 1], [0, 0, 1]])
+
+
 def test_others_combined_are_the_mean_by_rows_without_the_client_itself():
     parts = concatenate_correlations([reported(*rows(seed=seed)) for seed in range(3)])
     by_column = np.array([[150, 50, 200], [300, 100, 400], [150, 50, 200]], float)
