@@ -24,7 +24,7 @@ many rows are in no group.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 from typing import Any
@@ -148,7 +148,7 @@ class Values:
     columns: by name; groups: classes and OTHER; sizes: (columns, groups) the numbers of values; tokens: (values,)
     uint32, by columns, groups and size: 4 times a number that is equal for equal values of a column, and the copies of
     the row before it, at most 2; units: (values,) uint64, the units of rows, None if they have none; bins: by feature,
-    what identifies its bins.
+    what identifies its bins; unit: the column of units, since those of two columns cannot be compared.
     """
 
     columns: tuple[str, ...]
@@ -157,6 +157,7 @@ class Values:
     tokens: np.ndarray
     units: np.ndarray | None = None
     bins: Mapping[str, str] = field(default_factory=dict)
+    unit: str = ""
 
     @classmethod
     def of(
@@ -169,6 +170,7 @@ class Values:
         hashes: np.ndarray,
         units: np.ndarray | None = None,
         bins: Mapping[str, str] | None = None,
+        unit: str = "",
     ) -> "Values":
         """Collect the tokens of rows, sorted to hide the order of rows.
 
@@ -197,6 +199,7 @@ class Values:
             flat[kept],
             None if units is None else flat_units[kept],
             dict(bins or {}),
+            unit,
         )
 
     @cached_property
@@ -207,6 +210,10 @@ class Values:
         """Return where the values of a column are."""
         at = self.columns.index(name)
         return slice(self._ends[at] - self.sizes[at].sum(), self._ends[at])
+
+    def distinct(self, name: str) -> np.ndarray:
+        """Return the numbers of a column's different values."""
+        return np.unique(self.tokens[self.column(name)] >> np.uint32(2))
 
     def flat(self, names: Sequence[str], merged: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray, Any]:
         """Return for each value of these columns the column's index in `names`, token, merged group, and unit or None."""
@@ -249,6 +256,36 @@ def smallest_change(before: Values | None, after: Values | None) -> int:
     return min((size for size in smallest if size), default=0)
 
 
+def renamed_as(before: Values | None, after: Values | None) -> Values | None:
+    """Return `after` with the names of `before` for columns that have the same values under another name.
+
+    A column is found by LEAST_ROWS values in common, of different columns by the most.
+    """
+    if before is None or after is None:
+        return after
+    features = [[name for name in each.columns if not name.endswith((IN_BINS, WHOLE))] for each in (before, after)]
+    kept = {
+        name
+        for name in features[1]
+        if name in before.columns and (_same(name, before, after) or _common(name, before, after))
+    }
+    left = {name: before.distinct(name) for name in features[0] if name not in kept}
+    names = dict[str, str]()
+    for name in (name for name in features[1] if name not in kept and left):
+        mine = after.distinct(name)
+        common = {other: len(np.intersect1d(mine, values, assume_unique=True)) for other, values in left.items()}
+        most = max(common, key=lambda other: common[other])
+        if common[most] >= LEAST_ROWS and most != name:
+            names[name] = most
+            del left[most]
+    if not names:
+        return after
+    names |= {name: f"{name}{WHOLE}" for name in {*names.values()} & {*features[1]} - names.keys()}
+    names |= {f"{name}{IN_BINS}": f"{other}{IN_BINS}" for name, other in names.items()}
+    columns = tuple(names.get(name, name) for name in after.columns)
+    return replace(after, columns=columns, bins={names.get(name, name): bins for name, bins in after.bins.items()})
+
+
 def other_bins(before: Values | None, after: Values | None) -> list[str]:
     """Return the features that both reports count in bins, of common values and in different bins; "" for targets.
 
@@ -270,7 +307,7 @@ def _values_of(feature: str, values: Values) -> list[str]:
 def _common(name: str, before: Values, after: Values) -> bool:
     if name not in after.columns:
         return False
-    first, second = (np.unique(values.tokens[values.column(name)] >> np.uint32(2)) for values in (before, after))
+    first, second = (values.distinct(name) for values in (before, after))
     return len(np.intersect1d(first, second, assume_unique=True)) >= max(1, min(LEAST_ROWS, len(first)))
 
 
@@ -316,7 +353,7 @@ class _Changes:
 
     column: (values,) indices; group: (values,) indices below `groups`; identity: (values,), equal for equal values of a
     column; more, more_rows: (values,) how many more the second report has, of all rows and without further copies; units:
-    (values,), None unless both reports name them; in_bins: (values,) bool, of columns of bins.
+    (values,), None unless both reports name them, of one column; in_bins: (values,) bool, of columns of bins.
     """
 
     column: np.ndarray
@@ -392,7 +429,7 @@ def _changes(names: Sequence[str], before: Values, after: Values, merged: Mappin
     parts = [values.flat(names, merged) for values in (before, after)]
     column, token, group = (np.concatenate([part[at] for part in parts]) for at in range(3))
     units = [part[3] for part in parts if part[3] is not None]
-    unit = np.concatenate(units) if len(units) == len(parts) else None
+    unit = np.concatenate(units) if len(units) == len(parts) and before.unit == after.unit else None
     counted = (token & 3) < 2  # a row, and once more that it has copies
     identity = column.astype(np.uint64) << np.uint64(32) | token >> np.uint32(2)
     if unit is not None:
@@ -421,7 +458,8 @@ def packed(groups_by_feature: ReportedGroups, values: Values | None = None) -> d
             arrays[json.dumps([feature, name])] = rows[order].astype(np.uint64)
     if values is None:
         return arrays
-    names = json.dumps({"columns": values.columns, "groups": values.groups, "bins": dict(values.bins)})
+    kept = {"columns": values.columns, "groups": values.groups, "bins": dict(values.bins), "unit": values.unit}
+    names = json.dumps(kept)
     arrays |= {"names": np.frombuffer(names.encode(), np.uint8), "sizes": values.sizes.astype(np.int64)}
     arrays |= {"tokens": values.tokens}
     return arrays if values.units is None else arrays | {"units": values.units}
@@ -445,4 +483,5 @@ def unpacked(arrays: Mapping[str, np.ndarray]) -> tuple[ReportedGroups, Values |
         arrays["tokens"],
         arrays.get("units"),
         kept["bins"],
+        kept.get("unit", ""),
     )

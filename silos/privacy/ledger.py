@@ -10,7 +10,7 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -29,6 +29,7 @@ from silos.privacy.differencing import (
     check,
     other_bins,
     packed,
+    renamed_as,
     smallest_change,
     smallest_difference,
     unpacked,
@@ -101,16 +102,16 @@ class Secret:
         hashes = [hashlib.blake2b(name.encode(), digest_size=8, key=key).digest() for name in names.tolist()]
         return np.frombuffer(b"".join(hashes), "<u8").astype(np.uint64)[index.ravel()]
 
-    def value_hashes(self, x: np.ndarray, columns: Sequence[str]) -> np.ndarray:
-        """Hash each value of x (rows, columns) to 30 bits, (rows, columns) uint32: equal for equal values of a column.
+    def value_hashes(self, x: np.ndarray) -> np.ndarray:
+        """Hash each value of x (rows, columns) to 30 bits, (rows, columns) uint32: equal for equal values.
 
-        The hash is fast and keyed, but not cryptographic. It hides values from a glance; the secret is stored with it.
+        Columns share a key, so that a renamed column is found. The hash is fast and keyed, but not cryptographic. It
+        hides values from a glance; the secret is stored with it.
         """
-        keys = np.array([np.frombuffer(self._derive("values", name)[:16], "<u8") for name in columns], np.uint64)
         values = np.ascontiguousarray(x, np.float64) + 0.0
         values[np.isnan(values)] = np.nan
         bits = values.view(np.uint64)
-        for key in keys.reshape(-1, 2).T:
+        for key in np.frombuffer(self._derive("values")[:16], "<u8"):
             bits = (bits ^ key) * np.uint64(0xBF58476D1CE4E5B9)
             bits = (bits ^ bits >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
             bits ^= bits >> np.uint64(31)
@@ -318,10 +319,10 @@ class Ledger:
         with self._lock():
             return self._open()[0].unit_hashes(units)
 
-    def value_hashes(self, x: np.ndarray, columns: Sequence[str]) -> np.ndarray:
+    def value_hashes(self, x: np.ndarray) -> np.ndarray:
         """Return the hashes of values that the ledger records for x (rows, columns): (rows, columns) uint32."""
         with self._lock():
-            return self._open()[0].value_hashes(x, columns)
+            return self._open()[0].value_hashes(x)
 
     @cached_property
     def _home(self) -> Path:
@@ -405,10 +406,11 @@ class Ledger:
             groups, values = unpacked(self._load(digest))
             if digest == covered.file[0]:  # the same rows
                 continue
-            bins = other_bins(values, covered.values)
+            after = renamed_as(values, covered.values)
+            bins = other_bins(values, after)
             if bins and not self.policy.other_bins:
                 raise bins_refusal(self.client, version, bins)
-            sizes = [smallest_change(values, covered.values)]
+            sizes = [smallest_change(values, after)]
             sizes += [smallest_difference(groups, covered.groups)] if kind.sums_as(question) else []
             if any(0 < size < least for size in sizes):
                 close.add(digest)

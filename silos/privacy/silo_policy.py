@@ -105,9 +105,10 @@ def _policies(path: Path) -> _Policies:
 @lru_cache(maxsize=64)
 def _read(path: Path, _: tuple[int, ...]) -> _Policies:
     try:
-        content = load(path.read_bytes()) or {}
-        if not isinstance(content, dict):
-            raise UserError(f"{path}: got {shown(content)}, expected keys with values. {_WAY_OUT}")
+        content = load(path.read_bytes())
+        if not isinstance(content, dict):  # also an empty file, such as of a full disk: defaults may allow more
+            got = "nothing" if content is None else shown(content)
+            raise UserError(f"{path}: got {got}, expected keys with values. {_WAY_OUT}")
         of_silos = content.pop("silos", None) or {}
         every = Policy.model_validate(content)
         if not isinstance(of_silos, dict) or not all(isinstance(own, dict) for own in of_silos.values()):

@@ -59,6 +59,7 @@ class LocalSummary:
         self._as_opened = x
         self.x, self.y = x.numpy().astype(np.float64), y.numpy()
         self.unit = open_units(Path(silos.folder), silos.entries(client), "train")
+        self._unit_column = silos.manifest.params.get("source", {}).get("unit")
         masks = [open_missing(Path(silos.folder), entry, "train") for entry in silos.entries(client)]
         if any(mask is not None for mask in masks):
             flat = self.x.reshape(len(self.x), -1)
@@ -157,7 +158,7 @@ class LocalSummary:
         pictures = query.pictures is not None or self.x.ndim > 2
         of_picture = np.array([pictures and name != TARGET_COLUMN for name in columns])
         kinds = [name for name, whole in zip(columns, of_picture, strict=True) if not whole]
-        tokens, reported = ledger.value_hashes(x[:, ~of_picture], kinds), used[:, ~of_picture]
+        tokens, reported = ledger.value_hashes(x[:, ~of_picture]), used[:, ~of_picture]
         if of_picture.any():
             whole = np.minimum(ledger.row_hashes(self.x.reshape(len(self.x), -1), "") >> np.uint64(34), MOST_TOKEN)
             kinds, tokens = [*kinds, WHOLE], np.column_stack([tokens, whole])
@@ -177,6 +178,7 @@ class LocalSummary:
             (rows if rows.ndim == 1 else rows[:, 0])[inside],
             None if rows.ndim == 1 else rows[inside, 1],
             bins,
+            "" if self.unit is None else str(self._unit_column),
         )
 
     def _name(self, class_index: int) -> str:

@@ -1,6 +1,7 @@
 """Rank correlations of pairs of features by class, and far values, which a client reports besides its counts.
 
-Ranks do not depend on units, bounds or single values. One number of a pair and class stands for all its rows.
+Ranks do not depend on units, bounds or single values. One number of a pair and class stands for all its rows, unless a
+feature has one value in nearly all of them: its correlations would give the ranks of the few others, and are left out.
 """
 
 import hashlib
@@ -11,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from scipy.stats import rankdata
 
-from models.shift.client_summaries.client_summary import Columns, Layout, Summaries, overall_moments
+from models.shift.client_summaries.client_summary import LEAST_ROWS, Columns, Layout, Summaries, overall_moments
 from models.shift.client_summaries.query import Query
 
 MOST_FEATURES = 16
@@ -110,7 +111,11 @@ def correlate_features(
     row_ids: np.ndarray,
     layout: Layout,
     features: np.ndarray,
+<<<<<<< HEAD
     least_rows: int = LEAST_PAIR_ROWS,
+=======
+    least_rows: int = LEAST_ROWS,
+>>>>>>> b35e87549234ffd61f8b7503b27c3c582e062f1c
 ) -> Correlations:
     """Return the correlations of one client, with a leading axis of 1; arguments as in `summarize`."""
     values, (first, second) = positions(x, layout, features), index_pairs(len(features))
@@ -119,7 +124,11 @@ def correlate_features(
     used = np.zeros(len(x), bool)
     for label in range(layout.classes):
         rows = (columns.index == label) & columns.separate[label] & columns.reported
+<<<<<<< HEAD
         if len(np.unique(row_ids[rows])) >= least_rows:
+=======
+        if len(np.unique(row_ids[rows])) >= max(LEAST_PAIR_ROWS, least_rows):
+>>>>>>> b35e87549234ffd61f8b7503b27c3c582e062f1c
             used |= rows
             _fill(result, label, values[rows], row_ids[rows], first, second, least_rows)
     if used.any():
@@ -137,16 +146,36 @@ def _fill(
     least_rows: int,
 ) -> None:
     missing = np.isnan(x)
+    varied = _varied(x, row_ids, least_rows) | missing.any(0)
     complete = ~(missing.any(0)[first] | missing.any(0)[second])
+    several = varied[first] & varied[second]
+    complete, incomplete = complete & several, ~complete & several
     if complete.any():
         values, variances = rank_correlations(np.where(missing.any(0), 0.0, x))
         result.values[0, complete, column] = values[first, second][complete]
         result.variances[0, complete, column] = variances[first, second][complete]
-    for pair in np.flatnonzero(~complete).tolist():
+    for pair in np.flatnonzero(incomplete).tolist():
         both = ~(missing[:, first[pair]] | missing[:, second[pair]])
+<<<<<<< HEAD
         if len(np.unique(row_ids[both])) >= least_rows:
             values, variances = rank_correlations(x[both][:, [first[pair], second[pair]]])
+=======
+        of_both = x[both][:, [first[pair], second[pair]]]
+        enough = len(np.unique(row_ids[both])) >= max(LEAST_PAIR_ROWS, least_rows)
+        if enough and _varied(of_both, row_ids[both], least_rows).all():
+            values, variances = rank_correlations(of_both)
+>>>>>>> b35e87549234ffd61f8b7503b27c3c582e062f1c
             result.values[0, pair, column], result.variances[0, pair, column] = values[0, 1], variances[0, 1]
+
+
+def _varied(x: np.ndarray, row_ids: np.ndarray, least_rows: int) -> np.ndarray:
+    """Return which columns have `least_rows` different rows or more without the most frequent value: (columns,) bool."""
+    varied = np.zeros(x.shape[1], bool)
+    for column, values in enumerate(x.T):
+        distinct, codes, counts = np.unique(values, return_inverse=True, return_counts=True)
+        others = codes.ravel() != counts.argmax() if len(distinct) else np.zeros(0, bool)
+        varied[column] = len(np.unique(row_ids[others])) >= least_rows
+    return varied
 
 
 def rank_correlations(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -181,8 +210,17 @@ def count_far_values(x: np.ndarray) -> np.ndarray:
 
 
 def clip_far_values(x: np.ndarray) -> np.ndarray:
-    """Replace far values by the nearest others: (rows, features), so that means and deviations describe the others."""
+    """Replace far values by values near the others: (rows, features), so that means and deviations describe the others.
+
+    They are rounded outwards, to eighths of a power of two: the sum of replaced values would otherwise be a multiple of
+    the largest other value, which belongs to one row.
+    """
     low, high = far_bounds(x)
+    far = np.isfinite(low) | np.isfinite(high)
+    values = x[:, far]
+    others = np.where((values < low[far]) | (values > high[far]), np.nan, values)
+    step = 2.0 ** np.ceil(np.log2(np.nanmax(others, 0) - np.nanmin(others, 0))) / 8
+    low[far], high[far] = np.floor(low[far] / step) * step, np.ceil(high[far] / step) * step
     return np.clip(x, low, high)
 
 

@@ -145,6 +145,17 @@ def test_a_silo_that_reports_with_noise_only_is_not_asked_without_it(ask):
     assert "client a has a privacy budget of epsilon 2" in refused
 
 
+@pytest.mark.parametrize(
+    "content", ["", "# budget: 8.0\n", "budget: -1\n", "text\n", "budgit: 8.0\n", "silos: {a: }\n"]
+)
+def test_a_policy_that_says_nothing_or_nonsense_permits_nothing(content, ask):
+    ask(rows(0), "diagnose.noise={epsilon: 1}")
+    policy = ask.folder / "private" / "own" / POLICY
+    policy.write_text(content)
+    with pytest.raises(UserError, match=r"policy\.yaml: .*got .*Correct policy\.yaml; its silos report nothing"):
+        ask.again()
+
+
 def test_more_bins_than_a_silo_has_rows_or_its_owner_allows(ask):
     few = rows(0, 100)
     assert "diagnose.bins: got 1024, expected 100 or less, because it has 100 training rows" in ask(
@@ -195,6 +206,18 @@ def test_bounds_are_moved_until_they_tell_the_largest_value(ask):
     assert not isinstance(ask(grown), str)
     fewer = [{**BOUNDED[0], "high": 3.9}, *BOUNDED[1:-1]]
     assert "in other bins" in ask((x[:, :-1], y), features=fewer), "rows without a column have the same values"
+
+
+@pytest.mark.parametrize("names", [["v0", "v1", "v2"], ["x1", "x0", "x2"]])
+def test_features_are_renamed_to_move_their_bounds_or_to_hide_a_value(names, ask):
+    x, y = rows(0, features=3)
+    ask((x, y), features=BOUNDED[:3])
+    renamed = [{"name": name, "low": -4, "high": 4} for name in names]
+    assert "in other bins" in ask((x, y), features=[{**renamed[0], "high": 3.9}, *renamed[1:]])
+    later, changed = x.copy(), np.flatnonzero(y == 0)[:60]
+    later[changed, 0] += 3
+    later[changed[0], 1] = 0.1
+    assert FEW in ask((later, y), features=renamed)
 
 
 def test_one_patient_leaves_while_a_column_is_left_out(ask):

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import chain, combinations
 
 import numpy as np
@@ -253,9 +254,18 @@ def test_units_tell_people_who_left_and_came_from_a_person_whose_value_changed()
     assert smallest_change(values(first, people[0]), values(second, people[1])) == 12
 
 
+def test_units_of_another_column_hide_no_change():
+    """Of sixty rows x changed, and of one of them z as well."""
+    first = [("a", at, at % 2) for at in range(100)]
+    second = [("a", at + 1000 * (at < 60), at % 2 ^ (at == 0)) for at in range(100)]
+    for column, units in (("admission", range(500, 600)), ("patient", range(100))):
+        of_rows = replace(values(first, range(100)), unit="patient"), replace(values(second, units), unit=column)
+        assert smallest_change(*of_rows) == 1
+
+
 def test_what_is_kept_of_values_comes_back():
     rows = [("a", 1, 0), ("b", 2, 2), ("a", 0, 1)]
-    for kept in (values(rows), values(rows, [5, 6, 5])):
+    for kept in (values(rows), replace(values(rows, [5, 6, 5]), unit="patient")):
         _, read = unpacked(packed({EVERY: {}}, kept))
         assert smallest_change(kept, read) == 0
-        assert (read.columns, read.groups, read.bins) == (kept.columns, kept.groups, kept.bins)
+        assert (read.columns, read.groups, read.bins, read.unit) == (kept.columns, kept.groups, kept.bins, kept.unit)

@@ -81,12 +81,36 @@ def test_a_pair_with_too_few_rows_that_have_both_values_is_left_out():
     assert np.isfinite(found.values[0, 0, 0])
 
 
+<<<<<<< HEAD
 def test_a_client_may_require_more_rows():
     x, y = rows(200)
     x[:140, 2] = np.nan  # of 60 complete rows, 45 are of the first class
     columns, row_ids = assign_columns(y, np.arange(200), layout(), 50), np.arange(200)
     found = correlate_features(x, columns, row_ids, layout(), FEATURES, 50)
     np.testing.assert_array_equal(np.isfinite(found.values[0]), [[1, 1, 1], [0, 0, 1], [0, 0, 1]])
+=======
+def test_a_feature_that_few_rows_have_has_no_correlation_since_it_would_show_their_ranks():
+    x, y = rows(400)
+    for few, others in ((1, 9), (9, 10)):
+        x[:, 2] = 0
+        x[np.flatnonzero(y == 0)[:few], 2] = 1
+        x[np.flatnonzero(y == 1)[:others], 2] = 1
+        found = reported(x, y).values[0]
+        assert np.isnan(found[1:, 0]).all()
+        assert np.isfinite(found[1:, 1]).all() == (others >= 10)
+        assert np.isfinite(found[1:, 2]).all()
+        assert np.isfinite(found[0]).all()
+
+
+def test_a_feature_that_few_rows_have_among_those_with_another_value_has_no_correlation():
+    x, y = rows(400)
+    y[:] = 0
+    x[:, 2] = np.arange(400) < 200
+    x[9:200, 1] = np.nan
+    found = reported(x, y).values[0, :, 0]
+    assert np.isfinite(found[:2]).all()
+    assert np.isnan(found[2])
+>>>>>>> b35e87549234ffd61f8b7503b27c3c582e062f1c
 
 
 def test_others_combined_are_the_mean_by_rows_without_the_client_itself():
@@ -117,11 +141,15 @@ def column(*far, count=1000):
     ],
     ids=["none", "a code", "typed once", "both", "an extreme value", "two values", "skewed", "missing"],
 )
-def test_far_values_are_counted_and_replaced_by_the_nearest_others(x, expected):
+def test_far_values_are_counted_and_replaced_by_values_near_the_others(x, expected):
     assert count_far_values(x)[0].tolist() == expected
     clipped = clip_far_values(x)
     assert count_far_values(clipped)[0].tolist() == [0, 0]
     if any(expected):
-        assert (clipped.min(), clipped.max()) == (x[x > 0].min(), x[x < 1e6].max())
+        others = x[(x > 0) & (x < 1e6)]
+        ends, step = np.array([clipped.min(), clipped.max()]), 2 ** np.ceil(np.log2(np.ptp(others))) / 8
+        assert np.abs(ends - [others.min(), others.max()]).max() < step
+        replaced = clipped[x != clipped]
+        assert (replaced % step == 0).all(), "the largest and the smallest other value do not show"
     else:
         np.testing.assert_array_equal(clipped, x)
