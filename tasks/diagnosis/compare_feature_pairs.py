@@ -54,13 +54,8 @@ def _report(ledger: Ledger, local: LocalSummary, question: PairQuery) -> list[np
 
     def compute(_: Draw) -> dict[str, np.ndarray]:
         x, columns = local.features(query), local.columns(query)
-<<<<<<< HEAD
-        features, least = np.array(question.features, np.int64), max(LEAST_PAIR_ROWS, local.least_rows)
-        found = correlate_features(x, columns, local.row_ids, query.layout, features, least)
-=======
         features = np.array(question.features, np.int64)
         found = correlate_features(x, columns, local.row_ids, query.layout, features, local.least_rows)
->>>>>>> b35e87549234ffd61f8b7503b27c3c582e062f1c
         far = count_far_values(x[columns.reported]) * query.layout.numeric[:, None]
         if query.layout.targets:
             far = np.concatenate([far, count_far_values(local.y[columns.reported, None].astype(np.float64))])

@@ -111,11 +111,7 @@ def correlate_features(
     row_ids: np.ndarray,
     layout: Layout,
     features: np.ndarray,
-<<<<<<< HEAD
-    least_rows: int = LEAST_PAIR_ROWS,
-=======
     least_rows: int = LEAST_ROWS,
->>>>>>> b35e87549234ffd61f8b7503b27c3c582e062f1c
 ) -> Correlations:
     """Return the correlations of one client, with a leading axis of 1; arguments as in `summarize`."""
     values, (first, second) = positions(x, layout, features), index_pairs(len(features))
@@ -124,11 +120,7 @@ def correlate_features(
     used = np.zeros(len(x), bool)
     for label in range(layout.classes):
         rows = (columns.index == label) & columns.separate[label] & columns.reported
-<<<<<<< HEAD
-        if len(np.unique(row_ids[rows])) >= least_rows:
-=======
         if len(np.unique(row_ids[rows])) >= max(LEAST_PAIR_ROWS, least_rows):
->>>>>>> b35e87549234ffd61f8b7503b27c3c582e062f1c
             used |= rows
             _fill(result, label, values[rows], row_ids[rows], first, second, least_rows)
     if used.any():
@@ -156,15 +148,10 @@ def _fill(
         result.variances[0, complete, column] = variances[first, second][complete]
     for pair in np.flatnonzero(incomplete).tolist():
         both = ~(missing[:, first[pair]] | missing[:, second[pair]])
-<<<<<<< HEAD
-        if len(np.unique(row_ids[both])) >= least_rows:
-            values, variances = rank_correlations(x[both][:, [first[pair], second[pair]]])
-=======
         of_both = x[both][:, [first[pair], second[pair]]]
         enough = len(np.unique(row_ids[both])) >= max(LEAST_PAIR_ROWS, least_rows)
         if enough and _varied(of_both, row_ids[both], least_rows).all():
             values, variances = rank_correlations(of_both)
->>>>>>> b35e87549234ffd61f8b7503b27c3c582e062f1c
             result.values[0, pair, column], result.variances[0, pair, column] = values[0, 1], variances[0, 1]
 
 

@@ -81,14 +81,14 @@ def test_a_pair_with_too_few_rows_that_have_both_values_is_left_out():
     assert np.isfinite(found.values[0, 0, 0])
 
 
-<<<<<<< HEAD
 def test_a_client_may_require_more_rows():
     x, y = rows(200)
     x[:140, 2] = np.nan  # of 60 complete rows, 45 are of the first class
     columns, row_ids = assign_columns(y, np.arange(200), layout(), 50), np.arange(200)
     found = correlate_features(x, columns, row_ids, layout(), FEATURES, 50)
     np.testing.assert_array_equal(np.isfinite(found.values[0]), [[1, 1, 1], [0, 0, 1], [0, 0, 1]])
-=======
+
+
 def test_a_feature_that_few_rows_have_has_no_correlation_since_it_would_show_their_ranks():
     x, y = rows(400)
     for few, others in ((1, 9), (9, 10)):
@@ -110,7 +110,6 @@ def test_a_feature_that_few_rows_have_among_those_with_another_value_has_no_corr
     found = reported(x, y).values[0, :, 0]
     assert np.isfinite(found[:2]).all()
     assert np.isnan(found[2])
->>>>>>> b35e87549234ffd61f8b7503b27c3c582e062f1c
 
 
 def test_others_combined_are_the_mean_by_rows_without_the_client_itself():
