@@ -50,7 +50,7 @@ class Virtual(Method):
 
     kl_weight: float = Field(1e-3, ge=0, le=param_limits.MAX_REAL, description="kappa: weight of the prior; 1 is Bayes")
     prior_precision: float = Field(
-        1.0, gt=0, le=param_limits.MAX_REAL, description="scale of the prior of every weight"
+        1.0, gt=0, le=param_limits.MAX_REAL, description="precision of the prior of every weight"
     )
     deviation: float = Field(
         0.0067, gt=0, le=param_limits.MAX_REAL, description="standard deviation of the weights where training starts"

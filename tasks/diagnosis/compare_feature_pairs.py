@@ -9,7 +9,6 @@ import torch
 
 from models.shift.client_summaries.client_summary import MOMENTS, Summaries, leave_one_out, mixture
 from models.shift.client_summaries.feature_pairs import (
-    LEAST_PAIR_ROWS,
     Correlations,
     PairQuery,
     combine_correlations,

@@ -20,7 +20,7 @@ def test_an_api_that_fails_ends_a_schedule_with_a_sentence(tmp_path: Path, monke
     monkeypatch.setattr(abandoned_runs, "delete_deployment", fail)
     with (
         temporary_settings({PREFECT_API_URL: api}),
-        pytest.raises(UserError, match=r"^Prefect's API at .* does not an"),
+        pytest.raises(UserError, match=r"^Prefect's API at .* does not respond"),
     ):
         serve(tmp_path, cron_schedule("@daily"), api, {}, [])
     assert (tmp_path / abandoned_runs.SCHEDULE).is_file(), "the next command deletes what was planned"

@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
-from scipy.stats import rankdata
 
 from models.shift.client_summaries.client_summary import LEAST_ROWS, Columns, Layout, Summaries, overall_moments
 from models.shift.client_summaries.query import Query
@@ -170,6 +169,8 @@ def rank_correlations(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     The variances are those of Pearson's correlation of ranks, by influence functions.
     """
+    from scipy.stats import rankdata
+
     ranks = np.asarray(rankdata(x, axis=0), np.float64)
     rows, centred = len(x), ranks - ranks.mean(0)
     deviation = np.sqrt((centred**2).mean(0))

@@ -26,7 +26,7 @@ def test_where_bounds_are_asked_for_first_that_answer_counts_too(world):
     own.write({"a": rows(0), "b": rows(1)})
     _, found = run_diagnosis(own.open(), PlainRunner())
     assert found["bytes"] == {"up": 2 * (MOMENTS + COUNTS + PAIRS), "up_of_a_client": MOMENTS + COUNTS + PAIRS}
-    own.write({"a": rows(0), "b": rows(1)}, features=BOUNDED)
+    own.write({"a": rows(2), "b": rows(3)}, features=BOUNDED)
     _, found = run_diagnosis(own.open(), PlainRunner())
     assert found["bytes"] == {"up": 2 * (COUNTS + PAIRS), "up_of_a_client": COUNTS + PAIRS}
 

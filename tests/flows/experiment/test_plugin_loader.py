@@ -38,7 +38,7 @@ def test_the_line_is_named_and_inside_a_step_what_the_step_says(notes, where, ha
     for note in notes:
         raised.value.add_note(note)
     said = plugin_error(raised.value, "fedavg", {path: "mine.py"}, path if has_method else "")
-    assert str(said).startswith(f"fedavg failed: ZeroDivisionError: division by zero{where}; mend mine.py, ")
+    assert str(said).startswith(f"fedavg failed: ZeroDivisionError: division by zero{where}. Correct mine.py; ")
 
 
 def test_the_file_that_raised_is_named_and_not_that_of_the_method(tmp_path):
@@ -48,7 +48,7 @@ def test_the_file_that_raised_is_named_and_not_that_of_the_method(tmp_path):
     with pytest.raises(ZeroDivisionError) as raised:
         entry.target(None, None)
     said = plugin_error(raised.value, "own", {method: "method.py", metric: "metric.py"}, method)
-    assert "(metric.py, line 6); mend metric.py, " in str(said)
+    assert "(metric.py, line 6). Correct metric.py; " in str(said)
 
 
 def test_an_error_that_no_plugin_raised_is_not_said_to_be_a_plugins(tmp_path):

@@ -89,5 +89,7 @@ def test_with_offset_rate_0_offsets_are_a_fixed_augmentation(make_problem, play)
 
 def test_a_network_without_a_last_dense_layer_is_refused_with_a_way_out(make_problem):
     setup = make_problem(SIZES, network=Ensemble(5, 3, 4, experts=2))
-    with pytest.raises(UserError, match=r"model.kind ensemble has no last dense layer to build on; use residual"):
+    with pytest.raises(
+        UserError, match=r"model.kind: got ensemble, which has no last dense layer to build on, expected residual"
+    ):
         DisTrans().init(setup)

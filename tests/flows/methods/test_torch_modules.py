@@ -49,7 +49,7 @@ def test_it_trains_under_every_method_and_those_that_take_it_apart_need_a_last_l
     if name.startswith("selective") or name == "serverbn":
         setup = make_problem(SIZES, network=network, silos={**silos, "common": ["validation"]})
     if make is Whole and name in APART:
-        with pytest.raises(UserError, match=r"model\.kind mine (has no|takes no)"):
+        with pytest.raises(UserError, match=r"model\.kind: got mine, (which has no|expected)"):
             play(page, setup, [1])
         return
     state = play(page, setup, [1, 2]).state

@@ -30,7 +30,7 @@ def test_settings_may_be_chosen_on_common_validation_rows_and_not_on_none(folder
         trials.check_tuning(project, ["fedavg"], project.training_setup(0))
 
     check("data.split.validation_rows=common", "evaluation.clients=2")
-    with pytest.raises(UserError, match="and the data have none"):
+    with pytest.raises(UserError, match="got no validation rows in the data"):
         check("data.split.validation=0")
     with pytest.raises(UserError, match=r"the clients that are scored \(evaluation.clients\) have none"):
         check("data.split.validation=0", "evaluation.clients=2")
@@ -43,5 +43,5 @@ def test_validation_rows_of_fresh_clients_choose_no_setting(folder, monkeypatch)
     rows = {c: 9 if project.scored.role(c) == "fresh" else 0 for c in project.scored.clients}
     assert any(rows.values())
     monkeypatch.setattr(trials, "validation_rows", lambda silos: {c: rows[c] for c in silos.clients})
-    with pytest.raises(UserError, match="the data have none"):
+    with pytest.raises(UserError, match="got no validation rows in the data"):
         trials.check_tuning(project, ["fedavg"], project.training_setup(0))
