@@ -1,6 +1,7 @@
 """The flow `diagnose`: how silos differ, by reports on their rows, with a second look at pairs in doubt."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from models.shift.client_summaries.query import Query
 from models.shift.fomichev_distances import Readings
 from silos.client_store import ClientStore
 from silos.cohort import Silos
+from silos.errors import UserError
 from tasks.diagnosis.compare_feature_pairs import (
     pair_question,
     refine_by_feature_pairs,
@@ -154,8 +156,9 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, dict[st
         first = first_query(silos, params)
         targets = None
         if first and first.targets:
-            first_responses = first_responses or [query_clients(runner, silos, private, first, params)]
-            targets = target_moments(first_responses[0].messages, first)
+            with suppress(UserError):  # all silos refuse: targets are compared in their groups only
+                first_responses = first_responses or [query_clients(runner, silos, private, first, params)]
+                targets = target_moments(first_responses[0].messages, first)
         comparison, feature_pairs = runner.run_on_server(
             refine_by_feature_pairs,
             comparison,

@@ -66,6 +66,10 @@ class Change:
         }
 
 
+_FAR_SHARE = 8.0
+"""A kurtosis of more than one in so many rows is that of a few far values."""
+
+
 def largest_label_change(pair: Summaries, classes: list[str]) -> Change | None:
     """Return the class whose share differs most, in standard errors; with two classes the rarer one.
 
@@ -157,10 +161,14 @@ def _share_change(
 
 
 def _moment_changes(name: str, moments: np.ndarray, noisy: bool) -> list[Change]:
-    """Compare mean and deviation, (2, 5) moments, with intervals that allow for kurtosis; empty if one is undefined."""
-    if np.isnan(moments).any() or not np.isfinite(moments).all():
-        return []
+    """Compare mean and deviation, (2, 5) moments, with intervals that allow for kurtosis.
+
+    Empty if a moment is undefined, or if few values far from all others dominate it: one such value of n has a kurtosis
+    of about n.
+    """
     rows, mean, spread, _, kurtosis = moments.T
+    if not np.isfinite(moments).all() or (kurtosis > np.maximum(rows / _FAR_SHARE, 30)).any():
+        return []
     error = float(np.sqrt((spread**2 / rows).sum()))
     pooled = float(np.sqrt(((rows - 1) * spread**2).sum() / max(rows.sum() - 2, 1)))
     difference = float(mean[0] - mean[1])

@@ -113,17 +113,21 @@ def _of_two_groups(
 
 
 def _evidence(report: dict[str, Any], group: int, other: int) -> dict[str, Any]:
-    """Return what pairs of features show of the first pair of silos of two groups that has it; sides as in the call."""
+    """Return the evidence of a pair of silos of two groups, of one with an estimated loss if there is one.
+
+    Its sides are exchanged if needed, so that the first silo is of `group`.
+    """
     groups = report["groups"]
     names = [f"group {index + 1}" for index in range(len(groups))] if report["pairs_of"] == "groups" else None
     one, two = ([names[index]] if names else groups[index] for index in (group, other))
-    for pair in report["pairs"]:
-        if pair["types"] and ("shared_model_loss" in pair or pair.get("label_or_concept")):
-            if pair["first"] in one and pair["second"] in two:
-                return pair
-            if pair["first"] in two and pair["second"] in one:
-                return _exchanged(pair)
-    return {}
+    pairs = [
+        pair if pair["first"] in one else _exchanged(pair)
+        for pair in report["pairs"]
+        if pair["types"]
+        and ("shared_model_loss" in pair or pair.get("label_or_concept"))
+        and ({pair["first"], pair["second"]} & {*one} and {pair["first"], pair["second"]} & {*two})
+    ]
+    return next((pair for pair in pairs if any((pair.get("shared_model_loss") or {}).values())), (pairs or [{}])[0])
 
 
 def _exchanged(pair: dict[str, Any]) -> dict[str, Any]:

@@ -149,3 +149,10 @@ def test_tables_of_all_pairs_have_the_largest_differences_of_single_pairs():
             largest = max(abs(change.deviations) for change in single if change.what == "mean")
             assert means[a, b] >= largest - 1e-12
             assert shares[a, b] == pytest.approx(abs(largest_label_change(pair, CLASSES).difference))
+
+
+def test_a_feature_with_one_value_far_from_all_others_has_no_change_of_moments():
+    rng = np.random.default_rng(9)
+    first, second = rows(rng, 600, age=70), rows(rng, 600)
+    first[0][3, 0] = 1e9
+    assert feature_change(two(first, second), LAYOUT, 0) is None

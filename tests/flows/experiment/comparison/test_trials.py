@@ -32,7 +32,9 @@ def test_settings_may_be_chosen_on_common_validation_rows_and_not_on_none(folder
     check("data.split.validation_rows=common", "evaluation.clients=2")
     with pytest.raises(UserError, match="got no validation rows in the data"):
         check("data.split.validation=0")
-    with pytest.raises(UserError, match=r"the clients that are scored \(evaluation.clients\) have none"):
+    with pytest.raises(
+        UserError, match=r"got no validation rows in the clients that are scored \(evaluation.clients\)"
+    ):
         check("data.split.validation=0", "evaluation.clients=2")
 
 
