@@ -134,7 +134,7 @@ class CommandLifecycle(progress.ProgressSink):
             return flow(**parameters, overrides=project.overrides)
 
     def print_progress(self, line: str) -> None:
-        """Print a line on stderr, in place of the start notice."""
+        """Print a line on stderr, instead of the start notice."""
         self._clear_notice()
         self._errors.print(line, soft_wrap=True)
 

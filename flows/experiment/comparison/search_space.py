@@ -122,7 +122,7 @@ def insert_value(setting: str, value: Any) -> str:
     """Put the value into the setting's {}, or after its key; ValueError if {} occurs more than once."""
     template = setting if "=" in setting or "{}" in setting else f"{setting}={{}}"
     if template.count("{}") != 1:
-        raise ValueError(f"{setting!r}: expected {{}} once, in place of the value")
+        raise ValueError(f"{setting!r}: expected {{}} once, instead of the value")
     return template.replace("{}", as_yaml(value))
 
 
