@@ -30,8 +30,8 @@ def test_every_point_is_a_cell_with_its_place_among_the_settings():
         ({"lines": {"a": {"about": "w", "at": [7]}}}, "the line a has 7, which is no place of the axis"),
         ({"lines": {"a": {"about": "w", "published": {7: 0.5}}}}, "the line a has 7"),
         ({"lines": {"a": {"about": "w", "beside": {"loss/mean": {7: 0.5}}}}}, "the line a has 7"),
-        *(({"place": place}, "once, in place of the value") for place in ("a=1", "a={}{}", "a={", "a={:d}")),
-        ({"lines": {"a": {"about": "w", "place": "a={b: 1}"}}}, "once, in place of the value"),
+        *(({"place": place}, "once, instead of the value") for place in ("a=1", "a={}{}", "a={", "a={:d}")),
+        ({"lines": {"a": {"about": "w", "place": "a={b: 1}"}}}, "once, instead of the value"),
         ({"at": [1, 1.0, 2.5]}, "the line a has a place twice"),
         ({"at": []}, "at"),
         ({"lines": {}}, "lines"),
@@ -63,7 +63,7 @@ def test_a_figure_stands_beside_a_key_that_has_nothing(key):
 @pytest.mark.parametrize("grid", ["a=1", "a={}{}", "a={b: 1}"])
 def test_a_grid_whose_values_have_no_one_place_is_said(grid):
     scales = {"cpu": {"seeds": [4], "grid": [1, 2]}}
-    with pytest.raises(ValidationError, match="once, in place of the value"):
+    with pytest.raises(ValidationError, match="once, instead of the value"):
         Table.model_validate({**TABLE, "curves": CURVES, "grid": grid, "scales": scales})
 
 
