@@ -47,8 +47,8 @@ def matrices(comparison: Comparison, names: Sequence[str], records: Sequence[dic
     return {
         "names": list(names),
         "order": list(range(len(names))) if comparison.of_groups else grouped,
-        "means": _finite(largest_mean_differences(units, comparison.layout)),
-        "shares": _finite(largest_share_differences(units)),
+        "means": _finite(np.round(largest_mean_differences(units, comparison.layout), 6)),
+        "shares": _finite(np.round(largest_share_differences(units), 6)),
         **square,
         "chance": _square(comparison, pairs.chance, len(names), 1.0),
         "verdict": verdicts,
@@ -63,7 +63,7 @@ def _square(comparison: Comparison, column: np.ndarray, size: int, diagonal: flo
 
 
 def _finite(table: np.ndarray) -> list[list[float | None]]:
-    return [[round(value, 6) if np.isfinite(value) else None for value in row] for row in table.tolist()]
+    return [[value if np.isfinite(value) else None for value in row] for row in table.tolist()]
 
 
 _SHOWN = 5  # features of a pair that are named

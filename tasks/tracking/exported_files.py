@@ -57,8 +57,8 @@ def check_format(format: Format) -> None:
     missing = [name for name in _WRITERS[format].needs if not find_spec(name)]
     if missing:
         raise UserError(
-            f"--format: got {format}, expected {', '.join(missing)}, which {'are' if len(missing) > 1 else 'is'} "
-            "not installed. Run `pip install -c constraints.txt -e '.[onnx]'`, or use --format pt2."
+            f"--format: got {format}, which needs {', '.join(missing)}, expected a format whose packages are installed. "
+            "Run `pip install -c constraints.txt -e '.[onnx]'`, or use --format pt2."
         )
 
 

@@ -103,7 +103,7 @@ def test_on_other_rows_it_is_said_why_there_is_no_difference(two: dict[str, Any]
     [
         (
             ["cut-short"],
-            "cut-short is not finished (1 of 2 runs); "
+            "cut-short: got an unfinished result (1 of 2 runs), expected a finished one. To get it, run "
             "`siloflow compare fedavg --seeds 1,2 --reference fedavg --resume --name cut-short`",
         ),
         ([DIAGNOSIS], f"runs/: got no run or comparison '{DIAGNOSIS}'"),

@@ -32,7 +32,7 @@ def test_what_is_to_come_is_said_before(tuned):
     said = tuned[1].err.splitlines()
     assert said[0].startswith("tuning tries 4 settings for each of 2 methods on seed 0 (and 2 more beyond each edge")
     assert said[0].endswith("10 runs or a few more")
-    assert any(re.fullmatch(r"about \d+ seconds for the other 8", line) for line in said)
+    assert any(re.fullmatch(r"about \d+ seconds for the other 8 runs", line) for line in said)
 
 
 def test_every_methods_runs_have_what_it_chose_and_its_run_on_the_first_seed_is_the_one_that_was_tried(tuned):
@@ -98,7 +98,7 @@ def test_a_comparison_of_which_every_run_failed_says_so(tuned):
     asked = own(tuned[0], "0.1, 1.0")
     shown = tuned[0].type("compare", "mine", *asked, code=1)
     assert "settings, chosen on validation rows of seed 0:" in shown.out
-    assert "none of 4 gave a finite score" in " ".join(shown.out.split())
+    assert "the first of 4, since none gave a finite score" in " ".join(shown.out.split())
     assert "4 of 4" in shown.err
     assert "5 of 4" not in shown.err
 

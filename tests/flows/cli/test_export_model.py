@@ -148,7 +148,7 @@ def test_a_run_is_found_by_path_by_name_and_by_the_folder_that_holds_it_alone(fo
         write_json(folder / "runs" / "two" / name / "run.json", {})
     write_json(folder / "runs" / "alone" / "only" / "run.json", {})
     assert find_run(project, "runs/alone").path == folder / "runs" / "alone" / "only"
-    with pytest.raises(UserError, match=r"'two' is 2 runs: runs/two/first, runs/two/second; name one"):
+    with pytest.raises(UserError, match=r"'two': got a name of 2 runs, expected one: runs/two/first, runs/two/second"):
         find_run(project, "two")
     write_json(tmp_path / "run.json", {})
     for none in ("fedavg-seed7", "..", "", str(tmp_path), "x" * 300):
@@ -247,7 +247,7 @@ def test_what_is_missing_for_onnx_is_told_with_the_command_that_installs_it(ran,
     run = ran("fedavg")["folder"]
     monkeypatch.setattr(exported_files, "find_spec", lambda package: package != "onnxscript")
     with pytest.raises(
-        UserError, match=r"needs onnxscript, which is not .*`pip install -c constraints\.txt -e '\.\[onnx\]'`"
+        UserError, match=r"which needs onnxscript, expected .*`pip install -c constraints\.txt -e '\.\[onnx\]'`"
     ):
         ask(run, format="onnx")
 

@@ -139,7 +139,7 @@ def test_a_store_that_is_away_is_said_and_is_no_reason_to_fail(project, answer, 
 def test_what_is_stopped_on_the_way_is_no_finished_report(project, answer, prefect, monkeypatch, last):
     before = set((project / "runs").glob("diagnose-*"))
 
-    def stop(*_: Any) -> None:
+    def stop(*_: Any, **__: Any) -> None:
         raise UserError("stopped")
 
     monkeypatch.chdir(project)

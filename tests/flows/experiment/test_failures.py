@@ -223,7 +223,7 @@ def test_a_comparison_with_a_failed_run_is_not_called_complete(prefect, folder, 
     assert re.search(r"^method .* seeds *$", shown, re.MULTILINE)
     for method, seeds in {"fedavg": "2 of 2", "half": "1 of 2", "local_only": "2 of 2", "always": "-"}.items():
         assert re.search(rf"^{method} .* {seeds} *$", shown, re.MULTILINE), shown
-    assert "over the seeds that each method finished with; 95 %" in shown
+    assert "over the seeds that each method finished; 95 %" in shown
     assert "over 2 seeds" not in shown
     assert re.search(r"^  half − fedavg .* \(seed 0\)$", shown, re.MULTILINE)
     assert "The comparison is not complete: 1 of 6 runs failed (half seed 1)" in shown

@@ -106,7 +106,7 @@ def refused(project: Path, **options: str) -> str:
     with pytest.raises(UserError) as told:
         opened(project, **options).training_setup(0)
     message = str(told.value)
-    assert message.startswith(f"params.yaml: model.pretrained: {project}/given.pth ")
+    assert message.startswith(f"params.yaml: model.pretrained: {project}/given.pth: ")
     assert message.endswith("~/.cache/torch/hub/checkpoints), or set model.pretrained to null.")
     assert "torchvision's resnet18" in message
     return message
@@ -115,23 +115,23 @@ def refused(project: Path, **options: str) -> str:
 @pytest.mark.slow
 def test_a_file_that_is_not_there_or_no_state_dict_of_this_encoder_is_refused(project, states):
     file = project / "given.pth"
-    assert "is no file" in refused(project)
+    assert "got no such file" in refused(project)
     file.write_text("<html>not found</html>")
-    assert "cannot be read as tensors (UnpicklingError)" in refused(project)
+    assert "got a file that cannot be read as tensors (UnpicklingError)" in refused(project)
     file.write_bytes(b"")
     assert "cannot be read as tensors (EOFError)" in refused(project)
     torch.save(Path("code"), file)
-    assert "cannot be read as tensors (UnpicklingError)" in refused(project)
+    assert "got a file that cannot be read as tensors (UnpicklingError)" in refused(project)
     torch.save({"state_dict": states["resnet18"]}, file)
     assert "got something other than named tensors" in refused(project)
     torch.save(states["vgg16_bn"], file)
-    assert "has no conv1.weight" in refused(project)
+    assert "got no conv1.weight" in refused(project)
     wrong = states["resnet18"]["conv1.weight"]
     for odd in (wrong * 1j, wrong.double() + 1e300, wrong + torch.nan):
         torch.save({**states["resnet18"], "conv1.weight": odd}, file)
         assert "conv1.weight: got numbers that are not finite or not real" in refused(project)
     torch.save({**states["resnet18"], "conv1.weight": torch.zeros(64, 1, 7, 7)}, file)
-    assert "has conv1.weight of the shape (64, 1, 7, 7), and (64, 3, 7, 7) is needed" in refused(project)
+    assert "conv1.weight: got the shape (64, 1, 7, 7), expected (64, 3, 7, 7)" in refused(project)
 
 
 def test_an_image_too_small_for_vgg_is_the_models_matter(project, states):

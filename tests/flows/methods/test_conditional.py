@@ -205,7 +205,7 @@ def test_a_run_says_once_of_how_many_clients_loadings_are_noise_and_what_to_set_
     assert counts[1] == counts[2] >= 2
     assert len(said) == 1
     assert re.match(
-        rf"\d of \d clients have different loadings in the two halves of their training rows .*; {instead}", said[0]
+        rf"\d of \d clients have different loadings in the two halves of their training rows.*; {instead}", said[0]
     )
     control = play(replace_source(page, "random"), setup, [1, 2])
     assert control.reports[-1].metrics["clients/unsteady"] == counts[1]
@@ -263,7 +263,7 @@ def test_loadings_are_pictures_beside_the_image(make_problem, play):
     ("statistics", "said"),
     [
         ([{"kind": "covarianc"}], r"statistic: got 'covarianc', expected a known kind\. Did you mean covariance"),
-        ([{"kind": "mean", "log": True}], "the statistic mean has no options, and not 'log'"),
+        ([{"kind": "mean", "log": True}], "mean: got the option 'log', expected no options"),
         ([], "got no statistic, expected at least one"),
     ],
 )

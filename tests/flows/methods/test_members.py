@@ -8,7 +8,7 @@ from flows.methods.fediir import FedIIR
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
 from models.training.engine import per_example_metrics
-from models.training.optimizers import Adam
+from models.training.optimizers import SGD, Adam
 from silos.cohort import Stack
 from silos.errors import UserError
 from tasks.evaluate import evaluate
@@ -28,7 +28,11 @@ LOOK = {"ifca", "cfl", "uefl", "uefl_authors"}
 
 @pytest.fixture
 def make(make_problem):
-    return lambda network: make_problem(CLIENTS, network=network, optimiser=Adam(0.01), silos=SILOS)
+    def build(network, name=""):
+        optimiser = SGD(0.1) if name == "scaffold" else Adam(0.01)  # whose variates are of plain SGD
+        return make_problem(CLIENTS, network=network, optimiser=optimiser, silos=SILOS)
+
+    return build
 
 
 @pytest.mark.parametrize("name", sorted({*method_names()} - {*TAKE}))
@@ -48,7 +52,7 @@ def test_a_page_around_one_network_that_forgot_to_say_so_is_told_what_to_write(m
 
 @pytest.mark.parametrize("name", TAKE)
 def test_a_method_that_takes_an_ensemble_trains_it_keeps_it_and_is_scored_with_it(name, make, play, tmp_path):
-    page, setup = find_method(name)(), make(DeepEnsemble(INNER, 2))
+    page, setup = find_method(name)(), make(DeepEnsemble(INNER, 2), name)
     played = play(page, setup, [1, 2])
     save_state(tmp_path / "checkpoint", played.state, 2)
     assert load_state(tmp_path / "checkpoint")[0].sha256() == played.state.sha256()
@@ -64,7 +68,7 @@ def test_a_method_that_takes_an_ensemble_trains_it_keeps_it_and_is_scored_with_i
 @pytest.mark.parametrize("name", [name for name in TAKE if name not in LOOK])
 def test_the_first_member_is_the_run_without_an_ensemble(name, make, play):
     page, network = find_method(name)(), DeepEnsemble(INNER, 2)
-    ours, theirs = (play(page, make(one), [1, 2]) for one in (network, INNER))
+    ours, theirs = (play(page, make(one, name), [1, 2]) for one in (network, INNER))
     first, second = network.single_networks
     for client in CLIENTS:
         opened = [

@@ -124,7 +124,7 @@ def test_uefl_gives_words_to_its_clients_and_shows_them_of_ours_and_of_an_ensemb
 
 def test_a_network_without_parts_is_refused_by_name(make):
     for name, what in (("uefl", "features that codewords could replace"), ("fediir", "last dense layer to build on")):
-        with pytest.raises(UserError, match=f"model.kind Whole has no {what}"):
+        with pytest.raises(UserError, match=f"model.kind: got Whole, which has no {what}"):
             find_method(name)().init(make(Whole(), "sequential"))
 
 
