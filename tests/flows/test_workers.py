@@ -114,9 +114,10 @@ def addresses() -> set[str]:
 
 
 def flow_runs() -> dict[str, str]:
-    """The flow runs that Prefect knows, with their names."""
+    """The latest flow runs that Prefect knows, of which it returns at most 200, with their names."""
+    latest = {"sort": "START_TIME_DESC"}
     with get_client(sync_client=True) as client:
-        return {run["id"]: run["name"] for run in client.request("POST", "/flow_runs/filter", json={}).json()}
+        return {run["id"]: run["name"] for run in client.request("POST", "/flow_runs/filter", json=latest).json()}
 
 
 def completed(run: str) -> int:

@@ -49,7 +49,7 @@ def test_a_server_that_cannot_start_is_quoted(tmp_path):
         "does not respond; the last line of its log is: (sqlite3.OperationalError) unable to open database file. See"
         in said
     )
-    assert said.endswith("; see server.log there.")
+    assert said.endswith(". See server.log there.")
 
 
 @pytest.mark.parametrize("room", [4096, 500_000])
