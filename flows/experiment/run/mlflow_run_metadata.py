@@ -127,7 +127,7 @@ def git_commit(root: Path) -> str:
     except UserError as error:
         reason = str(error)
     if reason:
-        progress.current().say_once(f"git_commit is empty in MLflow: {reason}")
+        progress.current().say_once(f"git_commit is none in MLflow: {reason}")
     return "none"
 
 

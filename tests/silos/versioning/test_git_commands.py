@@ -114,7 +114,7 @@ def test_a_repository_of_another_user_is_a_sentence_with_the_fix_and_no_silent_n
     os.chown(own.parent, 1234, 1234)
     fix = f"`git config --global --add safe.directory {own.parent}`"
     for asked in (history.version_log, lambda root: history.find_digest(root, "HEAD")):
-        with pytest.raises(UserError, match="another user owns it") as refused:
+        with pytest.raises(UserError, match="which another user owns") as refused:
             asked(own)
         assert fix in str(refused.value)
         assert "\t" not in str(refused.value)

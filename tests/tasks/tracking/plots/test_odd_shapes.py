@@ -147,7 +147,7 @@ def test_the_legend_of_a_ranking_of_one_feature_hides_nothing(draw):
 def test_values_and_names_below_and_above_a_close_up_do_not_overlap(draw, count):
     counts = np.random.default_rng(0).integers(0, 40, (2, count, 3)).astype(float)
     one = PairDetails(0, 1, 0, None, tuple(map(str, range(count))), False, counts, np.array([True, True, False]))
-    first, second, _ = draw(draw_close_ups, [one], LONG, LONG, LONG[:2]).axes
+    first, second, *_ = draw(draw_close_ups, [one], LONG, LONG, LONG[:2]).axes
     below = [label.get_window_extent() for label in first.get_xticklabels()]
     assert all(left.x1 < right.x0 for left, right in pairwise(below))
     assert left_title(first).x1 < left_title(second).x0
