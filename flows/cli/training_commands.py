@@ -18,6 +18,13 @@ LOOK_CLOSER = "`siloflow ui` serves MLflow's and Prefect's pages"
 _RESUME = "--resume continues after the last complete round"
 _SCHEDULED = "`siloflow compare --resume` continues a comparison that was running; missed starts are not repeated"
 
+MethodNames = Annotated[
+    list[str] | None, typer.Argument(help="The methods to compare; by default comparison.methods of params.yaml.")
+]
+Seeds = Annotated[
+    str | None, typer.Option(help="The seeds to train with, such as 0,1,2; by default comparison.seeds of params.yaml.")
+]
+
 commands = typer.Typer()
 
 
@@ -77,13 +84,8 @@ def print_run(result: dict[str, Any], console: "PlainConsole") -> None:
 
 @commands.command()
 def compare(
-    methods: Annotated[
-        list[str] | None, typer.Argument(help="The methods to compare; by default comparison.methods of params.yaml.")
-    ] = None,
-    seeds: Annotated[
-        str | None,
-        typer.Option(help="The seeds to train with, such as 0,1,2; by default comparison.seeds of params.yaml."),
-    ] = None,
+    methods: MethodNames = None,
+    seeds: Seeds = None,
     reference: Annotated[
         str | None,
         typer.Option(help="The method to compare the others with; by default comparison.reference of params.yaml."),
@@ -193,13 +195,8 @@ def schedule(
     cron: Annotated[
         str, typer.Argument(help='When to run: minute hour day month weekday, as in "0 6 * * 1", or @daily.')
     ],
-    methods: Annotated[
-        list[str] | None, typer.Argument(help="The methods to compare; by default comparison.methods of params.yaml.")
-    ] = None,
-    seeds: Annotated[
-        str | None,
-        typer.Option(help="The seeds to train with, such as 0,1,2; by default comparison.seeds of params.yaml."),
-    ] = None,
+    methods: MethodNames = None,
+    seeds: Seeds = None,
     port: Annotated[
         int | None, typer.Option(help="The local port of Prefect's page; by default the last one, or 4200.")
     ] = None,

@@ -73,7 +73,8 @@ def note_of_earlier(versions: Mapping[str, str], silent: bool) -> Note:
         silent: Whether the clients report nothing; otherwise they repeat their earlier report.
     """
     first = min(versions)
-    more = f" (and {len(versions) - 1} more clients)" if len(versions) > 1 else ""
+    others = len(versions) - 1
+    more = f" (and {others} more client{'' if others == 1 else 's'})" if others else ""
     before = f"client {first}'s report of version {versions[first][:12]} of its rows and its new one"
     instead = "the client reports no mean and scale" if silent else "the client repeats its earlier mean and scale"
     sentence = (
