@@ -78,7 +78,7 @@ def test_a_value_stands_once():
     )
     assert as_yaml("single") == "single"
     for setting in ("a={}{}", "a=1"):
-        with pytest.raises(ValueError, match=r"': expected \{\} once, in place of the value"):
+        with pytest.raises(ValueError, match=r"': expected \{\} once, instead of the value"):
             insert_value(setting, 1)
     with pytest.raises(ValidationError, match="twice"):
         Axis(values=(1, 2, 1))
