@@ -12,6 +12,7 @@ from models.shift.client_summaries.client_summary import (
     Summaries,
     assign_columns,
     concatenate_summaries,
+    effective_rows,
     summarize,
 )
 from models.shift.client_summaries.feature_pairs import (
@@ -44,12 +45,15 @@ from models.shift.nested_tests import TYPES
 from models.shift.pair_refinement import refine_findings
 from models.shift.pairwise_results import EvidenceFunction, Findings, diagnose_pairs
 from publications.synthetic_pairs.generators import KnownPair
+from silos.units import unit_weights
 
 LOOKS: Mapping[str, EvidenceFunction] = {
     "guarded": nested_tests.count_evidence,
     "moments": moment_tests.moment_evidence,
 }
 JUDGES = (*LOOKS, "paper")
+BY_ROW = "by row"
+"""The verdict that takes rows for independent, of pairs whose rows belong to units."""
 
 READINGS = Readings(one_row="absent")
 """How the printed rule is read, as in its published measurements: a class with one row has no posterior."""
@@ -81,6 +85,11 @@ def opinion(pair: KnownPair) -> Opinion:
     one, other = np.array([0]), np.array([1])
     found = {name: diagnose_pairs(summaries, layout, one, other, collect_evidence=look) for name, look in LOOKS.items()}
     found["guarded"] = refine_findings(found["guarded"], summaries, layout, correlations_of(pair, summaries, layout))[0]
+    if pair.units is not None:
+        found |= {
+            BY_ROW: found["guarded"],
+            "guarded": diagnose_pairs(summaries_by_unit(pair, layout), layout, one, other),
+        }
     verdicts = {name: verdict_of(of_one) for name, of_one in found.items()}
     statistics = statistics_from_rows(pair.clients, pair.classes, pair.categories)
     both = np.array([[0, 1]])
@@ -98,6 +107,18 @@ def opinion(pair: KnownPair) -> Opinion:
         {name: float(values[0]) for name, values in distances.items()},
         _ranked(found["guarded"].parts[0], pair.shifted),
     )
+
+
+def summaries_by_unit(pair: KnownPair, layout: Layout) -> Summaries:
+    """Return the summaries of clients that know the unit of each row, such as its patient, as in a diagnosis."""
+    assert pair.units is not None, "the pair has units"
+    summaries = []
+    for (x, y), named in zip(pair.clients, pair.units, strict=True):
+        unit = np.unique(named, return_inverse=True)[1].ravel()
+        effective = effective_rows(x, y, unit, layout)
+        row_ids = np.stack([different(x), unit], 1)
+        summaries.append(summarize(x, y, row_ids, layout, unit_weights(unit, effective)))
+    return concatenate_summaries(summaries)
 
 
 def federation_opinion(federation: KnownPair) -> Opinion:
@@ -182,12 +203,17 @@ def _ranked(parts: np.ndarray, shifted: tuple[int, ...]) -> tuple[bool, bool] | 
 def second_opinion(pair: KnownPair, rng: np.random.Generator) -> str:
     """Judge a pair with a second look; halves and rounding, which clients derive from secrets, are drawn from rng."""
     layout, (one, other) = layout_of(pair), (np.array([0]), np.array([1]))
-    same = [different(x) for x, _ in pair.clients]
-    summaries = concatenate_summaries(
-        [summarize(x, y, which, layout) for (x, y), which in zip(pair.clients, same, strict=True)]
-    )
-    found = diagnose_pairs(summaries, layout, one, other)
-    found = refine_findings(found, summaries, layout, correlations_of(pair, summaries, layout), resolve=False)[0]
+    if pair.units is None:
+        same = [different(x) for x, _ in pair.clients]
+        summaries = concatenate_summaries(
+            [summarize(x, y, which, layout) for (x, y), which in zip(pair.clients, same, strict=True)]
+        )
+        found = diagnose_pairs(summaries, layout, one, other)
+        found = refine_findings(found, summaries, layout, correlations_of(pair, summaries, layout), resolve=False)[0]
+    else:
+        same = [np.unique(unit, return_inverse=True)[1].ravel() for unit in pair.units]
+        summaries = summaries_by_unit(pair, layout)
+        found = diagnose_pairs(summaries, layout, one, other)
     types = found.verdicts.types
     if types[0, 0] and types[0, 2]:
         takes = check_covariates(

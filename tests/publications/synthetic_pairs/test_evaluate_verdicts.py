@@ -5,12 +5,14 @@ import pytest
 from scipy.stats import binomtest
 
 from publications.synthetic_pairs.evaluate_verdicts import (
+    BY_ROW,
     JUDGES,
     layout_of,
     named,
     named_types,
     opinion,
     opinion_under_noise,
+    second_opinion,
 )
 from publications.synthetic_pairs.families import FAMILIES, PairRequest
 from publications.synthetic_pairs.generators import KnownPair
@@ -34,6 +36,16 @@ def test_a_row_of_the_first_truth_table_is_named_as_often_as_published_within_bi
 def test_the_printed_rule_misses_half_of_the_label_shifts_that_it_is_published_to():
     right = sum(verdict == "label" for verdict in said("one_feature", "label", (500, 500), 40, "paper"))
     assert binomtest(right, 40, 97 / 200).pvalue > 0.001
+
+
+def test_visits_of_patients_are_judged_by_patient_and_by_row():
+    """Alike hospitals with eight visits a patient: counted by row they seem to differ, by patient they do not."""
+    by_row, by_unit = (said("clinical", "alike, visits", (300, 300), 5, judge) for judge in (BY_ROW, "guarded"))
+    assert by_row.count("none") <= 1
+    assert by_unit.count("none") == 5
+    asked = PairRequest("alike, visits", (300, 300))
+    seconds = [second_opinion(FAMILIES["clinical"].draw(asked, 9, n), np.random.default_rng([9, n])) for n in range(5)]
+    assert seconds == by_unit
 
 
 @pytest.mark.parametrize("row", ["x5 + 1", "codes 0.6, 0.2, 0.2", "classes cycled"])
