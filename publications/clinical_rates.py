@@ -31,9 +31,13 @@ def wilson(count: int, of: int) -> Share:
     return {"right": count, "of": of, "share": middle, "low": low, "high": high}
 
 
+HEDGED = "label, or another threshold"
+"""The verdict of label shift with the remark that another threshold of the rule, a concept shift, fits about as well."""
+
+
 def confidently_wrong(kind: Kind, verdict: str) -> bool:
     """Whether a verdict names a type, and none of the true ones."""
-    named = _types(verdict)
+    named = _types(verdict) | ({"concept"} if verdict == HEDGED else set())
     return bool(kind.truth and named) and not named & kind.truth
 
 
@@ -44,14 +48,24 @@ def is_right(kind: Kind, verdict: str) -> bool:
 
 
 def _types(verdict: str) -> frozenset[str]:
-    return frozenset(verdict.split("+")) & frozenset(TYPES)
+    return frozenset(verdict.partition(", or")[0].split("+")) & frozenset(TYPES)
+
+
+def _with_hedges(records: Sequence[Mapping[str, Any]]) -> dict[str, Counter[str]]:
+    """Count verdicts by judge, and apart those of label shift that add another threshold."""
+    counted = count_verdicts(records)
+    for record in records:
+        for judge, pairs in record.get("hedged", {}).items():
+            counted[judge].update({HEDGED: pairs})
+            counted[judge].subtract({"label": pairs})
+    return {judge: +counts for judge, counts in counted.items()}
 
 
 def _rates(sweep: Sweep, size: int, cells: Sequence[str]) -> dict[str, Any]:
     pairs: list[tuple[str, _Verdicts]] = []
     federations: Counter[str] = Counter()
     for cell in cells:
-        trial, counted = sweep.page.trial_of(cell), count_verdicts(sweep.records(cell))
+        trial, counted = sweep.page.trial_of(cell), _with_hedges(sweep.records(cell))
         if trial.clients > 2:
             federations.update(counted["guarded"])
         else:
@@ -89,13 +103,17 @@ def _balanced(pairs: Sequence[tuple[Kind, Counter[str]]], also: bool = False) ->
     for kind, of in pairs:
         truth = named_types(kind.truth)
         whole[truth] += of.total()
-        right[truth] += _right(kind, of) if also else of[truth]
+        right[truth] += _right(kind, of) if also else _exact(kind, of)
     return mean_of(share(right[truth], count) for truth, count in whole.items())
 
 
 def _wrong(pairs: Sequence[tuple[Kind, Counter[str]]]) -> Share:
     wrong = sum(count for kind, of in pairs for verdict, count in of.items() if confidently_wrong(kind, verdict))
     return wilson(wrong, sum(of.total() for _, of in pairs))
+
+
+def _exact(kind: Kind, of: Counter[str]) -> int:
+    return sum(count for verdict, count in of.items() if _types(verdict) == kind.truth and verdict != "undetermined")
 
 
 def _right(kind: Kind, of: Counter[str]) -> int:
@@ -116,7 +134,7 @@ def _row(row: str, verdicts: _Verdicts) -> dict[str, Any]:
         "seen_from": kind.seen_from,
         "judges": {
             judge: {
-                "exact": of[named_types(kind.truth)],
+                "exact": _exact(kind, of),
                 "right": _right(kind, of),
                 "of": of.total(),
                 "said": dict(of.most_common()),

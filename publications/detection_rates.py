@@ -78,16 +78,23 @@ def row_of(sweep: Sweep, cell: str) -> dict[str, Any]:
 
 
 def together(sweep: Sweep, confusion: Confusion) -> dict[str, Any]:
-    """Combine cells: the verdicts on each truth, and the balanced accuracy, false alarms and ranks that follow."""
+    """Combine cells: the verdicts on each truth, and the balanced accuracy, false alarms and ranks that follow.
+
+    A judge that does not judge all of these cells is left out.
+    """
     by_truth: dict[str, list[dict[str, Any]]] = {}
     for cell in confusion.cells:
         by_truth.setdefault(_truth(sweep, cell), []).extend(sweep.records(cell))
     records = [record for of_truth in by_truth.values() for record in of_truth]
     pairs = {truth: sum(record["pairs"] for record in of_truth) for truth, of_truth in by_truth.items()}
-    verdicts = {truth: count_verdicts(of_truth) for truth, of_truth in by_truth.items()}
+    judges = [judge for judge in count_verdicts(records) if all(judge in record["said"] for record in records)]
+    verdicts = {
+        truth: {judge: counts for judge, counts in count_verdicts(of_truth).items() if judge in judges}
+        for truth, of_truth in by_truth.items()
+    }
     right = {
         judge: {truth: share(of[judge].get(truth, 0), pairs[truth]) for truth, of in verdicts.items()}
-        for judge in count_verdicts(records)
+        for judge in judges
     }
     ranked = [record["ranked"] for record in records]
     of_ranked = sum(one["pairs"] for one in ranked)

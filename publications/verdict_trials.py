@@ -62,6 +62,9 @@ def run_trials(sweep: Sweep, cell: str, seed: int) -> dict[str, Any]:
         "command": f"siloflow reproduce {sweep.paper} --table {sweep.table} --scale {sweep.scale}",
         "versions": {name: installed(name) for name in ("numpy", "scipy")} | {"python": platform.python_version()},
     }
+    hedged = Counter(judge for pair in pairs for judge in pair.opinion.hedged)
+    if hedged:
+        record["hedged"] = dict(sorted(hedged.items()))
     if sweep.page.cells[cell].distances:
         record["distances"] = _distances([pair.opinion for pair in pairs])
     return record
@@ -151,8 +154,9 @@ def _judged_pair(sweep: Sweep, cell: str, seed: int, number: int) -> _JudgedPair
     else:
         judged = opinion(pair)
     if sweep.page.second_look:
-        second = second_opinion(pair, np.random.default_rng([seed, number]))
-        judged = replace(judged, verdicts={**judged.verdicts, "second look": second})
+        second, hedged = second_opinion(pair, np.random.default_rng([seed, number]))
+        names = (*judged.hedged, *(["second look"] if hedged else []))
+        judged = replace(judged, verdicts={**judged.verdicts, "second look": second}, hedged=names)
     return _JudgedPair(named_types(pair.truth), judged, pair.about)
 
 

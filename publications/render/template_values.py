@@ -25,6 +25,7 @@ from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, Undefine
 from jinja2.exceptions import FilterArgumentError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from publications.clinical_rates import rates_by_size
 from publications.compare_with_published import difference as difference_of
 from publications.detection_rates import row_of, together
 from publications.published_tables import Pair
@@ -204,6 +205,15 @@ class Figures:
     def false_alarms(self, title: str, judge: str) -> str:
         """Return how many pairs without a shift a judge gives one, `3 of 240`."""
         counts = self._of_confusion(title, "false_alarms", judge)
+        return f"{counts['right']} of {counts['of']}"
+
+    @_undefined_if_missing
+    def rate(self, rows: int, name: str, judge: str = "guarded") -> str:
+        """Return how many pairs of hospitals of a size a rate counts, such as `confidently_wrong`: `4 of 320`."""
+        for cell in self._sweep.page.cells:
+            self._records(cell)
+        (of_size,) = [each for each in rates_by_size(self._sweep) if each["rows"] == rows]
+        counts = of_size[name] if name in of_size else of_size["judges"][judge][name]
         return f"{counts['right']} of {counts['of']}"
 
     @_undefined_if_missing

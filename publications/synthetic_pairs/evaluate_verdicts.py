@@ -71,11 +71,13 @@ class Opinion:
         distances: The distances of the printed rule by name, the largest over features.
         ranked: Whether `guarded` ranks all shifted features before all others, and whether it ranks one of them first; None
             if no feature is known to be shifted.
+        hedged: The judges that name label shift and add that another threshold fits about as well.
     """
 
     verdicts: Mapping[str, str]
     distances: Mapping[str, float]
     ranked: tuple[bool, bool] | None
+    hedged: tuple[str, ...] = ()
 
 
 def opinion(pair: KnownPair) -> Opinion:
@@ -106,6 +108,7 @@ def opinion(pair: KnownPair) -> Opinion:
         {**verdicts, "paper": named(printed.types[0])},
         {name: float(values[0]) for name, values in distances.items()},
         _ranked(found["guarded"].parts[0], pair.shifted),
+        tuple(name for name, of_one in found.items() if of_one.verdicts.label_or_concept[0]),
     )
 
 
@@ -200,8 +203,11 @@ def _ranked(parts: np.ndarray, shifted: tuple[int, ...]) -> tuple[bool, bool] | 
     return all_first, bool(parts[carries].max() > parts[~carries].max(initial=-np.inf))
 
 
-def second_opinion(pair: KnownPair, rng: np.random.Generator) -> str:
-    """Judge a pair with a second look; halves and rounding, which clients derive from secrets, are drawn from rng."""
+def second_opinion(pair: KnownPair, rng: np.random.Generator) -> tuple[str, bool]:
+    """Judge a pair with a second look: its verdict, and whether it adds that another threshold fits about as well.
+
+    Halves and rounding, which clients derive from secrets, are drawn from rng.
+    """
     layout, (one, other) = layout_of(pair), (np.array([0]), np.array([1]))
     if pair.units is None:
         same = [different(x) for x, _ in pair.clients]
@@ -224,7 +230,7 @@ def second_opinion(pair: KnownPair, rng: np.random.Generator) -> str:
             other,
         )
         found = replace(found, verdicts=replace(found.verdicts, types=takes.unexplained(types)))
-    return verdict_of(found)
+    return verdict_of(found), bool(found.verdicts.label_or_concept[0])
 
 
 def _foreseen(

@@ -9,7 +9,7 @@ import yaml
 from scipy.stats import binomtest
 
 from flows.console.safe_text import PlainConsole
-from publications.clinical_rates import confidently_wrong, is_right, wilson
+from publications.clinical_rates import HEDGED, confidently_wrong, is_right, wilson
 from publications.compare_with_published import table_of_records
 from publications.fill_sweep import fill
 from publications.print_tables import reproduce
@@ -94,6 +94,9 @@ def test_more_than_two_clients_are_alike(sweep):
         ("referral", "concept", False, True),
         ("coding practice", "label", False, True),
         ("coding practice", "label+concept", True, False),
+        ("coding practice", HEDGED, False, False),
+        ("prevalence", HEDGED, True, False),
+        ("age", HEDGED, False, True),
         ("unit", "feature+concept", True, False),
     ],
 )
