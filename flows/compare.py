@@ -29,6 +29,7 @@ from flows.experiment.run_warnings import merge_notes
 from flows.flow_decorator import IncompleteError, MethodNames, MethodOrNone, Overrides, Seeds, Text, project_flow
 from flows.history.list_runs import find_runs
 from flows.methods.base import start_method
+from models.metrics.client_metrics import metric_record
 from models.metrics.paired_difference import difference_record
 from silos.errors import UserError
 from tasks.execution.task_runner import PrefectRunner
@@ -139,7 +140,7 @@ def _run_comparison(project: Project, name: str, plan: Plan) -> dict[str, Any]:
     comparison = {
         "experiment": name,
         "data_version": project.silos.version,
-        "task": project.manifest.task,
+        **metric_record(project.quantity),
         "tuning": [{**asdict(result), "seed": plan.seeds[0]} for result in chosen.values()],
         "runs": list(results.values()),
         "failed": failed,

@@ -2,8 +2,8 @@
 
 from flows.plugins import register_metric
 
-@register_metric("brier")
-def brier(logits, y): ...
+@register_metric("margin")
+def margin(logits, y): ...
 """
 
 from pathlib import Path
@@ -41,6 +41,13 @@ METRICS = Registry(
     {
         "accuracy": "models.metrics.task_metrics:Accuracy",
         "rmse": "models.metrics.task_metrics:RootMeanSquaredError",
+        "auc": "models.metrics.client_metrics:AreaUnderCurve",
+        "macro_f1": "models.metrics.client_metrics:MacroF1",
+        "balanced_accuracy": "models.metrics.client_metrics:BalancedAccuracy",
+        "log_loss": "models.metrics.client_metrics:LogLoss",
+        "brier": "models.metrics.client_metrics:BrierScore",
+        "mae": "models.metrics.client_metrics:MeanAbsoluteError",
+        "r2": "models.metrics.client_metrics:RSquared",
         **dict.fromkeys(("correct", "entropy", "loss", "squared_error"), "models.training.objectives:measures"),
     },
 )

@@ -19,8 +19,8 @@ from flows.experiment.comparison.trials import ensemble
 from flows.experiment.project import Project, scratch_dir
 from flows.experiment.run.run_folder import RunFolder
 from flows.run import probe, run
+from models.metrics.client_metrics import recorded_metric
 from models.metrics.paired_difference import cell_difference_record
-from models.metrics.task_metrics import TASK_METRICS
 from publications.published_tables import Pair
 from publications.sweep import Sweep, runs
 from publications.verdict_trials import run_trials, seconds_of_cell
@@ -105,7 +105,7 @@ def _run(sweep: Sweep, cell: str, seed: int, choice: str | None) -> dict[str, An
 def _record(sweep: Sweep, cell: str, result: dict[str, Any]) -> dict[str, Any]:
     """Return the record of a finished run."""
     metrics = result["metrics"] | _at_rounds(sweep, cell, result)
-    quantity = TASK_METRICS[result["task"]]
+    quantity = recorded_metric(result)
     others = [f"{role}/{quantity.headline}" for role in ("fresh", "unseen")]
     record = {
         "value": _measured(sweep, cell, result, metrics),
@@ -135,7 +135,7 @@ def _measured(sweep: Sweep, cell: str, result: dict[str, Any], metrics: dict[str
     measure = sweep.page.measure_of(cell)
     if measure.rounds_to is not None:
         return result["rounds"] if result["ended_by"] == "evaluation.stop_at" else None
-    name = measure.metric or TASK_METRICS[result["task"]].headline
+    name = measure.metric or recorded_metric(result).headline
     value: float | None = metrics.get(name) if "@" in name else metrics[name]
     return value
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from flows.experiment.comparison.search_space import Grid, Point
 from flows.scaffold import create_project
-from models.metrics.task_metrics import TASK_METRICS, TaskMetrics, lower_is_better
+from models.metrics.client_metrics import lower_is_better
+from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from publications.noise_floor import covariance_floor, least_squares_floor
 from publications.published_tables import Pair, is_own, table_of
 from publications.results_file import RECORDS, Results, without_places
@@ -210,7 +211,7 @@ class Sweep:
 
     def could_join(self, cell: str) -> bool:
         """Whether an ensemble is missing that can be computed from runs on this machine."""
-        wanted = self.page.ensembles and len(self.seeds_of(cell)) > 1 and self.quantity(cell).outcome == "correct"
+        wanted = self.page.ensembles and len(self.seeds_of(cell)) > 1 and self.quantity(cell).task == "classification"
         return wanted and self.ensemble(cell) is None and self.here(cell)
 
     def here(self, cell: str) -> bool:

@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from models.client_model import Model
-from models.metrics.task_metrics import TASK_METRICS, Task
+from models.metrics.client_metrics import ClientMetric
+from models.metrics.task_metrics import TASK_METRICS
 from models.metrics.uncertainty import Predictive, predictive, uncertainty_metrics
 from models.networks.network_factory import Network
 from models.server_state import Weights
-from models.training.engine import Metric, Training, per_example_metrics
+from models.training.engine import Metric, Rows, Training, per_example_metrics
 from models.training.objectives import CrossEntropy, Objective, SquaredError
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
@@ -25,6 +27,22 @@ OUTCOMES = "outcomes"
 Measures = Mapping[str, Tensor]
 
 
+@dataclass(frozen=True)
+class ClientMetrics:
+    """The metrics that clients compute from all of their rows.
+
+    Attributes:
+        computed: All of them.
+        stored: The one whose row values are stored with outcomes; None if the default metric is shown.
+    """
+
+    computed: tuple[ClientMetric, ...] = ()
+    stored: ClientMetric | None = None
+
+
+NONE = ClientMetrics()
+
+
 @step
 def evaluate(
     cohort: Cohort,
@@ -35,6 +53,7 @@ def evaluate(
     device: str = "cpu",
     keep_outcomes: bool = False,
     metrics: Mapping[str, Metric] | None = None,
+    client_metrics: ClientMetrics = NONE,
 ) -> list[Scores]:
     """Score the model on each client's rows; one record per stack and split.
 
@@ -42,6 +61,7 @@ def evaluate(
         splits: The splits to score.
         keep_outcomes: Whether each client stores the outcome of each row, for paired comparisons.
         metrics: Further measures of a row, by name, in addition to those of the objective.
+        client_metrics: Further metrics of all rows of a client.
     """
     scores = []
     for stack in cohort.stacks:
@@ -49,30 +69,45 @@ def evaluate(
         is_shared = not model.is_personal
         for split in splits:
             rows = load_rows(cohort.silos, stack, split, device)
+            outputs: list[Tensor] | None = [] if client_metrics.computed else None
             per_row = per_example_metrics(
-                model.network, weights, context, rows, training.objective, training.engine, is_shared, metrics
+                model.network, weights, context, rows, training.objective, training.engine, is_shared, metrics, outputs
             )
             measures = _in_units_of_y(per_row, cohort.silos)
-            outcomes = _store_outcomes(stack, measures, training.objective.task, private) if keep_outcomes else {}
-            scores.append(_scores(stack, split, rows.counts, measures, outcomes))
+            values = _client_values(client_metrics, stack, rows, torch.cat(outputs, 1), cohort.silos) if outputs else {}
+            outcomes = {}
+            if keep_outcomes:
+                outcomes = _store_outcomes(stack, measures, cohort.silos, private, values, client_metrics)
+            scores.append(_scores(stack, split, rows.counts, measures, outcomes, values))
     return scores
 
 
 @step
-def evaluate_constant(cohort: Cohort, answer: float, private: ClientStore) -> list[Scores]:
+def evaluate_constant(
+    cohort: Cohort,
+    answer: float,
+    private: ClientStore,
+    shares: Sequence[float] = (),
+    client_metrics: ClientMetrics = NONE,
+) -> list[Scores]:
     """Score one constant answer on each client's test rows; one record per stack.
 
-    `answer` is the code of a class, or a number in units of y. Clients store the outcomes of rows, for paired comparisons.
+    `answer` is the code of a class, or a number in units of y. Metrics of probabilities take `shares`, one for each
+    class, of which the largest is that of `answer`. Clients store the outcomes of rows, for paired comparisons.
     """
-    scores, task = [], cohort.silos.manifest.task
+    scores, silos = [], cohort.silos
     for stack in cohort.stacks:
-        rows = load_rows(cohort.silos, stack, "test", "cpu")
+        rows = load_rows(silos, stack, "test", "cpu")
         real = torch.arange(rows.y.shape[1]) < rows.counts[:, None]
-        if task == "classification":
+        if silos.manifest.task == "classification":
             measures = {"correct": (rows.y == int(answer)) & real}
+            output = torch.tensor(shares, dtype=torch.float64).clamp_min(torch.finfo(torch.float64).tiny).log()
         else:
             measures = {"squared_error": (rows.y.double() - answer) ** 2 * real}
-        scores.append(_scores(stack, "test", rows.counts, measures, _store_outcomes(stack, measures, task, private)))
+            output = torch.tensor([answer], dtype=torch.float64)
+        values = _client_values(client_metrics, stack, rows, output.expand(*rows.y.shape, -1), silos)
+        outcomes = _store_outcomes(stack, measures, silos, private, values, client_metrics)
+        scores.append(_scores(stack, "test", rows.counts, measures, outcomes, values))
     return scores
 
 
@@ -83,17 +118,74 @@ def _in_units_of_y(measures: Measures, silos: Silos) -> Measures:
     return {**measures, "squared_error": measures["squared_error"] * silos.scaling.target_scale**2}
 
 
-def _store_outcomes(stack: Stack, measures: Measures, task: Task, private: ClientStore) -> dict[str, str]:
-    """Store the outcome of each row at the client: correct as a byte, a squared error as computed. Returns the hashes."""
-    name = TASK_METRICS[task].outcome
-    outcomes = measures[name][: len(stack.clients)].cpu()
-    outcomes = outcomes.byte() if outcomes.dtype == torch.bool else outcomes
-    return private.save(OUTCOMES, stack.clients, {name: outcomes.numpy()})
+def _client_values(
+    metrics: ClientMetrics, stack: Stack, rows: Rows, outputs: Tensor, silos: Silos
+) -> dict[str, list[np.ndarray | None]]:
+    """Return the row values of each metric and client; None if the client has no rows, or the metric is undefined.
+
+    outputs: (clients, width, outputs), logits or scaled predictions.
+    """
+    counts = rows.counts.tolist()
+    y, prediction = rows.y.cpu().numpy(), outputs.double().cpu().numpy()
+    if silos.manifest.task == "regression":
+        y, prediction = y.astype(np.float64), prediction[..., 0]
+        if silos.scaling.targets is not None:
+            mean, scale = silos.scaling.targets.mean[0], silos.scaling.target_scale
+            y, prediction = mean + scale * y, mean + scale * prediction
+    return {
+        metric.name: [
+            metric.of_client(prediction[i, : counts[i]], y[i, : counts[i]]) if counts[i] else None
+            for i in range(len(stack.clients))
+        ]
+        for metric in metrics.computed
+    }
 
 
-def _scores(stack: Stack, split: str, counts: Tensor, measures: Measures, outcomes: dict[str, str]) -> Scores:
+def _store_outcomes(
+    stack: Stack,
+    measures: Measures,
+    silos: Silos,
+    private: ClientStore,
+    values: Mapping[str, Sequence[np.ndarray | None]],
+    client_metrics: ClientMetrics,
+) -> dict[str, str]:
+    """Store the outcome of each row at the client: correct as a byte, a squared error as computed. Returns the hashes.
+
+    The row values of the metric that is shown are stored too, unless it is undefined for the client.
+    """
+    name, stored = TASK_METRICS[silos.manifest.task].outcome, client_metrics.stored
+    measured = measures[name][: len(stack.clients)].cpu()
+    outcomes: np.ndarray = (measured.byte() if measured.dtype == torch.bool else measured).numpy()
+    if stored is None:
+        return private.save(OUTCOMES, stack.clients, {name: outcomes})
+    of_client = values[stored.name]
+    refs: dict[str, str] = {}
+    for defined in (True, False):
+        chosen = [i for i, rows in enumerate(of_client) if (rows is not None) == defined]
+        tensors = {name: outcomes[chosen]}
+        if defined:
+            tensors[stored.outcome] = np.zeros((len(chosen), outcomes.shape[1]))
+            for place, i in enumerate(chosen):
+                row_values = of_client[i]
+                assert row_values is not None, "the metric is defined for this client"
+                tensors[stored.outcome][place, : len(row_values)] = row_values
+        refs |= private.save(OUTCOMES, [stack.clients[i] for i in chosen], tensors)
+    return refs
+
+
+def _scores(
+    stack: Stack,
+    split: str,
+    counts: Tensor,
+    measures: Measures,
+    outcomes: dict[str, str],
+    values: Mapping[str, Sequence[np.ndarray | None]],
+) -> Scores:
     clients = slice(len(stack.clients))
     sums = {name: (t if t.dtype == torch.bool else t.double()).sum(1)[clients].cpu() for name, t in measures.items()}
+    for name, of_client in values.items():
+        totals = [math.nan if rows is None else float(rows.sum()) for rows in of_client]
+        sums[name] = torch.tensor(totals, dtype=torch.float64)
     return Scores(stack.clients, split, counts[clients].cpu(), sums, outcomes)
 
 

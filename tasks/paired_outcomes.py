@@ -24,12 +24,17 @@ Outcomes = tuple[ClientStore, dict[str, str]]
 
 @step
 def pair_outcomes(
-    cohort: Cohort, first: Sequence[Outcomes], second: Sequence[Outcomes], classes: Sequence[str] | None = None
+    cohort: Cohort,
+    first: Sequence[Outcomes],
+    second: Sequence[Outcomes],
+    classes: Sequence[str] | None = None,
+    outcome: str | None = None,
 ) -> list[PairedSums]:
     """Sum the differences of two runs' outcomes, first minus second; one record per stack.
 
     Both lists are by seed and have the same rows. `classes` restricts the rows to some classes. Rows of a unit are one
-    draw, and the record counts units.
+    draw, and the record counts units. `outcome` names the stored value of a row; by default it is that of the task. A
+    client that does not store it, since its rows do not define the metric, is left out.
     """
     silos, messages = cohort.silos, []
     codes = [silos.manifest.classes.index(name) for name in classes or ()]
@@ -37,10 +42,11 @@ def pair_outcomes(
         strata, rows_of_stack = {}, None if classes is None else open_stack(silos, stack, "test")
         for i, (client, rows) in enumerate(silos.select(stack.clients).rows("test").items()):
             included = np.ones(rows, bool) if rows_of_stack is None else np.isin(rows_of_stack.y[i, :rows], codes)
-            if included.any():
+            d = _difference(silos, first, second, client, rows, outcome) if included.any() else None
+            if d is not None:
                 unit = open_units(Path(silos.folder), silos.entries(client), "test")
                 strata[client] = Stratum.from_differences(
-                    _difference(silos, first, second, client, rows)[:, included],
+                    d[:, included],
                     None if unit is None else unit[included],
                 )
         messages.append(_message(strata, len(first)))
@@ -48,14 +54,20 @@ def pair_outcomes(
 
 
 @step
-def pair_common_rows(cohort: Cohort, first: Sequence[Outcomes], second: Sequence[Outcomes]) -> list[CommonSums]:
-    """Sum the differences, first minus second, on the common test rows over the stack's clients; one record per stack."""
+def pair_common_rows(
+    cohort: Cohort, first: Sequence[Outcomes], second: Sequence[Outcomes], outcome: str | None = None
+) -> list[CommonSums]:
+    """Sum the differences, first minus second, on the common test rows over the stack's clients; one record per stack.
+
+    If these rows do not define the metric of `outcome`, the record has no rows.
+    """
     silos, messages = cohort.silos, []
     rows = silos.common("test")
     for stack in cohort.stacks:
         total = np.zeros((len(first), rows))
         for client in stack.clients:
-            total += _difference(silos, first, second, client, rows)
+            d = _difference(silos, first, second, client, rows, outcome)
+            total = total[:, :0] if d is None else total + d
         messages.append(CommonSums(stack.clients, torch.from_numpy(total)))
     return messages
 
@@ -72,18 +84,16 @@ def _message(strata: dict[str, Stratum], seeds: int) -> PairedSums:
 
 
 def _difference(
-    silos: Silos, first: Sequence[Outcomes], second: Sequence[Outcomes], client: str, rows: int
-) -> np.ndarray:
-    """Return the differences (seeds, rows); NaN if both squared errors are infinite."""
-    name = TASK_METRICS[silos.manifest.task].outcome
+    silos: Silos, first: Sequence[Outcomes], second: Sequence[Outcomes], client: str, rows: int, outcome: str | None
+) -> np.ndarray | None:
+    """Return the differences (seeds, rows); NaN if both outcomes are infinite, None if a run has no such outcomes."""
+    name = outcome or TASK_METRICS[silos.manifest.task].outcome
+    sides = [[store.load(OUTCOMES, refs, client).get(name) for store, refs in runs] for runs in (first, second)]
+    if any(of_run is None for side in sides for of_run in side):
+        return None
+    a, b = (np.stack([np.asarray(of_run)[:rows] for of_run in side]).astype(float) for side in sides)
     with np.errstate(invalid="ignore"):
-        return _outcomes(first, name, client, rows) - _outcomes(second, name, client, rows)
-
-
-def _outcomes(runs: Sequence[Outcomes], name: str, client: str, rows: int) -> np.ndarray:
-    """Return the outcomes (seeds, rows): 1 if that seed's model is correct, or its squared error."""
-    outcomes = [store.load(OUTCOMES, refs, client)[name][:rows] for store, refs in runs]
-    return np.stack(outcomes).astype(float)
+        return np.asarray(a - b)
 
 
 @step

@@ -70,9 +70,9 @@ def print_results(answer: dict[str, Any], console: "PlainConsole") -> None:
 def print_two_results(answer: dict[str, Any], console: "PlainConsole") -> None:
     """Print two rows for each method, then the differences between the comparisons, then those of params."""
     from flows.experiment.comparison.comparison_text import mean_and_sd
-    from models.metrics.task_metrics import TASK_METRICS
+    from models.metrics.client_metrics import recorded_metric
 
-    quantity = TASK_METRICS[answer["task"]]
+    quantity = recorded_metric(answer)
     table = console.table("method", "", *quantity.columns.values())
     for row in answer["table"]:
         for side, method in (("first", row["method"]), ("second", "")):

@@ -59,9 +59,9 @@ def run(
 def print_run(result: dict[str, Any], console: "PlainConsole") -> None:
     """Print the metrics of a run."""
     from flows.experiment.comparison.comparison_text import baseline_scores
-    from models.metrics.task_metrics import TASK_METRICS
+    from models.metrics.client_metrics import recorded_metric
 
-    metrics, quantity = result["metrics"], TASK_METRICS[result["task"]]
+    metrics, quantity = result["metrics"], recorded_metric(result)
     console.print(
         f"{result['method']} seed {result['seed']}, round {result['reported_round']} of {result['rounds']}, "
         f"{result['model']} model"
@@ -135,9 +135,9 @@ def print_compare(comparison: dict[str, Any], console: "PlainConsole") -> None:
         sentences_after,
         tuned_sentence,
     )
-    from models.metrics.task_metrics import TASK_METRICS
+    from models.metrics.client_metrics import recorded_metric
 
-    quantity, counts = TASK_METRICS[comparison["task"]], seeds_finished(comparison)
+    quantity, counts = recorded_metric(comparison), seeds_finished(comparison)
     titles, *rows = comparison_table(comparison, quantity, seconds=True)
     table = console.table(*titles)
     for cells in rows:

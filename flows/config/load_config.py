@@ -12,10 +12,14 @@ from pydantic import ValidationError
 
 from flows.config.params_schema import Params
 from flows.config.plugin_params import params_type
-from flows.config.validation_errors import explain_error
-from flows.experiment.plugin_loader import PluginFiles
+from flows.config.validation_errors import explain_error, nearest_hint
+from flows.experiment.plugin_loader import PluginFiles, user_code_errors
+from flows.plugins import METRICS
+from models.metrics.client_metrics import METRICS_BY_NAME, ClientMetric, metrics_of_task
+from models.metrics.task_metrics import TASK_METRICS, Task, TaskMetrics
 from silos import strict_yaml
 from silos.errors import UserError, shown
+from silos.plugin_registry import bind_options
 from tasks.tracking.error_messages import has_password
 
 
@@ -109,12 +113,68 @@ def _validate(raw: dict[str, Any], plugin_files: PluginFiles) -> Params:
         params = schema.model_validate(raw)
     except ValidationError as error:
         raise UserError(explain_error(error, schema)) from None
-    stop_at, objective = params.evaluation.stop_at, params.training.objective.kind
-    if stop_at is not None and stop_at > 1 and objective != "squared_error":
+    stop_at, metric = params.evaluation.stop_at, quantity_of(params)
+    if stop_at is not None and metric.higher_is_better and stop_at > metric.bound:
+        article = "an" if metric.name[0] in "aeiou" else "a"
         raise UserError(
-            f"params.yaml: evaluation.stop_at: got {stop_at:g}, expected at most 1, since it is an accuracy. Lower it."
+            f"params.yaml: evaluation.stop_at: got {stop_at:g}, expected at most {metric.bound:g}, since it is "
+            f"{article} {metric.name}. Lower it."
         )
     return params
+
+
+def quantity_of(params: Params) -> TaskMetrics:
+    """Return the metric that `evaluation.metric` names, with the further metrics of `evaluation.metrics`.
+
+    Raises:
+        UserError: If the task of the objective has no such metric.
+    """
+    task: Task = "regression" if params.training.objective.kind == "squared_error" else "classification"
+    own = {section.kind: metric_plugin(section) for section in params.evaluation.metrics}
+    of_clients = {name: metric for name, metric in own.items() if isinstance(metric, ClientMetric)}
+    for name, metric in of_clients.items():
+        if metric.task != task:
+            raise UserError(
+                f"params.yaml: evaluation.metrics: got {name}, a metric of a {metric.task}, expected metrics of a {task}. "
+                "Remove it."
+            )
+    known: dict[str, TaskMetrics] = {name: METRICS_BY_NAME[name] for name in metrics_of_task(task)} | of_clients
+    name = params.evaluation.metric or TASK_METRICS[task].name
+    if name not in known:
+        raise UserError(f"params.yaml: evaluation.metric: {_unknown_metric(name, task, list(known), own)}")
+    rows = [each for each in own if each not in of_clients]
+    return known[name].with_metrics(rows, [metric for each, metric in of_clients.items() if each != name])
+
+
+def metric_plugin(section: Any) -> Any:
+    """Return a plugin's metric with its options: a function of rows, or a ClientMetric with the plugin's name.
+
+    Raises:
+        UserError: If its class is no ClientMetric, or cannot be hashed.
+    """
+    target = section.entry.target
+    if not isinstance(target, type):
+        return bind_options(section)
+    label = f"params.yaml: evaluation.metrics: {section.kind}"
+    if not issubclass(target, ClientMetric):
+        raise UserError(f"{label}: got the class {target.__name__}, expected a function or a class of ClientMetric.")
+    if target.__hash__ is None:
+        raise UserError(f"{label}: got a class without a hash, expected one. Write @dataclass(frozen=True).")
+    with user_code_errors(section.entry.module):
+        metric: ClientMetric = bind_options(section)()
+    return metric.named(section.kind)
+
+
+def _unknown_metric(name: str, task: Task, known: list[str], own: Mapping[str, Any]) -> str:
+    """Return what is wrong with the name of a metric that the task does not have."""
+    choices = f"one of {', '.join(sorted(known))} for a {task}. Choose one of them, or null"
+    if name in own:
+        return f"got {name}, a function of one row, expected a class of ClientMetric, or {choices}."
+    if name in METRICS_BY_NAME:
+        return f"got {name}, expected {choices}."
+    if name in METRICS.built_in:
+        return f"got {name}, a measure of one row, expected {choices}."
+    return f"got {shown(repr(name))}{nearest_hint(name, known, f', expected {choices}.')}"
 
 
 _NO_PASSWORD = (

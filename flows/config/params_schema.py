@@ -204,8 +204,12 @@ class TrainingParams(Section):
 
 
 class EvaluationParams(Section):
-    """When models are scored, on which clients, by which further metrics, and which round is reported."""
+    """When models are scored, on which clients, by which metrics, and which round is reported.
 
+    `metric` decides tables, the best round, tuning and sentences; None is accuracy or rmse. See load_config.quantity_of.
+    """
+
+    metric: Annotated[str, PlainText()] | None = None
     every: int = Field(default=1, ge=1, le=param_limits.TIMES)
     clients: Literal["all"] | Annotated[int, Field(ge=1, le=param_limits.CLIENTS)] = "all"
     report: Literal["last", "best"] = "last"

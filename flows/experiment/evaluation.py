@@ -25,20 +25,21 @@ from flows.experiment.run.run_folder import RunFolder
 from flows.methods.base import Method
 from flows.methods.context import RoundContext
 from models.client_model import Model
+from models.metrics.client_metrics import CLIENT_METRICS, ClientMetric
 from models.metrics.paired_difference import difference_record
-from models.metrics.task_metrics import TASK_METRICS
+from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from models.server_state import ServerState
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.standardizer import NO_STANDARDIZATION
 from silos.storage.partition_store import open_client
-from tasks.evaluate import evaluate, evaluate_constant
+from tasks.evaluate import NONE, ClientMetrics, evaluate, evaluate_constant
 from tasks.execution.round_cost import RoundCost
 from tasks.execution.task_runner import PlainRunner, cohort_calls
 from tasks.messages.score_messages import Scores
 from tasks.paired_outcomes import Outcomes
 from tasks.tracking.json_io import write_json
-from tasks.tracking.result_tables import by_client
+from tasks.tracking.result_tables import aggregates, by_client
 from tasks.uncertainty_check import uncertainty_check
 
 SPLITS = ("validation", "test")
@@ -74,13 +75,21 @@ def _for_all_clients(method: Method, silos: Silos, round: RoundContext) -> Round
     return replace(round, setup=setup, clients=silos.clients, dropped=(), tally=tally, validation=None)
 
 
-def score_model(project: Project, model: Model, round: RoundContext, keep_outcomes: bool = False) -> list[Scores]:
-    """Score every client of the model; a shared model on common rows is scored once for all clients."""
+def score_model(
+    project: Project, model: Model, round: RoundContext, keep_outcomes: bool = False, final: bool = False
+) -> list[Scores]:
+    """Score every client of the model; a shared model on common rows is scored once for all clients.
+
+    The `final` scores have all metrics of the task.
+    """
     silos = project.silos.select(model.clients)
     shared_splits = tuple(s for s in SPLITS if silos.common(s) and not model.is_personal)
     options: dict[str, Any] = {"training": round.setup.training, "keep_outcomes": keep_outcomes}
     if project.metrics:
         options["metrics"] = project.metrics
+    client_metrics = _client_metrics(project.quantity, final)
+    if client_metrics != NONE:
+        options["client_metrics"] = client_metrics
     scores: list[Scores] = []
     if len(shared_splits) < len(SPLITS):
         other_splits = tuple(s for s in SPLITS if s not in shared_splits)
@@ -92,9 +101,21 @@ def score_model(project: Project, model: Model, round: RoundContext, keep_outcom
     return scores
 
 
+def _client_metrics(quantity: TaskMetrics, final: bool) -> ClientMetrics:
+    others = other_metrics(quantity) if final else ()
+    every = (metric for metric in (quantity, *quantity.reported, *others) if isinstance(metric, ClientMetric))
+    return ClientMetrics(tuple(every), quantity if isinstance(quantity, ClientMetric) else None)
+
+
+def other_metrics(quantity: TaskMetrics) -> tuple[ClientMetric, ...]:
+    """Return the metrics of the task that only the final model is scored by."""
+    known = {quantity.name, *(metric.name for metric in quantity.reported)}
+    return tuple(m for m in CLIENT_METRICS.values() if m.task == quantity.task and m.name not in known)
+
+
 def _uncertainty_of(project: Project, model: Model, round: RoundContext) -> dict[str, dict[str, float]]:
     """Map each client to its `uncertainty_check` metrics on test rows; empty for a regression, or without test rows."""
-    if project.quantity.outcome != "correct":
+    if project.quantity.task != "classification":
         return {}
     silos = project.silos.select(model.clients)
     checked = silos.select(silos.clients[:1]) if silos.common("test") and not model.is_personal else silos
@@ -120,11 +141,12 @@ def final_scores(
     Every client stores its outcomes; their hashes are written to the run's folder.
     """
     silos, quantity = project.scored, project.quantity
-    scores = score_model(project, model, round, keep_outcomes=True)
+    scores = score_model(project, model, round, keep_outcomes=True, final=True)
+    others = other_metrics(quantity)
     write_json(folder.outcomes, {c: ref for s in scores if s.split == "test" for c, ref in s.outcomes.items()})
-    table, uncertainty = by_client(scores, quantity), _uncertainty_of(project, model, round)
+    table, uncertainty = by_client(scores, quantity.with_metrics((), others)), _uncertainty_of(project, model, round)
     metrics = {
-        **metrics_of(table, silos, quantity),
+        **metrics_of(table, silos, quantity, others),
         **mean_uncertainty(uncertainty, silos),
         **_prior_shift_mean(project, scores, round),
     }
@@ -139,7 +161,7 @@ def _prior_shift_mean(project: Project, scores: list[Scores], round: RoundContex
     refs = {c: ref for s in scores if s.split == "test" for c, ref in s.outcomes.items()}
     silos = project.scored.federated()
     silos = silos.select([client for client in silos.clients if client in refs])
-    if not silos.common("test") or project.quantity.outcome != "correct":
+    if not silos.common("test") or project.quantity.task != "classification":
         return {}
     values = prior_shift_by_client(round.runner, silos, (round.private, refs)).values()
     return {"accuracy/own_law": math.fsum(values) / len(values)} if values else {}
@@ -160,13 +182,13 @@ class Baseline:
 
 def baseline(project: Project) -> dict[str, Any] | None:
     """Return name, prediction and metrics of the baseline as plain JSON; None without test rows."""
-    return deepcopy(_baseline_info(_scored_clients(project)))
+    return deepcopy(_baseline_info(_scored_clients(project), project.quantity))
 
 
 @lru_cache(maxsize=8)
-def _baseline_info(silos: Silos) -> dict[str, Any] | None:
+def _baseline_info(silos: Silos, quantity: TaskMetrics) -> dict[str, Any] | None:
     """Score the baseline once for all runs of a command on these clients."""
-    with _score_constant(silos) as baseline:
+    with _score_constant(silos, quantity) as baseline:
         return None if baseline is None else baseline.about
 
 
@@ -174,9 +196,10 @@ def _baseline_info(silos: Silos) -> dict[str, Any] | None:
 def scored_baseline(project: Project) -> Iterator[Baseline | None]:
     """Score the most frequent class, or the mean target, of the training rows of the federated clients that are scored.
 
-    The prediction is the same for all clients, and does not depend on the seed. Nothing is trained.
+    Log loss and Brier score are those of the share of each class. The prediction is the same for all clients, and does
+    not depend on the seed. Nothing is trained.
     """
-    with _score_constant(_scored_clients(project)) as scored:
+    with _score_constant(_scored_clients(project), project.quantity) as scored:
         yield scored
 
 
@@ -185,22 +208,25 @@ def _scored_clients(project: Project) -> Silos:
 
 
 @contextmanager
-def _score_constant(silos: Silos) -> Iterator[Baseline | None]:
-    quantity = TASK_METRICS[silos.manifest.task]
+def _score_constant(silos: Silos, quantity: TaskMetrics) -> Iterator[Baseline | None]:
     with TemporaryDirectory(prefix="siloflow-") as folder:
-        store, prediction = ClientStore(folder), constant_prediction(silos)
-        calls = cohort_calls(silos, _STACK, 1, prediction, private=store)
+        store, constant = ClientStore(folder), constant_prediction(silos)
+        options = {"shares": constant.shares, "client_metrics": _client_metrics(quantity, final=False)}
+        calls = cohort_calls(silos, _STACK, 1, constant.answer, private=store, **options)
         scores: list[Scores] = [
             message for cohort in PlainRunner().map_cohorts(evaluate_constant, calls) for message in cohort
         ]
-        rows = [row for row in by_client(scores, quantity).values() if row["test/rows"]]
-        if not rows:
+        table = by_client(scores, quantity)
+        metrics = {
+            name: value
+            for metric in (quantity, *quantity.reported)
+            for name, value in aggregates(table, "test", metric).items()
+        }
+        if quantity.headline not in metrics:
             yield None
             return
-        values, counts = (np.array([row[f"test/{n}"] for row in rows], float) for n in (quantity.name, "rows"))
         outcomes = {client: ref for message in scores for client, ref in message.outcomes.items()}
-        metrics = quantity.summary(values, counts)
-        yield Baseline(silos, (store, outcomes), {**_named(silos, prediction), "metrics": metrics})
+        yield Baseline(silos, (store, outcomes), {**_named(silos, constant, quantity), "metrics": metrics})
 
 
 def against_baseline(
@@ -212,15 +238,23 @@ def against_baseline(
     for method, outcomes in runs.items():
         same = [scored.outcomes] * len(outcomes)
         difference = compare_pairs(PlainRunner(), scored.silos, outcomes, same, quantity)
-        assert difference is not None, "there are test rows"
+        assert difference is not None, "there are test rows, of which some client's define the metric"
         paired.append({"method": method, **difference_record(method, name, difference, quantity)})
     none_better = bool(paired) and all(record["better"] != record["method"] for record in paired)
     sentence = _none_is_better(project, scored.about, tuned) if none_better else None
     return {**scored.about, "paired": paired, "sentence": sentence}
 
 
+@dataclass(frozen=True)
+class Constant:
+    """The same answer for every row: the code of a class, or a number; `shares` are those of the classes."""
+
+    answer: float
+    shares: tuple[float, ...] = ()
+
+
 @lru_cache(maxsize=8)
-def constant_prediction(silos: Silos) -> float:
+def constant_prediction(silos: Silos) -> Constant:
     """Return the code of the most frequent class, or the mean target, over all training rows of these clients.
 
     Rows are counted together, so large clients weigh more, as in one model of all clients. Of equally frequent classes,
@@ -237,15 +271,22 @@ def constant_prediction(silos: Silos) -> float:
             counts += np.bincount(y, minlength=len(counts))
         else:
             total, rows = total + float(y.sum(dtype=np.float64)), rows + len(y)
-    return float(counts.argmax()) if manifest.task == "classification" else total / rows
+    if manifest.task == "regression":
+        return Constant(total / rows)
+    return Constant(float(counts.argmax()), tuple((counts / max(counts.sum(), 1)).tolist()))
 
 
-def _named(silos: Silos, prediction: float) -> dict[str, Any]:
+def _named(silos: Silos, constant: Constant, quantity: TaskMetrics) -> dict[str, Any]:
     if silos.manifest.task == "regression":
-        text = TASK_METRICS["regression"].number(prediction)
-        return {"name": f"always {text}", "answer": prediction, "kind": "mean target"}
-    label = silos.manifest.classes[int(prediction)]
+        text = TASK_METRICS["regression"].number(constant.answer)
+        return {"name": f"always {text}", "answer": constant.answer, "kind": "mean target"}
+    label = silos.manifest.classes[int(constant.answer)]
+    if quantity.name in _OF_PROBABILITIES:
+        return {"name": "always the same probabilities", "answer": label, "kind": "share of each class"}
     return {"name": f'always "{shortened(label, _LETTERS)}"', "answer": label, "kind": "commonest class"}
+
+
+_OF_PROBABILITIES = ("log_loss", "brier")
 
 
 def _none_is_better(project: Project, baseline: Mapping[str, Any], tuned: bool) -> str:

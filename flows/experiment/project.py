@@ -14,13 +14,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from flows.config.load_config import ParamsFile
+from flows.config.load_config import ParamsFile, quantity_of
 from flows.config.method_settings import check_names
 from flows.config.params_schema import Params
 from flows.console import progress
 from flows.experiment.plugin_loader import PluginFiles, Plugins
 from flows.plugins import FIGURES
-from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
+from models.metrics.task_metrics import TaskMetrics
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError
@@ -200,8 +200,9 @@ class Project:
 
     @property
     def metrics(self) -> dict[str, Callable[..., Any]]:
-        """Return the plugin metrics that params name: each maps logits and y to a value for each row."""
-        return {section.kind: bind_options(section) for section in self.params.evaluation.metrics}
+        """Return the plugin metrics of rows that params name: each maps logits and y to a value for each row."""
+        sections = self.params.evaluation.metrics
+        return {s.kind: bind_options(s) for s in sections if not isinstance(s.entry.target, type)}
 
     @property
     def runs(self) -> Path:
@@ -299,8 +300,9 @@ class Project:
 
     def training_setup(self, seed: int) -> "TrainingSetup":
         """Return what every method of a seed trains with."""
-        from flows.experiment.training_setup import training_setup
+        from flows.experiment.training_setup import check_metric, training_setup
 
+        self.once("metric is defined", lambda: check_metric(self.params, self.quantity, self.scored))
         return training_setup(self.params, self.silos, self.device, seed, self.root)
 
     @property
@@ -312,10 +314,8 @@ class Project:
 
     @property
     def quantity(self) -> TaskMetrics:
-        """Return the task's metrics; `training_setup` checks that objective and data have the same task."""
-        regression = self.params.training.objective.kind == "squared_error"
-        quantity = TASK_METRICS["regression" if regression else "classification"]
-        return quantity.with_metrics([metric.kind for metric in self.params.evaluation.metrics])
+        """Return the metric that params choose; `training_setup` checks that objective and data have the same task."""
+        return self.once("quantity", lambda: quantity_of(self.params))
 
     def private(self, folder: Path) -> ClientStore:
         """Return the store of clients' private state in this run; it is outside of data/, which is versioned."""

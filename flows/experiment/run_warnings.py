@@ -9,6 +9,7 @@ from flows.methods.base import Method
 from flows.methods.context import RoundContext, TrainingSetup
 from flows.methods.samplers.client_sampler import validation_rows
 from models.client_model import Model
+from models.metrics.client_metrics import ClientMetric
 from models.metrics.task_metrics import TaskMetrics
 from silos.client_store import ClientStore
 from silos.cohort import Silos
@@ -82,6 +83,18 @@ def note_of_earlier(versions: Mapping[str, str], silent: bool) -> Note:
         f"{instead}{more}"
     )
     return {"about": "inputs", "sentence": sentence}
+
+
+def notes_of_undefined(metrics: Mapping[str, Any], quantity: TaskMetrics) -> list[Note]:
+    """Note for how many federated clients the chosen metric is undefined."""
+    missing = int(metrics.get(f"{quantity.name}/undefined", 0))
+    if not missing or not isinstance(quantity, ClientMetric):
+        return []
+    clients = f"{missing:,} client{'' if missing == 1 else 's'}"
+    sentence = (
+        f"{clients} had no {quantity.name}, since their test rows have {quantity.undefined_if}; means leave them out"
+    )
+    return [{"about": "evaluation", "sentence": f"{sentence}."}]
 
 
 def notes_of_training(folder: RunFolder, last: int, metrics: dict[str, Any], quantity: TaskMetrics) -> list[Note]:

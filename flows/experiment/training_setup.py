@@ -19,6 +19,8 @@ from flows.config.plugin_params import OwnNetwork
 from flows.experiment.plugin_loader import user_code_errors
 from flows.methods.context import TrainingSetup
 from flows.methods.samplers.client_sampler import PluginSampler, Sampler, validation_rows
+from models.metrics.client_metrics import ClientMetric
+from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.network_factory import Network, build, kind_of, size
 from models.networks.torch_module import ModuleRefusedError, wrap_module
@@ -28,7 +30,7 @@ from models.training.engine import Training
 from models.training.engine_selection import pick_kernel
 from models.training.execution_plan import Kind
 from models.training.optimizers import PARAMETER_BYTES
-from silos.cohort import Silos
+from silos.cohort import Silos, Stack, open_stack
 from silos.errors import UserError
 from silos.io.atomic_io import is_there
 from silos.io.free_memory import must_fit
@@ -103,6 +105,28 @@ def training_setup(params: Params, silos: Silos, device: str, seed: int, root: P
         raise UserError(f"params.yaml: model: {error}") from None
     _check_memory(params, network, min(kernel.stack, len(federated.clients)), device)
     return TrainingSetup(federated, network, _training(params, kernel.kind), seed, kernel.stack)
+
+
+def check_metric(params: Params, quantity: TaskMetrics, scored: Silos) -> None:
+    """Raise a UserError if no scored client's rows define the chosen metric.
+
+    Clients are opened up to the first one whose rows do. Validation rows are opened if they choose a round or settings.
+    """
+    if not isinstance(quantity, ClientMetric) or not quantity.undefined_if:
+        return
+    selects = params.evaluation.report == "best" or params.comparison.tune > 0
+    silos = scored.federated()
+    for split in ("test", "validation") if selects else ("test",):
+        clients = [client for client, rows in silos.rows(split).items() if rows]
+        targets = (open_stack(silos, Stack((client,), 1), split) for client in clients)
+        if clients and not any(
+            quantity.is_defined(rows.y[0, : rows.rows[0]], len(silos.manifest.classes)) for rows in targets
+        ):
+            raise UserError(
+                f"params.yaml: evaluation.metric: got {quantity.name}, expected a metric that some client has, since "
+                f"{split} rows of every client have {quantity.undefined_if}. Use "
+                f"{TASK_METRICS[quantity.task].name}, or another data.scheme or data.split."
+            )
 
 
 def client_sampler(params: ClientsParams) -> Sampler:

@@ -9,8 +9,9 @@ from flows.experiment.comparison.paired_runs import compare_pairs
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.history.list_runs import load_result
+from models.metrics.client_metrics import metric_record, recorded_metric
 from models.metrics.paired_difference import difference_record
-from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
+from models.metrics.task_metrics import TaskMetrics
 from silos.client_store import ClientStore
 from silos.errors import UserError
 from tasks.execution.task_runner import PlainRunner
@@ -31,7 +32,12 @@ def compare_results(project: Project, first: str, second: str) -> dict[str, Any]
             f"results: got {names[0]}, a {sides[0]['task']}, and {names[1]}, a {sides[1]['task']}, expected one "
             "task. Compare two of the same task."
         )
-    metric = TASK_METRICS[sides[0]["task"]]
+    metric, other = map(recorded_metric, sides)
+    if metric.name != other.name:
+        raise UserError(
+            f"results: got {names[0]}, by {metric.name}, and {names[1]}, by {other.name}, expected one metric "
+            "(evaluation.metric). Compare two of the same metric."
+        )
     rows = [{row["method"]: row for row in side["table"]} for side in sides]
     methods = [method for method in rows[0] if method in rows[1]]
     runs = {method: [_runs_by_seed(project, side, method) for side in sides] for method in methods}
@@ -39,7 +45,7 @@ def compare_results(project: Project, first: str, second: str) -> dict[str, Any]
     return {
         "first": names[0],
         "second": names[1],
-        "task": sides[0]["task"],
+        **metric_record(metric),
         "data_versions": [side["data_version"] for side in sides],
         "table": [{"method": method, "first": rows[0][method], "second": rows[1][method]} for method in methods],
         "paired": [_paired_record(project, method, runs[method], reason, metric) for method in methods],

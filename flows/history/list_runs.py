@@ -7,7 +7,7 @@ from typing import Any
 
 from flows.config.validation_errors import nearest_hint
 from flows.experiment.project import Project
-from models.metrics.task_metrics import TASK_METRICS
+from models.metrics.client_metrics import recorded_metric
 from silos.errors import UserError, shown
 from silos.io.locks import is_held
 from tasks.tracking.json_io import read_json
@@ -128,7 +128,7 @@ def _description(experiment: FoundRuns) -> str:
 
 def _headline(result: dict[str, Any]) -> str | None:
     """Return `accuracy 0.912` for a run, preceded by the best method for a comparison."""
-    metric = TASK_METRICS[result["task"]]
+    metric = recorded_metric(result)
     if "table" not in result:
         return metric.headline_text(result["metrics"])
     rows = [row for row in result["table"] if row.get(metric.headline) is not None]

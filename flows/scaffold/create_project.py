@@ -129,7 +129,31 @@ def suggest_params(data: OwnData, name: str, clients: int | None) -> dict[str, s
     values |= _network_params(rows)
     if rows.task == "regression":
         values["training.objective"] = "{kind: squared_error}"
-    return values
+    metric = _metric_of_rare_class(rows)
+    return values if metric is None else values | {"evaluation.metric": metric}
+
+
+def _metric_of_rare_class(rows: Rows) -> str | None:
+    """Return the metric for classes of which the rarest is under 20 % of the rows; None if accuracy will do.
+
+    Of more than five classes, the rarest must have less than half of an equal share. With two classes that no silo
+    has both of, AUC is undefined everywhere.
+    """
+    if rows.task != "classification" or len(rows.classes) < 2:
+        return None
+    counts = np.bincount(rows.y, minlength=len(rows.classes))
+    limit = _RARE if len(counts) <= _FEW_CLASSES else 0.5 / len(counts)
+    if counts.min() >= limit * len(rows.y):
+        return None
+    if len(counts) > 2:
+        return "balanced_accuracy"
+    silos = rows.domain if rows.client is None else rows.client
+    mixed = silos is None or any(len(np.unique(rows.y[silos == silo])) > 1 for silo in np.unique(silos))
+    return "auc" if mixed else "balanced_accuracy"
+
+
+_RARE = 0.2  # share of the rows
+_FEW_CLASSES = 5
 
 
 def _source(data: OwnData) -> str:
@@ -212,8 +236,12 @@ def create_project(folder: Path, file: Path | None, options: DataOptions) -> dic
     _check_empty(folder, file)
     data = None if file is None else infer_schema(file, options)
     text = template_text()
+    chosen: list[str] = []
     if data is not None:
-        text = replace_values(text, suggest_params(data, _data_name(data), options.clients))
+        values = suggest_params(data, _data_name(data), options.clients)
+        text = replace_values(text, values)
+        if "evaluation.metric" in values:
+            chosen.append(f"methods are compared by {values['evaluation.metric']}, since a class is rare")
     with _undo_on_error(folder):
         copied = file is not None and not _contains(folder, file)
         if file is not None and copied:
@@ -230,7 +258,7 @@ def create_project(folder: Path, file: Path | None, options: DataOptions) -> dic
         "repositories": repositories,
         "committed": committed,
         "copied": file.name if file is not None and copied else None,
-        "guessed": [] if data is None else list(data.guessed),
+        "guessed": [] if data is None else [*data.guessed, *chosen],
         "left_out": [] if data is None else list(data.left_out),
         "read": None if data is None else _describe(data),
         "network": {"kind": model.kind, **({"hidden": model.hidden} if model.kind == "mlp" else {})},

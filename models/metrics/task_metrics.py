@@ -22,9 +22,11 @@ class TaskMetrics(ABC):
     their titles.
     """
 
+    task: ClassVar[Task]
     name: ClassVar[str]
     outcome: ClassVar[str]
     also: ClassVar[tuple[str, ...]]  # other measures of a row that are reported as their mean
+    reported: ClassVar[tuple["TaskMetrics", ...]] = ()  # other metrics whose aggregates are reported
     headline: ClassVar[str]
     columns: ClassVar[Mapping[str, str]]
     higher_is_better: ClassVar[bool]
@@ -74,12 +76,13 @@ class TaskMetrics(ABC):
         value = metrics.get(f"{prefix}{self.headline}")
         return self.gain(value) if value is not None and math.isfinite(value) else -math.inf
 
-    def with_metrics(self, names: Sequence[str]) -> "TaskMetrics":
-        """Return a copy that reports the means of more measures of a row."""
-        if not names:
-            return self
-        extended = copy(self)
-        extended.also = (*self.also, *names)  # type: ignore[misc]
+    def with_metrics(self, names: Sequence[str], metrics: Sequence["TaskMetrics"] = ()) -> "TaskMetrics":
+        """Return a copy that reports the means of more measures of a row, and the aggregates of more metrics."""
+        extended = copy(self) if names or metrics else self
+        if names:
+            object.__setattr__(extended, "also", (*self.also, *names))  # a plugin's class may be a frozen dataclass
+        if metrics:
+            object.__setattr__(extended, "reported", (*self.reported, *metrics))
         return extended
 
     def rank(self, metrics: Mapping[str, Any], prefix: str = "") -> tuple[float, float]:
@@ -104,6 +107,7 @@ class TaskMetrics(ABC):
 class Accuracy(TaskMetrics):
     """The share of a client's rows that are correct; every client counts once, however small."""
 
+    task = "classification"
     name, outcome, also, headline = "accuracy", "correct", ("entropy",), "accuracy/mean"
     columns: ClassVar = {"accuracy/mean": "accuracy", "accuracy/worst": "worst client", "entropy/mean": "entropy, nats"}
     higher_is_better, bound, alike = True, 1.0, True
@@ -140,7 +144,7 @@ class Accuracy(TaskMetrics):
 
     def difference(self, mean: float, low: float, high: float) -> str:
         """Format in points, hundredths of accuracy."""
-        mean_, low_, high_ = (_signed(f"{self.axis(v):+.1f}") for v in (mean, low, high))
+        mean_, low_, high_ = (format_signed(f"{self.axis(v):+.1f}") for v in (mean, low, high))
         return f"{mean_} points, {low_} to {high_}"
 
     def axis(self, difference: float) -> float:
@@ -153,6 +157,7 @@ class RootMeanSquaredError(TaskMetrics):
     `pooled` is the root of the mean over clients of their mean squared error, so every client counts once.
     """
 
+    task = "regression"
     name, outcome, also, headline = "rmse", "squared_error", (), "rmse/pooled"
     columns: ClassVar = {"rmse/pooled": "rmse", "rmse/worst": "worst client", "rmse/median": "median client"}
     higher_is_better, bound, alike = False, math.inf, False
@@ -185,29 +190,24 @@ class RootMeanSquaredError(TaskMetrics):
 
     def number(self, value: float | None, digits: int = 4) -> str:
         """Format with significant digits."""
-        return "-" if value is None or not math.isfinite(value) else _significant(value, digits)
+        return "-" if value is None or not math.isfinite(value) else format_significant(value, digits)
 
     def difference(self, mean: float, low: float, high: float) -> str:
         """Format in mean squared error, with three digits."""
-        mean_, low_, high_ = (_signed(_significant(v, 3, "+")) for v in (mean, low, high))
+        mean_, low_, high_ = (format_signed(format_significant(v, 3, "+")) for v in (mean, low, high))
         return f"{mean_} in mean squared error, {low_} to {high_}"
 
 
-def _significant(value: float, digits: int, sign: str = "") -> str:
+def format_significant(value: float, digits: int, sign: str = "") -> str:
     """Format as `0.0918`, `9.67`, `45231`; as powers of ten if that would be long."""
     if not 1e-4 <= abs(value) < 1e9:
         return f"{value:{sign}.{digits}g}"
     return f"{value:{sign}.{max(digits - 1 - math.floor(math.log10(abs(value))), 0)}f}"
 
 
-def _signed(number: str) -> str:
+def format_signed(number: str) -> str:
     """Use a true minus sign, and no sign on zero."""
     return number[1:] if float(number) == 0 else number.replace("-", "−").replace("inf", "∞")
-
-
-def lower_is_better(metric: str) -> bool:
-    """Return whether less is better for a metric such as `fresh/rmse/pooled`, `loss/mean` or `accuracy/worst`."""
-    return Accuracy.name not in metric.split("/")
 
 
 TASK_METRICS: Mapping[str, TaskMetrics] = {"classification": Accuracy(), "regression": RootMeanSquaredError()}

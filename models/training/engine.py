@@ -164,12 +164,13 @@ def per_example_metrics(
     engine: Kind = "vmap",
     shared: bool = False,
     metrics: Mapping[str, Metric] | None = None,
+    outputs: list[Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """Evaluate each client's model on its rows with dropout off.
 
     Returns the names of `measures` and of `metrics` to (clients, width); padding is 0. weights and context are
     (clients, ...). `shared` means that all clients have the same weights and no context. `metrics` are further
-    per-example metrics by name.
+    per-example metrics by name. The logits of each chunk, (clients, rows, outputs), are appended to `outputs`.
     """
     clients, width = rows.y.shape
     chunk = max(64, _VALUES_PER_CHUNK // (network.max_width * clients))
@@ -179,6 +180,8 @@ def per_example_metrics(
         for start in range(0, width, chunk):
             y = rows.y[:, start : start + chunk]
             logits = plan.logits(weights, context, rows.x[:, start : start + chunk], None)
+            if outputs is not None:
+                outputs.append(logits)
             values = measures(objective, logits.flatten(0, 1), y.flatten())
             values |= {name: _metric_values(name, metric, logits, y) for name, metric in (metrics or {}).items()}
             parts.append({name: value.view(y.shape) for name, value in values.items()})

@@ -14,7 +14,8 @@ class Scores(Message):
     """Scores of a model on one split for the clients of one stack: counts and sums over each client's rows.
 
     `sums` are those of models.training.objectives.measures: correct predictions, loss and entropy, or squared error and
-    loss.
+    loss. Those of a client's metrics, such as AUC, are the metric times the rows. They are NaN if the client's rows do
+    not define the metric, and infinite if predictions are not finite.
     """
 
     travels = False
@@ -36,8 +37,8 @@ class PairedSums(Message):
     """Sums over rows of the difference between two methods' outcomes, for each client of one stack, over the same seeds.
 
     In each seed the difference on a row is +1, 0 or -1: whether the first method is correct, minus whether the second
-    is. For a regression it is the first method's squared error minus the second's. Clients without such rows are left
-    out.
+    is. For a regression it is the first method's squared error minus the second's, and for a client's metric, such as
+    AUC, the difference of its row values. Clients without such rows, or for which it is undefined, are left out.
     """
 
     travels = False

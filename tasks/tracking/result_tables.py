@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from models.metrics.client_metrics import ClientMetric
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from silos.io.atomic_io import writing
 from tasks.messages.score_messages import Scores
@@ -57,7 +58,7 @@ def table_rows(results: Sequence[Mapping[str, Any]], metric: TaskMetrics = ACCUR
 def by_client(scores: Sequence[Scores], metric: TaskMetrics = ACCURACY) -> dict[str, dict[str, Any]]:
     """Return for each client `split/name`: accuracy in [0, 1] or rmse in units of y, and loss and entropy per row.
 
-    Values are None for a client without rows.
+    Values are None for a client without rows, or for which a metric is undefined.
     """
     table: dict[str, dict[str, Any]] = {}
     for message in scores:
@@ -66,21 +67,46 @@ def by_client(scores: Sequence[Scores], metric: TaskMetrics = ACCURACY) -> dict[
             row = table.setdefault(client, {})
             row[f"{message.split}/rows"] = rows
             mean = {name: float(total[i]) / rows for name, total in message.sums.items()} if rows else {}
-            row[f"{message.split}/{metric.name}"] = metric.of_mean(mean[metric.outcome]) if rows else None
+            for each in (metric, *metric.reported):
+                if each.outcome in message.sums:
+                    row[f"{message.split}/{each.name}"] = _value(each, mean[each.outcome]) if rows else None
             for name in ("loss", *metric.also):
                 row[f"{message.split}/{name}"] = mean.get(name)
     return table
 
 
-def summary(table: dict[str, dict[str, Any]], split: str, metric: TaskMetrics = ACCURACY) -> dict[str, float]:
-    """Return the metric's aggregates over clients, and the means over clients of the loss and the other measures.
+def _value(metric: TaskMetrics, mean: float) -> float | None:
+    """Return the metric; None if it is undefined for the client, whose rows then have no sum."""
+    return None if isinstance(metric, ClientMetric) and math.isnan(mean) else metric.of_mean(mean)
 
-    Each client counts once; a client without rows in the split is left out.
+
+def summary(table: dict[str, dict[str, Any]], split: str, metric: TaskMetrics = ACCURACY) -> dict[str, float]:
+    """Return the metrics' aggregates over clients, and the means over clients of the loss and the other measures.
+
+    Each client counts once; a client without rows in the split, or for which a metric is undefined, is left out.
     """
     scored = [row for row in table.values() if row.get(f"{split}/rows")]
     if not scored:
         return {}
-    rows = np.array([row[f"{split}/rows"] for row in scored], dtype=float)
-    values = {n: np.array([row[f"{split}/{n}"] for row in scored]) for n in (metric.name, "loss", *metric.also)}
-    means = {f"{name}/mean": float(values[name].mean()) for name in ("loss", *metric.also)}
-    return {**metric.summary(values[metric.name], rows), **means}
+    metrics = {
+        name: value for each in (metric, *metric.reported) for name, value in aggregates(table, split, each).items()
+    }
+    values_of = {name: np.array([row[f"{split}/{name}"] for row in scored]) for name in ("loss", *metric.also)}
+    return {**metrics, **{f"{name}/mean": float(values.mean()) for name, values in values_of.items()}}
+
+
+def aggregates(table: Mapping[str, Mapping[str, Any]], split: str, metric: TaskMetrics) -> dict[str, float]:
+    """Return one metric's aggregates over the clients that have it; `auc/undefined` counts the others.
+
+    Empty if the metric was not computed.
+    """
+    column = f"{split}/{metric.name}"
+    scored = [row for row in table.values() if row.get(f"{split}/rows") and column in row]
+    defined = [row for row in scored if row[column] is not None]
+    missing: dict[str, float] = {}
+    if scored and isinstance(metric, ClientMetric) and metric.undefined_if:
+        missing[f"{metric.name}/undefined"] = len(scored) - len(defined)
+    if not defined:
+        return missing
+    values, rows = (np.array([row[name] for row in defined], dtype=float) for name in (column, f"{split}/rows"))
+    return {**metric.summary(values, rows), **missing}

@@ -10,8 +10,10 @@ import pytest
 from flows.cli.export_model import export_model
 from flows.config.load_config import load_params
 from flows.experiment.project import Project
+from flows.experiment.run.run_folder import RunFolder
 from silos.errors import UserError
 from silos.storage.partition_store import open_client
+from tasks.evaluate import OUTCOMES
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 
@@ -85,12 +87,46 @@ def test_a_partitioner_deals_by_its_options(folder):
 
 
 def test_a_metric_is_reported_for_every_client_and_their_mean(play_run, folder):
-    settings = [plugins("brier"), "evaluation.metrics=[{kind: brier}]", "training.rounds=1"]
+    settings = [plugins("margin"), "evaluation.metrics=[{kind: margin}]", "training.rounds=1"]
     result = play_run("local_only", "threads", 1, *settings)
-    assert 0 < result["metrics"]["brier/mean"] < 2
-    assert "validation/brier/mean" in result["metrics"]
-    assert "test/brier" in (folder / result["folder"] / "clients.csv").read_text().splitlines()[0]
+    assert -1 < result["metrics"]["margin/mean"] < 1
+    assert "validation/margin/mean" in result["metrics"]
+    assert "test/margin" in (folder / result["folder"] / "clients.csv").read_text().splitlines()[0]
     assert result["weights_sha256"] == play_run("local_only", "threads", 1, "training.rounds=1")["weights_sha256"]
+
+
+def test_a_metric_of_a_client_is_chosen_and_is_the_mean_of_its_row_values(play_run, folder):
+    settings = [plugins("detection"), "evaluation.metrics=[{kind: detection, code: 3}]", "training.rounds=1"]
+    result = play_run("fedavg", "threads", 1, *settings, "evaluation.metric=detection")
+    assert (result["metric"], result["higher_is_better"]) == ("detection", True)
+    project = Project.open([*settings, "evaluation.metric=detection"], folder, derived=True)
+    kept = RunFolder(folder / result["folder"]).outcome_hashes()
+    store, recalls = project.private(folder / result["folder"]), []
+    for row in result["metrics"]["detection/by_client"]:
+        _, y = open_client(Path(project.silos.folder), project.silos.manifest.client(row["client"]), "test")
+        outcomes = store.load(OUTCOMES, kept, row["client"])
+        assert ("detection" in outcomes) == (3 in y) == (row["detection"] is not None)
+        if 3 in y:
+            recalls.append(outcomes["correct"][: len(y)][y == 3].mean())
+            assert recalls[-1] == pytest.approx(row["detection"]) == outcomes["detection"][: len(y)].mean()
+    assert result["metrics"]["detection/mean"] == pytest.approx(np.mean(recalls))
+    assert result["metrics"]["detection/undefined"] == 6 - len(recalls)
+
+
+def test_a_metric_that_cannot_be_chosen_is_refused(folder):
+    with pytest.raises(UserError, match="got margin, a function of one row, expected a class of ClientMetric"):
+        load_params(folder, [plugins("margin"), "evaluation={metric: margin, metrics: [{kind: margin}]}"])
+    with pytest.raises(
+        UserError, match="got detection, a metric of a classification, expected metrics of a regression"
+    ):
+        load_params(
+            folder,
+            [
+                plugins("detection"),
+                "evaluation.metrics=[{kind: detection}]",
+                "training.objective={kind: squared_error}",
+            ],
+        )
 
 
 def test_a_figure_is_drawn_and_goes_to_mlflow(play_run, folder):
@@ -129,7 +165,7 @@ def test_a_callback_writes_the_rounds_that_are_on_disk(play_run, folder):
         ("data.scheme=[{kind: one_class_each}]", "data.scheme.0.clients: got nothing, expected a value. Add the key."),
         ("model={kind: token_transformer, width: x}", "model.width: got 'x', expected a whole number."),
         ("clients.sampling={kind: in_turn}", "clients.sampling.kind: got 'in_turn'. Did you mean in_turns?"),
-        ("evaluation.metrics=[{kind: bier}]", "evaluation.metrics.0.kind: got 'bier', expected 'brier'."),
+        ("evaluation.metrics=[{kind: magin}]", "evaluation.metrics.0.kind: got 'magin'. Did you mean margin?"),
         ("figures=[{kind: client_bar}]", "figures.0.kind: got 'client_bar'. Did you mean client_bars?"),
         ("callbacks=[{kind: round_log, every: 0}]", "callbacks.0.every: got 0, expected at least 1."),
         (
@@ -147,9 +183,9 @@ def test_options_and_kinds_are_checked_with_the_usual_messages(override, said, f
 
 def test_without_plugins_their_sections_are_empty(folder):
     with pytest.raises(
-        UserError, match=r"evaluation\.metrics: got .*brier.*, expected \[\]\. Name a file that registers"
+        UserError, match=r"evaluation\.metrics: got .*margin.*, expected \[\]\. Name a file that registers"
     ):
-        load_params(folder, ["evaluation.metrics=[{kind: brier}]"])
+        load_params(folder, ["evaluation.metrics=[{kind: margin}]"])
 
 
 def answers_as_scored(result, settings) -> None:

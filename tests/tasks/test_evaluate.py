@@ -1,13 +1,19 @@
 """Scores are counted on each client's own rows, and the outcomes that a client keeps are those that were counted."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from flows.experiment.comparison.paired_runs import compare_pairs
 from flows.methods.fedavg import FedAvg
+from flows.methods.local_only import LocalOnly
+from models.metrics.client_metrics import CLIENT_METRICS
 from silos.client_store import ClientStore
 from silos.storage.partition_store import open_client
-from tasks.evaluate import OUTCOMES, evaluate
+from tasks.evaluate import OUTCOMES, ClientMetrics, evaluate
+from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.result_tables import by_client, summary
 
 SIZES = {"a": 9, "b": 12, "c": 4}
@@ -67,3 +73,34 @@ def _folder(setup):
     from pathlib import Path
 
     return Path(setup.silos.folder)
+
+
+@pytest.mark.parametrize("common", [False, True])
+def test_a_client_whose_rows_do_not_define_the_metric_is_left_out_of_sums_and_pairs(
+    common, make_problem, make_round, tmp_path
+):
+    silos = {"validation": 0, "test": 12, "one_class": "c"} | ({"common": ("test",)} if common else {})
+    setup = make_problem(SIZES, silos=silos)
+    page, store, auc = LocalOnly(), ClientStore(str(tmp_path / "own")), CLIENT_METRICS["auc"]
+    metrics, sides = ClientMetrics((auc,), auc), []
+    for seed in (0, 1):
+        round = make_round(replace(setup, seed=seed), stack=2, private=store)
+        model = page.model(page.init(replace(setup, seed=seed)), setup)
+        scores = round.map_clients(
+            evaluate, model, training=setup.training, splits=("test",), keep_outcomes=True, client_metrics=metrics
+        )
+        sides.append((scores, (store, {c: ref for s in scores for c, ref in s.outcomes.items()})))
+    tables = [by_client(scores, auc) for scores, _ in sides]
+    scored = ("a", "b", "c") if common else ("a", "b")
+    for table in tables:
+        assert [client for client in SIZES if table[client]["test/auc"] is not None] == list(scored)
+        assert summary(table, "test", auc)["auc/undefined"] == 3 - len(scored)
+    kept = [store.load(OUTCOMES, refs, "c") for _, (_, refs) in sides]
+    assert [("auc" in outcomes, "correct" in outcomes) for outcomes in kept] == [(common, True)] * 2
+    found = compare_pairs(PlainRunner(), setup.silos, [sides[0][1]], [sides[1][1]], auc)
+    expected = np.mean([tables[0][client]["test/auc"] - tables[1][client]["test/auc"] for client in scored])
+    assert found.mean == pytest.approx(expected)
+    assert found.low <= found.mean <= found.high
+    if not common:
+        alone = setup.silos.select(["c"])
+        assert compare_pairs(PlainRunner(), alone, [sides[0][1]], [sides[1][1]], auc) is None

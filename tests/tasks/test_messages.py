@@ -18,6 +18,7 @@ from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
 from models.client_model import Model
 from models.gaussians import natural
+from models.metrics.client_metrics import CLIENT_METRICS
 from models.networks.mlp import MLP
 from models.networks.wrappers.codebook_network import COUNT, OWN, QuantizedNetwork
 from models.networks.wrappers.ep_update import SiteTraining
@@ -33,7 +34,7 @@ from models.statistics.feature_vector import make
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack, open_stack
 from tasks import local_train, messages
-from tasks.evaluate import OUTCOMES, evaluate
+from tasks.evaluate import OUTCOMES, ClientMetrics, evaluate
 from tasks.execution.task_runner import Broadcast, cohort_calls
 from tasks.execution.task_types import ClientStep, step
 from tasks.measure_batchnorm import common_batchnorm_statistics
@@ -48,6 +49,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of t
 # primes, so that no width of the network is one of them by chance
 TRAIN = {"a": 23, "b": 29, "c": 19, "d": 17}
 VALIDATION, TEST = 31, 37
+METRICS = ClientMetrics(
+    tuple(metric for metric in CLIENT_METRICS.values() if metric.task == "classification"), CLIENT_METRICS["auc"]
+)
 ROW_COUNTS = {*TRAIN.values(), VALIDATION, TEST}
 
 # how many different rows each client has, in every split
@@ -249,7 +253,7 @@ def _ask_all(setup, round, features) -> dict[str, list[Any]]:
         "codebook_extend": (words, {"extend": clients, "words": 4, "room": 7, **when}),
         "codebook_replace": (words, {"extend": clients, "words": 3, "room": 3, **when}),
         "ensemble_check": (plain, {"training": setup.training, "members": [(plain, round.private)]}),
-        "evaluate": (plain, {"training": setup.training, "keep_outcomes": True}),
+        "evaluate": (plain, {"training": setup.training, "keep_outcomes": True, "client_metrics": METRICS}),
         "full_gradient": (plain, when),
         "scaffold_train": (
             replace(plain, context=target),
@@ -374,7 +378,7 @@ def sent(request, make_problem, make_round):
     page, round = request.param(), make_round(setup, stack=3)
     model = page.model(page.init(setup), setup)
     updates = round.train(local_train.local_train, model)
-    scores = round.map_clients(evaluate, model, training=setup.training, keep_outcomes=True)
+    scores = round.map_clients(evaluate, model, training=setup.training, keep_outcomes=True, client_metrics=METRICS)
     return setup, updates, scores
 
 

@@ -8,13 +8,27 @@ from flows.console import progress
 from flows.console.interruption import interruption
 from flows.console.run_logging import log_notes, log_result, log_round, log_warnings
 from flows.experiment.callbacks.callback import Callback, PlayedRound
-from flows.experiment.evaluation import baseline, final_scores, score_other_models, scored_model, select_scored_clients
+from flows.experiment.evaluation import (
+    baseline,
+    final_scores,
+    other_metrics,
+    score_other_models,
+    scored_model,
+    select_scored_clients,
+)
 from flows.experiment.figure_context import FigureContext, draw_figures
 from flows.experiment.run.mlflow_run_metadata import final_artifacts, run_spec
 from flows.experiment.run.round_record import mean_uncertainty, run_totals, time_breakdown
 from flows.experiment.run.run_context import RunContext
-from flows.experiment.run_warnings import notes_of_best, notes_of_rows, notes_of_scores, notes_of_training
+from flows.experiment.run_warnings import (
+    notes_of_best,
+    notes_of_rows,
+    notes_of_scores,
+    notes_of_training,
+    notes_of_undefined,
+)
 from flows.methods.samplers.client_sampler import SampledClients
+from models.metrics.client_metrics import metric_record
 from models.networks.network_factory import num_trainable
 from tasks.tracking.checkpoint import Checkpoint
 from tasks.tracking.json_io import write_json
@@ -41,7 +55,7 @@ class FinalEvaluation(Callback):
             "method": run.method_name,
             "seed": run.setup.seed,
             "model": method.tested_model,
-            "task": silos.manifest.task,
+            **metric_record(quantity),
             "data_version": run.setup.silos.version,
             "rounds": last,
             "reported_round": reported,
@@ -54,6 +68,7 @@ class FinalEvaluation(Callback):
             "doubts": uncertainty,
             "notes": [
                 *run.notes,
+                *notes_of_undefined(metrics, quantity),
                 *notes_of_training(folder, last, metrics, quantity),
                 *notes_of_best(folder, reported, last, quantity),
             ],
@@ -63,6 +78,7 @@ class FinalEvaluation(Callback):
             "seconds": time_breakdown(rounds),
         }
         means = mean_uncertainty(uncertainty, silos)
+        means |= {name: metrics[name] for m in other_metrics(quantity) for name in m.columns if name in metrics}
         final = {"round": reported, "time_ms": rounds[-1]["time_ms"], "metrics": means}
         each, personal = folder.journal.each, project.params.tracking.personal_models
         figure_context = FigureContext(folder.path, model, silos, round, rounds, lambda: each(last), quantity, personal)

@@ -31,12 +31,15 @@ def compare_pairs(
     quantity: TaskMetrics,
     classes: Sequence[str] | None = None,
 ) -> Difference | None:
-    """Return first minus second on the same seeds and rows, or on rows of some classes; None without such rows."""
+    """Return first minus second on the same seeds and rows, or on rows of some classes.
+
+    None without such rows, or if no client's rows define the metric.
+    """
     common = bool(silos.common("test")) and classes is None
     strata = (
-        _common_strata(runner, silos, first, second)
+        _common_strata(runner, silos, first, second, quantity.outcome)
         if common
-        else _client_strata(runner, silos, first, second, classes)
+        else _client_strata(runner, silos, first, second, classes, quantity.outcome)
     )
     return difference(strata, bound=quantity.bound, pooled_variance=quantity.alike) if strata else None
 
@@ -65,11 +68,17 @@ def _each_stack(runner: Runner, task: Any, silos: Silos, *args: Any, **options: 
 
 
 def _client_strata(
-    runner: Runner, silos: Silos, first: Sequence[Outcomes], second: Sequence[Outcomes], classes: Sequence[str] | None
+    runner: Runner,
+    silos: Silos,
+    first: Sequence[Outcomes],
+    second: Sequence[Outcomes],
+    classes: Sequence[str] | None,
+    outcome: str,
 ) -> list[Stratum]:
     """Return a stratum for each client that has such rows, in listing order."""
     strata: dict[str, Stratum] = {}
-    messages: list[PairedSums] = _each_stack(runner, pair_outcomes, silos, first, second, classes=classes)
+    options = {"classes": classes, "outcome": outcome}
+    messages: list[PairedSums] = _each_stack(runner, pair_outcomes, silos, first, second, **options)
     for m in messages:
         columns = (m.rows.tolist(), m.by_seed.tolist(), m.mean_squares.tolist(), m.squares.tolist())
         strata |= {client: Stratum(*values) for client, *values in zip(m.clients, *columns, strict=True)}
@@ -77,10 +86,12 @@ def _client_strata(
 
 
 def _common_strata(
-    runner: Runner, silos: Silos, first: Sequence[Outcomes], second: Sequence[Outcomes]
+    runner: Runner, silos: Silos, first: Sequence[Outcomes], second: Sequence[Outcomes], outcome: str
 ) -> list[Stratum]:
-    """Return one stratum: the difference on a row is its mean over clients."""
-    messages: list[CommonSums] = _each_stack(runner, pair_common_rows, silos, first, second)
+    """Return one stratum: the difference on a row is its mean over clients. Empty if the rows do not define the metric."""
+    messages: list[CommonSums] = _each_stack(runner, pair_common_rows, silos, first, second, outcome=outcome)
     total = sum((m.sums for m in messages[1:]), messages[0].sums)
+    if not total.shape[1]:
+        return []
     unit = open_common_units(Path(silos.folder), silos.manifest, "test")
     return [Stratum.from_differences(total.numpy() / len(silos.clients), unit)]

@@ -192,7 +192,7 @@ def ensemble(
         called: The prefix of the names of its task runs.
     """
     project = members[0][0]
-    if len(members) < 2 or project.quantity.outcome != "correct":
+    if len(members) < 2 or project.quantity.task != "classification":
         return None
     with project.workers() as workers:
         return _score_ensemble(method, members, PrefectRunner(workers, called))

@@ -2,12 +2,12 @@
 
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from flows.methods.context import RoundContext
 from flows.methods.round_report import RoundReport
-from models.metrics.task_metrics import TaskMetrics
+from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from silos.cohort import Silos
 from tasks.messages.score_messages import Scores
 from tasks.tracking.metric_names import metric_name_parts
@@ -68,19 +68,24 @@ def _cluster_agreement(report: RoundReport, silos: Silos) -> dict[str, float]:
     return {"groups/adjusted_rand": float(adjusted_rand_score(domains, list(cluster_of.values())))}
 
 
-def metrics_of(table: Mapping[str, dict[str, Any]], silos: Silos, quantity: TaskMetrics) -> dict[str, Any]:
+def metrics_of(
+    table: Mapping[str, dict[str, Any]], silos: Silos, quantity: TaskMetrics, others: Sequence[TaskMetrics] = ()
+) -> dict[str, Any]:
     """Return test metrics by name: those of federated clients without a prefix, others under `fresh/` or `unseen/`.
 
     Metrics of the federated clients on validation rows are under `validation/`, those of one domain under `domain/…/`.
+    Metrics among `others` are those of test rows only.
     """
     metrics: dict[str, Any] = {}
+    on_test = quantity.with_metrics((), others)
     for role in ("federated", "fresh", "unseen"):
         rows = {client: row for client, row in table.items() if silos.role(client) == role}
         prefix = "" if role == "federated" else f"{role}/"
-        metrics |= {f"{prefix}{k}": v for k, v in summary(rows, "test", quantity).items()}
+        metrics |= {f"{prefix}{k}": v for k, v in summary(rows, "test", on_test).items()}
         if role == "federated":
             metrics |= {f"validation/{k}": v for k, v in summary(rows, "validation", quantity).items()}
-            names = (quantity.headline, *(f"{name}/mean" for name in quantity.also))
+            headlines = dict.fromkeys((quantity.headline, TASK_METRICS[quantity.task].headline))
+            names = (*headlines, *(f"{name}/mean" for name in quantity.also))
             for domain, clients in _domains(silos, rows).items():
                 domain_metrics = summary({c: rows[c] for c in clients}, "test", quantity)
                 metrics |= {f"{domain}/{name}": domain_metrics[name] for name in names if name in domain_metrics}

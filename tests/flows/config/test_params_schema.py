@@ -3,15 +3,21 @@
 import pytest
 import yaml
 
-from flows.config.load_config import flatten_params, load_params, param_differences
+from flows.config.load_config import flatten_params, load_params, param_differences, quantity_of
 from flows.config.method_settings import method_of
 from flows.config.params_schema import Params
 from flows.experiment.project import Project
 from flows.methods.base import find_method, method_names
 from flows.methods.fedprox import FedProx
+from models.metrics.client_metrics import METRICS_BY_NAME
 from silos.errors import UserError
 
 NO_WEIGHT = "training.objective.alpha: got only weights of 0, expected one above 0. Raise the weight of a class."
+
+CLASSES = (
+    "expected one of accuracy, auc, balanced_accuracy, brier, log_loss, macro_f1 for a classification. Choose one of "
+    "them, or null."
+)
 
 MISTAKES = {
     "training.ruonds=3": "training.ruonds: got an unknown key. Did you mean rounds?",
@@ -55,6 +61,10 @@ MISTAKES = {
     "clients=5": "clients: got 5, expected a section with keys.",
     "evaluation.stop_at=0": "evaluation.stop_at: got 0, expected more than 0.",
     "evaluation.stop_at=1.5": "evaluation.stop_at: got 1.5, expected at most 1, since it is an accuracy. Lower it.",
+    "evaluation.metric=mae": f"evaluation.metric: got mae, {CLASSES}",
+    "evaluation.metric=loss": f"evaluation.metric: got loss, a measure of one row, {CLASSES}",
+    "evaluation.metric=acu": "evaluation.metric: got 'acu'. Did you mean auc?",
+    "evaluation.metric=zzz": f"evaluation.metric: got 'zzz', {CLASSES}",
     "evaluation.report=worst": "evaluation.report: got 'worst', expected 'last' or 'best'.",
     "engine.device=gpu": "engine.device: got 'gpu', expected 'auto', 'cpu' or 'cuda'.",
     "engine.stack=often": ("engine.stack: got 'often', expected 'auto', or a whole number."),
@@ -406,6 +416,19 @@ def test_params_come_back_from_their_json(project):
 def test_a_regression_may_stop_at_any_rmse(project):
     params = load_params(project, ["training.objective={kind: squared_error}", "evaluation.stop_at=14.9"])
     assert params.evaluation.stop_at == 14.9
+
+
+def test_a_metric_has_the_task_of_the_objective_and_bounds_where_training_may_stop(project):
+    regression = "training.objective={kind: squared_error}"
+    with pytest.raises(
+        UserError, match=r"got auc, expected one of mae, r2, rmse for a regression\. Choose one of them"
+    ):
+        load_params(project, [regression, "evaluation.metric=auc"])
+    assert quantity_of(load_params(project, [regression, "evaluation.metric=r2"])).name == "r2"
+    assert quantity_of(load_params(project, ["evaluation.metric=accuracy"])) is METRICS_BY_NAME["accuracy"]
+    assert load_params(project, ["evaluation.metric=log_loss", "evaluation.stop_at=1.7"]).evaluation.stop_at == 1.7
+    with pytest.raises(UserError, match=r"stop_at: got 1\.7, expected at most 1, since it is an auc\. Lower it"):
+        load_params(project, ["evaluation.metric=auc", "evaluation.stop_at=1.7"])
 
 
 def test_rows_of_a_regression_cannot_be_balanced_by_class(project):

@@ -130,7 +130,10 @@ def test_what_a_project_names_is_not_known_in_another(tmp_path):
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (["brier", "brier"], r"plugins: got the metric 'brier' from 0\.py and from 1\.py, expected one of each name"),
+        (
+            ["margin", "margin"],
+            r"plugins: got the metric 'margin' from 0\.py and from 1\.py, expected one of each name",
+        ),
         (["loss"], r"0\.py, line 4: ValueError: metric 'loss': got the name of a built-in metric, expected a new name"),
         (["a b"], "the metric: got 'a b', expected at most 100 letters, digits, dots, dashes and underscores"),
     ],

@@ -188,6 +188,27 @@ def test_a_table_reports_its_best_round_and_keeps_rows_to_choose_it(tmp_path, wr
     assert params.data.split.validation > 0
 
 
+@pytest.mark.parametrize(
+    ("counts", "silos", "metric"),
+    [
+        ([95, 25], 3, None),
+        ([97, 23], 3, "auc"),
+        ([97, 23], 0, "balanced_accuracy"),  # no silo has both classes
+        ([50, 49, 21], 3, "balanced_accuracy"),
+        ([40, 40, 40], 3, None),
+        ([20, 20, 20, 20, 20, 11], 3, None),
+        ([20, 20, 20, 20, 20, 9], 3, "balanced_accuracy"),
+    ],
+)
+def test_the_metric_of_a_rare_class_is_not_accuracy(tmp_path, save, counts, silos, metric):
+    y = np.repeat(np.arange(len(counts)), counts)
+    rows = len(y)
+    file = save(x=np.random.default_rng(0).normal(size=(rows, 5)), y=y, client=np.arange(rows) % silos if silos else y)
+    made = create_project(tmp_path / "study", file, DataOptions())
+    assert params_of(made).evaluation.metric == metric
+    assert (f"methods are compared by {metric}, since a class is rare" in made["guessed"]) == (metric is not None)
+
+
 def test_many_rows_are_given_hidden_layers_and_a_rate_that_many_features_do_not_make_diverge(tmp_path):
     x = np.random.default_rng(0).normal(size=(2000, 400))
     np.savez(tmp_path / "wide.npz", x=x, y=x[:, 0], client=np.arange(2000) % 4)

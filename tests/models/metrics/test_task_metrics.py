@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.metrics.task_metrics import TASK_METRICS, lower_is_better
+from models.metrics.client_metrics import lower_is_better
+from models.metrics.task_metrics import TASK_METRICS
 from models.training.objectives import CrossEntropy, Focal, SquaredError
 
 ACCURACY, RMSE = TASK_METRICS["classification"], TASK_METRICS["regression"]
@@ -61,9 +62,9 @@ def test_a_target_is_reached_from_below_by_accuracy_and_from_above_by_rmse():
 
 
 def test_which_metrics_are_better_low():
-    down = ["rmse/pooled", "fresh/rmse/worst", "loss/mean"]
+    down = ["rmse/pooled", "fresh/rmse/worst", "loss/mean", "log_loss/mean", "unseen/brier/worst", "mae/mean"]
     assert all(map(lower_is_better, down))
-    assert not any(map(lower_is_better, ["accuracy/mean", "unseen/accuracy/worst"]))
+    assert not any(map(lower_is_better, ["accuracy/mean", "unseen/accuracy/worst", "fresh/auc/mean", "r2/worst"]))
 
 
 def test_a_run_as_text():
