@@ -22,6 +22,9 @@ def bench(
     population: Annotated[
         bool, typer.Option("--population", help="W6: rounds of 100 clients of a thousand, and of up to a million.")
     ] = False,
+    intervals: Annotated[
+        bool, typer.Option("--intervals", help="How often the intervals of a comparison cover a known truth.")
+    ] = False,
     record: Annotated[bool, typer.Option("--record", help="Keep what is measured in docs/results/bench.json.")] = False,
     overrides: Overrides = None,
     json: Json = False,
@@ -49,6 +52,10 @@ def bench(
                 keep("regroup", regroup_cost(repeats, session.print_progress), f" --repeats {repeats}"),
                 _print("regroup"),
             )
+        elif intervals:
+            from benchmarks.bench_intervals import interval_coverage
+
+            session.print_result(keep("intervals", interval_coverage(session.print_progress)), _print("intervals"))
         elif population:
             from benchmarks.bench_population import population_cost
 

@@ -150,6 +150,35 @@ def diagnose_cost(answer: dict[str, Any], console: PlainConsole) -> None:
         console.print(f"{name:<14}{text}")
 
 
+def intervals(answer: dict[str, Any], console: PlainConsole) -> None:
+    """Print how often each interval covers the truth, Holm's family errors, and three intervals over silos."""
+    table = console.table("interval over", "of", "seeds", "their sd", "covers")
+    for line in answer["rows"]:
+        table.add_row(
+            "rows and seeds", line["data"], str(line["seeds"]), f"{line['seed_sd']}", f"{line['covered']:.1%}"
+        )
+    for line in answer["silos"]:
+        table.add_row("silos and seeds", f"{line['silos']} silos", str(line["seeds"]), "0.1", f"{line['covered']:.1%}")
+    for line in answer["partitions"]:
+        drawn = f"{line['partitions']} partitions, {line['shared']:.0%} of rows shared"
+        table.add_row("partitions", drawn, str(line["seeds"]), "0.1", f"{line['covered']:.1%}")
+    console.print(table)
+    table = console.table("methods", "truly equal", "seeds", "their sd", "wrong winner", "after Holm")
+    for line in answer["holm"]:
+        counts = (str(line[name]) for name in ("methods", "equal", "seeds", "seed_sd"))
+        table.add_row(*counts, f"{line['plain']:.1%}", f"{line['corrected']:.1%}")
+    console.print(table)
+    table = console.table("differences of silos", "silos", "Student", "BCa", "bootstrap-t")
+    for line in answer["over_silos"]:
+        shares = (f"{line[name]:.1%}" for name in ("student", "bca", "studentised"))
+        table.add_row(line["differences"], str(line["silos"]), *shares)
+    console.print(table)
+    console.print(
+        f"{answer['times']} simulated comparisons a line. A method is right on a row where a normal score is positive: "
+        "0.9, and 0.2 for the gap between methods; rows have sd 1."
+    )
+
+
 def tune(answer: dict[str, Any], console: PlainConsole) -> None:
     """Print the measurements, and the block for params.yaml."""
     table = console.table("kind", "stack", "ms a client and epoch")

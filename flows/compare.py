@@ -10,12 +10,21 @@ from flows.config.override_policy import open_project
 from flows.experiment import prefect_artifacts, run_identity
 from flows.experiment.comparison import comparison_in_mlflow
 from flows.experiment.comparison.comparison_text import not_complete, sentences_after
-from flows.experiment.comparison.paired_runs import compare_pairs, outcomes_of_run
+from flows.experiment.comparison.paired_records import MeasuredPair, check_over, paired_records, withhold_winners
+from flows.experiment.comparison.paired_runs import outcomes_of_run, strata_of_pairs
+from flows.experiment.comparison.partitions import (
+    check_partitions,
+    draw_partitions,
+    missing_for_publication,
+    shared_test_rows,
+)
 from flows.experiment.comparison.trials import (
     Plan,
     check_tuning,
     ensemble,
     first_setting,
+    partition_name,
+    planned_runs,
     run_trial,
     say_plan,
     trial_name,
@@ -30,7 +39,6 @@ from flows.flow_decorator import IncompleteError, MethodNames, MethodOrNone, Ove
 from flows.history.list_runs import find_runs
 from flows.methods.base import start_method
 from models.metrics.client_metrics import metric_record
-from models.metrics.paired_difference import difference_record
 from silos.errors import UserError
 from tasks.execution.task_runner import PrefectRunner
 from tasks.paired_outcomes import Outcomes
@@ -39,6 +47,8 @@ from tasks.tracking.plots.curve_figures import draw_comparison
 from tasks.tracking.result_tables import table_rows
 
 Results = dict[tuple[str, int], dict[str, Any]]
+Drawn = tuple[Mapping[str, Project], Results]
+"""A partition: the project of each method, and the results by method and seed."""
 
 
 @project_flow(run_name="compare")
@@ -53,7 +63,8 @@ def compare(
     """Run every method with every seed; return the table, the figure and the paired comparisons as plain JSON.
 
     Whatever is not named is read from `comparison` in params.yaml; its `tune` first tries equally many settings of
-    every method. A run that fails does not stop the others; its error is under `failed`.
+    every method, and its `partitions` draws more partitions. A run that fails does not stop the others; its error is
+    under `failed`.
 
     Args:
         methods: The methods to compare; those of params.yaml if none is chosen.
@@ -103,7 +114,9 @@ def _make_plan(project: Project, methods: Sequence[str], seeds: Sequence[int], r
     for method in methods:
         start_method(method_of(project.params, method), setup)
     check_tuning(project, methods, setup)
-    return Plan(methods, seeds, reference, defaults.tune, project.silos.version)
+    check_partitions(project)
+    check_over(project)
+    return Plan(methods, seeds, reference, defaults.tune, project.silos.version, defaults.partitions)
 
 
 def resumed(project: Project, name: str | None) -> str | None:
@@ -133,16 +146,31 @@ def _run_comparison(project: Project, name: str, plan: Plan) -> dict[str, Any]:
     flow_run = prefect_artifacts.name_flow_run(f"compare {title}, {suffix}")
     prefect_artifacts.log_artifact(f"runs/{name}, in MLflow the experiment {name}")
     with project.workers():
+        partitions = draw_partitions(project, plan.partitions)
         chosen, first = tuned_methods(project, name, plan) if plan.tune else ({}, {})
-        projects = {m: project.with_overrides(chosen[m].settings if m in chosen else []) for m in plan.methods}
-        results, failed = _run_all(project, name, plan, projects, first)
-        conclusions = _conclusions(project, plan, projects, results)
+        if not plan.tune:
+            say_plan(project, name, planned_runs(plan))
+        drawn: list[Drawn] = []
+        failed: list[dict[str, Any]] = []
+        for index, partition in enumerate(partitions):
+            projects = {m: partition.with_overrides(chosen[m].settings if m in chosen else []) for m in plan.methods}
+            drawn.append((projects, _run_all(name, plan, projects, {} if index else first, index, failed)))
+        conclusions = _conclusions(project, plan, drawn)
+    results = drawn[0][1]
     comparison = {
         "experiment": name,
         "data_version": project.silos.version,
         **metric_record(project.quantity),
         "tuning": [{**asdict(result), "seed": plan.seeds[0]} for result in chosen.values()],
         "runs": list(results.values()),
+        "partitions": [
+            {
+                "data_seed": partition.params.data.seed,
+                "data_version": partition.silos.version,
+                "runs": list(on_partition.values()),
+            }
+            for partition, (_, on_partition) in zip(partitions[1:], drawn[1:], strict=True)
+        ],
         "failed": failed,
         "notes": merge_notes(results.values()),
         **conclusions,
@@ -161,65 +189,83 @@ def _run_comparison(project: Project, name: str, plan: Plan) -> dict[str, Any]:
 
 
 def _run_all(
-    project: Project,
     name: str,
     plan: Plan,
     projects: Mapping[str, Project],
     first: Mapping[str, dict[str, Any] | str],
-) -> tuple[Results, list[dict[str, Any]]]:
+    partition: int,
+    failed: list[dict[str, Any]],
+) -> Results:
     """Run seed by seed, so that an interrupted comparison has complete seeds; each run is a flow of its own in Prefect.
 
     Args:
-        project: The project.
         name: The name of the comparison.
         plan: What it runs.
-        projects: Each method's, with the settings that it was tuned to.
-        first: The result, or error, of each method's run on the first seed; empty if methods were not tuned.
+        projects: Each method's, with the settings that it was tuned to, on this partition.
+        first: The result, or error, of each method's run on the first seed; empty if there is none yet.
+        partition: The index of the partition, 0 for data/.
+        failed: Failed runs are added to it.
 
     Returns:
-        The results by method and seed, and the failed runs.
+        The results by method and seed.
     """
     results: Results = {}
-    failed = []
-    if not first:
-        say_plan(project, name, [run_name(method, seed) for seed, method in product(plan.seeds, plan.methods)])
     for seed, method in product(plan.seeds, plan.methods):
         if first and seed == plan.seeds[0]:
             result = first[method]
         else:
-            result = run_trial(projects[method], method, seed, name)
+            result = run_trial(projects[method], method, seed, name, partition_name(partition))
         if isinstance(result, str):
-            failed.append({"method": method, "seed": seed, "error": result})
+            where = {"partition": partition + 1} if partition else {}
+            failed.append({"method": method, "seed": seed, **where, "error": result})
         else:
             results[method, seed] = result
-    return results, failed
+    return results
 
 
-def _conclusions(project: Project, plan: Plan, projects: Mapping[str, Project], results: Results) -> dict[str, Any]:
-    """Return the table's rows, the baseline, the paired differences from the reference, and the ensembles."""
-    reference, quantity = plan.reference, project.quantity
-    paired = []
-    for method in plan.methods:
-        seeds = [s for s in plan.seeds if (method, s) in results and (reference, s) in results]
-        if method == reference or not seeds:
-            continue
-        first, second = (
-            [outcomes_of_run(project, project.root / results[m, s]["folder"]) for s in seeds]
-            for m in (method, reference)
-        )
-        with project.workers() as workers:
-            runner = PrefectRunner(workers, f"{method} against {reference}")
-            difference = compare_pairs(runner, project.scored.federated(), first, second, quantity)
-        if difference is not None:
-            record = difference_record(method, reference, difference, quantity)
-            pair = {"method": method, "reference": reference, "seeds": seeds}
-            paired.append({**pair, "distinguishable": difference.distinguishable, **record})
+def _conclusions(project: Project, plan: Plan, drawn: Sequence[Drawn]) -> dict[str, Any]:
+    """Return the table's rows, the baseline, the paired differences from the reference, and the ensembles.
+
+    Baseline and ensembles are of data/, the first partition; the others are of all partitions.
+    """
+    quantity, tested, (projects, results) = project.quantity, project.scored.federated(), drawn[0]
+    measured = [_measure(plan, method, drawn) for method in plan.methods if method != plan.reference]
+    pairs = [pair for pair in measured if pair is not None]
+    over = project.params.comparison.over
+    shared = shared_test_rows(project) if len(drawn) > 1 else 0.0
+    paired = paired_records(pairs, over, shared, quantity)
+    lacking = missing_for_publication(project, plan, paired)
     return {
-        "table": table_rows(list(results.values()), quantity),
+        "table": table_rows([result for _, on_partition in drawn for result in on_partition.values()], quantity),
         "baseline": _baseline_record(project, results, tuned=bool(plan.tune)),
-        "paired": paired,
+        "paired": withhold_winners(paired) if lacking else paired,
+        "over": {
+            "draws": "partitions" if len(drawn) > 1 else over,
+            "silos": sum(rows > 0 for rows in tested.rows("test").values()) or len(tested.clients),
+            "partitions": len(drawn),
+        },
+        "not_published_for": lacking,
         "ensembles": [e for method in plan.methods if (e := _ensemble(projects[method], method, plan, results))],
     }
+
+
+def _measure(plan: Plan, method: str, drawn: Sequence[Drawn]) -> MeasuredPair | None:
+    """Return a method's differences from the reference on every partition; None without a common seed or test rows."""
+    pair = (method, plan.reference)
+    seeds = [s for s in plan.seeds if all((m, s) in results for _, results in drawn for m in pair)]
+    partitions = []
+    for index, (projects, results) in enumerate(drawn if seeds else ()):
+        first, second = (
+            [outcomes_of_run(projects[m], projects[m].root / results[m, s]["folder"]) for s in seeds] for m in pair
+        )
+        project = projects[plan.reference]
+        called = f"{method} against {plan.reference}" + (f", partition {index + 1}" if index else "")
+        with project.workers() as workers:
+            runner = PrefectRunner(workers, called)
+            partitions.append(
+                strata_of_pairs(runner, project.scored.federated(), first, second, project.quantity.outcome)
+            )
+    return MeasuredPair(*pair, seeds, partitions) if partitions and all(partitions) else None
 
 
 def _baseline_record(project: Project, results: Results, tuned: bool) -> dict[str, Any] | None:
@@ -254,8 +300,9 @@ def _check_same_plan(project: Project, plan: Plan, info: dict[str, Any]) -> None
     for key, value in asdict(plan).items():
         if key == "data_version" and project.same_rows(info.get(key, ""), value):
             continue
-        if info.get(key, 0) != value:  # comparisons of earlier versions have no `tune`
+        started = info.get(key, 1 if key == "partitions" else 0)  # earlier versions had no `tune` and no `partitions`
+        if started != value:
             raise UserError(
-                f"--resume: got {key} {value}, expected {info.get(key, 0)} as in the comparison {info['name']}. "
+                f"--resume: got {key} {value}, expected {started} as in the comparison {info['name']}. "
                 "Use the same values, or start again without --resume."
             )

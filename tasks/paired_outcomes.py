@@ -29,6 +29,7 @@ def pair_outcomes(
     second: Sequence[Outcomes],
     classes: Sequence[str] | None = None,
     outcome: str | None = None,
+    split: str = "test",
 ) -> list[PairedSums]:
     """Sum the differences of two runs' outcomes, first minus second; one record per stack.
 
@@ -39,12 +40,12 @@ def pair_outcomes(
     silos, messages = cohort.silos, []
     codes = [silos.manifest.classes.index(name) for name in classes or ()]
     for stack in cohort.stacks:
-        strata, rows_of_stack = {}, None if classes is None else open_stack(silos, stack, "test")
-        for i, (client, rows) in enumerate(silos.select(stack.clients).rows("test").items()):
+        strata, rows_of_stack = {}, None if classes is None else open_stack(silos, stack, split)
+        for i, (client, rows) in enumerate(silos.select(stack.clients).rows(split).items()):
             included = np.ones(rows, bool) if rows_of_stack is None else np.isin(rows_of_stack.y[i, :rows], codes)
             d = _difference(silos, first, second, client, rows, outcome) if included.any() else None
             if d is not None:
-                unit = open_units(Path(silos.folder), silos.entries(client), "test")
+                unit = open_units(Path(silos.folder), silos.entries(client), split)
                 strata[client] = Stratum.from_differences(
                     d[:, included],
                     None if unit is None else unit[included],
@@ -55,14 +56,18 @@ def pair_outcomes(
 
 @step
 def pair_common_rows(
-    cohort: Cohort, first: Sequence[Outcomes], second: Sequence[Outcomes], outcome: str | None = None
+    cohort: Cohort,
+    first: Sequence[Outcomes],
+    second: Sequence[Outcomes],
+    outcome: str | None = None,
+    split: str = "test",
 ) -> list[CommonSums]:
-    """Sum the differences, first minus second, on the common test rows over the stack's clients; one record per stack.
+    """Sum the differences, first minus second, on the common rows over the stack's clients; one record per stack.
 
     If these rows do not define the metric of `outcome`, the record has no rows.
     """
     silos, messages = cohort.silos, []
-    rows = silos.common("test")
+    rows = silos.common(split)
     for stack in cohort.stacks:
         total = np.zeros((len(first), rows))
         for client in stack.clients:

@@ -93,6 +93,16 @@ def compare(
     tune: Annotated[
         bool, typer.Option("--tune", help="First choose the best of 8 settings for each method, on validation rows.")
     ] = False,
+    partitions: Annotated[
+        int | None,
+        typer.Option(help="Draw so many partitions, under data.seed and the seeds after it."),
+    ] = None,
+    publish: Annotated[
+        bool,
+        typer.Option(
+            "--publish", help="Five seeds, five partitions where they can be drawn, --tune; no winner without them."
+        ),
+    ] = False,
     name: Annotated[
         str | None,
         typer.Option(
@@ -114,8 +124,7 @@ def compare(
     with Session(json, timings, server=True, resume_hint=_RESUME) as session:
         numbers = parse_seeds(seeds)
         project = session.open_project(overrides, _check_data, lock_data_for="compare")
-        if tune and not project.params.comparison.tune:
-            project = project.with_overrides(["comparison.tune=8"])
+        project = project.with_overrides(_comparison_overrides(project, tune, partitions, publish))
         plan = _plan(project, methods, numbers, reference)
         _check_runner(project)
         if resume:
@@ -144,7 +153,7 @@ def print_compare(comparison: dict[str, Any], console: "PlainConsole") -> None:
         table.add_row(*cells)
     console.print(table)
     seeds = {result["seed"] for result in comparison["runs"]}
-    console.print(_heading(len(seeds), bool(comparison["paired"]), bool(counts)))
+    console.print(_heading(comparison, len(seeds), bool(counts)))
     for pair in comparison["paired"]:
         shared = f" (seed{'s' * (len(pair['seeds']) > 1)} {', '.join(map(str, pair['seeds']))})" if counts else ""
         console.print(f"  {pair['sentence']}{shared}")
@@ -163,20 +172,47 @@ def print_compare(comparison: dict[str, Any], console: "PlainConsole") -> None:
     console.print(f"look closer   {LOOK_CLOSER}")
 
 
-def _heading(seeds: int, has_differences: bool, unequal: bool) -> str:
+def _heading(comparison: dict[str, Any], seeds: int, unequal: bool) -> str:
     """Return what the numbers of the table and the intervals below it are.
 
     Args:
+        comparison: The comparison; sentences on differences follow if it has some.
         seeds: The number of seeds.
-        has_differences: Sentences on differences follow.
         unequal: Methods finished with different numbers of seeds.
     """
-    over = "the seeds that each method finished" if unequal else f"{seeds} seeds"
-    if not has_differences:
-        return f"mean ± standard deviation over {over}" if seeds > 1 else "one seed"
-    if seeds > 1:
-        return f"mean ± standard deviation over {over}; 95 % intervals over seeds and rows:"
-    return "one seed: 95 % intervals over rows; they say nothing about other seeds:"
+    from flows.experiment.comparison.comparison_text import interval_heading
+
+    partitions = len(comparison.get("partitions", ())) + 1
+    over = "the runs that each method finished" if unequal else f"{seeds} seeds"
+    if unequal and partitions == 1:
+        over = "the seeds that each method finished"
+    elif partitions > 1 and not unequal:
+        over = f"{seeds} seed{'s' * (seeds > 1)} of {partitions} partitions"
+    several = seeds > 1 or partitions > 1
+    if not comparison["paired"]:
+        return f"mean ± standard deviation over {over}" if several else "one seed"
+    intervals = interval_heading(comparison)
+    if several:
+        return f"mean ± standard deviation over {over}; {intervals}:"
+    return f"one seed: {intervals}; they say nothing about other seeds:"
+
+
+def _comparison_overrides(project: "Project", tune: bool, partitions: int | None, publish: bool) -> list[str]:
+    """Return the settings that the options of `compare` stand for, where params have not set them already."""
+    comparison = project.params.comparison
+    overrides = [] if partitions is None else [f"comparison.partitions={partitions}"]
+    if (tune or publish) and not comparison.tune:
+        overrides.append("comparison.tune=8")
+    if publish:
+        from flows.experiment.comparison.partitions import PUBLISHED, can_draw
+
+        overrides.append("comparison.publish=true")
+        if len(comparison.seeds) < PUBLISHED:
+            overrides.append(f"comparison.seeds={list(range(PUBLISHED))}")
+        drawn = partitions is None and comparison.partitions == 1 and comparison.over == "rows"
+        if drawn and can_draw(project.params.data):
+            overrides.append(f"comparison.partitions={PUBLISHED}")
+    return overrides
 
 
 def _notes_after_training(result: dict[str, Any]) -> list[str]:

@@ -219,12 +219,19 @@ class EvaluationParams(Section):
 
 
 class ComparisonParams(Section):
-    """Defaults of `siloflow compare`."""
+    """Defaults of `siloflow compare`, and what its intervals are about.
+
+    `over`: these silos (rows and seeds are draws), or other silos like these. `partitions`: how many are drawn, under
+    data.seed and the seeds after it. `publish`: name a winner only if enough seeds, partitions and tuning stand behind it.
+    """
 
     methods: list[Annotated[str, PlainText()]] = Field(min_length=1)
     seeds: list[Annotated[int, Field(ge=0, le=param_limits.SEED)]] = Field(min_length=1)
     reference: Annotated[str, PlainText()] = "fedavg"
     tune: int = Field(default=0, ge=0, le=param_limits.COPIES)
+    over: Literal["rows", "silos"] = "rows"
+    partitions: int = Field(default=1, ge=1, le=param_limits.COPIES)
+    publish: bool = False
 
     @field_validator("methods", "seeds")
     @classmethod

@@ -136,6 +136,11 @@ class Project:
         file = self._own_file().as_read.with_overrides(overrides)
         return replace(Project.of(file, self.root, derived), scratch=self.scratch, _checked=self._checked)
 
+    def with_data_seed(self, seed: int) -> "Project":
+        """Derive the project with the partition of another data seed, from the cache of partitions."""
+        overrides = [*self.overrides, f"data.seed={seed}"]
+        return self.once(("open", True, *overrides), lambda: self._with_other_overrides(overrides, derived=True))
+
     def once(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """Return what `make` returns for this project; calls it once, or again if data/ may have changed."""
         cache_key = (self._key, key)

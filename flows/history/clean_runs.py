@@ -88,7 +88,8 @@ def _orphaned_artifacts(root: Path, experiments: list[FoundRuns]) -> Leftover:
 
 
 def _cache(root: Path, experiments: list[FoundRuns]) -> Leftover:
-    is_used = any(sweep.kind == "reproduce" and unfinished_state(sweep) for sweep in experiments)
+    drawing = [one for one in experiments if one.kind == "reproduce" or one.about.get("partitions", 1) > 1]
+    is_used = any(unfinished_state(one) == "at work" for one in drawing)
     paths = () if is_used or is_held(root / "cache" / "estimate") else _glob(root, "cache/*")
     return Leftover("cache/", "time: the next `siloflow reproduce` makes its partitions again", paths)
 

@@ -89,7 +89,9 @@ def unfinished_state(experiment: FoundRuns) -> str:
         return "at work"
     if experiment.kind == "compare":
         settings = experiment.about.get("tune") or 1
-        total = len(experiment.about["methods"]) * (settings + len(experiment.about["seeds"]) - 1)
+        seeds = len(experiment.about["seeds"])
+        drawn = (experiment.about.get("partitions", 1) - 1) * seeds
+        total = len(experiment.about["methods"]) * (settings + seeds - 1 + drawn)
         return f"{done} of {total} runs" + (" or more" if settings > 1 else "")
     return f"round {max((_rounds(run) for run in experiment.runs), default=0)}"
 
@@ -191,4 +193,5 @@ def _resume_command(about: dict[str, Any], name: str) -> str:
         return f"siloflow run {about['methods'][0]} --seed {about['seeds'][0]} --resume"
     arguments = [*about["methods"], "--seeds", ",".join(map(str, about["seeds"])), "--reference", about["reference"]]
     arguments += ["--set", f"comparison.tune={about['tune']}"] if about.get("tune") else []
+    arguments += ["--partitions", str(about["partitions"])] if about.get("partitions", 1) > 1 else []
     return " ".join(["siloflow compare", *arguments, "--resume --name", name])

@@ -27,12 +27,14 @@ def comparison_table(comparison: Mapping[str, Any], quantity: TaskMetrics, secon
     lines = [[method, *rows.get(method, nothing), took.get(method, "-")] for method in {**rows, **counts}]
     if baseline:
         lines.append([baseline["name"], "constant", *baseline_scores(baseline, quantity), "-"])
-    titles = ["method", "model tested", *quantity.columns.values(), "seconds"]
+    titles, finished = ["method", "model tested", *quantity.columns.values(), "seconds"], "seeds"
+    if comparison.get("partitions"):
+        finished = "runs"
     table = [titles, *lines] if seconds else [line[:-1] for line in (titles, *lines)]
     if counts:
         table = [
             [*line, count]
-            for line, count in zip(table, ["seeds", *(counts.get(m, "-") for m, *_ in lines)], strict=True)
+            for line, count in zip(table, [finished, *(counts.get(m, "-") for m, *_ in lines)], strict=True)
         ]
     return table
 
@@ -52,31 +54,59 @@ def seeds_finished(comparison: Mapping[str, Any]) -> dict[str, str]:
     """Return `2 of 3` for each method, also for one without any; nothing if every run has finished."""
     if not comparison["failed"]:
         return {}
-    runs = [(run["method"], run["seed"]) for run in (*comparison["runs"], *comparison["failed"])]
-    planned = len({seed for _, seed in runs})
-    finished = Counter(run["method"] for run in comparison["runs"])
-    return {method: f"{finished[method]} of {planned}" for method in dict.fromkeys(method for method, _ in runs)}
+    runs, failed = runs_of(comparison), comparison["failed"]
+    finished, missing = (Counter(run["method"] for run in each) for each in (runs, failed))
+    methods = dict.fromkeys(run["method"] for run in (*runs, *failed))
+    return {method: f"{finished[method]} of {finished[method] + missing[method]}" for method in methods}
+
+
+def runs_of(comparison: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the finished runs on all partitions, those on data/ first."""
+    return [*comparison["runs"], *(run for drawn in comparison.get("partitions", ()) for run in drawn["runs"])]
 
 
 def not_complete(comparison: Mapping[str, Any]) -> str:
     """Return how many runs of a comparison failed, and which; an empty text if none did."""
-    failed = [f"{run['method']} seed {run['seed']}" for run in comparison["failed"]]
+    failed = [
+        f"{run['method']} seed {run['seed']}" + (f" of partition {run['partition']}" if "partition" in run else "")
+        for run in comparison["failed"]
+    ]
     if not failed:
         return ""
-    return f"not complete: {len(failed)} of {len(failed) + len(comparison['runs'])} runs failed ({some(failed)})"
+    return f"not complete: {len(failed)} of {len(failed) + len(runs_of(comparison))} runs failed ({some(failed)})"
 
 
 def sentences_after(comparison: Mapping[str, Any]) -> list[str]:
-    """Return what restricts the differences: no method is better than the baseline, or runs are missing."""
+    """Return what restricts the differences: the baseline is as good, a winner is withheld, or runs are missing."""
     baseline, missing = comparison.get("baseline") or {}, not_complete(comparison)
+    withheld = withheld_sentence(comparison)
     retry = [f"The comparison is {missing}; run the same command with --resume to try them again."] if missing else []
-    return [*filter(None, [baseline.get("sentence")]), *retry]
+    return [*filter(None, [withheld, baseline.get("sentence")]), *retry]
+
+
+def withheld_sentence(comparison: Mapping[str, Any]) -> str:
+    """Return which requirements of --publish are missing, so that no winner is named; empty if none is."""
+    lacking = comparison.get("not_published_for")
+    return f"No winner is named, since --publish needs {', '.join(lacking)}." if lacking else ""
+
+
+def interval_heading(comparison: Mapping[str, Any]) -> str:
+    """Return `95 % intervals over seeds and rows, corrected for 3 methods (Holm)`: what the sentences' intervals are."""
+    over, paired = comparison.get("over") or {"draws": "rows"}, comparison["paired"]
+    draws = {"silos": f"{over.get('silos')} silos", "partitions": f"rows and {over.get('partitions')} partitions"}
+    drawn = draws.get(over["draws"], "rows")
+    if any(len(pair["seeds"]) > 1 for pair in paired):
+        drawn = f"seeds{', ' if ' and ' in drawn else ' and '}{drawn}"
+    is_corrected = len(paired) > 1 and "corrected" in paired[0]
+    return f"95 % intervals over {drawn}" + (f", corrected for {len(paired)} methods (Holm)" if is_corrected else "")
 
 
 def headline(paired: list[dict[str, Any]]) -> str:
     """Return one line: which methods are better than the reference, worse, or not distinguishable from it."""
     if not paired:
         return "There is nothing to compare."
+    if any("withheld" in pair for pair in paired):
+        return "No winner is named."
     verdicts: dict[str, list[str]] = {"better": [], "worse": [], "not distinguishable": []}
     for pair in paired:
         real = "better" if pair["better"] == pair["method"] else "worse"

@@ -30,18 +30,40 @@ def compare_pairs(
     second: Sequence[Outcomes],
     quantity: TaskMetrics,
     classes: Sequence[str] | None = None,
+    split: str = "test",
+    level: float = 0.95,
 ) -> Difference | None:
-    """Return first minus second on the same seeds and rows, or on rows of some classes.
+    """Return first minus second on the same seeds and rows of a split, or on its rows of some classes.
 
     None without such rows, or if no client's rows define the metric.
     """
-    common = bool(silos.common("test")) and classes is None
-    strata = (
-        _common_strata(runner, silos, first, second, quantity.outcome)
-        if common
-        else _client_strata(runner, silos, first, second, classes, quantity.outcome)
-    )
-    return difference(strata, bound=quantity.bound, pooled_variance=quantity.alike) if strata else None
+    strata = strata_of_pairs(runner, silos, first, second, quantity.outcome, classes, split)
+    return difference(strata, level, quantity.bound, quantity.alike) if strata else None
+
+
+def strata_of_pairs(
+    runner: Runner,
+    silos: Silos,
+    first: Sequence[Outcomes],
+    second: Sequence[Outcomes],
+    outcome: str,
+    classes: Sequence[str] | None = None,
+    split: str = "test",
+) -> list[Stratum]:
+    """Return the sums of first minus second: a stratum for each client with such rows, or one of the common rows.
+
+    Args:
+        runner: Where clients compute.
+        silos: The clients.
+        first: The outcomes of the first method, by seed.
+        second: Those of the second, on the same seeds.
+        outcome: The name under which clients store the value of a row.
+        classes: The classes of the rows; all if None.
+        split: The rows.
+    """
+    if silos.common(split) and classes is None:
+        return _common_strata(runner, silos, first, second, outcome, split)
+    return list(client_strata(runner, silos, first, second, outcome, classes, split).values())
 
 
 def count_correct_by_class(runner: Runner, silos: Silos, run: Outcomes) -> dict[str, list[int]]:
@@ -67,31 +89,37 @@ def _each_stack(runner: Runner, task: Any, silos: Silos, *args: Any, **options: 
     return [message for messages in cohorts for message in messages]
 
 
-def _client_strata(
+def client_strata(
     runner: Runner,
     silos: Silos,
     first: Sequence[Outcomes],
     second: Sequence[Outcomes],
-    classes: Sequence[str] | None,
     outcome: str,
-) -> list[Stratum]:
-    """Return a stratum for each client that has such rows, in listing order."""
+    classes: Sequence[str] | None = None,
+    split: str = "test",
+) -> dict[str, Stratum]:
+    """Return a stratum for each client that has such rows, in listing order; common rows count for every client.
+
+    See `strata_of_pairs` for the arguments.
+    """
     strata: dict[str, Stratum] = {}
-    options = {"classes": classes, "outcome": outcome}
+    options = {"classes": classes, "outcome": outcome, "split": split}
     messages: list[PairedSums] = _each_stack(runner, pair_outcomes, silos, first, second, **options)
     for m in messages:
         columns = (m.rows.tolist(), m.by_seed.tolist(), m.mean_squares.tolist(), m.squares.tolist())
         strata |= {client: Stratum(*values) for client, *values in zip(m.clients, *columns, strict=True)}
-    return [strata[client] for client in silos.clients if client in strata]
+    return {client: strata[client] for client in silos.clients if client in strata}
 
 
 def _common_strata(
-    runner: Runner, silos: Silos, first: Sequence[Outcomes], second: Sequence[Outcomes], outcome: str
+    runner: Runner, silos: Silos, first: Sequence[Outcomes], second: Sequence[Outcomes], outcome: str, split: str
 ) -> list[Stratum]:
     """Return one stratum: the difference on a row is its mean over clients. Empty if the rows do not define the metric."""
-    messages: list[CommonSums] = _each_stack(runner, pair_common_rows, silos, first, second, outcome=outcome)
+    messages: list[CommonSums] = _each_stack(
+        runner, pair_common_rows, silos, first, second, outcome=outcome, split=split
+    )
     total = sum((m.sums for m in messages[1:]), messages[0].sums)
     if not total.shape[1]:
         return []
-    unit = open_common_units(Path(silos.folder), silos.manifest, "test")
+    unit = open_common_units(Path(silos.folder), silos.manifest, split)
     return [Stratum.from_differences(total.numpy() / len(silos.clients), unit)]

@@ -34,13 +34,14 @@ from tasks.tracking.json_io import unwritable
 
 @dataclass(frozen=True)
 class Plan:
-    """The runs of a comparison: every method with every seed, on the rows of one data version."""
+    """The runs of a comparison: every method with every seed, on the rows of one data version and of more partitions."""
 
     methods: list[str]
     seeds: list[int]
     reference: str
     tune: int
     data_version: str
+    partitions: int = 1
 
 
 def say_plan(project: Project, experiment: str, runs: Sequence[str]) -> None:
@@ -64,7 +65,8 @@ def run_trial(project: Project, method: str, seed: int, experiment: str, cell: s
     try:
         # the outer flow's heartbeat shows that the process lives; joining a thread for each run would take a second
         with project.shared(), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-            return run(method, seed, project.overrides, resume=True, experiment=experiment, cell=cell)
+            options: dict[str, Any] = {"experiment": experiment, "cell": cell, "derived": project.derived}
+            return run(method, seed, project.overrides, resume=True, **options)
     except Exception as error:
         if unwritable(error) or (isinstance(error, UserError) and not isinstance(error, MethodError | DivergedError)):
             raise
@@ -79,6 +81,11 @@ def run_trial(project: Project, method: str, seed: int, experiment: str, cell: s
 def trial_name(index: int) -> str:
     """Return the prefix that distinguishes the run of a setting from others of its method."""
     return f"setting{index}"
+
+
+def partition_name(index: int) -> str:
+    """Return the prefix that distinguishes the runs on another partition; empty for the first, which is in data/."""
+    return f"partition{index}" if index else ""
 
 
 def check_tuning(project: Project, methods: list[str], setup: TrainingSetup) -> None:
@@ -114,12 +121,12 @@ def tuned_methods(
     """
     settings, seeds, methods = plan.tune, plan.seeds, plan.methods
     grids = {method: _grid(project, method) for method in methods}
-    runs = _runs(plan)
+    runs = planned_runs(plan)
     say_plan(project, name, runs)
     progress.current().say(
         f"tuning tries {settings} settings for each of {len(methods)} methods on seed {seeds[0]} (and 2 more "
-        f"beyond each edge at which the best is), then trains the best on the other seeds: {len(runs)} runs or a "
-        "few more"
+        f"beyond each edge at which the best is), then trains the best on the other seeds"
+        f"{' and partitions' * (plan.partitions > 1)}: {len(runs)} runs or a few more"
     )
 
     @cache
@@ -143,14 +150,13 @@ def tuned_methods(
     return chosen, {method: result(method, best.at, tuple(best.settings)) for method, best in chosen.items()}
 
 
-def _runs(plan: Plan) -> list[str]:
+def planned_runs(plan: Plan) -> list[str]:
     """Return the names of all runs that are known before any has run."""
     first, *others = plan.seeds
-    return [
-        run_name(method, *trial)
-        for method in plan.methods
-        for trial in [*((first, trial_name(index)) for index in range(plan.tune)), *((seed, "") for seed in others)]
-    ]
+    tried = [(first, trial_name(index)) for index in range(plan.tune)] or [(first, "")]
+    drawn = [(seed, partition_name(index)) for index in range(1, plan.partitions) for seed in plan.seeds]
+    trials = [*tried, *((seed, "") for seed in others), *drawn]
+    return [run_name(method, *trial) for method in plan.methods for trial in trials]
 
 
 def _seconds_of_run(results: Sequence[dict[str, Any] | str]) -> float:

@@ -126,7 +126,10 @@ def draw_comparison(
     curves: Mapping[str, Sequence[Sequence[tuple[int, float]]]],
     metric: TaskMetrics = ACCURACY,
 ) -> None:
-    """Draw learning curves by method, each client's accuracy or rmse, and the paired differences with their intervals."""
+    """Draw learning curves by method, each client's accuracy or rmse, and the paired differences with their intervals.
+
+    A thin line is the interval of the sentence, corrected for several methods.
+    """
     methods = list(curves)
     longest = max(map(len, drawable_names(methods)), default=0)
     width = 16.5 + 0.35 * max(0, longest - _SHORT)  # names are left of each of the three panels
@@ -164,8 +167,9 @@ def draw_comparison(
     right.axvline(0, color=GREY, linewidth=1)
     for index, pair in enumerate(paired):
         colour, marker = looks[pair["method"]]["color"], looks[pair["method"]]["marker"]
-        bounds = [metric.axis(pair["low"]), metric.axis(pair["high"])]
-        right.plot(bounds, [index, index], color=colour, linewidth=2.2)
+        for interval, width in ((pair, 2.2), (pair.get("corrected", pair), 0.9)):
+            bounds = [metric.axis(interval["low"]), metric.axis(interval["high"])]
+            right.plot(bounds, [index, index], color=colour, linewidth=width)
         right.plot(metric.axis(pair["difference"]), index, marker, color=colour)
     _set_rows(right, [pair["method"] for pair in paired])
     set_title(right, f"Difference to {drawable_name(paired[0]['reference'], _SHORT)}, 95 % interval" if paired else "")

@@ -6,13 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from models.metrics.multiple_tests import holm
 from models.metrics.paired_difference import (
     Difference,
     Stratum,
     better_method,
     difference,
     difference_over_draws,
+    difference_over_partitions,
+    difference_over_silos,
     difference_sentence,
+    holm_intervals,
 )
 from models.metrics.task_metrics import TASK_METRICS
 
@@ -35,6 +39,7 @@ def test_one_seed_and_one_client_is_the_paired_t_interval():
     found = difference(strata(d))
     low, high = stats.ttest_1samp(d[0][0], 0).confidence_interval(0.95)
     assert (found.mean, found.low, found.high) == pytest.approx((d[0].mean(), low, high))
+    assert found.p == pytest.approx(stats.ttest_1samp(d[0][0], 0).pvalue)
 
 
 def test_one_seed_is_the_stratified_t_interval():
@@ -63,6 +68,21 @@ def test_with_variances_of_their_own_a_client_with_one_row_gets_the_common_varia
     found = difference(strata(d), pooled_variance=False)
     assert (found.mean, found.low, found.high) == pytest.approx((mean, max(mean - half, -1), min(mean + half, 1)))
     assert parts[2] > max(parts[0], parts[1], parts[3]), "the client with one row dominates the interval"
+
+
+@given(st.lists(st.integers(2, 30), min_size=1, max_size=6), st.integers(1, 5), st.integers(0, 2**32 - 1))
+def test_p_is_below_five_percent_exactly_where_the_interval_excludes_zero(sizes, seeds, seed):
+    d = [x + 0.2 for x in draw(np.random.default_rng(seed), sizes, seeds)]
+    found = difference(strata(d), bound=9)
+    assert (found.p < 0.05) == found.distinguishable
+    assert found.p == pytest.approx(difference(strata([-x for x in d]), bound=9).p)
+
+
+def test_p_of_equal_differences_is_that_of_the_sign_test():
+    assert difference(strata([np.zeros((3, 12))])).p == 1
+    assert difference(strata([np.ones((1, 12))])).p == stats.binomtest(0, 12).pvalue
+    assert difference(strata([np.ones((2, 1))])).p == 1, "a single row proves nothing"
+    assert (difference_over_draws([0.2]).p, difference_over_draws([0.5] * 4).p) == (1, stats.binomtest(0, 4).pvalue)
 
 
 def test_one_client_is_the_two_way_layout_by_mean_squares():
@@ -275,6 +295,7 @@ def test_over_draws_is_the_one_sample_t_interval():
     found = difference_over_draws(d)
     expected = stats.ttest_1samp(d, 0).confidence_interval(0.95)
     assert (found.mean, found.low, found.high) == pytest.approx((np.mean(d), expected.low, expected.high))
+    assert found.p == pytest.approx(stats.ttest_1samp(d, 0).pvalue)
 
 
 def test_one_draw_tells_nothing_of_others_and_a_diverged_one_nothing_at_all():
@@ -316,3 +337,92 @@ def test_the_interval_covers_the_true_difference_where_rows_are_of_units():
         by_row += naive.low <= 0.1 <= naive.high
     assert 0.915 <= covered / repeats <= 0.985
     assert by_row / repeats < 0.8
+
+
+def test_over_silos_with_one_seed_is_the_t_interval_of_the_silos_means():
+    d = [x + 0.1 for x in draw(np.random.default_rng(7), [5, 30, 12, 8, 50, 9, 20, 14, 6], 1)]
+    found = difference_over_silos(strata(d), bound=9)
+    expected = stats.ttest_1samp([x.mean() for x in d], 0)
+    low, high = expected.confidence_interval(0.95)
+    assert (found.mean, found.low, found.high) == pytest.approx((np.mean([x.mean() for x in d]), low, high))
+    assert found.p == pytest.approx(expected.pvalue)
+
+
+def test_over_silos_is_the_two_way_layout_of_silos_and_seeds():
+    rng = np.random.default_rng(8)
+    table = 0.1 + rng.normal(0, 0.2, (12, 1)) + rng.normal(0, 0.1, 4) + rng.normal(0, 0.05, (12, 4))
+    d = [np.repeat(means[:, None], rows, 1) for means, rows in zip(table, range(3, 15), strict=True)]
+    silos, seeds = table.shape
+    of_silos, of_seeds = table.mean(1).var(ddof=1) / silos, table.mean(0).var(ddof=1) / seeds
+    rest = table - table.mean(0) - table.mean(1, keepdims=True) + table.mean()
+    variance = of_silos + of_seeds - (rest**2).sum() / (silos - 1) / (seeds - 1) / silos / seeds
+    freedom = variance**2 / (of_silos**2 / (silos - 1) + of_seeds**2 / (seeds - 1))
+    half = stats.t.ppf(0.975, freedom) * variance**0.5
+    found = difference_over_silos(strata(d), bound=9)
+    mean = table.mean()
+    assert (found.mean, found.low, found.high) == pytest.approx((mean, mean - half, mean + half))
+
+
+def test_over_partitions_that_share_no_rows_one_seed_is_the_t_interval_of_their_means():
+    rng = np.random.default_rng(9)
+    partitions = [[x + shift for x in draw(rng, [20, 30], 1)] for shift in rng.normal(0, 0.2, 5)]
+    means = [np.mean([x.mean() for x in d]) for d in partitions]
+    found = difference_over_partitions([strata(d) for d in partitions], bound=9)
+    expected = stats.ttest_1samp(means, 0)
+    low, high = expected.confidence_interval(0.95)
+    assert (found.mean, found.low, found.high) == pytest.approx((np.mean(means), low, high))
+    assert found.p == pytest.approx(expected.pvalue)
+
+
+@pytest.mark.parametrize("shared", [0.25, 1.0])
+def test_rows_that_partitions_share_add_their_variance_once(shared):
+    """By hand, of one client: the variance of rows within a partition does not fall with more partitions."""
+    rng = np.random.default_rng(10)
+    partitions = [rng.normal(0.1 + shift, 1, (1, 40)) for shift in rng.normal(0, 0.2, 5)]
+    means = np.array([d.mean() for d in partitions])
+    between, within = means.var(ddof=1) / 5, shared * np.mean([d.var(ddof=1) / 40 for d in partitions])
+    freedom = (between + within) ** 2 / (between**2 / 4 + within**2 / (5 * 39))
+    half = stats.t.ppf(0.975, freedom) * (between + within) ** 0.5
+    found = difference_over_partitions([strata([d]) for d in partitions], shared, bound=9)
+    assert (found.low, found.high) == pytest.approx((means.mean() - half, means.mean() + half))
+
+
+def test_one_partition_says_nothing_of_others_and_a_diverged_one_nothing_at_all():
+    one = strata(draw(np.random.default_rng(11), [20, 30], 3))
+    assert difference_over_partitions([one]) == Difference.unknown(difference(one).mean, 1.0)
+    broken = strata([np.full((3, 20), np.nan)])
+    assert np.isnan(difference_over_partitions([one, broken], bound=np.inf).mean)
+    assert np.isnan(difference_over_silos([*one, *broken], bound=np.inf).mean)
+
+
+@given(st.lists(st.floats(-0.3, 0.3), min_size=2, max_size=6), st.integers(1, 4), st.integers(0, 2**32 - 1))
+def test_corrected_intervals_exclude_zero_exactly_where_holm_rejects(shifts, seeds, seed):
+    rng = np.random.default_rng(seed)
+    plain = [difference(strata([x + shift for x in draw(rng, [9, 20], seeds)]), bound=9) for shift in shifts]
+    adjusted, found = holm([d.p for d in plain]), holm_intervals(plain)
+    assert [d.distinguishable for d in found] == [p <= 0.05 for p in adjusted]
+    assert [d.p for d in found] == adjusted
+    for one, wide in zip(plain, found, strict=True):
+        assert wide.mean == one.mean
+        assert wide.low <= one.low <= one.high <= wide.high
+
+
+def test_each_step_of_holm_has_its_own_level():
+    """Two of four are rejected: their intervals have 1 - 0.05/4 and 1 - 0.05/3, the others both 1 - 0.05/2."""
+    plain = [Difference.of_student(mean, 1.0, 9, 2 * stats.t.sf(mean, 9)) for mean in (0.5, 4.0, 1.0, 6.0)]
+    found = holm_intervals(plain)
+    halves = [stats.t.ppf(1 - 0.05 / tests / 2, 9) for tests in (2, 3, 2, 4)]
+    assert [d.high - d.mean for d in found] == pytest.approx(halves)
+    assert [d.distinguishable for d in found] == [False, True, False, True]
+
+
+def test_of_one_method_nothing_is_corrected_and_of_diverged_ones_nothing_is_known():
+    one, nan = difference(strata(draw(np.random.default_rng(12), [20], 3))), Difference(np.nan, np.nan, np.nan)
+    assert holm_intervals([one]) == [one]
+    assert holm_intervals([one, nan])[0] == one
+    assert np.isnan(holm_intervals([one, nan])[1].mean)
+    alone = Difference.unknown(0.4, 1.0)
+    assert holm_intervals([one, alone])[1] == alone
+    few = difference(strata([np.ones((1, 4))]))
+    assert (few.low, few.high) == (1, 1)
+    assert holm_intervals([few, few])[0] == Difference(1.0, -1.0, 1.0), "four equal rows reject nothing (sign test)"

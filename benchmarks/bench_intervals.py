@@ -1,0 +1,249 @@
+"""Measure how often the intervals of a comparison cover a known truth, and how often Holm's family errs.
+
+Each simulated comparison draws what `compare` measures: on a row, a method is right where the sum of normal effects is
+positive. Effects belong to the row, the seed, the client, the partition and their combinations. So the true difference
+is a difference of two normal probabilities.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from models.metrics.paired_difference import (
+    Difference,
+    Stratum,
+    difference,
+    difference_over_partitions,
+    difference_over_silos,
+    holm_intervals,
+)
+
+TIMES = 600  # simulated comparisons of each setting
+_MEAN, _GAP = 0.9, 0.2  # of the scores; the first method is better by the gap
+_ROW, _OWN, _NOISE = 1.0, 0.5, 0.5  # standard deviations: of a row, of a row for one method, of a row in one run
+_SIZES = {"9 clients of 50 rows": [50] * 9, "6 clients of 5 to 160 rows": [5, 10, 20, 40, 80, 160]}
+_SPREADS = (0.05, 0.2)  # of seeds in the scores: 1 and 5 points of accuracy; rows alone give about 2
+_METHODS = 4  # of the simulations of Holm's correction; the first is the reference
+_RESAMPLES = 999
+
+Interval = tuple[float, float]
+
+
+def interval_coverage(say: Callable[[str], None], times: int = TIMES) -> dict[str, Any]:
+    """Simulate comparisons, as plain JSON: coverage of each interval, Holm's errors, and three intervals over silos."""
+    say("rows and seeds")
+    rows = [
+        _rows_and_seeds(name, sizes, seeds, spread, times)
+        for name, sizes in _SIZES.items()
+        for spread in _SPREADS
+        for seeds in (3, 5)
+    ]
+    say("silos")
+    silos = [_silos(count, seeds, times) for count in (8, 12, 20, 30) for seeds in (3, 5)]
+    say("partitions")
+    partitions = [_partitions(shared, seeds, times) for shared in (0.0, 0.25, 1.0) for seeds in (3, 5)]
+    say("Holm's correction")
+    families = [
+        _family(equal, seeds, spread, times)
+        for spread, equals in zip(_SPREADS, ((3, 2, 1), (3,)), strict=True)
+        for equal in equals
+        for seeds in (3, 5, 10)
+    ]
+    say("three intervals over silos")
+    over_silos = [_three_intervals(kind, count, times) for kind in _SILOS for count in (8, 12, 20, 30)]
+    return {
+        "times": times,
+        "rows": rows,
+        "silos": silos,
+        "partitions": partitions,
+        "holm": families,
+        "over_silos": over_silos,
+    }
+
+
+def _truth(*variances: float) -> float:
+    """Return the true difference of accuracies, from the variances of the scores beyond those of rows and noise."""
+    scale = (_ROW**2 + _OWN**2 + _NOISE**2 + sum(variances)) ** 0.5
+    return NormalDist().cdf((_MEAN + _GAP) / scale) - NormalDist().cdf(_MEAN / scale)
+
+
+def _share(covered: Iterable[bool], times: int) -> float:
+    return sum(covered) / times
+
+
+def _covers(found: Difference, truth: float) -> bool:
+    return found.low <= truth <= found.high
+
+
+def _outcomes(
+    rng: np.random.Generator, row: np.ndarray, own: np.ndarray, shift: np.ndarray, gaps: Sequence[float]
+) -> np.ndarray:
+    """Return which rows each method gets right in each seed, (methods, seeds, rows).
+
+    Args:
+        rng: Draws the noise of each run.
+        row: The effects of rows, (rows,).
+        own: Their effects for one method, (methods, rows).
+        shift: What a method's score shifts by in each seed, (methods, seeds).
+        gaps: What each method is better by.
+    """
+    noise = rng.normal(0, _NOISE, (*shift.shape, len(row)))
+    scores = _MEAN + np.array(gaps)[:, None, None] + shift[..., None] + (row + own)[:, None] + noise
+    return (scores > 0).astype(float)
+
+
+def _rows_of(rng: np.random.Generator, rows: int, methods: int = 2) -> tuple[np.ndarray, np.ndarray]:
+    return rng.normal(0, _ROW, rows), rng.normal(0, _OWN, (methods, rows))
+
+
+def _client(rng: np.random.Generator, rows: int, shift: np.ndarray, gaps: Sequence[float] = (_GAP, 0.0)) -> np.ndarray:
+    """Return the outcomes on one client's own rows, (methods, seeds, rows)."""
+    return _outcomes(rng, *_rows_of(rng, rows, len(gaps)), shift, gaps)
+
+
+def _rows_and_seeds(name: str, sizes: Sequence[int], seeds: int, seed_sd: float, times: int) -> dict[str, Any]:
+    rng, cell_sd = np.random.default_rng(1), seed_sd / 2
+    truth = _truth(seed_sd**2, cell_sd**2)
+
+    def covered() -> Iterator[bool]:
+        for _ in range(times):
+            of_seed = rng.normal(0, seed_sd, (2, seeds))
+            right = [_client(rng, n, of_seed + rng.normal(0, cell_sd, (2, seeds))) for n in sizes]
+            yield _covers(difference([Stratum.from_differences(r[0] - r[1]) for r in right]), truth)
+
+    return {"data": name, "seeds": seeds, "seed_sd": seed_sd, "covered": _share(covered(), times)}
+
+
+def _silos(count: int, seeds: int, times: int) -> dict[str, Any]:
+    rng, silo_sd, seed_sd, cell_sd = np.random.default_rng(2), 0.4, 0.1, 0.05
+    truth = _truth(silo_sd**2, seed_sd**2, cell_sd**2)
+
+    def measured() -> Iterator[tuple[bool, bool]]:
+        for _ in range(times):
+            of_seed = rng.normal(0, seed_sd, (2, seeds))
+            shifts = [
+                of_seed + rng.normal(0, silo_sd, (2, 1)) + rng.normal(0, cell_sd, (2, seeds)) for _ in range(count)
+            ]
+            right = [_client(rng, 50, shift) for shift in shifts]
+            strata = [Stratum.from_differences(r[0] - r[1]) for r in right]
+            yield _covers(difference_over_silos(strata), truth), _covers(difference(strata), truth)
+
+    found = list(measured())
+    return {
+        "silos": count,
+        "seeds": seeds,
+        "covered": _share([a for a, _ in found], times),
+        "rows_only": _share([b for _, b in found], times),
+    }
+
+
+def _partitions(shared: float, seeds: int, times: int, count: int = 5) -> dict[str, Any]:
+    """Simulate partitions that each test on 450 rows at 9 silos; a share of these rows is tested in other ones too."""
+    rng, silo_sd, seed_sd, cell_sd, tested = np.random.default_rng(3), 0.3, 0.1, 0.05, 450
+    partition_sd = 0.1
+    truth = _truth(silo_sd**2, seed_sd**2, cell_sd**2, partition_sd**2)
+    source = round(tested / shared) if shared else tested * count
+
+    def measured() -> Iterator[tuple[bool, bool]]:
+        for _ in range(times):
+            row, own = _rows_of(rng, source)
+            of_seed = rng.normal(0, seed_sd, (2, seeds))
+            partitions = []
+            for index in range(count):
+                chosen = rng.permutation(source)[:tested] if shared else np.arange(index * tested, (index + 1) * tested)
+                shift = of_seed + rng.normal(0, partition_sd, (2, 1))
+                strata = []
+                for rows in np.array_split(chosen, 9):
+                    at_silo = shift + rng.normal(0, silo_sd, (2, 1)) + rng.normal(0, cell_sd, (2, seeds))
+                    right = _outcomes(rng, row[rows], own[:, rows], at_silo, (_GAP, 0.0))
+                    strata.append(Stratum.from_differences(right[0] - right[1]))
+                partitions.append(strata)
+            yield (
+                _covers(difference_over_partitions(partitions, shared), truth),
+                _covers(difference(partitions[0]), truth),
+            )
+
+    found = list(measured())
+    return {
+        "shared": shared,
+        "seeds": seeds,
+        "partitions": count,
+        "covered": _share([a for a, _ in found], times),
+        "first_only": _share([b for _, b in found], times),
+    }
+
+
+def _family(equal: int, seeds: int, seed_sd: float, times: int) -> dict[str, Any]:
+    """Simulate a reference and three methods, of which `equal` are as good as it: an error is a winner among equals."""
+    rng, cell_sd = np.random.default_rng(4), seed_sd / 2
+    gaps = (0.0, *[0.0] * equal, *[0.5] * (_METHODS - 1 - equal))
+
+    def measured() -> Iterator[tuple[bool, bool]]:
+        for _ in range(times):
+            of_seed = rng.normal(0, seed_sd, (_METHODS, seeds))
+            right = [_client(rng, 50, of_seed + rng.normal(0, cell_sd, (_METHODS, seeds)), gaps) for _ in range(9)]
+            plain = [
+                difference([Stratum.from_differences(r[method] - r[0]) for r in right]) for method in range(1, _METHODS)
+            ]
+            errors = [any(d.distinguishable for d in each[:equal]) for each in (plain, holm_intervals(plain))]
+            yield errors[0], errors[1]
+
+    found = list(measured())
+    return {
+        "methods": _METHODS - 1,
+        "equal": equal,
+        "seeds": seeds,
+        "seed_sd": seed_sd,
+        "plain": _share([a for a, _ in found], times),
+        "corrected": _share([b for _, b in found], times),
+    }
+
+
+_SILOS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
+    "normal": lambda rng, count: rng.normal(size=count),
+    "skewed": lambda rng, count: rng.exponential(size=count) - 1,
+}
+"""How the differences of silos are distributed, with mean 0 and variance 1."""
+
+
+def _three_intervals(kind: str, count: int, times: int) -> dict[str, Any]:
+    """Compare Student's interval over silos and seeds with two bootstraps over silos, with 3 seeds."""
+    rng, seeds = np.random.default_rng(5), 3
+    covered: dict[str, int] = {"student": 0, "bca": 0, "studentised": 0}
+    for _ in range(times):
+        table = _SILOS[kind](rng, count) + rng.normal(0, 0.3, (seeds, 1)) + rng.normal(0, 0.3, (seeds, count))
+        found = difference([Stratum.from_differences(table)], bound=np.inf)
+        intervals = {
+            "student": (found.low, found.high),
+            "bca": bca_interval(table.mean(0), rng),
+            "studentised": studentised_interval(table.mean(0), found.error, rng),
+        }
+        for name, (low, high) in intervals.items():
+            covered[name] += bool(low <= 0 <= high)
+    return {"differences": kind, "silos": count, **{name: number / times for name, number in covered.items()}}
+
+
+def bca_interval(values: np.ndarray, rng: np.random.Generator) -> Interval:
+    """Return the bias-corrected and accelerated bootstrap interval of the mean (Efron 1987)."""
+    normal, count = NormalDist(), len(values)
+    means = np.sort(values[rng.integers(0, count, (_RESAMPLES, count))].mean(1))
+    bias = normal.inv_cdf(min(max(float((means < values.mean()).mean()), 0.001), 0.999))
+    left_out = (values.sum() - values) / (count - 1)
+    deviation = left_out.mean() - left_out
+    acceleration = (deviation**3).sum() / (6 * (deviation**2).sum() ** 1.5)
+    bounds = []
+    for quantile in (0.025, 0.975):
+        z = bias + normal.inv_cdf(quantile)
+        bounds.append(float(np.quantile(means, normal.cdf(bias + z / (1 - acceleration * z)))))
+    return bounds[0], bounds[1]
+
+
+def studentised_interval(values: np.ndarray, error: float, rng: np.random.Generator) -> Interval:
+    """Return the bootstrap-t interval of the mean, with the standard error over silos and seeds."""
+    count, mean = len(values), float(values.mean())
+    drawn = values[rng.integers(0, count, (_RESAMPLES, count))]
+    errors = np.maximum(drawn.std(1, ddof=1) / count**0.5, 1e-12)
+    low, high = np.quantile((drawn.mean(1) - mean) / errors, [0.025, 0.975])
+    return mean - float(high) * error, mean - float(low) * error
