@@ -9,6 +9,12 @@ from flows.config.method_settings import method_of
 from flows.config.override_policy import open_project
 from flows.experiment import prefect_artifacts, run_identity
 from flows.experiment.comparison import comparison_in_mlflow
+from flows.experiment.comparison.client_gains import (
+    class_records,
+    client_records,
+    gains_over_training_alone,
+    worst_client,
+)
 from flows.experiment.comparison.comparison_text import not_complete, sentences_after
 from flows.experiment.comparison.paired_records import MeasuredPair, check_over, paired_records, withhold_winners
 from flows.experiment.comparison.paired_runs import outcomes_of_run, strata_of_pairs
@@ -224,9 +230,9 @@ def _run_all(
 
 
 def _conclusions(project: Project, plan: Plan, drawn: Sequence[Drawn]) -> dict[str, Any]:
-    """Return the table's rows, the baseline, the paired differences from the reference, and the ensembles.
+    """Return the table's rows, the baseline, the paired differences from the reference, the clients and the ensembles.
 
-    Baseline and ensembles are of data/, the first partition; the others are of all partitions.
+    Table and differences are of all partitions, the rest is of data/, the first one.
     """
     quantity, tested, (projects, results) = project.quantity, project.scored.federated(), drawn[0]
     measured = [_measure(plan, method, drawn) for method in plan.methods if method != plan.reference]
@@ -235,8 +241,10 @@ def _conclusions(project: Project, plan: Plan, drawn: Sequence[Drawn]) -> dict[s
     shared = shared_test_rows(project) if len(drawn) > 1 else 0.0
     paired = paired_records(pairs, over, shared, quantity)
     lacking = missing_for_publication(project, plan, paired)
+    clients = client_records(project.scored, results, quantity)
+    table = table_rows([result for _, on_partition in drawn for result in on_partition.values()], quantity)
     return {
-        "table": table_rows([result for _, on_partition in drawn for result in on_partition.values()], quantity),
+        "table": [{**row, "worst_client": worst_client(clients, row["method"], quantity)} for row in table],
         "baseline": _baseline_record(project, results, tuned=bool(plan.tune)),
         "paired": withhold_winners(paired) if lacking else paired,
         "over": {
@@ -245,6 +253,9 @@ def _conclusions(project: Project, plan: Plan, drawn: Sequence[Drawn]) -> dict[s
             "partitions": len(drawn),
         },
         "not_published_for": lacking,
+        "clients": clients,
+        **class_records(project, results),
+        "gains": gains_over_training_alone(project, plan.methods, plan.reference, plan.seeds, results),
         "ensembles": [e for method in plan.methods if (e := _ensemble(projects[method], method, plan, results))],
     }
 

@@ -24,6 +24,8 @@ from tasks.messages.codebook_messages import UncertaintyScores
 from tasks.messages.score_messages import Scores
 
 OUTCOMES = "outcomes"
+PREDICTED = "predicted"
+"""The name under which a classification's outcomes have the predicted class of each row; -1 if it is not finite."""
 Measures = Mapping[str, Tensor]
 
 
@@ -70,14 +72,17 @@ def evaluate(
         for split in splits:
             rows = load_rows(cohort.silos, stack, split, device)
             outputs: list[Tensor] | None = [] if client_metrics.computed else None
+            predicts = keep_outcomes and training.objective.task == "classification"
+            each = {**(metrics or {}), PREDICTED: _predicted_class} if predicts else metrics
             per_row = per_example_metrics(
-                model.network, weights, context, rows, training.objective, training.engine, is_shared, metrics, outputs
+                model.network, weights, context, rows, training.objective, training.engine, is_shared, each, outputs
             )
+            kept = {PREDICTED: per_row.pop(PREDICTED).int()} if predicts else {}
             measures = _in_units_of_y(per_row, cohort.silos)
             values = _client_values(client_metrics, stack, rows, torch.cat(outputs, 1), cohort.silos) if outputs else {}
             outcomes = {}
             if keep_outcomes:
-                outcomes = _store_outcomes(stack, measures, cohort.silos, private, values, client_metrics)
+                outcomes = _store_outcomes(stack, measures, cohort.silos, private, values, client_metrics, kept)
             scores.append(_scores(stack, split, rows.counts, measures, outcomes, values))
     return scores
 
@@ -109,6 +114,11 @@ def evaluate_constant(
         outcomes = _store_outcomes(stack, measures, silos, private, values, client_metrics)
         scores.append(_scores(stack, "test", rows.counts, measures, outcomes, values))
     return scores
+
+
+def _predicted_class(logits: Tensor, y: Tensor) -> Tensor:
+    """Return the code of the class with the largest logit; -1 if a logit is not finite: (rows,)."""
+    return logits.argmax(-1).masked_fill(~torch.isfinite(logits).all(-1), -1)
 
 
 def _in_units_of_y(measures: Measures, silos: Silos) -> Measures:
@@ -148,23 +158,26 @@ def _store_outcomes(
     private: ClientStore,
     values: Mapping[str, Sequence[np.ndarray | None]],
     client_metrics: ClientMetrics,
+    kept: Measures | None = None,
 ) -> dict[str, str]:
     """Store the outcome of each row at the client: correct as a byte, a squared error as computed. Returns the hashes.
 
-    The row values of the metric that is shown are stored too, unless it is undefined for the client.
+    The row values of the metric that is shown are stored too, unless it is undefined for the client. `kept` are further
+    values of each row that are stored.
     """
-    name, stored = TASK_METRICS[silos.manifest.task].outcome, client_metrics.stored
-    measured = measures[name][: len(stack.clients)].cpu()
-    outcomes: np.ndarray = (measured.byte() if measured.dtype == torch.bool else measured).numpy()
+    name, stored, clients = TASK_METRICS[silos.manifest.task].outcome, client_metrics.stored, slice(len(stack.clients))
+    measured = measures[name][clients].cpu()
+    outcomes = {name: (measured.byte() if measured.dtype == torch.bool else measured).numpy()}
+    outcomes |= {key: value[clients].cpu().numpy() for key, value in (kept or {}).items()}
     if stored is None:
-        return private.save(OUTCOMES, stack.clients, {name: outcomes})
+        return private.save(OUTCOMES, stack.clients, outcomes)
     of_client = values[stored.name]
     refs: dict[str, str] = {}
     for defined in (True, False):
         chosen = [i for i, rows in enumerate(of_client) if (rows is not None) == defined]
-        tensors = {name: outcomes[chosen]}
+        tensors = {key: value[chosen] for key, value in outcomes.items()}
         if defined:
-            tensors[stored.outcome] = np.zeros((len(chosen), outcomes.shape[1]))
+            tensors[stored.outcome] = np.zeros((len(chosen), measured.shape[1]))
             for place, i in enumerate(chosen):
                 row_values = of_client[i]
                 assert row_values is not None, "the metric is defined for this client"

@@ -12,11 +12,11 @@ from models.metrics.paired_difference import Stratum
 from models.metrics.task_metrics import TASK_METRICS, prior_shift_accuracy
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack, open_common, open_stack
-from silos.storage.partition_store import open_units
-from tasks.evaluate import OUTCOMES
+from silos.storage.partition_store import open_common_units, open_units
+from tasks.evaluate import OUTCOMES, PREDICTED
 from tasks.execution.load_client_data import load_rows, may_report
 from tasks.execution.task_types import step
-from tasks.messages.score_messages import ClassCounts, CommonSums, PairedSums, PriorShiftScores
+from tasks.messages.score_messages import ClassCounts, CommonSums, PairedSums, PredictionCounts, PriorShiftScores
 
 Outcomes = tuple[ClientStore, dict[str, str]]
 """The store in which a run's clients keep their outcomes, and each client's hash."""
@@ -33,19 +33,23 @@ def pair_outcomes(
 ) -> list[PairedSums]:
     """Sum the differences of two runs' outcomes, first minus second; one record per stack.
 
-    Both lists are by seed and have the same rows. `classes` restricts the rows to some classes. Rows of a unit are one
-    draw, and the record counts units. `outcome` names the stored value of a row; by default it is that of the task. A
-    client that does not store it, since its rows do not define the metric, is left out.
+    Both lists are by seed and have the same rows: the client's own rows of the split, or the common ones if the data
+    have such. `classes` restricts own rows to some classes. Rows of a unit are one draw, and the record counts units.
+    `outcome` names the stored value of a row; by default it is that of the task. A client that does not store it, since
+    its rows do not define the metric, is left out.
     """
     silos, messages = cohort.silos, []
     codes = [silos.manifest.classes.index(name) for name in classes or ()]
+    common = silos.common(split) if classes is None else 0
+    common_units = open_common_units(Path(silos.folder), silos.manifest, split) if common else None
     for stack in cohort.stacks:
         strata, rows_of_stack = {}, None if classes is None else open_stack(silos, stack, split)
-        for i, (client, rows) in enumerate(silos.select(stack.clients).rows(split).items()):
+        for i, (client, own) in enumerate(silos.select(stack.clients).rows(split).items()):
+            rows = common or own
             included = np.ones(rows, bool) if rows_of_stack is None else np.isin(rows_of_stack.y[i, :rows], codes)
             d = _difference(silos, first, second, client, rows, outcome) if included.any() else None
             if d is not None:
-                unit = open_units(Path(silos.folder), silos.entries(client), split)
+                unit = common_units if common else open_units(Path(silos.folder), silos.entries(client), split)
                 strata[client] = Stratum.from_differences(
                     d[:, included],
                     None if unit is None else unit[included],
@@ -121,6 +125,29 @@ def score_by_class(cohort: Cohort, kept: Outcomes) -> list[ClassCounts]:
                 rows += np.bincount(labels, minlength=classes)
                 correct += np.bincount(labels[outcome], minlength=classes)
         messages.append(ClassCounts(stack.clients, torch.from_numpy(rows), torch.from_numpy(correct)))
+    return messages
+
+
+@step
+def count_predictions(cohort: Cohort, runs: Sequence[Sequence[Outcomes]]) -> list[PredictionCounts]:
+    """Count test rows by class and predicted class, for each method over its runs; one record per stack.
+
+    A client with fewer different test rows than LEAST_ROWS is left out. Common rows count once for every client. Runs of
+    earlier versions stored no predictions, and count nothing.
+    """
+    classes, messages = len(cohort.silos.manifest.classes), []
+    for stack in cohort.stacks:
+        stack_rows = load_rows(cohort.silos, stack, "test", "cpu")
+        reports = may_report(cohort.silos, stack, "test", stack_rows).tolist()
+        counts = np.zeros((len(runs), classes, classes + 1), np.int64)
+        for i, client in enumerate(stack.clients):
+            labels = stack_rows.y[i, : stack_rows.counts[i]].numpy()
+            for of_method, method_runs in zip(counts, runs if reports[i] else (), strict=False):
+                for store, refs in method_runs:
+                    predicted = store.load(OUTCOMES, refs, client).get(PREDICTED)
+                    if predicted is not None:
+                        np.add.at(of_method, (labels, predicted[: len(labels)]), 1)  # -1 is the last column
+        messages.append(PredictionCounts(stack.clients, torch.from_numpy(counts)))
     return messages
 
 

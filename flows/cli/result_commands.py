@@ -8,13 +8,17 @@ import typer
 
 from flows.cli.command_session import Json, Overrides, Session
 from flows.cli.training_commands import print_compare, print_run
+from silos.errors import UserError, shown
 
 if TYPE_CHECKING:
     from flows.console.safe_text import PlainConsole
+    from flows.experiment.project import Project
     from flows.history.clean_runs import Leftover
 
 _MAX_RESULTS = 10  # of the newest
 _MAX_PLACES = 3  # of a kind
+_MAX_CLIENTS = 15  # of those that gain or lose most
+_MAX_RARE = 5  # classes
 
 commands = typer.Typer()
 
@@ -25,18 +29,24 @@ def results(
         str | None, typer.Argument(help="The folder in runs/ whose result to print; by default all results are listed.")
     ] = None,
     other: Annotated[str | None, typer.Argument(help="A second comparison, to compare with the first.")] = None,
+    clients: Annotated[
+        bool,
+        typer.Option("--clients", help="Print each client of a comparison, and what it gains over training alone."),
+    ] = False,
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
     """List earlier results, print one of them, or compare two comparisons.
 
-    The start of a name is enough if it is unique.
+    The start of a name is enough if it is unique. With --clients, print each client of a comparison.
 
     Example: siloflow results
     """
     with Session(json) as session:
         project = session.open_project(overrides)
-        if name is None:
+        if clients:
+            session.print_result(_client_results(project, name, other), print_clients)
+        elif name is None:
             from flows.history.list_runs import list_runs
 
             session.print_result(list_runs(project.root), print_results)
@@ -49,6 +59,76 @@ def results(
             from flows.history.compare_results import compare_results
 
             session.print_result(compare_results(project, name, other), print_two_results)
+
+
+def _client_results(project: "Project", name: str | None, other: str | None) -> dict[str, Any]:
+    """Return what a comparison records on its clients; UserError if the name is not that of one comparison."""
+    from flows.history.list_runs import load_result
+
+    if name is None or other is not None:
+        raise UserError(
+            f"results --clients: got {'no name' if name is None else 'two names'}, expected the name of one comparison. "
+            "`siloflow results` lists them."
+        )
+    result, kind = load_result(project, name)
+    if kind != "compare":
+        raise UserError(f"results --clients: got {shown(name)}, a run, expected a comparison. Name a comparison.")
+    if "clients" not in result:
+        raise UserError(
+            f"results --clients: got {result['experiment']}, a comparison of an earlier version, expected one that "
+            "records its clients. Run its command with --resume --name to add them; nothing is trained again."
+        )
+    methods = [row["method"] for row in result["table"]]
+    reference = result["paired"][0]["reference"] if result["paired"] else methods[0] if methods else None
+    keys = ("experiment", "task", "metric", "higher_is_better", "clients", "gains", "classes")
+    return {"methods": methods, "reference": reference, **{key: result[key] for key in keys if key in result}}
+
+
+def print_clients(answer: dict[str, Any], console: "PlainConsole") -> None:
+    """Print a row for each client, with metric and gain by method, then the gains of each method, then classes."""
+    from flows.experiment.comparison.client_text import (
+        clients_of_role,
+        clients_table,
+        confusion_sentences,
+        gains_table,
+        interesting_clients,
+        legend,
+        recall_table,
+    )
+    from models.metrics.client_metrics import recorded_metric
+
+    quantity, gains = recorded_metric(answer), answer["gains"]
+    for role, clients in clients_of_role(answer["clients"]).items():
+        chosen = interesting_clients(clients, gains, _MAX_CLIENTS)
+        if role != "federated":
+            console.print(f"{role} clients, which do not train and have no gain:")
+        _print_table(clients_table(chosen, answer["methods"], gains, quantity), console)
+        if len(chosen) < len(clients):
+            console.print(f"{len(chosen)} of {len(clients):,} clients, those that gain or lose most; --json has all")
+        if role == "federated" and gains["methods"]:
+            console.print(legend(gains, quantity))
+        console.print()
+    compared = [method for method in answer["methods"] if method in gains["methods"]]
+    if compared:
+        _print_table(gains_table(compared, gains, quantity), console)
+        console.print()
+    for method in compared:
+        console.print(gains["methods"][method]["sentence"])
+    if "why_not" in gains:
+        console.print(gains["why_not"])
+    if classes := answer.get("classes"):
+        console.print()
+        _print_table(recall_table(answer["methods"], classes, _MAX_CLIENTS), console)
+        for sentence in confusion_sentences(answer["reference"], classes, _MAX_RARE):
+            console.print(sentence)
+
+
+def _print_table(lines: list[list[str]], console: "PlainConsole") -> None:
+    titles, *rows = lines
+    table = console.table(*titles)
+    for cells in rows:
+        table.add_row(*cells)
+    console.print(table)
 
 
 def print_results(answer: dict[str, Any], console: "PlainConsole") -> None:

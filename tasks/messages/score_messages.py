@@ -72,6 +72,18 @@ class ClassCounts(Message):
 
 
 @dataclass(frozen=True)
+class PredictionCounts(Message):
+    """The number of test rows by class and predicted class, for some methods, over the clients of one stack and all seeds.
+
+    A client with too few rows is left out. The last column has rows without a finite prediction.
+    """
+
+    travels = False
+
+    counts: Annotated[Tensor, SEVERAL_ADDED]  # (methods, classes, classes + 1) int64
+
+
+@dataclass(frozen=True)
 class PriorShiftScores(Message):
     """A run's accuracy on common test rows for each client of one stack, with classes weighted as in its training.
 

@@ -49,6 +49,57 @@ def test_a_comparison_is_printed_again_to_the_letter(two: dict[str, Any], finish
     assert folder.type("results", two["first"][:-2], "--json").json == finished.compare.json
 
 
+def test_the_clients_of_a_comparison_are_printed_with_what_each_gains(two: dict[str, Any], finished: Any) -> None:
+    folder, found = two["folder"], finished.compare.json
+    answer = folder.type("results", two["first"], "--clients", "--json").json
+    assert answer["clients"] == found["clients"]
+    assert answer["gains"] == found["gains"]
+    gains = found["gains"]["methods"]["fedavg"]
+    means: dict[str, dict[str, float]] = {"fedavg": {}, "local_only": {}}
+    for run in found["runs"]:
+        for row in run["metrics"]["accuracy/by_client"]:
+            of_method = means[run["method"]]
+            of_method[row["client"]] = of_method.get(row["client"], 0) + row["accuracy"] / 2
+    for client in found["clients"]:
+        name = client["client"]
+        assert client["metrics"] == {method: pytest.approx(of[name]) for method, of in means.items()}
+        gain = means["fedavg"][name] - means["local_only"][name]
+        assert gains["clients"][name]["difference"] == pytest.approx(gain, abs=1e-12)
+    (paired,) = found["paired"]
+    assert gains["mean"] == pytest.approx(-paired["difference"])
+    assert gains["better"] + gains["worse"] <= gains["compared"] == 9
+    out = folder.type("results", two["first"], "--clients").out
+    assert all(f"\n{client['client']} " in out for client in found["clients"])
+    assert gains["sentence"] in " ".join(out.split())
+    for row in found["table"]:
+        lowest = min(means[row["method"]], key=means[row["method"]].__getitem__)
+        assert means[row["method"]][row["worst_client"]] == pytest.approx(means[row["method"]][lowest])
+    printed = " ".join(folder.type("results", two["first"]).out.split())
+    assert gains["sentence"] in printed
+    assert f"{found['table'][0]['accuracy/worst']:.3f} {found['table'][0]['worst_client']}" in printed
+
+
+def test_without_training_alone_it_is_said_how_to_see_who_gains(two: dict[str, Any]) -> None:
+    sentence = "Training alone was not compared: add local_only to see which clients gain."
+    assert sentence in " ".join(two["printed"].split())
+    out = two["folder"].type("results", two["second"], "--clients").out
+    assert sentence in " ".join(out.split())
+    assert "\nc00 " in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "got no name, expected the name of one comparison. `siloflow results` lists them."),
+        (["compare", "cut"], "got two names, expected the name of one comparison. `siloflow results` lists them."),
+        (["{first}/fedavg-seed0"], "got {first}/fedavg-seed0, a run, expected a comparison. Name a comparison."),
+    ],
+)
+def test_clients_are_those_of_one_comparison(two: dict[str, Any], words: list[str], said: str) -> None:
+    err = two["folder"].type("results", *[word.format(**two) for word in words], "--clients", code=2).err
+    assert err == f"error: results --clients: {said.format(**two)}\n"
+
+
 def test_a_run_of_a_comparison_is_printed_again(two: dict[str, Any], finished: Any) -> None:
     answer = two["folder"].type("results", f"{two['first']}/fedavg-seed0", "--json")
     assert answer.json["weights_sha256"] == finished.run("fedavg", 0)["weights_sha256"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flows.experiment.comparison.paired_runs import count_correct_by_class
+from flows.experiment.comparison.paired_runs import count_correct_by_class, predictions_by_class
 from silos.client_store import ClientStore
 from silos.cohort import open_common
 from tasks.evaluate import OUTCOMES
@@ -27,6 +27,31 @@ def test_counts_are_sums_over_clients_without_padding_and_without_those_of_few_r
     refs = store.save(OUTCOMES, ["b", "a", "few"], {"correct": kept})
     found = count_correct_by_class(PlainRunner(workers), silos, (store, refs))
     assert found == {"0": [3, 6], "1": [3, 6], "2": [9, 12]}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_predictions_are_counted_by_class_over_clients_with_enough_rows_and_over_seeds(workers, write_silos, tmp_path):
+    def rows_of(client, total):
+        x = np.random.default_rng(0).normal(size=(4 if client == "few" else total, 2))
+        return np.resize(x, (total, 2)), np.concatenate([[0, 1], LABELS[client]])
+
+    silos = write_silos(dict.fromkeys(LABELS, 2), validation=0, test=12, rows_of=rows_of)
+    rng, runs, expected = np.random.default_rng(0), [], np.zeros((2, 3, 4), int)
+    for method, seeds in enumerate((2, 1)):
+        runs.append([])
+        for seed in range(seeds):
+            predicted = rng.integers(-1, 3, (3, 14)).astype(np.int32)  # two of padding
+            store = ClientStore(str(tmp_path / f"{method}{seed}"))
+            refs = store.save(OUTCOMES, ["b", "a", "few"], {"predicted": predicted})
+            runs[-1].append((store, refs))
+            for of_client, client in zip(predicted, ("b", "a"), strict=False):
+                for label, code in zip(LABELS[client], of_client, strict=False):
+                    expected[method, label, code if code >= 0 else 3] += 1
+    earlier = ClientStore(str(tmp_path / "earlier"))
+    runs.append([(earlier, earlier.save(OUTCOMES, ["b", "a", "few"], {"correct": np.ones((3, 14), np.uint8)}))])
+    found = predictions_by_class(PlainRunner(workers), silos, runs)
+    assert (found[:2] == expected).all()
+    assert not found[2].any()
 
 
 def test_common_rows_count_once_for_every_client(write_silos, tmp_path):

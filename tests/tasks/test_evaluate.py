@@ -12,7 +12,7 @@ from flows.methods.local_only import LocalOnly
 from models.metrics.client_metrics import CLIENT_METRICS
 from silos.client_store import ClientStore
 from silos.storage.partition_store import open_client
-from tasks.evaluate import OUTCOMES, ClientMetrics, evaluate
+from tasks.evaluate import OUTCOMES, PREDICTED, ClientMetrics, evaluate
 from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.result_tables import by_client, summary
 
@@ -53,8 +53,10 @@ def test_the_outcomes_that_a_client_keeps_are_those_that_were_counted(scored):
     refs = {c: r for s in scores if s.split == "test" for c, r in s.outcomes.items()}
     for client in SIZES:
         x, y = open_client(_folder(setup), setup.silos.manifest.client(client), "test")
-        right = model.network.apply(model.shared, {}, torch.from_numpy(x), None).argmax(-1).numpy() == y
+        predicted = model.network.apply(model.shared, {}, torch.from_numpy(x), None).argmax(-1).numpy()
+        right = predicted == y
         kept = store.load(OUTCOMES, refs, client)["correct"]
+        np.testing.assert_array_equal(store.load(OUTCOMES, refs, client)[PREDICTED][: len(y)], predicted)
         np.testing.assert_array_equal(kept[: len(y)].astype(bool), right)
         assert not kept[len(y) :].any()
 

@@ -232,7 +232,8 @@ def _ask_all(setup, round, features) -> dict[str, list[Any]]:
     target = {name: torch.zeros(len(clients), *w.shape) for name, w in inner.items()}
     zeros = {name: torch.zeros_like(w) for name, w in inner.items()}
     matched = Model(GradientMatching(network.inner, 0.1), inner, context=target, clients=clients)
-    outcome = round.private.save(OUTCOMES, clients, {"correct": np.ones((len(clients), 99), np.uint8)})
+    stored = {"correct": np.ones((len(clients), 99), np.uint8), "predicted": np.ones((len(clients), 99), np.int32)}
+    outcome = round.private.save(OUTCOMES, clients, stored)
     stored = {n: np.stack([w.numpy()] * len(clients)) for n, w in inner.items()}
     alone = Model(
         network.inner, {}, ClientStateRefs("alone", round.private.save("alone", clients, stored)), clients=clients
@@ -287,6 +288,7 @@ def _ask_all(setup, round, features) -> dict[str, list[Any]]:
         "pair_outcomes": ([kept], [kept]),
         "pair_common_rows": ([kept], [kept]),
         "score_by_class": (kept,),
+        "count_predictions": ([[kept]],),
         "score_prior_shift": (kept,),
     }
     for name, own in beside.items():

@@ -1,11 +1,12 @@
 """Paired sums against the outcomes themselves, wherever they are added up."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from flows.experiment.comparison.paired_runs import compare_pairs
+from flows.experiment.comparison.paired_runs import client_strata, compare_pairs
 from models.metrics.paired_difference import ACCURACY, Stratum, difference, difference_record
 from models.metrics.task_metrics import TASK_METRICS
 from silos.client_store import ClientStore
@@ -167,6 +168,23 @@ def test_on_common_rows_a_rows_difference_is_its_mean_over_clients(task, tmp_pat
     for name in ("mean", "low", "high"):
         assert getattr(found[0], name) == pytest.approx(getattr(expected, name), rel=1e-12)
     assert (found[0] == expected) or task == "regression"
+
+
+def test_on_common_rows_each_client_also_has_a_difference_of_its_own(tmp_path):
+    silos = _common_silos(tmp_path, "classification")
+    rng, rows, clients = np.random.default_rng(0), silos.common("test"), list(silos.clients)
+    tables = rng.integers(0, 2, (2, 3, 40, rows)).astype(np.uint8)
+    stores = [[ClientStore(str(tmp_path / f"{side}{seed}")) for seed in range(3)] for side in range(2)]
+    sides = [
+        [(store, store.save(OUTCOMES, clients, {"correct": table})) for store, table in zip(*side, strict=True)]
+        for side in zip(stores, tables, strict=True)
+    ]
+    found = client_strata(PlainRunner(2), silos, *sides)
+    d = tables[0].astype(float) - tables[1]
+    assert list(found) == clients
+    assert rows >= 40
+    for at, client in enumerate(clients):
+        assert replace(found[client], by_seed=tuple(found[client].by_seed)) == Stratum.from_differences(d[:, at])
 
 
 def _common_silos(tmp_path, task) -> Silos:

@@ -1,4 +1,4 @@
-"""Describe a comparison in text: its table, its headline, and sentences on what restricts the differences.
+"""Describe a comparison in text: its table, its headline, and sentences on clients and on what restricts the differences.
 
 The command, the schedule and MLflow's note print the same text.
 """
@@ -7,8 +7,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from flows.console.safe_text import shortened
 from models.metrics.task_metrics import TaskMetrics
 from silos.dataset import some
+
+_LETTERS = 14  # of a client's name in a cell
 
 
 def comparison_table(comparison: Mapping[str, Any], quantity: TaskMetrics, seconds: bool = False) -> list[list[str]]:
@@ -19,7 +22,7 @@ def comparison_table(comparison: Mapping[str, Any], quantity: TaskMetrics, secon
     """
     counts, baseline = seeds_finished(comparison), comparison.get("baseline")
     rows = {
-        row["method"]: [row["model"], *(mean_and_sd(row, name, quantity) for name in quantity.columns)]
+        row["method"]: [row["model"], *(_cell(row, name, quantity) for name in quantity.columns)]
         for row in comparison["table"]
     }
     took = {row["method"]: f"{row['seconds']:.1f}" for row in comparison["table"]}
@@ -37,6 +40,14 @@ def comparison_table(comparison: Mapping[str, Any], quantity: TaskMetrics, secon
             for line, count in zip(table, [finished, *(counts.get(m, "-") for m, *_ in lines)], strict=True)
         ]
     return table
+
+
+def _cell(row: Mapping[str, Any], name: str, quantity: TaskMetrics) -> str:
+    """Return mean and standard deviation; of the worst client the mean and the client's name, if it is known."""
+    worst = row.get("worst_client") if name.endswith("/worst") else None
+    if worst is None:
+        return mean_and_sd(row, name, quantity)
+    return f"{quantity.number(row[name])} {shortened(worst, _LETTERS)}"
 
 
 def mean_and_sd(row: Mapping[str, Any], name: str, quantity: TaskMetrics) -> str:
@@ -77,11 +88,18 @@ def not_complete(comparison: Mapping[str, Any]) -> str:
 
 
 def sentences_after(comparison: Mapping[str, Any]) -> list[str]:
-    """Return what restricts the differences: the baseline is as good, a winner is withheld, or runs are missing."""
+    """Return which clients lose, and what restricts the differences: the baseline, a winner withheld, or missing runs.
+
+    Comparisons of earlier versions have no gains.
+    """
+    gains = comparison.get("gains") or {}
     baseline, missing = comparison.get("baseline") or {}, not_complete(comparison)
     withheld = withheld_sentence(comparison)
     retry = [f"The comparison is {missing}; run the same command with --resume to try them again."] if missing else []
-    return [*filter(None, [withheld, baseline.get("sentence")]), *retry]
+    return [
+        *filter(None, [*gains.get("sentences", ()), gains.get("why_not"), withheld, baseline.get("sentence")]),
+        *retry,
+    ]
 
 
 def withheld_sentence(comparison: Mapping[str, Any]) -> str:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from models.metrics.paired_difference import Difference, Stratum, difference
@@ -12,8 +14,15 @@ from models.metrics.task_metrics import TaskMetrics
 from silos.cohort import Silos
 from silos.storage.partition_store import open_common_units
 from tasks.execution.task_runner import Runner, cohort_calls
-from tasks.messages.score_messages import ClassCounts, CommonSums, PairedSums, PriorShiftScores
-from tasks.paired_outcomes import Outcomes, pair_common_rows, pair_outcomes, score_by_class, score_prior_shift
+from tasks.messages.score_messages import ClassCounts, CommonSums, PairedSums, PredictionCounts, PriorShiftScores
+from tasks.paired_outcomes import (
+    Outcomes,
+    count_predictions,
+    pair_common_rows,
+    pair_outcomes,
+    score_by_class,
+    score_prior_shift,
+)
 
 _STACK = 16  # clients; fixed, since sums over common rows are added stack by stack
 
@@ -71,6 +80,16 @@ def count_correct_by_class(runner: Runner, silos: Silos, run: Outcomes) -> dict[
     messages: list[ClassCounts] = _each_stack(runner, score_by_class, silos, run)
     correct, rows = (sum(getattr(m, name).numpy() for m in messages) for name in ("right", "rows"))
     return {name: [int(a), int(b)] for name, a, b in zip(silos.manifest.classes, correct, rows, strict=True)}
+
+
+def predictions_by_class(runner: Runner, silos: Silos, runs: Sequence[Sequence[Outcomes]]) -> np.ndarray:
+    """Count all clients' test rows by class and predicted class, over each method's runs: (methods, classes, classes + 1).
+
+    The last column has rows without a finite prediction.
+    """
+    messages: list[PredictionCounts] = _each_stack(runner, count_predictions, silos, runs)
+    counts: np.ndarray = sum(m.counts.numpy() for m in messages)  # type: ignore[assignment]
+    return counts
 
 
 def prior_shift_by_client(runner: Runner, silos: Silos, run: Outcomes) -> dict[str, float]:

@@ -144,22 +144,31 @@ def draw_comparison(
     left.set(ylabel=metric.name)
     set_rounds(left)
 
+    has_others, longest = False, 0
     for index, method in enumerate(methods):
         colour, marker = looks[method]["color"], looks[method]["marker"]
-        runs = [run for run in comparison["runs"] if run["method"] == method]
-        by_client = zip(*(run["metrics"][f"{metric.name}/by_client"] for run in runs), strict=True)
-        by_seed = [[row[metric.name] for row in rows] for rows in by_client]
-        scored = [[v for v in values if v is not None and math.isfinite(v)] for values in by_seed]
-        means = [statistics.fmean(values) for values in scored if values]
-        offsets = [index + 0.5 * (i / max(len(means) - 1, 1) - 0.5) for i in range(len(means))]
-        middle.scatter(means, offsets, s=22, color=colour, marker=marker, alpha=0.8, linewidths=0)
-        if means:
-            middle.vlines(metric.over_clients(means), index - 0.4, index + 0.4, color=colour, linewidth=2)
+        federated, others = _client_means([run for run in comparison["runs"] if run["method"] == method], metric)
+        for means, face in ((federated, colour), (others, "none")):
+            offsets = [index + 0.5 * (i / max(len(means) - 1, 1) - 0.5) for i in range(len(means))]
+            values = list(means.values())
+            middle.scatter(
+                values, offsets, s=22, color=face, edgecolor=colour, marker=marker, alpha=0.8, linewidths=0.8
+            )
+            if means is federated:
+                longest = max(longest, _name_extremes(middle, means, offsets))
+        if federated:
+            mean = metric.over_clients(list(federated.values()))
+            middle.vlines(mean, index - 0.4, index + 0.4, color=colour, linewidth=2)
+        has_others = has_others or bool(others)
     baseline = comparison.get("baseline")
     if baseline:
         _draw_baseline(left.axhline, left.get_ylim(), baseline["metrics"][metric.headline])
         _draw_baseline(middle.axvline, middle.get_xlim(), baseline["metrics"][metric.headline])
-    set_title(middle, "Each client (marker: mean over seeds; line: all clients)")
+    set_title(
+        middle, "Each client's mean over seeds; line: all" + (" that train; hollow: others" if has_others else "")
+    )
+    share = (5 * longest + 8) / 300  # of the panel's width in points, for a name on either side
+    middle.margins(x=share / (1 - 2 * share))
     middle.set(xlabel=f"test {metric.name}")
     _set_rows(middle, methods)
 
@@ -177,6 +186,42 @@ def draw_comparison(
     if curves:
         label_ends(left, lines, methods)
     style.write_figure(figure, path)
+
+
+def _client_means(runs: Sequence[Mapping[str, Any]], metric: TaskMetrics) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the mean over seeds of each client with a finite one: of the federated clients, and of fresh and unseen."""
+    federated: dict[str, float] = {}
+    others: dict[str, float] = {}
+    for rows in zip(*(run["metrics"][f"{metric.name}/by_client"] for run in runs), strict=True):
+        values = [row[metric.name] for row in rows]
+        scored = [value for value in values if value is not None and math.isfinite(value)]
+        if scored:
+            side = federated if rows[0].get("role", "federated") == "federated" else others
+            side[rows[0]["client"]] = statistics.fmean(scored)
+    return federated, others
+
+
+_ENDS = (4, 7)  # letters of a long name's start and end, within a panel
+
+
+def _name_extremes(axes: Any, means: Mapping[str, float], offsets: Sequence[float]) -> int:
+    """Name the clients with the least and the largest mean next to their markers; return the letters of the longer name."""
+    if len(means) < 2:
+        return 0
+    clients, letters = list(means), 0
+    for client, side in ((min(clients, key=lambda c: means[c]), -1), (max(clients, key=lambda c: means[c]), 1)):
+        name = drawable_name(client if len(client) <= sum(_ENDS) else f"{client[: _ENDS[0]]}…{client[-_ENDS[1] :]}")
+        letters = max(letters, len(name))
+        axes.annotate(
+            name,
+            (means[client], offsets[clients.index(client)]),
+            (5 * side, 0),
+            textcoords="offset points",
+            fontsize=8,
+            ha="right" if side < 0 else "left",
+            va="center",
+        )
+    return letters
 
 
 def _draw_baseline(line: Callable[..., Any], limits: tuple[float, float], value: float) -> None:

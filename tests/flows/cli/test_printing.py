@@ -420,6 +420,37 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         },
         10,
     ),
+    "clients": (
+        {
+            **{"experiment": EVIL, "task": "classification", "methods": [EVIL], "reference": EVIL},
+            "classes": {
+                **{"rows": {EVIL: 20}, "recall": {EVIL: {EVIL: 0.9}}, "rare": {EVIL: 0.1}},
+                "confusion": {EVIL: {EVIL: {EVIL: 0.1}}},
+            },
+            "clients": [
+                {
+                    **{"client": EVIL, "role": role, "rows": 120, "test_rows": 50, "domain": EVIL},
+                    "metrics": {EVIL: 0.9},
+                }
+                for role in ("federated", "unseen")
+            ],
+            "gains": {
+                **{"against": "local_only", "level": 0.05, "sentences": [EVIL]},
+                "methods": {
+                    EVIL: {
+                        **{"better": 1, "worse": 0, "certain_better": [EVIL], "certain_worse": [], "sentence": EVIL},
+                        "spread": {
+                            side: {"worst_tenth": 0.9, "worst": 0.9, "worst_client": "c00", "sd": 0.0}
+                            for side in ("alone", "method")
+                        },
+                        "clients": {EVIL: {"difference": 0.1, "low": 0.0, "high": 0.2, "p": 0.01, "p_holm": 0.01}},
+                    }
+                },
+                "why_not": EVIL,
+            },
+        },
+        14,
+    ),
     "clean": (
         {"kinds": [{"kind": EVIL, "lost": EVIL, "bytes": 1, "deleted": True, "kept": [EVIL], "places": [EVIL] * 4}]},
         5,

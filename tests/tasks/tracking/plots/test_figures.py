@@ -52,6 +52,27 @@ def test_the_baseline_is_drawn_where_it_lies_among_the_methods(score, lines, tmp
     assert len(dotted) == lines
 
 
+def test_the_worst_and_the_best_client_of_a_method_are_named_and_those_that_do_not_train_are_hollow(
+    tmp_path, monkeypatch
+):
+    drawn = []
+    monkeypatch.setattr(comparison_figure.style, "write_figure", lambda figure, _: drawn.extend(figure.axes))
+    values = {"hospital-of-a-town-1": 0.4, "b": 0.6, "c": 0.9, "new": 0.1}
+    by_client = [
+        {"client": client, "role": "unseen" if client == "new" else "federated", "accuracy": value}
+        for client, value in values.items()
+    ]
+    runs = [{"method": "fedavg", "seed": 0, "metrics": {"accuracy/by_client": by_client}}]
+    draw_comparison(tmp_path / "c.png", {"runs": runs, "paired": []}, {"fedavg": [[(1, 0.5)]]})
+    middle = drawn[1]
+    assert {text.get_text(): text.xy[0] for text in middle.texts} == {"hosp…-town-1": 0.4, "c": 0.9}
+    filled, hollow = middle.collections[:2]
+    assert sorted(filled.get_offsets()[:, 0]) == [0.4, 0.6, 0.9]
+    assert (hollow.get_offsets()[:, 0].tolist(), len(hollow.get_facecolor())) == ([0.1], 0)
+    assert [line[0][0] for line in middle.collections[2].get_segments()] == [pytest.approx(1.9 / 3)]
+    assert middle.get_title(loc="left").endswith("hollow: others")
+
+
 @pytest.mark.parametrize("end", [1.5, math.inf, math.nan])
 def test_the_figure_of_a_regression_bears_what_diverged(tmp_path, end):
     runs = [result("fedavg", 2.0, "rmse"), result("pooled", end, "rmse")]

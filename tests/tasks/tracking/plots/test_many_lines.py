@@ -24,7 +24,12 @@ def compare(methods: int, path, rounds: int = 50) -> None:
     ends = {name: 0.9 + 0.002 * at for at, name in enumerate(names)}
     curves = {name: [[(r, end * (1 - 0.9**r)) for r in range(1, rounds + 1)]] for name, end in ends.items()}
     runs = [
-        {"method": name, "metrics": {"accuracy/by_client": [{"accuracy": float(v)} for v in rng.random(9)]}}
+        {
+            "method": name,
+            "metrics": {
+                "accuracy/by_client": [{"client": f"c{at}", "accuracy": float(v)} for at, v in enumerate(rng.random(9))]
+            },
+        }
         for name in names
     ]
     paired = [{"method": name, "reference": names[0], "difference": 0.1, "low": 0.0, "high": 0.2} for name in names[1:]]
@@ -48,7 +53,10 @@ def test_no_name_lies_on_another(methods, tmp_path, drawn):
     labels = [text for text in left.texts if isinstance(text, Annotation)]
     texts: list[Text] = labels or left.get_legend().get_texts()
     assert len(texts) == methods
-    for axes, names in ((left, texts), (middle, middle.get_yticklabels()), (right, right.get_yticklabels())):
+    extremes = [text for text in middle.texts if isinstance(text, Annotation)]
+    assert len(extremes) == 2 * methods
+    all_names = ((left, texts), (middle, [*middle.get_yticklabels(), *extremes]), (right, right.get_yticklabels()))
+    for axes, names in all_names:
         found = boxes(axes, names)
         assert overlap(found) == []
         inside = drawn[0].bbox
