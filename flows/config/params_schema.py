@@ -203,6 +203,34 @@ class TrainingParams(Section):
         return self
 
 
+_TRIM = 0.2
+
+
+class AggregationParams(Section):
+    """How the server averages clients.
+
+    `clip` bounds the L2 norm of each client's update; `trim` is the share of clients that `trimmed_mean` leaves out at
+    each end.
+    """
+
+    clip: float | None = Field(default=None, le=param_limits.MAX_REAL)
+    rule: Literal["mean", "median", "trimmed_mean"] = "mean"
+    trim: float = Field(default=_TRIM, gt=0, lt=0.5)
+
+    @field_validator("clip")
+    @classmethod
+    def _moves(cls, clip: float | None) -> float | None:
+        if clip is not None and clip <= 0:
+            raise ValueError(f"got {clip:g}, expected more than 0, or null. Use null to leave updates as they are")
+        return clip
+
+    @model_validator(mode="after")
+    def _trims(self) -> "AggregationParams":
+        if "trim" in self.model_fields_set and self.rule != "trimmed_mean" and self.trim != _TRIM:
+            raise ValueError(f"got trim with rule {self.rule}, expected trimmed_mean. Remove trim, or change rule")
+        return self
+
+
 class EvaluationParams(Section):
     """When models are scored, on which clients, by which metrics, and which round is reported.
 
@@ -303,6 +331,7 @@ class Params(Section):
     model: Annotated[Networks, Field(discriminator="kind")]
     training: TrainingParams
     clients: ClientsParams = ClientsParams()
+    aggregation: AggregationParams = AggregationParams()
     evaluation: EvaluationParams = EvaluationParams()
     comparison: ComparisonParams
     method: dict[str, dict[str, Any]] = {}

@@ -23,6 +23,8 @@ def fingerprint_of(project: Project, setup: TrainingSetup, method: Method, metho
     """
     excluded = {"runner", "tracking", "comparison", "diagnose", "plugins", "figures", "callbacks", "method", "engine"}
     params = project.params.model_dump(mode="json", exclude=excluded)
+    if not setup.aggregation.is_robust:  # the default is what earlier versions did
+        del params["aggregation"]
     start_hashes = {single.network.starts_from for single in setup.network.single_networks} - {""}
     if start_hashes:
         params["model"]["pretrained"] = f"sha256:{start_hashes.pop()}"  # independent of the file's path

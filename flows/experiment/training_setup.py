@@ -36,6 +36,7 @@ from silos.io.atomic_io import is_there
 from silos.io.free_memory import must_fit
 from silos.plugin_registry import options_of, run_entry
 from silos.storage.manifest import Manifest
+from tasks.aggregate import Aggregation
 from tasks.messages.message_policy import LEAST_ROWS
 
 
@@ -104,7 +105,8 @@ def training_setup(params: Params, silos: Silos, device: str, seed: int, root: P
     except ValueError as error:
         raise UserError(f"params.yaml: model: {error}") from None
     _check_memory(params, network, min(kernel.stack, len(federated.clients)), device)
-    return TrainingSetup(federated, network, _training(params, kernel.kind), seed, kernel.stack)
+    aggregation = Aggregation(**params.aggregation.model_dump())
+    return TrainingSetup(federated, network, _training(params, kernel.kind), seed, kernel.stack, aggregation)
 
 
 def check_metric(params: Params, quantity: TaskMetrics, scored: Silos) -> None:

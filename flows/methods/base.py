@@ -45,6 +45,8 @@ class Method(BaseModel, ABC):
     """Whether all clients are scored on one global model, or each on a personal model."""
     takes_members: ClassVar[bool] = True
     """Whether the method can train a deep ensemble (model.members); False if it wraps a single network."""
+    takes_aggregation: ClassVar[bool] = True
+    """Whether `aggregation` of params.yaml applies: False if clients send sums or more than weights."""
     tuned: ClassVar[Mapping[str, Axis]] = {}
     """Options that a comparison with `tune` searches besides the learning rate: 1, 2, 4 or 8 combinations of values."""
 
@@ -151,13 +153,21 @@ def _first_line(module: str) -> str:
 def start_method(method: Method, setup: "TrainingSetup") -> "ServerState":
     """Return the state before the first round; an error in a plugin's code is reported with its line.
 
-    UserError if the network is a deep ensemble and the method wraps a single network.
+    UserError if the network is a deep ensemble and the method wraps a single network, or if the method cannot take the
+    robust aggregation that is set.
     """
     if len(setup.network.single_networks) > 1 and not method.takes_members:
         others = ", ".join(name for name in method_names() if find_method(name).takes_members)
         raise UserError(
             f"params.yaml: model.members: got {len(setup.network.single_networks)}, expected 1, since this method "
             f"wraps a single network. Set model.members to 1, or use one of {others}."
+        )
+    if setup.aggregation.is_robust and not method.takes_aggregation:
+        others = ", ".join(name for name in method_names() if find_method(name).takes_aggregation)
+        raise UserError(
+            f"params.yaml: aggregation: got {setup.aggregation.setting}, expected clip: null and rule: mean, since the "
+            f"server of {type(method).__module__.rpartition('.')[2]} needs more than a mean of weights, or never sees "
+            f"those of one client. Use these, or one of {others}."
         )
     with plugin_loader.user_code_errors(type(method).__module__):
         return method.init(setup)

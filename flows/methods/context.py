@@ -18,6 +18,7 @@ from models.training.engine import Training
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError
+from tasks.aggregate import Aggregation, aggregate
 from tasks.execution.round_cost import RoundCost
 from tasks.execution.task_runner import Runner, cohort_calls
 from tasks.execution.task_types import ClientStep, ServerStep
@@ -34,6 +35,7 @@ class TrainingSetup:
         training: The engine, the optimizer, the objective and the local epochs.
         seed: The seed of training; the partition has its own.
         stack: The maximum number of clients in a stack.
+        aggregation: How `aggregate` averages clients.
     """
 
     silos: Silos
@@ -41,6 +43,7 @@ class TrainingSetup:
     training: Training
     seed: int
     stack: int = 16
+    aggregation: Aggregation = field(default_factory=Aggregation)
 
     def initial_weights(self, network: Network | None = None, purpose: str = "init") -> Weights:
         """Initialize the weights of a network, by default the run's; they depend on the seed and the purpose only."""
@@ -155,6 +158,9 @@ class RoundContext:
         if self.validation is not None:
             _require_argument(task, "validate", _LOSS_NOT_REPORTED)
             options["validate"] = True
+        if setup.aggregation.is_robust and model.shared and not silos.members:  # pooled rows are one client's
+            _require_argument(task, "each", _WEIGHTS_NOT_SENT.replace("SETTING", setup.aggregation.setting))
+            options["each"] = True
         arguments = self.training_arguments | {"round": self.number - since}
         updates = self.map_clients(task, model, silos, **arguments, **options)
         counts = Counter(client for update in updates for client in update.clients)
@@ -171,7 +177,9 @@ class RoundContext:
         return updates
 
     def run_on_server(self, task: ServerStep, *args: Any) -> Any:
-        """Run a task once, on the server."""
+        """Run a task once, on the server; `aggregate` averages as params.yaml says (`aggregation`)."""
+        if task is aggregate and self.setup.aggregation.is_robust:
+            args = (*args, self.setup.aggregation, frozenset(self.setup.network.buffers))
         return self.runner.run_on_server(task, *args)
 
 
@@ -191,6 +199,10 @@ _STATE_NOT_KEPT = (
 _LOSS_NOT_REPORTED = (
     "params.yaml: clients.sampling.kind: got improving, expected uniform or by_size, since {} of this method "
     "reports no validation loss. Use one of these"
+)
+_WEIGHTS_NOT_SENT = (
+    "params.yaml: aggregation: got SETTING, expected clip: null and rule: mean, since {} of this method does not send "
+    "each client's weights. Use these"
 )
 
 

@@ -25,6 +25,8 @@ SECTION = "duals"
 class FedDyn(fedavg.FedAvg):
     """`alpha` is the paper's, with the grid 0.001, 0.01, 0.1. All clients count equally, whatever their rows."""
 
+    takes_aggregation = False
+
     tuned = axes(alpha=(0.01, 0.1))
 
     alpha: float = Field(

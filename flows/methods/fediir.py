@@ -27,6 +27,8 @@ from tasks.local_train import local_train
 class FedIIR(fedavg.FedAvg):
     """`penalty` is the paper's lambda; `decay` is the weight of the last round's g."""
 
+    takes_aggregation = False
+
     takes_members = False
 
     tuned = axes(penalty=(0.001, 0.01))

@@ -41,6 +41,8 @@ def gradient_round(state: ServerState, round: RoundContext, model: Model) -> tup
 class FedSGD(fedavg.FedAvg):
     """FedSGD has no options, and ignores local epochs and the batch size; the server keeps the optimizer's state."""
 
+    takes_aggregation = False
+
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Collect one gradient from each client and take one step."""
         return gradient_round(state, round, self.model(state, round.setup))

@@ -31,6 +31,8 @@ class Scaffold(fedavg.FedAvg):
     Clients count by rows, as in FedAvg; the paper counts them equally.
     """
 
+    takes_aggregation = False
+
     variate: Literal["difference", "gradient"] = Field(
         "difference",
         description="the new variate: from the change of weights, or a full gradient",

@@ -41,6 +41,8 @@ class Selective(Method):
     before averaging.
     """
 
+    takes_aggregation = False
+
     tested_model = "personal"
 
     local_rounds: int = Field(5, ge=1, le=param_limits.TIMES, description="E1: rounds alone, before groups are made")

@@ -44,6 +44,8 @@ class Virtual(Method):
     visit.
     """
 
+    takes_aggregation = False
+
     takes_members = False
 
     tuned = axes(kl_weight=(1e-4, 1e-3))

@@ -22,7 +22,7 @@ from silos.versioning.dvc_files import first_commit, init_repositories
 
 TEMPLATES = Path(__file__).parent  # its params.yaml equals that of siloflow's repository
 
-_EXPERIMENT_SECTIONS = ("data", "model", "training", "clients", "evaluation", "method")
+_EXPERIMENT_SECTIONS = ("data", "model", "training", "clients", "aggregation", "evaluation", "method")
 
 
 def template_text() -> str:

@@ -59,6 +59,13 @@ class Update(WeightedMessage):
 
 
 @dataclass(frozen=True)
+class SentTrees(Update):
+    """The boosted trees of the clients of one stack; a threshold lies between two values of the client's rows."""
+
+    trees: Annotated[Weights, LEARNED] = field(default_factory=dict)  # (clients, ...); none if they stay there
+
+
+@dataclass(frozen=True)
 class SiteUpdates(Update):
     """The changes of the sites of one stack's clients, in natural parameters.
 

@@ -40,6 +40,8 @@ class SelectiveAuthors(Method):
     clients' own weights.
     """
 
+    takes_aggregation = False
+
     tested_model = "personal"
 
     local_rounds: int = Field(

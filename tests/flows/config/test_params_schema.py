@@ -431,6 +431,17 @@ def test_a_metric_has_the_task_of_the_objective_and_bounds_where_training_may_st
         load_params(project, ["evaluation.metric=auc", "evaluation.stop_at=1.7"])
 
 
+def test_the_aggregation_is_checked_and_trim_belongs_to_the_trimmed_mean(project):
+    for clip in ("0", "-1"):
+        with pytest.raises(
+            UserError, match=rf"aggregation\.clip: got {clip}, expected more than 0, or null\. Use null"
+        ):
+            load_params(project, [f"aggregation.clip={clip}"])
+    with pytest.raises(UserError, match=r"aggregation: got trim with rule median, expected trimmed_mean\. Remove trim"):
+        load_params(project, ["aggregation={rule: median, trim: 0.3}"])
+    assert load_params(project, ["aggregation={rule: trimmed_mean, trim: 0.3}"]).aggregation.trim == 0.3
+
+
 def test_rows_of_a_regression_cannot_be_balanced_by_class(project):
     with pytest.raises(UserError, match="training: got balanced, expected shuffled, since a regression has no classes"):
         load_params(project, ["training.objective={kind: squared_error}", "training.rows=balanced"])
@@ -456,6 +467,7 @@ def test_every_number_of_params_has_an_upper_bound(record):
         ("model.hidden=[1000000000000]", "model.hidden.0: got 1000000000000, expected at most 10,000,000."),
         (f"model.hidden={[1] * 101}", "expected at most 100 entries."),
         ("model.members=1000000000000", "model.members: got 1000000000000, expected at most 1,000."),
+        ("aggregation.clip=1e300", "aggregation.clip: got '1e300', expected at most 1,000,000,000."),
         ("training.rounds=1000000000000", "training.rounds: got 1000000000000, expected at most 1,000,000,000."),
         ("training.optimiser.learning_rate=1e300", "learning_rate: got '1e300', expected at most 1,000,000,000."),
         ("comparison.seeds=[9223372036854775808]", "expected at most 9,223,372,036,854,775,807."),

@@ -97,6 +97,6 @@ def test_nothing_of_it_travels(kept, play):
 
 def test_a_page_whose_step_cannot_go_on_says_what_it_needs(kept, play):
     with pytest.raises(
-        UserError, match=r"training\.optimiser\.state: got kept, expected reset, since head_then_body of this method"
+        UserError, match=r"training\.optimiser\.state: got kept, expected reset, since train_body of this method"
     ):
-        play(find_method("fedrep", PLUGINS)(), kept(), [1])
+        play(find_method("fedbabu", PLUGINS)(), kept(), [1])

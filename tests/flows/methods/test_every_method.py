@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flows.experiment.plugin_loader import PluginFiles
-from flows.methods.base import Method, find_method, method_names
+from flows.methods.base import Method, find_method, method_names, start_method
 from models import prng
 from models.server_state import ClientStateRefs
 from models.training.engine import per_example_metrics
@@ -16,6 +16,7 @@ from models.training.optimizers import Adam
 from silos.client_store import ClientStore
 from silos.cohort import Stack
 from silos.errors import UserError
+from tasks.aggregate import Aggregation
 from tasks.evaluate import evaluate
 from tasks.execution.load_client_data import load_rows, load_weights
 from tasks.tracking.checkpoint import load_state, save_state
@@ -28,6 +29,8 @@ ROWS = {"one_class": "same"}
 EXAMPLES = {path.stem: str(path) for path in (Path(__file__).parents[3] / "docs" / "examples").glob("*.py")}
 PLUGINS = PluginFiles(Path()).load(sorted(EXAMPLES.values()))
 
+
+WITHOUT_CHANCE = {"Trees"}  # nothing is drawn
 
 ONE_FOR_ALL = {"fedbn"}  # clients differ where networks normalise, and the one here does not
 
@@ -75,6 +78,8 @@ def test_one_round_runs_and_teaches_something(page, setup, play):
 
 def test_the_start_is_the_same_for_a_seed_and_another_for_another(page, setup, fitting):
     assert page.init(setup).sha256() == page.init(setup).sha256()
+    if type(page).__name__ in WITHOUT_CHANCE:
+        return
     first, second = (page.model(page.init(p), p) for p in (setup, fitting(page, CLIENTS, seed=1, **ROWS)))
     start = [
         {**m.shared, **(m.personal.start if isinstance(m.personal, ClientStateRefs) else m.personal)}
@@ -194,6 +199,29 @@ def test_a_round_changes_neither_the_state_nor_the_silos_it_was_given(page, setu
     assert state.sha256() == before
 
 
+OWN_STEPS = {"FedBABU"}  # a plugin whose step sends sums only
+
+
+def test_it_averages_robustly_or_says_that_it_cannot(page, setup, play):
+    """Methods that do not average, such as local_only and pooled, are the same with it."""
+    robust = replace(setup, aggregation=Aggregation(clip=0.01))
+    if not page.takes_aggregation:
+        with pytest.raises(UserError, match=r"aggregation: got clip: 0\.01, expected clip: null and rule: mean, since"):
+            start_method(page, robust)
+        return
+    if type(page).__name__ in OWN_STEPS:
+        with pytest.raises(UserError, match="of this method does not send each client's weights"):
+            play(page, robust, [1])
+        return
+    ours, plain = (play(page, one, [1, 2]) for one in (robust, setup))
+    sections = zip(ours.state.tensors.items(), plain.state.tensors.values(), strict=True)
+    moved = {n: not torch.equal(w, b[n]) for (_, a), b in sections for n, w in a.items()}
+    name = type(page).__name__
+    assert any(moved.values()) == (name not in ("LocalOnly", "Pooled")), name
+    for round, other in zip(ours.rounds, plain.rounds, strict=True):
+        assert (round.tally.bytes_up, round.tally.bytes_down) == (other.tally.bytes_up, other.tally.bytes_down)
+
+
 WORDS = {"arm": "paper", "words": 3, "first_rounds": 1, "more_rounds": 1, "tolerance": -1.0}
 VARIANTS = [
     ("selective", {"local_rounds": 1, "regroup_every": 1, "start": "mean"}),
@@ -246,12 +274,12 @@ def test_all_that_it_draws_has_the_runs_seed_and_the_round_in_its_name(name, opt
     setup = replace(setup, network=replace(setup.network, dropout=0.2))
     state = play(page, setup, [5]).state
     page.scored_model(state, play(page, setup, [6], state=state).rounds[0])
-    assert {seed for seed, *_ in drawn} == {7}
+    assert {seed for seed, *_ in drawn} == (set() if type(page).__name__ in WITHOUT_CHANCE else {7})
     always = {purpose for *_, round, purpose in drawn if round == 0}
     assert all(purpose.startswith("init") or purpose.endswith("statistics") for purpose in always)
     later = {(round, purpose) for *_, round, purpose in drawn if purpose not in always}
     assert {round for round, _ in later} <= ({5, 1} if options == SOON["selective"] else {5, 6})
-    assert later or "fedsgd" in (name, options.get("arm")), "one gradient of all rows needs no order"
+    assert later or "fedsgd" in (name, options.get("arm")) or name == "trees", "one gradient of all rows needs no order"
 
 
 EVERYTHING = [*DRAWING, *((name, {}) for name in EXAMPLES)]
@@ -261,17 +289,19 @@ EVERYTHING = [*DRAWING, *((name, {}) for name in EXAMPLES)]
 def test_every_client_that_trains_can_tell_its_validation_loss_and_trains_as_if_it_did_not(
     name, options, fitting, play
 ):
-    """But for methods whose clients send gradients, and a page of the docs whose step has no such argument."""
+    """But for methods whose clients send gradients or trees, and a page of the docs whose step has no such argument."""
     page = find_method(name, PLUGINS)(**options)
     setup = fitting(page, CLIENTS, validation=12, **ROWS)
-    if name == "fedrep":
+    if name == "fedbabu":
         with pytest.raises(UserError, match=r"clients\.sampling\.kind: got improving, expected uniform or by_size"):
             play(page, setup, [1], validate=True)
         return
     asked, plain = (play(page, setup, [1, 2, 3], absent={2: ["oslo"]}, validate=asks) for asks in (True, False))
     assert asked.state.sha256() == plain.state.sha256()
     for round in asked.rounds:
-        assert set(round.validation) == (set() if "fedsgd" in (name, options.get("arm")) else set(round.clients))
+        assert set(round.validation) == (
+            set() if {"fedsgd", "trees"} & {name, options.get("arm")} else set(round.clients)
+        )
         assert all(math.isfinite(loss) for pair in round.validation.values() for loss in pair)
 
 

@@ -14,7 +14,6 @@ from flows.methods.fedavg import FedAvg
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.network_factory import learned
 from models.prng import fold_in, server_stream
-from models.server_state import ClientStateRefs
 from models.training.engine import Rows, train
 from models.training.optimizers import SGD, Adam
 from silos.cohort import Stack, open_stack
@@ -34,7 +33,7 @@ def with_optimiser(setup, optimiser):
 
 
 def test_they_are_the_four_and_each_is_short():
-    assert set(PAGES) == {"fedavgm", "fedrep", "class_gradients", "kept_adam"}
+    assert set(PAGES) == {"fedavgm", "fedbabu", "class_gradients", "kept_adam"}
     for path in PAGES.values():
         assert len(Path(path).read_text(encoding="utf-8").splitlines()) < 60, path
 
@@ -69,40 +68,29 @@ def test_fedavgm_is_the_recursion(make_problem, play):
 
 
 @pytest.mark.parametrize("kind", ["batched", "sequential"])
-def test_fedrep_is_its_algorithm_client_by_client(kind, make_problem, play):
-    """Written anew with plain torch: heads first, bodies then, each with the other fixed; bodies averaged by rows."""
+def test_fedbabu_trains_the_body_client_by_client_and_keeps_the_head(kind, make_problem, play):
     setup = make_problem(SIZES)
     setup = replace(setup, training=replace(setup.training, engine=kind, batch=100, optimiser=SGD(0.1)))
-    played = play(page("fedrep", head_epochs=3), setup, [1, 2])
-    w = setup.network.init(server_stream(setup.seed, 0, "init"))
-    head = sorted(w, key=lambda n: int(re.findall(r"\d+", n)[0]))[-2:]
-    heads = {client: {n: w[n] for n in head} for client in SIZES}
-    body = {n: t for n, t in w.items() if n not in head}
+    found = play(page("fedbabu"), setup, [1, 2]).state.tensors["weights"]
+    start = setup.network.init(server_stream(setup.seed, 0, "init"))
+    head = {n: t for n, t in start.items() if n.startswith("dense1.")}
+    body = {n: t for n, t in start.items() if n not in head}
     for _ in range(2):
         trained = []
         for client in setup.silos.clients:
             rows = open_stack(setup.silos, Stack((client,), 1), "train")
             x, y = torch.from_numpy(rows.x[0]).float(), torch.from_numpy(rows.y[0])
-            own = {**body, **heads[client]}
-            for names, epochs in ((head, 3), (list(body), setup.training.epochs)):
-                for _ in range(epochs):
-                    leaves = {n: t.clone().requires_grad_() for n, t in own.items()}
-                    setup.training.objective(setup.network.apply(leaves, {}, x, None), y).mean().backward()
-                    own = {n: (t - 0.1 * t.grad if n in names else t).detach() for n, t in leaves.items()}
-            heads[client] = {n: own[n] for n in head}
+            own = body
+            for _ in range(setup.training.epochs):
+                leaves = {n: t.clone().requires_grad_() for n, t in own.items()}
+                setup.training.objective(setup.network.apply({**leaves, **head}, {}, x, None), y).mean().backward()
+                own = {n: (t - 0.1 * t.grad).detach() for n, t in leaves.items()}
             trained.append({n: own[n] * SIZES[client] for n in body})
         body = {n: sum(t[n] for t in trained) / sum(SIZES.values()) for n in body}
     for name, t in body.items():
-        assert torch.allclose(played.state.tensors["weights"][name], t, atol=1e-6)
-    model = played.page.model(played.state, setup)
-    assert isinstance(model.personal, ClientStateRefs)
-    assert set(played.rounds[0].tally.steps.values()) == {3 + setup.training.epochs}  # every epoch is one batch
-    assert set(played.state.tensors["weights"]).isdisjoint(head)  # the server has no head
-    clients = list(SIZES)
-    kept = played.private.load_stack("heads", model.personal.refs, clients)
-    for name in head:
-        theirs = torch.stack([heads[c][name] for c in clients])
-        assert torch.allclose(torch.from_numpy(kept[name]), theirs, atol=1e-6)
+        assert torch.allclose(found[name], t, atol=1e-6)
+    assert head
+    assert all(torch.equal(found[name], t) for name, t in head.items())
 
 
 def test_weights_that_are_fixed_are_the_same_bits_and_have_no_state(make_problem):

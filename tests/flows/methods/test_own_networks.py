@@ -36,6 +36,8 @@ METHODS = {
     "fedsr": {"norm_weight": 0.1, "conditional_weight": 0.1},
     "distrans": {},
     "fedrep": {"head_epochs": 1},
+    "fedper": {},
+    "fedbabu": {},
 }
 
 

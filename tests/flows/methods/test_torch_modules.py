@@ -19,7 +19,7 @@ OPTIONS = {
     "vq_oracle": {"start": "centres", "warm_up": 1, "words": 3},
 }
 NORMALISED = {"fedbn", "serverbn"}  # they are about networks that normalise
-APART = {"conditional", "distrans", "fediir", "fedsr", "uefl", "uefl_authors", "vq_oracle"}
+APART = {"conditional", "distrans", "fediir", "fedper", "fedrep", "fedsr", "uefl", "uefl_authors", "vq_oracle"}
 
 
 class Module(nn.Module):
