@@ -91,7 +91,7 @@ def _cache(root: Path, experiments: list[FoundRuns]) -> Leftover:
     drawing = [one for one in experiments if one.kind == "reproduce" or one.about.get("partitions", 1) > 1]
     is_used = any(unfinished_state(one) == "at work" for one in drawing)
     paths = () if is_used or is_held(root / "cache" / "estimate") else _glob(root, "cache/*")
-    return Leftover("cache/", "time: the next `siloflow reproduce` makes its partitions again", paths)
+    return Leftover("cache/", "time: partitions are made again where they are needed", paths)
 
 
 def _prefect(root: Path, experiments: list[FoundRuns]) -> Leftover:

@@ -54,6 +54,12 @@ def test_the_clients_of_a_comparison_are_printed_with_what_each_gains(two: dict[
     answer = folder.type("results", two["first"], "--clients", "--json").json
     assert answer["clients"] == found["clients"]
     assert answer["gains"] == found["gains"]
+    classes = answer["classes"]
+    assert sum(classes["rows"].values()) == sum(client["test_rows"] for client in found["clients"])
+    for method, recall in classes["recall"].items():
+        of_rows = [run["metrics"]["accuracy/over_rows"] for run in found["runs"] if run["method"] == method]
+        hit = sum(recall[name] * rows for name, rows in classes["rows"].items()) / sum(classes["rows"].values())
+        assert hit == pytest.approx(sum(of_rows) / len(of_rows)), "recall adds up to the accuracy over all rows"
     gains = found["gains"]["methods"]["fedavg"]
     means: dict[str, dict[str, float]] = {"fedavg": {}, "local_only": {}}
     for run in found["runs"]:

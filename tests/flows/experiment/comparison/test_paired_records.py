@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flows.cli.training_commands import _comparison_overrides
 from flows.compare import check_resume, compare, make_plan
 from flows.experiment.comparison.comparison_text import headline, interval_heading, not_complete, sentences_after
 from flows.experiment.comparison.paired_records import MeasuredPair, paired_records, withhold_winners
@@ -261,3 +262,18 @@ def test_a_failed_run_says_of_which_partition_it_is():
     failed = [{"method": "fedavg", "seed": 1, "partition": 3, "error": "diverged"}]
     comparison = {"failed": failed, "runs": [{}] * 4, "partitions": [{"runs": [{}] * 4}, {"runs": [{}] * 3}]}
     assert not_complete(comparison) == "not complete: 1 of 12 runs failed (fedavg seed 1 of partition 3)"
+
+
+def test_publish_stands_for_five_seeds_five_partitions_and_tuning_where_params_have_none(opened):
+    def overrides(*params: str, **options: Any) -> list[str]:
+        project = Project.open(params, derived=True)
+        return _comparison_overrides(project, **({"tune": False, "partitions": None, "publish": True} | options))
+
+    both = ["comparison.tune=8", "comparison.publish=true", "comparison.seeds=[0, 1, 2, 3, 4]"]
+    assert overrides() == [*both, "comparison.partitions=5"]
+    assert overrides(partitions=7) == ["comparison.partitions=7", *both]
+    assert overrides(NATURAL, "data.source={kind: npz, path: hospital.npz}") == both, "natural silos cannot be drawn"
+    own = ("comparison.tune=3", "comparison.seeds=[1, 2, 3, 4, 5, 6]", "comparison.partitions=6")
+    assert overrides(*own) == ["comparison.publish=true"]
+    assert overrides(publish=False) == []
+    assert overrides(publish=False, tune=True, partitions=2) == ["comparison.partitions=2", "comparison.tune=8"]
