@@ -15,6 +15,7 @@ from flows.experiment.comparison.client_gains import (
     gains_over_training_alone,
     worst_client,
 )
+from flows.experiment.comparison.comparison_cost import costs_of, read_cost_curves
 from flows.experiment.comparison.comparison_text import not_complete, sentences_after
 from flows.experiment.comparison.paired_records import MeasuredPair, check_over, paired_records, withhold_winners
 from flows.experiment.comparison.paired_runs import outcomes_of_run, strata_of_pairs
@@ -44,12 +45,14 @@ from flows.experiment.run_warnings import merge_notes
 from flows.flow_decorator import IncompleteError, MethodNames, MethodOrNone, Overrides, Seeds, Text, project_flow
 from flows.history.list_runs import find_runs
 from flows.methods.base import start_method
+from flows.reports.comparison_report import write_comparison_report
+from flows.reports.html_report import FILE as REPORT
 from models.metrics.client_metrics import metric_record
 from silos.errors import UserError
 from tasks.execution.task_runner import PrefectRunner
 from tasks.paired_outcomes import Outcomes
 from tasks.tracking.json_io import write_json
-from tasks.tracking.plots.curve_figures import draw_comparison
+from tasks.tracking.plots.curve_figures import draw_comparison, draw_cost
 from tasks.tracking.result_tables import table_rows
 
 Results = dict[tuple[str, int], dict[str, Any]]
@@ -183,10 +186,17 @@ def _run_comparison(project: Project, name: str, plan: Plan) -> dict[str, Any]:
     }
     folder = project.runs / name
     comparison["figure"] = str((folder / "comparison.png").relative_to(project.root))
-    draw_comparison(folder / "comparison.png", comparison, _metric_curves(project, results), project.quantity)
+    comparison["report"] = str((folder / REPORT).relative_to(project.root))
+    curves, quantity = _metric_curves(project, results), project.quantity
+    cost_curves = read_cost_curves(project, comparison, quantity)
+    comparison["cost"] = costs_of(comparison, cost_curves, quantity, project.params.evaluation.stop_at)
+    draw_comparison(folder / "comparison.png", comparison, curves, quantity)
+    draw_cost(folder / "cost.png", cost_curves, comparison["cost"], quantity)
+    write_comparison_report(project, plan, comparison, curves, cost_curves)
     write_json(folder / "comparison.json", comparison)
     comparison_in_mlflow.log_comparison(project, name, plan, comparison, flow_run)
-    prefect_artifacts.show_markdown("comparison", comparison_in_mlflow.note_of(project, comparison))
+    link = prefect_artifacts.file_link(folder / REPORT)
+    prefect_artifacts.show_markdown("comparison", f"{comparison_in_mlflow.note_of(project, comparison)}\n\n{link}")
     for line in (*(p["sentence"] for p in comparison["paired"]), *sentences_after(comparison)):
         prefect_artifacts.log_artifact(line)
     if failed:

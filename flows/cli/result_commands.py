@@ -33,6 +33,15 @@ def results(
         bool,
         typer.Option("--clients", help="Print each client of a comparison, and what it gains over training alone."),
     ] = False,
+    cost: Annotated[
+        bool, typer.Option("--cost", help="Print what each method of a comparison costs until it reaches a target.")
+    ] = False,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            help="The target of --cost; by default 90 % of the way from the constant baseline to the best method."
+        ),
+    ] = None,
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
@@ -46,6 +55,10 @@ def results(
         project = session.open_project(overrides)
         if clients:
             session.print_result(_client_results(project, name, other), print_clients)
+        elif cost or target is not None:
+            from flows.history.cost_of_result import cost_of_result
+
+            session.print_result(cost_of_result(project, name, other, target), print_cost_to_target)
         elif name is None:
             from flows.history.list_runs import list_runs
 
@@ -145,6 +158,25 @@ def print_results(answer: dict[str, Any], console: "PlainConsole") -> None:
     if more > 0:
         console.print(f"… and {more} more; --json lists them all")
     console.print("Next: `siloflow results NAME` prints a result, `siloflow results A B` compares two comparisons.")
+
+
+def print_cost_to_target(answer: dict[str, Any], console: "PlainConsole") -> None:
+    """Print what each method costs until it reaches the target, and which methods do not reach it."""
+    from flows.experiment.comparison.cost_text import cost_sentences, cost_table
+    from models.metrics.task_metrics import TASK_METRICS
+
+    titles, *rows = cost_table(answer["cost"])
+    table = console.table(*titles)
+    for cells in rows:
+        table.add_row(*cells)
+    if rows:
+        console.print(table)
+    for sentence in cost_sentences(answer["cost"], TASK_METRICS[answer["task"]]):
+        console.print(sentence)
+    if not rows:
+        console.print(
+            "No method is better than the constant baseline. Name a target: `siloflow results NAME --target`."
+        )
 
 
 def print_two_results(answer: dict[str, Any], console: "PlainConsole") -> None:

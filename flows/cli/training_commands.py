@@ -58,7 +58,7 @@ def run(
 
 def print_run(result: dict[str, Any], console: "PlainConsole") -> None:
     """Print the metrics of a run."""
-    from flows.experiment.comparison.comparison_text import baseline_scores
+    from flows.experiment.comparison.comparison_text import baseline_scores, notes_after_training
     from models.metrics.client_metrics import recorded_metric
 
     metrics, quantity = result["metrics"], recorded_metric(result)
@@ -74,7 +74,7 @@ def print_run(result: dict[str, Any], console: "PlainConsole") -> None:
         numbers = zip(quantity.columns.values(), baseline_scores(baseline, quantity), strict=True)
         shown = ", ".join(f"{title} {number}" for title, number in numbers if number != "-")
         console.print(f"{baseline['name']}, the {baseline['kind']}: {shown}")
-    for line in _notes_after_training(result):
+    for line in notes_after_training(result):
         console.print(line)
     console.print(f"data version  {result['data_version']}")
     console.print(f"weights       {result['weights_sha256'][:32]}…")
@@ -140,6 +140,7 @@ def print_compare(comparison: dict[str, Any], console: "PlainConsole") -> None:
     """Print the table of methods, the differences, and where the files are."""
     from flows.experiment.comparison.comparison_text import (
         comparison_table,
+        notes_after_training,
         seeds_finished,
         sentences_after,
         tuned_sentence,
@@ -157,7 +158,7 @@ def print_compare(comparison: dict[str, Any], console: "PlainConsole") -> None:
     for pair in comparison["paired"]:
         shared = f" (seed{'s' * (len(pair['seeds']) > 1)} {', '.join(map(str, pair['seeds']))})" if counts else ""
         console.print(f"  {pair['sentence']}{shared}")
-    for sentence in (*sentences_after(comparison), *_notes_after_training(comparison)):
+    for sentence in (*sentences_after(comparison), *notes_after_training(comparison)):
         console.print(sentence)
     if comparison["tuning"]:
         console.print(f"settings, chosen on validation rows of seed {comparison['tuning'][0]['seed']}:")
@@ -168,6 +169,8 @@ def print_compare(comparison: dict[str, Any], console: "PlainConsole") -> None:
     console.print()
     console.print(f"data version  {comparison['data_version']}")
     console.print(f"figure        {comparison['figure']}")
+    if "report" in comparison:
+        console.print(f"report        {comparison['report']}")
     console.print(f"experiment    {comparison['experiment']}")
     console.print(f"look closer   {LOOK_CLOSER}")
 
@@ -213,17 +216,6 @@ def _comparison_overrides(project: "Project", tune: bool, partitions: int | None
         if drawn and can_draw(project.params.data):
             overrides.append(f"comparison.partitions={PUBLISHED}")
     return overrides
-
-
-def _notes_after_training(result: dict[str, Any]) -> list[str]:
-    """Return notes that only training or evaluation could give. Results of earlier versions have none."""
-    return [
-        f"{', '.join(note['methods'])}: {note['sentence']}"
-        if "methods" in note and note["about"] == "training"
-        else note["sentence"]
-        for note in result.get("notes", ())
-        if note["about"] in ("training", "evaluation")
-    ]
 
 
 @commands.command()

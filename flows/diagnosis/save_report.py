@@ -10,6 +10,7 @@ from flows.diagnosis.text.findings_page import report_markdown
 from flows.experiment import prefect_artifacts
 from flows.experiment.project import Project, new_experiment
 from flows.experiment.run.mlflow_run_metadata import dataset, git_commit
+from flows.reports.diagnosis_report import write_diagnosis_report
 from models.shift.nested_tests import TYPES
 from silos.io.atomic_io import write_bytes
 from tasks.diagnosis.compare_silos import Comparison, VersionComparison
@@ -36,9 +37,10 @@ def save_report(project: Project, comparison: Comparison | VersionComparison, re
     saved = {**report, "folder": str(folder.relative_to(project.root)), "pictures": [figure.name for figure in figures]}
     text = report_markdown(saved, project.params.data.name)
     write_bytes(folder / "findings.md", text.encode())
+    page = write_diagnosis_report(project, folder, saved, saved["pictures"])
     write_json(folder / "report.json", saved)
-    prefect_artifacts.show_markdown("diagnosis", text)
-    files = (folder / "report.json", folder / "findings.md", *figures)
+    prefect_artifacts.show_markdown("diagnosis", f"{text}\n{prefect_artifacts.file_link(page)}\n")
+    files = (folder / "report.json", folder / "findings.md", page, *figures)
     _log_to_mlflow(project, folder, saved, files, flow_run)
     return saved
 

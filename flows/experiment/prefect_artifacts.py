@@ -3,6 +3,7 @@
 import logging
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.orchestration import get_client
@@ -59,6 +60,11 @@ def flow_run_markdown(name: str | None = None) -> str:
     page = url_for("flow-run", obj_id=flow_run.id)
     text = as_markdown(name or flow_run.name)
     return f"Tasks in Prefect, while `siloflow ui` or another server of Prefect runs: [{text}]({page})"
+
+
+def file_link(path: Path) -> str:
+    """Return Markdown with a link to a report in the folder of a run, which MLflow has too."""
+    return f"Report to hand on: [{as_markdown(f'{path.parent.name}/{path.name}')}]({path.as_uri()}), also in MLflow."
 
 
 def show_markdown(key: str, markdown: str) -> None:

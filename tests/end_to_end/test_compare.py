@@ -109,6 +109,25 @@ def test_the_baseline_stands_beside_the_methods_and_is_worse_than_both(finished:
 def test_the_figure_is_a_picture(finished: Any) -> None:
     figure = finished.folder.path / finished.compare.json["figure"]
     assert figure.read_bytes().startswith(PNG)
+    assert figure.with_name("cost.png").read_bytes().startswith(PNG)
+
+
+def test_the_report_to_hand_on_has_the_sentences_of_the_screen(finished: Any) -> None:
+    page = (finished.folder.path / finished.compare.json["report"]).read_text(encoding="utf-8")
+    assert all(pair["sentence"] in page for pair in finished.compare.json["paired"])
+    assert f"--set training.rounds={ROUNDS}" in page
+    assert str(finished.folder.path) not in page
+
+
+def test_the_cost_of_each_method_is_that_of_its_journal(finished: Any) -> None:
+    found = finished.compare.json
+    best = max(row["accuracy/mean"] for row in found["table"])
+    constant = found["baseline"]["metrics"]["accuracy/mean"]
+    for method, cost in found["cost"].items():
+        assert cost["target"] == pytest.approx(constant + 0.9 * (best - constant))
+        runs = [run for run in found["runs"] if run["method"] == method]
+        a_round = sum(sum(run["bytes"].values()) for run in runs) / len(runs) / ROUNDS
+        assert cost["rounds"] is None or cost["bytes"] == pytest.approx(cost["rounds"] * a_round)
 
 
 def test_the_comparison_is_kept_beside_its_runs(finished: Any) -> None:
@@ -180,7 +199,7 @@ def test_the_comparison_is_a_run_of_its_own_with_figure_and_tables_and_comes_las
         assert (len(others), last.info.run_name, last.info.status) == (len(RUNS), "comparison", "FINISHED")
     assert found["paired"][0]["sentence"] in last.data.tags["mlflow.note.content"]
     names = {file.path for file in client.list_artifacts(last.info.run_id)}
-    assert names == {"comparison.png", "comparison.json", "table.json", "runs.json"}
+    assert names == {"comparison.png", "cost.png", "report.html", "comparison.json", "table.json", "runs.json"}
     table, runs = (
         json.loads(Path(client.download_artifacts(last.info.run_id, name, str(tmp_path))).read_text(encoding="utf-8"))
         for name in ("table.json", "runs.json")

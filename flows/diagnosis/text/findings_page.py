@@ -87,18 +87,21 @@ def overview(report: dict[str, Any]) -> dict[str, Any]:
     records = [record for record in report["between"] if record["pairs"] > record["undetermined"]]
     apart = [record for record in records if record["groups"][0] != record["groups"][1]]
     by_group = bool(apart) and len(apart) <= max(len(report["clients"]), _MAX_ROWS)
-    rows = (
-        [_of_groups(report, record) for record in apart]
-        if by_group
-        else [_of_client(report, record, "the rest") for record in report["rest"]]
-    )
+    rows = [_of_groups(report, record) for record in apart] if by_group else rows_of_silos(report)
     return _overview_table(rows if len(report["clients"]) > 1 else [])
+
+
+def rows_of_silos(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each silo: against the rest, or against its version, where those that changed come first."""
+    if "against" in report:
+        records = sorted(report["pairs"], key=lambda record: not record["types"])
+        return [_of_client(report, record, report["against"]) for record in records]
+    return [_of_client(report, record, "the rest") for record in report["rest"]]
 
 
 def overview_of_versions(report: dict[str, Any]) -> dict[str, Any]:
     """Build the table of silos compared with an earlier version; those that changed come first."""
-    records = sorted(report["pairs"], key=lambda record: not record["types"])
-    return _overview_table([_of_client(report, record, report["against"]) for record in records])
+    return _overview_table(rows_of_silos(report))
 
 
 def _overview_table(rows: list[dict[str, Any]]) -> dict[str, Any]:

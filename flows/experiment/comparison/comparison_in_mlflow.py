@@ -54,7 +54,8 @@ def log_comparison(project: Project, name: str, plan: Plan, comparison: dict[str
         quantity=project.quantity,
     )
     note, best = note_of(project, comparison), _best_row(project.quantity, comparison)
-    files = (folder / "comparison.png", folder / "comparison.json", *(folder / file for file in tables))
+    written = [file for file in ("comparison.png", "cost.png", "report.html") if (folder / file).is_file()]
+    files = tuple(folder / file for file in (*written, "comparison.json", *tables))
     began = int((folder / "experiment.json").stat().st_mtime * 1000)  # fixed: a repeated call logs no second value
     artifacts = FinalArtifacts(
         files,

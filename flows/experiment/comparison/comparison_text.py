@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flows.console.safe_text import shortened
+from flows.experiment.comparison.cost_text import bytes_text, target_text, unreached
 from models.metrics.task_metrics import TaskMetrics
 from silos.dataset import some
 
@@ -25,12 +26,17 @@ def comparison_table(comparison: Mapping[str, Any], quantity: TaskMetrics, secon
         row["method"]: [row["model"], *(_cell(row, name, quantity) for name in quantity.columns)]
         for row in comparison["table"]
     }
+    costs = comparison.get("cost") or {}
+    for method, cells in rows.items():
+        cells += [bytes_text(costs[method]["bytes"])] if costs else []
     took = {row["method"]: f"{row['seconds']:.1f}" for row in comparison["table"]}
-    nothing = ["-"] * (1 + len(quantity.columns))
+    nothing = ["-"] * (1 + len(quantity.columns) + bool(costs))
     lines = [[method, *rows.get(method, nothing), took.get(method, "-")] for method in {**rows, **counts}]
     if baseline:
-        lines.append([baseline["name"], "constant", *baseline_scores(baseline, quantity), "-"])
-    titles, finished = ["method", "model tested", *quantity.columns.values(), "seconds"], "seeds"
+        no_cost = ["-"] * bool(costs)
+        lines.append([baseline["name"], "constant", *baseline_scores(baseline, quantity), *no_cost, "-"])
+    bytes_title = [f"bytes to {target_text(costs, quantity)}"] if costs else []
+    titles, finished = ["method", "model tested", *quantity.columns.values(), *bytes_title, "seconds"], "seeds"
     if comparison.get("partitions"):
         finished = "runs"
     table = [titles, *lines] if seconds else [line[:-1] for line in (titles, *lines)]
@@ -98,6 +104,7 @@ def sentences_after(comparison: Mapping[str, Any]) -> list[str]:
     retry = [f"The comparison is {missing}; run the same command with --resume to try them again."] if missing else []
     return [
         *filter(None, [*gains.get("sentences", ()), gains.get("why_not"), withheld, baseline.get("sentence")]),
+        *unreached(comparison),
         *retry,
     ]
 
@@ -131,6 +138,17 @@ def headline(paired: list[dict[str, Any]]) -> str:
         verdicts[real if pair["better"] else "not distinguishable"].append(pair["method"])
     parts = [f"{', '.join(methods)} {verdict}" for verdict, methods in verdicts.items() if methods]
     return f"Against {paired[0]['reference']}: {'; '.join(parts)}."
+
+
+def notes_after_training(result: Mapping[str, Any]) -> list[str]:
+    """Return notes that only training or evaluation could give. Results of earlier versions have none."""
+    return [
+        f"{', '.join(note['methods'])}: {note['sentence']}"
+        if "methods" in note and note["about"] == "training"
+        else note["sentence"]
+        for note in result.get("notes", ())
+        if note["about"] in ("training", "evaluation")
+    ]
 
 
 def tuned_sentence(tuned: Mapping[str, Any]) -> str:

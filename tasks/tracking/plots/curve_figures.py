@@ -1,4 +1,4 @@
-"""Draw learning curves of published tables, lines over a setting next to published values, and comparisons of methods."""
+"""Draw learning curves of published tables, lines over a setting next to published values, comparisons, and costs."""
 
 import math
 import statistics
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
+from tasks.tracking.cost_to_target import CostCurve
 from tasks.tracking.plots import style
 from tasks.tracking.plots.style import (
     GREY,
@@ -118,6 +119,9 @@ def draw_lines(
 
 
 _SHORT = 20  # letters of a name
+_UNITS = ((1e9, "gigabytes"), (1e6, "megabytes"), (1e3, "kilobytes"))
+_PANEL = 5.0  # inches, for a page that a phone shows
+_PANEL_DPI = 180
 
 
 def draw_comparison(
@@ -133,7 +137,36 @@ def draw_comparison(
     methods = list(curves)
     longest = max(map(len, drawable_names(methods)), default=0)
     width = 16.5 + 0.35 * max(0, longest - _SHORT)  # names are left of each of the three panels
-    figure, (left, middle, right) = new_figure(width, max(4.6, 1.5 + 0.3 * len(methods)), 3)
+    figure, axes = new_figure(width, max(4.6, 1.5 + 0.3 * len(methods)), 3)
+    _fill_panels(axes, comparison, curves, metric)
+    style.write_figure(figure, path)
+
+
+def comparison_panels(
+    comparison: Mapping[str, Any],
+    curves: Mapping[str, Sequence[Sequence[tuple[int, float]]]],
+    metric: TaskMetrics = ACCURACY,
+) -> tuple[bytes, bytes, bytes]:
+    """Return the panels of `draw_comparison` as PNGs that stay legible on a phone, without titles."""
+    figures = [new_figure(_PANEL, max(3.4, 1.2 + 0.25 * len(curves)), 1) for _ in range(3)]
+    _fill_panels([axes for _, axes in figures], comparison, curves, metric)
+    return _panels(figures)  # type: ignore[return-value]
+
+
+def _panels(figures: Sequence[tuple[Any, Any]]) -> tuple[bytes, ...]:
+    for figure, axes in figures:
+        axes.set_title("", loc="left")
+        figure.set_dpi(_PANEL_DPI)
+    return tuple(style.png_bytes(figure) for figure, _ in figures)
+
+
+def _fill_panels(
+    axes: Sequence[Any],
+    comparison: Mapping[str, Any],
+    curves: Mapping[str, Sequence[Sequence[tuple[int, float]]]],
+    metric: TaskMetrics,
+) -> None:
+    (left, middle, right), methods = axes, list(curves)
     looks = {m: style_of_line(index, max(map(len, curves[m]), default=1)) for index, m in enumerate(methods)}
     lines = []
     for method, seeds in curves.items():
@@ -185,6 +218,24 @@ def draw_comparison(
     right.set(xlabel=metric.difference_axis)
     if curves:
         label_ends(left, lines, methods)
+
+
+def draw_cost(
+    path: Path,
+    curves: Mapping[str, CostCurve | None],
+    costs: Mapping[str, Mapping[str, Any]],
+    metric: TaskMetrics = ACCURACY,
+) -> None:
+    """Draw the headline metric against bytes and against seconds, means over seeds; the target is a dashed line.
+
+    Args:
+        path: Of the figure.
+        curves: By method; None of a method without a finite score, which is left out.
+        costs: `cost` of a comparison, which has the target.
+        metric: The metric of the curves.
+    """
+    figure, axes = new_figure(11, max(4.6, 1.5 + 0.3 * len(curves)), 2)
+    _fill_cost_panels(axes, curves, costs, metric)
     style.write_figure(figure, path)
 
 
@@ -222,6 +273,50 @@ def _name_extremes(axes: Any, means: Mapping[str, float], offsets: Sequence[floa
             va="center",
         )
     return letters
+
+
+def cost_panels(
+    curves: Mapping[str, CostCurve | None], costs: Mapping[str, Mapping[str, Any]], metric: TaskMetrics = ACCURACY
+) -> tuple[bytes, ...]:
+    """Return the panels of `draw_cost` as PNGs, as `comparison_panels` does."""
+    figures = [new_figure(_PANEL, max(3.4, 1.2 + 0.25 * len(curves)), 1) for _ in range(2)]
+    _fill_cost_panels([axes for _, axes in figures], curves, costs, metric)
+    return _panels(figures)
+
+
+def _fill_cost_panels(
+    axes: Sequence[Any],
+    curves: Mapping[str, CostCurve | None],
+    costs: Mapping[str, Mapping[str, Any]],
+    metric: TaskMetrics,
+) -> None:
+    drawn = [(index, name, curve) for index, (name, curve) in enumerate(curves.items()) if curve is not None]
+    most = max((curve.bytes[-1] for _, _, curve in drawn), default=0.0)
+    factor, name = next(unit for unit in _UNITS if most >= unit[0] or unit is _UNITS[-1])
+    units = {"bytes": (factor, f"{name}, up and down"), "seconds": (1.0, "seconds")}
+    for panel, (column, (divisor, unit)) in zip(axes, units.items(), strict=True):
+        lines = []
+        for index, _, curve in drawn:
+            spent = [value / divisor for value in getattr(curve, column)]
+            lines += panel.plot(spent, curve.values, **style_of_line(index, len(spent)), linewidth=1.8)
+        if column == "bytes" and drawn and all(spent > 0 for _, _, curve in drawn for spent in curve.bytes):
+            _set_logarithmic(panel)  # methods may differ a thousandfold
+        for cost in [*costs.values()][:1]:
+            panel.axhline(cost["target"], color=GREY, linewidth=1, linestyle="--")
+        set_title(panel, f"{metric.title}, by {column}")
+        panel.set(xlabel=unit, ylabel=metric.name)
+        if lines:
+            label_ends(panel, lines, [name for _, name, _ in drawn])
+
+
+def _set_logarithmic(axes: Any) -> None:
+    """Use a logarithmic x axis with labels such as 0.05, 1 and 200."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set(xscale="log")
+    low, high = axes.get_xlim()
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
+    axes.xaxis.set(major_formatter=FuncFormatter(lambda x, _: f"{x:,g}"), minor_formatter=NullFormatter())
 
 
 def _draw_baseline(line: Callable[..., Any], limits: tuple[float, float], value: float) -> None:

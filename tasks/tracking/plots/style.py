@@ -101,10 +101,15 @@ def disable_formulas(figure: Any) -> None:
 
 def write_figure(figure: Any, path: Path, crop: bool = False) -> None:
     """Write the figure as PNG, completely or not at all; `crop` removes the white margin."""
+    write_bytes(path, png_bytes(figure, crop))
+
+
+def png_bytes(figure: Any, crop: bool = False) -> bytes:
+    """Return the figure as PNG."""
     disable_formulas(figure)
     content = io.BytesIO()
     figure.savefig(content, format="png", metadata={"Software": None}, bbox_inches="tight" if crop else None)
-    write_bytes(path, content.getvalue())
+    return content.getvalue()
 
 
 _POINTS = 9.0  # font size

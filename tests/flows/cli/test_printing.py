@@ -81,11 +81,20 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "paired": [{"sentence": EVIL, "seeds": [0]}],
             "tuning": [{"method": EVIL, "settings": [EVIL], "at_edge": [EVIL], "tried": 8, "score": 1.0, "seed": 0}],
             "failed": [{"method": EVIL, "seed": 1, "error": EVIL}],
+            "cost": {EVIL: {"target": 0.5, "of_best": 0.9, "rounds": 2, "bytes": 100.0, "seconds": 0.5}},
             "data_version": EVIL,
             "figure": EVIL,
+            "report": EVIL,
             "experiment": EVIL,
         },
-        13,
+        14,
+    ),
+    "cost_to_target": (
+        {
+            "task": "classification",
+            "cost": {EVIL: {"target": 0.5, "of_best": None, "rounds": None, "bytes": None, "seconds": None}},
+        },
+        1,
     ),
     "show": (
         {

@@ -18,6 +18,7 @@ from flows.experiment.project import Project
 from flows.partition import make
 from silos.errors import UserError
 from tasks.tracking.json_io import replace_nonfinite
+from tasks.tracking.metric_names import as_markdown
 from tasks.tracking.mlflow_logging.connection import connect
 
 pytestmark = pytest.mark.slow
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.slow
 NAMES = ["$a$ and $b$", "<b>bold</b>", "c|d_e_"]
 COLUMN = [{"kind": "column", "column": "client"}]
 PICTURES = ["pairs.png", "features.png", "closely.png"]
+FILES = ["report.json", "report.html", "findings.md", *PICTURES]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +59,7 @@ def answer(project: Path, prefect: Any, tmp_path_factory: pytest.TempPathFactory
 def test_the_folder_holds_the_whole_report_the_sentences_and_the_pictures(project, answer):
     folder = project / answer["folder"]
     assert folder.name.startswith("diagnose-")
-    assert {path.name for path in folder.iterdir()} == {"experiment.json", "report.json", "findings.md", *PICTURES}
+    assert {path.name for path in folder.iterdir()} == {"experiment.json", *FILES}
     assert json.loads((folder / "report.json").read_text()) == json.loads(json.dumps(replace_nonfinite(answer)))
     for picture in PICTURES:
         assert (folder / picture).read_bytes().startswith(b"\x89PNG")
@@ -96,12 +98,25 @@ def test_names_are_text_in_the_sentences_on_disk_and_nothing_else(project, answe
     assert [line.replace(r"\|", "").count("|") for line in rows] == [5] * len(rows)
 
 
+def test_the_report_to_hand_on_has_sentences_pictures_and_every_silo_with_names_as_text(project, answer):
+    page = (project / answer["folder"] / "report.html").read_text(encoding="utf-8")
+    assert page.count("<img ") == len(PICTURES)
+    assert "<b>" not in page
+    assert "&lt;b&gt;bold&lt;/b&gt;" in page
+    rows = [line for line in page.splitlines() if "<td>the rest</td>" in line]
+    assert [line.partition("</th>")[0] for line in rows] == [
+        f'<tr><th scope="row">{name}' for name in ("&lt;i&gt;", "_b", "c", "d", "small")
+    ]
+    assert "siloflow diagnose" in page
+    assert answer["data_version"] in page
+
+
 def test_mlflow_has_one_run_with_all_of_it(project, answer, tmp_path):
     client = connect(f"sqlite:///{project / 'runs' / 'mlflow.db'}")
     (run,) = client.search_runs([client.get_experiment_by_name("diagnoses").experiment_id])
     assert run.info.run_name == Path(answer["folder"]).name
     assert run.info.status == "FINISHED"
-    assert {file.path for file in client.list_artifacts(run.info.run_id)} == {"report.json", "findings.md", *PICTURES}
+    assert {file.path for file in client.list_artifacts(run.info.run_id)} == {*FILES}
     assert run.data.params["diagnose.verdict"] == "guarded"
     expected = {"clients": 5, "groups": 3, "pairs": 10, "pairs/differ": 4, "pairs/feature": 4, "pairs/label": 0}
     expected |= {"pairs/concept": 0, "pairs/undetermined": 4, "bytes/up": answer["bytes"]["up"]}
@@ -122,7 +137,9 @@ def test_prefects_page_has_the_same_sentences_under_the_same_name(project, answe
     (run,) = found("flow_runs", {"flow_runs": {"name": {"any_": [called]}}})
     (shown,) = found("artifacts", {"flow_runs": {"id": {"any_": [run["id"]]}}})
     assert (shown["key"], shown["type"]) == ("diagnosis", "markdown")
-    assert shown["data"] == (project / answer["folder"] / "findings.md").read_text(encoding="utf-8")
+    folder = project / answer["folder"]
+    assert shown["data"].startswith((folder / "findings.md").read_text(encoding="utf-8"))
+    assert f"[{as_markdown(folder.name)}/report.html]({folder.as_uri()}/report.html)" in shown["data"]
 
 
 def test_a_store_that_is_away_is_said_and_is_no_reason_to_fail(project, answer, prefect, told, monkeypatch):

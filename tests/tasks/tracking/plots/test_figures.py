@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from models.metrics.task_metrics import TASK_METRICS
+from tasks.tracking.cost_to_target import CostCurve
 from tasks.tracking.plots import (
     curve_figures,
     run_figures,
@@ -16,7 +17,7 @@ from tasks.tracking.plots import (
 from tasks.tracking.plots import (
     curve_figures as comparison_figure,
 )
-from tasks.tracking.plots.curve_figures import draw_comparison, draw_curves, draw_lines
+from tasks.tracking.plots.curve_figures import draw_comparison, draw_cost, draw_curves, draw_lines
 from tasks.tracking.plots.run_figures import draw_codebook, draw_groups
 from tasks.tracking.plots.silo_figure import draw_silos
 
@@ -125,9 +126,15 @@ def lines_of_evil(path) -> None:
     draw_lines(path, points, {next(iter(EVIL)): {0.0: 0.4, 1.0: 0.6}}, "over $\\frac$", "unit", "$\\frac$")
 
 
+def costs_of_evil(path) -> None:
+    curve = CostCurve((1, 2), (0.5, 0.6), (1e4, 2e4), (1.0, 2.0))
+    draw_cost(path, dict.fromkeys(EVIL, curve) | {"diverged": None}, {"a": {"target": 0.55}})
+
+
 # each picture, and how often it shows a name
 DRAWN = {
     "draw_comparison": (comparison_of_evil, 3),
+    "draw_cost": (costs_of_evil, 2),
     "draw_codebook": (codebook_of_evil, 1),
     "draw_silos": (silos_of_evil, 3),
     "draw_groups": (groups_of_evil, 1),

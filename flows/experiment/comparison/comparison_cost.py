@@ -1,0 +1,51 @@
+"""What each method of a comparison costs until it reaches a target, from the journals of its runs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from flows.experiment.project import Project
+from flows.experiment.run.run_folder import RunFolder
+from models.metrics.task_metrics import TaskMetrics
+from tasks.tracking.cost_to_target import (
+    SHARE,
+    CostCurve,
+    Records,
+    cost_curve,
+    costs_to_target,
+    target_of_best,
+)
+
+
+def read_cost_curves(
+    project: Project, comparison: Mapping[str, Any], quantity: TaskMetrics
+) -> dict[str, CostCurve | None]:
+    """Map each method with a finished run to its mean curve; None if one of its runs has no finite score."""
+    runs: dict[str, list[Records]] = {}
+    for run in comparison["runs"]:
+        records = RunFolder(project.root / run["folder"]).rounds(run["rounds"])
+        runs.setdefault(run["method"], []).append(records)
+    return {method: cost_curve(records, quantity) for method, records in runs.items()}
+
+
+def costs_of(
+    comparison: Mapping[str, Any],
+    curves: Mapping[str, CostCurve | None],
+    quantity: TaskMetrics,
+    target: float | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Return `cost` of a comparison: by method the target, and rounds, bytes and seconds until it is reached.
+
+    Args:
+        comparison: Its table and baseline.
+        curves: The mean curve of each method.
+        quantity: The metric.
+        target: What to reach; without it, 90 % of the way from the constant baseline to the best method.
+
+    Returns:
+        An empty mapping if there is no target, since no method is better than the baseline. `of_best` is the share of
+        the way, None for a given target.
+    """
+    share = SHARE if target is None else None
+    reach = target_of_best(comparison["table"], comparison.get("baseline"), quantity) if target is None else target
+    costs = {} if reach is None else costs_to_target(curves, reach, quantity)
+    return {method: {**cost, "of_best": share} for method, cost in costs.items()}
