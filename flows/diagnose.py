@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from models.shift.fomichev_distances import Readings
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError
+from silos.privacy.silo_policy import check_named_silos
 from tasks.diagnosis.compare_feature_pairs import (
     pair_question,
     refine_by_feature_pairs,
@@ -138,6 +140,7 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, dict[st
     """Run the diagnosis as a function: return the comparison, and the report as plain JSON with its sentences."""
     params, silos = project.params.diagnose, project.silos.federated()
     private = project.ledgers
+    check_named_silos(Path(private.folder), project.manifest.names)
     query, first_responses = agree_on_query(
         silos, params, private, lambda first: [query_clients(runner, silos, private, first, params)]
     )
@@ -177,7 +180,9 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, dict[st
             "verdict": params.verdict,
             "noise": params.noise.model_dump() if params.noise else None,
             **report(comparison, query, project.manifest.classes, feature_pairs),
-            "not_compared": not_compared(comparison, query, summaries, feature_pairs, dependent["unit"] is not None),
+            "not_compared": not_compared(
+                comparison, query, summaries, feature_pairs, dependent["unit"] is not None, second_look is not None
+            ),
             **dependent,
             "refused": dict(responses.refusals),
             "bytes": bytes_reported([*first_responses, responses], second_look, pair_messages),

@@ -9,6 +9,7 @@ from flows.flow_decorator import Overrides, project_flow
 from silos.dataset import SPLITS
 from silos.errors import UserError
 from silos.privacy.silo_policy import OPENED, POLICY, has_store, make_store
+from silos.sources.source_params import is_public
 from silos.storage import partition_store
 from silos.versioning import dvc_files
 from silos.versioning.history import partition_files
@@ -61,7 +62,7 @@ def _prepare_store(project: Project) -> list[str]:
             f"private/{name}: got no {POLICY} or {OPENED}, expected both, because data/{name} was made here before. Its "
             "silos report nothing until you bring private/ back from a copy, or run `siloflow data ledger --new`."
         ]
-    make_store(store)
+    make_store(store, other_silos=is_public(project.params.data.source))
     return []
 
 

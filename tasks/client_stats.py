@@ -80,7 +80,7 @@ def report_stats(
     unknown = [name for name in names if name not in REPORTABLE]
     if unknown or not names:
         raise ValueError(f"statistics: got the names {unknown or 'nothing'}, expected some of {', '.join(REPORTABLE)}")
-    return [_reported_message(cohort.silos, stack, names) for stack in cohort.stacks]
+    return [_reported_message(cohort.silos, stack, names, private) for stack in cohort.stacks]
 
 
 def describe(
@@ -117,12 +117,12 @@ def _stored_message(
     return StatsKept(clients, refs, norm.double(), ok, gap, agreement)
 
 
-def _reported_message(silos: Silos, stack: Stack, names: tuple[str, ...]) -> StatsMessage:
+def _reported_message(silos: Silos, stack: Stack, names: tuple[str, ...], private: ClientStore) -> StatsMessage:
     requested = [REPORTABLE[name] for name in names]
     classes, features = len(silos.manifest.classes), int(np.prod(silos.manifest.shape))
     pairs = describe(silos, stack, requested)
     rows = torch.tensor([count for count, _ in pairs])
-    reports = may_report(silos, stack, "train", load_rows(silos, stack, "train", "cpu"))[: len(stack.clients)]
+    reports = may_report(silos, stack, "train", load_rows(silos, stack, "train", "cpu"), private)[: len(stack.clients)]
     vectors = torch.stack([s.vector for _, s in pairs])
     vectors = torch.where(reports[:, None], vectors, torch.zeros_like(vectors))  # times 0 a zero would keep its sign
     parts = dict(zip(names, vectors.split([length([s], features, classes) for s in requested], 1), strict=True))

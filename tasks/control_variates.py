@@ -94,7 +94,7 @@ def scaffold_train(
         model: The server's model; its context is the server's variate, which is sent to the clients.
     """
     server = {name: value[0] for name, value in cast(Weights, model.context).items()}
-    rate = cast(SGD, training.optimiser).learning_rate
+    rate, decay = cast(SGD, training.optimiser).learning_rate, cast(SGD, training.optimiser).weight_decay
     updates = []
     corrected = _train_corrected(
         cohort, replace(model, context={}), training, private, variates, (seed, round), device, validate, server
@@ -102,7 +102,8 @@ def scaffold_train(
     for stack, rows, start, streams, stored, trained, losses in corrected:
         if variate == "gradient":
             gradient, _ = full_gradient(model.network, start, {}, rows, training, streams)
-            new = {name: gradient[name] for name in stored}
+            # the penalty is a part of the local objective, as it is of the change of weights
+            new = {name: gradient[name] + decay * start[name] if decay else gradient[name] for name in stored}
         else:
             steps = training.epochs * -(-rows.counts // training.batch)
             scale = 1 / (rate * steps.clamp_min(1)).to(torch.float32)

@@ -24,7 +24,7 @@ from silos.privacy.ledger import Ledger, StandInAnswer
 from silos.privacy.privacy_budget import Kind
 from silos.standardizer import Standardizer
 from silos.storage.manifest import Manifest, schema_of
-from tasks.diagnosis.report_summary import TARGET_COLUMN, LocalSummary
+from tasks.diagnosis.report_summary import TARGET_COLUMN, LocalSummary, open_ledger
 from tasks.execution.load_client_data import load_rows, may_report
 from tasks.execution.task_types import server_step, step
 from tasks.messages.statistics_messages import ScaleCheck, ScaleMoments
@@ -51,8 +51,7 @@ def report_moments(
     pending: deque[tuple[tuple[str, ...], Iterator[_ClientMoments]]] = deque()
 
     def report(client: str, x: Tensor, y: Tensor) -> _ClientMoments:
-        ledger = Ledger.of(private.folder, client)
-        summary = LocalSummary(cohort.silos, client, x, y, ledger.policy.least_rows)
+        ledger, summary = open_ledger(cohort.silos, private, client, x, y)
         return _client_moments(ledger, summary, query, inputs, targets)
 
     with ThreadPoolExecutor(concurrent) as threads:
@@ -214,7 +213,7 @@ def check_scale(cohort: Cohort, model: Model, private: ClientStore, device: str 
         rows = load_rows(cohort.silos, stack, "train", "cpu")
         counts, reports = (
             rows.counts.tolist()[: len(stack.clients)],
-            may_report(cohort.silos, stack, "train", rows).tolist(),
+            may_report(cohort.silos, stack, "train", rows, private).tolist(),
         )
         x, y = rows.x.flatten(2).numpy(), rows.y[..., None].numpy()
         inputs = [reports[i] and _is_far(x[i, :count], LARGE["inputs"]) for i, count in enumerate(counts)]

@@ -15,6 +15,7 @@ from silos import data_overview
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger
 from silos.privacy.silo_policy import make_store, named_silos, policy_file
+from silos.sources.source_params import is_public
 from silos.storage.client_table import ClientEntry
 from silos.storage.manifest import Manifest, read_manifest
 from silos.storage.partition_store import open_client
@@ -113,7 +114,7 @@ def ledgers(project: Project, new: bool) -> dict[str, Any]:
     """
     folder, names = Path(project.ledgers.folder), [*project.silos.manifest.names]
     if new:
-        make_store(folder)
+        make_store(folder, other_silos=is_public(project.params.data.source))
         for name in names:
             Ledger(str(folder), name).forget()
     return {

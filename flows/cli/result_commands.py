@@ -163,7 +163,7 @@ def print_results(answer: dict[str, Any], console: "PlainConsole") -> None:
 def print_cost_to_target(answer: dict[str, Any], console: "PlainConsole") -> None:
     """Print what each method costs until it reaches the target, and which methods do not reach it."""
     from flows.experiment.comparison.cost_text import cost_sentences, cost_table
-    from models.metrics.task_metrics import TASK_METRICS
+    from models.metrics.client_metrics import recorded_metric
 
     titles, *rows = cost_table(answer["cost"])
     table = console.table(*titles)
@@ -171,7 +171,7 @@ def print_cost_to_target(answer: dict[str, Any], console: "PlainConsole") -> Non
         table.add_row(*cells)
     if rows:
         console.print(table)
-    for sentence in cost_sentences(answer["cost"], TASK_METRICS[answer["task"]]):
+    for sentence in cost_sentences(answer["cost"], recorded_metric(answer)):
         console.print(sentence)
     if not rows:
         console.print(

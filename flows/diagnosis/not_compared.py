@@ -17,19 +17,21 @@ def not_compared(
     summaries: Summaries,
     feature_pairs: FeaturePairs | None,
     by_unit: bool = False,
+    second_look: bool = False,
 ) -> list[dict[str, Any]]:
     """List what was not compared.
 
-    Every entry has `what`, `why`, `names` and `silos`. `what` is class, targets, feature, values, feature pairs or
-    interactions. `names` are classes (by index) or features; if it is empty, all are meant, and likewise `silos`.
-    summaries: of the comparison's clients; by_unit: whether rows are counted by unit.
+    Every entry has `what`, `why`, `names` and `silos`. `what` is class, targets, feature, values, feature pairs,
+    interactions or rest. `names` are classes (by index) or features; if it is empty, all are meant, and likewise `silos`.
+    summaries: of the comparison's clients; by_unit: whether rows are counted by unit; second_look: whether pairs had one.
     """
     clients, layout = comparison.clients, query.layout
     return [
         *_rare_classes(summaries, layout, clients),
         *_features(comparison, layout),
-        *_far_values(feature_pairs, clients, layout),
+        *_far_values(feature_pairs, query, clients),
         *_feature_pairs(comparison, query, summaries, feature_pairs, by_unit),
+        *([_entry("rest", "the second look is at pairs, so one silo against all others is not refined")] * second_look),
     ]
 
 
@@ -46,10 +48,16 @@ def _rare_classes(summaries: Summaries, layout: Layout, clients: tuple[str, ...]
         return []
     withheld = np.isnan(summaries.labels)
     if layout.targets:
-        silos = [clients[i] for i in np.flatnonzero(withheld.all(1))]
-        return (
-            [_entry("targets", "only the mean and spread, since few lie in other groups", silos=silos)] if silos else []
-        )
+        pooled = np.isfinite(summaries.moments).any((1, 2, 3))
+        whys = {
+            True: "only the mean and spread, since few lie in other groups",
+            False: f"fewer than {LEAST_ROWS} different rows",
+        }
+        return [
+            _entry("targets", why, silos=[clients[i] for i in np.flatnonzero(withheld.all(1) & (pooled == reported))])
+            for reported, why in whys.items()
+            if (withheld.all(1) & (pooled == reported)).any()
+        ]
     some = summaries.rows - np.nan_to_num(summaries.labels).sum(-1) > 0
     why = f"fewer than {LEAST_ROWS} different rows"
     return [
@@ -69,11 +77,15 @@ def _features(comparison: Comparison, layout: Layout) -> list[dict[str, Any]]:
     return [*entries, *([_entry("feature", "nearly all values in one or two bins", crowded)] if crowded else [])]
 
 
-def _far_values(feature_pairs: FeaturePairs | None, clients: tuple[str, ...], layout: Layout) -> list[dict[str, Any]]:
-    """List values far from all others, as a code or a wrong entry is; `rows` by silo: far below and far above."""
+def _far_values(feature_pairs: FeaturePairs | None, query: Query, clients: tuple[str, ...]) -> list[dict[str, Any]]:
+    """List values far from all others, as a code or a wrong entry is; `rows` by silo: far below and far above.
+
+    Without counts, silos replace them before they report, and report no numbers of them.
+    """
     if feature_pairs is None:
-        return []
-    entries, names = [], (*layout.names, "the target")
+        why = "those far from all others count as values near them, and are not listed"
+        return [] if query.counts else [_entry("values", why)]
+    entries, names = [], (*query.layout.names, "the target")
     for feature in np.flatnonzero(feature_pairs.far.any((0, 2))).tolist():
         rows = {clients[i]: feature_pairs.far[i, feature].tolist() for i in range(len(clients))}
         rows = {client: far for client, far in rows.items() if any(far)}

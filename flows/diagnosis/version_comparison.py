@@ -1,5 +1,6 @@
 """Compares each silo with itself in an earlier version of data/, which is not changed."""
 
+from pathlib import Path
 from typing import Any
 
 from flows.console import progress
@@ -16,6 +17,7 @@ from flows.diagnosis.text.findings_page import version_report_text
 from flows.experiment.project import Project
 from models.shift.fomichev_distances import Readings
 from silos.errors import UserError, shown
+from silos.privacy.silo_policy import check_named_silos
 from tasks.diagnosis.compare_silos import VersionComparison, compare_versions
 from tasks.execution.task_runner import Runner
 
@@ -32,6 +34,7 @@ def compare_with_version(project: Project, runner: Runner, revision: str) -> tup
             "--set diagnose.second_look=false."
         )
     private = project.ledgers
+    check_named_silos(Path(private.folder), project.manifest.names)
     with load_version(project, revision) as before:
         now, then = project.silos.federated(), before.federated()
         shared = [client for client in now.clients if client in {*then.clients}]

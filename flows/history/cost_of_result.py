@@ -6,7 +6,7 @@ from typing import Any
 from flows.experiment.comparison.comparison_cost import costs_of, read_cost_curves
 from flows.experiment.project import Project
 from flows.history.list_runs import load_result
-from models.metrics.task_metrics import TASK_METRICS
+from models.metrics.client_metrics import recorded_metric
 from silos.errors import UserError
 
 
@@ -32,7 +32,7 @@ def cost_of_result(project: Project, name: str | None, other: str | None, target
     comparison, kind = load_result(project, name)
     if kind != "compare":
         raise UserError(f"results --cost: got {name}, a run, expected a comparison. Name a comparison.")
-    quantity = TASK_METRICS[comparison["task"]]
+    quantity = recorded_metric(comparison)
     costs = costs_of(comparison, read_cost_curves(project, comparison, quantity), quantity, target)
     about: dict[str, Any] = {
         key: comparison[key] for key in ("experiment", "task", "metric", "higher_is_better") if key in comparison

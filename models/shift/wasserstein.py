@@ -1,4 +1,4 @@
-"""The 2-Wasserstein distance of normal distributions and of weighted points, and FedWaD, its federated computation.
+"""The 2-Wasserstein distance of single features and of weighted points, and FedWaD, its federated computation.
 
 W(μ, ν) is the root of the least Σ π_ij ‖x_i - y_j‖² over all plans π that carry μ to ν. It is in units of the features
 and dominated by features of a large scale, so rows must be on a scale that clients agree on.
@@ -30,31 +30,6 @@ def feature_distances(means: np.ndarray, sds: np.ndarray, other_means: np.ndarra
     It is a lower bound for any distributions with these moments (Gelbrich 1990); for rows if s has divisor n.
     """
     return np.hypot(means - other_means, sds - other_sds)
-
-
-def diagonal_distance(means: np.ndarray, sds: np.ndarray, other_means: np.ndarray, other_sds: np.ndarray) -> np.ndarray:
-    """Return the distance over all features, (...), as if they were independent normals.
-
-    Means and standard deviations are (..., features).
-
-    It needs only means and standard deviations, and is a lower bound for any distributions with these.
-    """
-    return np.linalg.norm(feature_distances(means, sds, other_means, other_sds), axis=-1)
-
-
-def normal_distance(
-    means: np.ndarray, covariances: np.ndarray, other_means: np.ndarray, other_covariances: np.ndarray
-) -> np.ndarray:
-    """Return the distance of normals, (...); means: (..., features), covariances: (..., features, features).
-
-    Its square is ‖m - m'‖² + tr(Σ + Σ' - 2 (Σ^½ Σ' Σ^½)^½). The trace is the least ‖S - S'U‖² over orthogonal U, where
-    S Sᵀ = Σ and S' S'ᵀ = Σ' (Bhatia, Jain and Lim 2019). So no large numbers are subtracted, and equal normals are at
-    about 0.
-    """
-    root, other_root = _root(covariances), _root(other_covariances)
-    left, _, right = np.linalg.svd(np.swapaxes(other_root, -2, -1) @ root)
-    spread = np.linalg.norm(root - other_root @ (left @ right), axis=(-2, -1))
-    return np.hypot(np.linalg.norm(means - other_means, axis=-1), spread)
 
 
 @dataclass(frozen=True)
@@ -130,13 +105,6 @@ def interpolate_centres(plan: Plan, first: Measure, second: Measure, share: floa
     carried = np.zeros_like(first.points)
     np.add.at(carried, plan.start, plan.mass[:, None] * second.points[plan.end])
     return Measure((1 - share) * first.points + share * carried / first.weights[:, None], first.weights)
-
-
-def _root(covariances: np.ndarray) -> np.ndarray:
-    """Return S with S Sᵀ = Σ, also for a singular Σ."""
-    values, vectors = np.linalg.eigh(covariances)
-    rounding = np.finfo(np.float64).eps * values.shape[-1] * values[..., -1:]
-    return vectors * np.sqrt(np.where(values > rounding, values, 0.0))[..., None, :]
 
 
 def _sorted_plan(first: Measure, second: Measure) -> Plan:
@@ -247,11 +215,6 @@ def point_mass(point: np.ndarray) -> Measure:
     and never reaches 0.
     """
     return Measure(np.asarray(point, np.float64)[None], np.ones(1))
-
-
-def random_points(points: int, features: int, random: np.random.Generator) -> Measure:
-    """Return the authors' start, standard normal; from two features on the bound stays too high, with 50 by 5 %."""
-    return uniform(random.standard_normal((points, features)))
 
 
 _INTERPOLATIONS = {"exact": interpolate, "centres": interpolate_centres}

@@ -51,7 +51,6 @@ LOOKS: Mapping[str, EvidenceFunction] = {
     "guarded": nested_tests.count_evidence,
     "moments": moment_tests.moment_evidence,
 }
-JUDGES = (*LOOKS, "paper")
 BY_ROW = "by row"
 """The verdict that takes rows for independent, of pairs whose rows belong to units."""
 

@@ -1,15 +1,8 @@
-"""A client's ledger: all that it has reported of its rows, the privacy cost, and the secret that seals it.
-
-The secret is 32 random bytes, from which the client's noise, the hashes of its rows and the seal of the ledger follow.
-"""
+"""A client's ledger: all that it has reported of its rows, and the privacy cost, sealed with the client's secret."""
 
 import hashlib
-import hmac
 import json
 import math
-import os
-import re
-import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -20,10 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from silos.errors import RefusalError, UserError
-from silos.io.atomic_io import sync_folder, unfinished, write_bytes, writing
+from silos.io.atomic_io import sync_folder, unfinished, write_bytes
 from silos.io.locks import in_turn
 from silos.privacy.differencing import (
-    MOST_TOKEN,
     ReportedGroups,
     Values,
     check,
@@ -44,90 +36,9 @@ from silos.privacy.privacy_budget import (
     noise_refusal,
     repetition_refusal,
 )
-from silos.privacy.silo_policy import DEFAULT, OPENED, Policy, policy_file, policy_of
-
-_BYTES = 32
-_CHUNK = 1024  # rows that are converted to float64 together
-
-
-@dataclass(frozen=True)
-class Secret:
-    """A client's secret. It is not printed, and values derived from it do not reveal it."""
-
-    _key: bytes = field(repr=False)
-
-    @classmethod
-    def open(cls, path: Path) -> "Secret":
-        """Read the secret, or create it with access for its owner only; UserError if it is damaged.
-
-        A new secret survives a power cut only after its folder is synced, which must happen before it is used.
-        """
-        if not path.exists():
-            with writing(path, folder_too=False) as file:
-                os.fchmod(file.fileno(), 0o600)
-                file.write(secrets.token_bytes(_BYTES))
-        key = path.read_bytes()
-        if len(key) != _BYTES:
-            raise UserError(
-                f"{path}, a client's secret, has {len(key)} bytes instead of {_BYTES}; bring back its folder from a copy. "
-                "Nothing is reported until then."
-            )
-        return cls(key)
-
-    def generator(self, *names: str) -> np.random.Generator:
-        """Return the generator of these names: Philox, keyed with 128 bits of the HMAC-SHA256 of the names.
-
-        Without the secret, its output cannot be distinguished from random numbers unless Philox4x64-10 is broken
-        (Salmon et al. 2011). Philox was not designed for secrecy, but no such attack is known.
-        """
-        return np.random.Generator(np.random.Philox(key=int.from_bytes(self._derive("noise", *names)[:16], "little")))
-
-    def seal(self, data: bytes) -> str:
-        """Return the HMAC of these bytes under the secret: 64 hexadecimal digits."""
-        return hmac.new(self._derive("seal"), data, hashlib.sha256).hexdigest()
-
-    def row_hashes(self, x: np.ndarray, label: str) -> np.ndarray:
-        """Hash each row x (rows, ...) of a class to 64 bits, (rows,) uint64: equal if values and label are equal.
-
-        Values are compared as float64, however they are stored. Missing values are equal, and −0 equals 0.
-        """
-        key = self._derive("rows", label)
-        hashes = [hashlib.blake2b(row, digest_size=8, key=key).digest() for row in _row_bytes(x)]
-        return np.frombuffer(b"".join(hashes), "<u8").astype(np.uint64)
-
-    def unit_hashes(self, units: np.ndarray) -> np.ndarray:
-        """Hash the name of each row's unit, such as a patient: (rows,) uint64."""
-        key = self._derive("units")
-        names, index = np.unique(units.astype(str), return_inverse=True)
-        hashes = [hashlib.blake2b(name.encode(), digest_size=8, key=key).digest() for name in names.tolist()]
-        return np.frombuffer(b"".join(hashes), "<u8").astype(np.uint64)[index.ravel()]
-
-    def value_hashes(self, x: np.ndarray) -> np.ndarray:
-        """Hash each value of x (rows, columns) to 30 bits, (rows, columns) uint32: equal for equal values.
-
-        Columns share a key, so that a renamed column is found. The hash is fast and keyed, but not cryptographic. It
-        hides values from a glance; the secret is stored with it.
-        """
-        values = np.ascontiguousarray(x, np.float64) + 0.0
-        values[np.isnan(values)] = np.nan
-        bits = values.view(np.uint64)
-        for key in np.frombuffer(self._derive("values")[:16], "<u8"):
-            bits = (bits ^ key) * np.uint64(0xBF58476D1CE4E5B9)
-            bits = (bits ^ bits >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-            bits ^= bits >> np.uint64(31)
-        return np.minimum(bits >> np.uint64(34), MOST_TOKEN).astype(np.uint32)
-
-    def _derive(self, *names: str) -> bytes:
-        return hmac.new(self._key, json.dumps(names).encode(), hashlib.sha256).digest()
-
-
-def _row_bytes(x: np.ndarray) -> Iterator[bytes]:
-    for start in range(0, len(x), _CHUNK):
-        part = x[start : start + _CHUNK].astype(np.float64) + 0.0  # turns −0 into 0
-        part[np.isnan(part)] = np.nan  # NaN has many bit patterns
-        for row in part:
-            yield row.tobytes()
-
+from silos.privacy.reported_rows import RowRegister
+from silos.privacy.secret import Secret
+from silos.privacy.silo_policy import DEFAULT, OPENED, Policy, folder_name, policy_file, policy_of
 
 Draw = Callable[[str], np.random.Generator]
 """Returns the generator of a part's noise, once for each part."""
@@ -177,11 +88,15 @@ class Ledger:
     folder: str
     client: str
     policy: Policy = DEFAULT
+    rows: RowRegister | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def of(cls, folder: str, client: str) -> "Ledger":
-        """Return the ledger of a client in a store, with the policy there; errors as of `policy_of`."""
-        return cls(folder, client, policy_of(Path(folder), client))
+    def of(cls, folder: str, client: str, rows: RowRegister | None = None) -> "Ledger":
+        """Return the ledger of a client in a store, with the policy there; errors as of `policy_of`.
+
+        rows: the client's rows, which no other silo may have reported.
+        """
+        return cls(folder, client, policy_of(Path(folder), client), rows)
 
     def answer(
         self,
@@ -214,7 +129,7 @@ class Ledger:
             RefusalError: If the budget is exceeded. Without noise: if the policy allows no such report; if the
                 difference to an earlier report would remove or add fewer rows, or values of a column, than the policy's
                 least (which reveals that few changed); if rows were counted in other bins before; or if `kind` is
-                answered once for a version, and another query of it was answered.
+                answered once for a version, and another query of it was answered. If another silo reported the rows.
             ValueError: If `rho` is negative or infinite, `compute` uses noise incorrectly, or, without noise, `groups`
                 are missing, overlap or have fewer rows than the policy's least.
         """
@@ -229,6 +144,8 @@ class Ledger:
                     return self._load(each.answer)
             if kind.once and any(each.version == version and kind.includes(each.question) for each in entries):
                 raise repetition_refusal(self.client, version, kind)
+            if self.rows is not None:
+                self.rows.check()
             if rho and budget is not None:
                 check_budget(self.client, budget, math.fsum(each.rho for each in entries), rho, unit)
             covered = _Covered(groups or {}, values)
@@ -241,6 +158,8 @@ class Ledger:
             rows = "" if rho else self._write_file(*covered.file)
             size = sum(array.nbytes for array in report.values())
             new = Entry(version, question, rho, size, _now(), digest, rows)
+            if self.rows is not None:
+                self.rows.record(self.policy)
             self._write(secret, [*entries, new])
             return self._load(digest)
 
@@ -285,6 +204,8 @@ class Ledger:
             recorded = self._find_stand_in(entries, version, question)
             if recorded:
                 return recorded
+            if self.rows is not None:
+                self.rows.check()
             covered = _Covered(groups, values)
             nearby = self._nearby(entries, covered, version, kind)
             same = [entry for entry in nearby if entry.question == question]
@@ -294,6 +215,8 @@ class Ledger:
                 digest, rows, earlier = "", "", nearby[0].version
             else:
                 digest, rows, earlier = self._save(dict(compute())), self._write_file(*covered.file), ""
+            if self.rows is not None and not earlier:
+                self.rows.record(self.policy)
             loaded = self._load(digest) if digest else None
             size = sum(array.nbytes for array in (loaded or {}).values())
             self._write(secret, [*entries, Entry(version, question, 0.0, size, _now(), digest, rows, earlier)])
@@ -327,8 +250,7 @@ class Ledger:
     @cached_property
     def _home(self) -> Path:
         # names of runs and data sets start with no dot, so that cleaning up after runs skips this folder
-        readable = re.sub(r"[^A-Za-z0-9_-]+", "-", self.client)[:60]
-        return Path(self.folder) / ".ledgers" / f"{readable}-{hashlib.sha256(self.client.encode()).hexdigest()[:16]}"
+        return Path(self.folder) / ".ledgers" / folder_name(self.client)
 
     @contextmanager
     def _lock(self) -> Iterator[None]:

@@ -317,6 +317,11 @@ def _name_column(name: str, key: str, column: np.ndarray | None) -> np.ndarray |
         )
     names = column.astype(str)
     empty = np.char.str_len(names) == 0
+    if len(names) and empty.all():
+        raise UserError(
+            f"{name}: {key}: got no name in any row, expected one in each. Save the names, or leave out the array and its "
+            "key under data.source."
+        )
     if empty.any():
         raise UserError(
             f"{name}: {key}: got no name in row {int(empty.argmax())}, expected one. Name it or drop the row."

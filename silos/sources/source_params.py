@@ -236,6 +236,11 @@ class OwnSource(Section, Registered):
     """A source from a plugin file."""
 
 
+def is_public(source: Section) -> bool:
+    """Return whether the rows are simulated or of a public data set, so that they are of no one who needs a budget."""
+    return not isinstance(source, Npz | Table | Folder | OwnSource)
+
+
 Source = Annotated[
     Digits | Npz | Table | Mnist | Emnist | Cifar | Gtsrb | Folder | Synthetic,
     Field(discriminator="kind"),

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from models.shift.client_summaries.client_summary import (
     Summaries,
     assign_columns,
     concatenate_summaries,
+    count_different,
     effective_rows,
     summarize,
     withheld_columns,
@@ -32,7 +34,9 @@ from silos.param_limits import EPSILON
 from silos.privacy.differencing import EVERY, IN_BINS, MOST_TOKEN, OTHER, WHOLE, ReportedGroups, Values
 from silos.privacy.ledger import Draw, Ledger
 from silos.privacy.privacy_budget import Unit
+from silos.privacy.reported_rows import RowRegister
 from silos.privacy.silo_policy import policy_file
+from silos.storage.manifest import schema_of
 from silos.storage.partition_store import open_missing, open_units
 from silos.units import count_copies, number_units, unit_weights
 from tasks.execution.load_client_data import load_rows, number_different_rows
@@ -197,6 +201,16 @@ def _bins(layout: Layout) -> dict[str, str]:
     return bins | ({"": json.dumps(layout.targets)} if layout.targets else {})
 
 
+def open_ledger(silos: Silos, private: ClientStore, client: str, x: Tensor, y: Tensor) -> tuple[Ledger, LocalSummary]:
+    """Open a client's ledger, and summarise its training rows x (rows, *shape), y (rows,); errors as of `Ledger.of`."""
+    local = LocalSummary(silos, client, x, y)
+    partition = hashlib.sha256(json.dumps(sorted(silos.hashes.items())).encode()).hexdigest()[:32]
+    columns = [feature.name for feature in schema_of(silos.manifest).features]
+    ledger = Ledger.of(private.folder, client, RowRegister(private.folder, client, partition, local.x, columns))
+    local.least_rows = ledger.policy.least_rows
+    return ledger, local
+
+
 def answers_by_stack(
     cohort: Cohort, private: ClientStore, answer: Callable[[Ledger, LocalSummary], list[np.ndarray]]
 ) -> Iterator[tuple[dict[str, list[np.ndarray]], list[Refusal]]]:
@@ -207,9 +221,7 @@ def answers_by_stack(
         answers, refusals = {}, {}
         for client, x, y, n in zip(stack.clients, opened.x, opened.y, counts, strict=False):
             try:
-                ledger = Ledger.of(private.folder, client)
-                local = LocalSummary(cohort.silos, client, x[:n], y[:n], ledger.policy.least_rows)
-                answers[client] = answer(ledger, local)
+                answers[client] = answer(*open_ledger(cohort.silos, private, client, x[:n], y[:n]))
             except RefusalError as refusal:
                 refusals[client] = str(refusal)
         yield answers, [Refusal(tuple(refusals), refusals)] if refusals else []
@@ -272,10 +284,16 @@ def _answer(
 
     def compute_summary(_: Draw) -> dict[str, np.ndarray]:
         x = local.features(query)
-        if not query.counts and query.pictures is None:
+        of_moments = x if query.pictures else np.where(query.layout.numeric, clip_far_values(x), x)
+        if not query.counts:
             # bounds are derived from these moments, and a single far value would make all bins too wide
-            x = np.where(query.layout.numeric, clip_far_values(x), x)
-        summary_ = summarize(x, local.y, local.row_ids, query.layout, local.weights(query), local.least_rows)
+            x = of_moments
+        rest = (local.y, local.row_ids, query.layout, local.weights(query), local.least_rows)
+        summary_ = summarize(x, *rest)
+        of_moments = _unclipped_where_many(local, query, x, of_moments)
+        if not np.array_equal(x, of_moments, equal_nan=True):
+            summary_ = replace(summary_, moments=summarize(of_moments, *rest).moments)
+        summary_ = summary_ if local.unit is None else whole_units(summary_)
         counts = summary_.counts if query.counts else summary_.counts[..., :0, :]
         copies = local.unit is None and count_copies(local.x, local.y) > 0
         parts = {"rows": summary_.rows, "labels": summary_.labels, "counts": counts, "moments": summary_.moments}
@@ -286,6 +304,47 @@ def _answer(
         groups, values = local.covered(ledger, query)
         answer = ledger.answer(local.version, query.id, compute_summary, groups=groups, values=values)
     return [*(answer[part] for part in _PARTS), answer.get("repeats", np.array([False]))]
+
+
+def _unclipped_where_many(local: LocalSummary, query: Query, x: np.ndarray, clipped: np.ndarray) -> np.ndarray:
+    """Return x (rows, features) with `clipped` for far values of few rows of a class, of which its moments would tell.
+
+    Few are less than the client's least of different rows below, or above, the others.
+    """
+    result, index = x.copy(), local.columns(query).index
+    for side in (clipped > x, clipped < x):
+        for feature in np.flatnonzero(side.any(0)).tolist():
+            for group in np.unique(index[side[:, feature]]).tolist():
+                rows = side[:, feature] & (index == group)
+                if count_different(local.row_ids[rows]) < local.least_rows:
+                    result[rows, feature] = clipped[rows, feature]
+    return result
+
+
+def whole_units(summary: Summaries) -> Summaries:
+    """Round the weighted rows of a client's units to whole numbers, so that no weight shows.
+
+    A row counts 1 / (rows of its unit). A unit with a rare number of rows has a rare weight, and sums of weights in bins
+    would show where its rows lie. Numbers of cells still add up to those of classes, and these to all rows.
+    """
+    counts = summary.counts[0]
+    of_columns = counts.sum(1).max(0, initial=0.0)  # a feature's column is empty if it is withheld
+    total = _whole(np.append(of_columns, max(summary.rows[0] - of_columns.sum(), 0.0)), int(summary.rows[0]))[:-1]
+    rounded = np.zeros_like(counts)
+    for feature, column in np.argwhere(counts.any(1)).tolist():
+        rounded[feature, :, column] = _whole(counts[feature, :, column], int(total[column]))
+    labels = np.where(np.isnan(summary.labels), np.nan, total[:-1])
+    moments = summary.moments.copy()
+    moments[0, :, :, 0] = np.where(np.isnan(moments[0, :, :, 0]), np.nan, rounded[:, :-1].sum(1))
+    return Summaries(summary.rows, labels, rounded[None], moments)
+
+
+def _whole(numbers: np.ndarray, total: int) -> np.ndarray:
+    """Round numbers, (n,), to whole ones of this sum: down, and those with the largest remainders up."""
+    whole = np.floor(numbers + 1e-9)
+    up = np.argsort(whole - numbers, kind="stable")[: max(total - int(whole.sum()), 0)]
+    whole[up] += 1
+    return whole
 
 
 def _check_request(

@@ -14,6 +14,7 @@ from models.server_state import ClientStateRefs, Weights
 from models.training.engine import Rows, broadcast_weights
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack, open_common, open_stack
+from silos.privacy.silo_policy import policy_of_run
 from silos.storage.partition_store import open_units
 from tasks.messages.message_policy import LEAST_ROWS
 
@@ -61,17 +62,22 @@ def has_enough_rows(rows: Rows, least: int = LEAST_ROWS) -> Tensor:
     return torch.tensor([_at_least(x[:count], least) for x, count in zip(rows.x, rows.counts.tolist(), strict=True)])
 
 
-def may_report(silos: Silos, stack: Stack, split: str, rows: Rows) -> Tensor:
+def may_report(silos: Silos, stack: Stack, split: str, rows: Rows, private: ClientStore | None = None) -> Tensor:
     """Return whether each client has LEAST_ROWS different rows of a split, and as many units: (stack size,) bool.
 
-    The units of common rows, which no client owns, do not count.
+    The units of common rows, which no client owns, do not count. With `private`, the least is that of the policy of each
+    client's store.
     """
-    enough = has_enough_rows(rows)
+    least = [LEAST_ROWS] * stack.size
+    for index, client in enumerate(stack.clients if private is not None else ()):
+        least[index] = policy_of_run(Path(private.folder), client).least_rows
+    parts = zip(rows.x, rows.counts.tolist(), least, strict=True)
+    enough = torch.tensor([_at_least(x[:count], own) for x, count, own in parts])
     for index, client in enumerate(stack.clients if not silos.common(split) else ()):
         unit = open_units(Path(silos.folder), silos.entries(client), split)
         if unit is None:  # none of the clients has units
             break
-        enough[index] &= len(np.unique(unit)) >= LEAST_ROWS
+        enough[index] &= len(np.unique(unit)) >= least[index]
     return enough
 
 

@@ -9,10 +9,13 @@ import pytest
 import torch
 
 from models.client_model import Model
+from silos.client_store import ClientStore
 from silos.cohort import Silos, Stack, open_stack
 from silos.data_params import DataParams
+from silos.privacy.silo_policy import POLICY, make_store
 from silos.standardizer import Standardization, Standardizer
 from silos.storage.partition_store import open_client, open_missing, write
+from tasks.client_stats import report_stats
 from tasks.feature_moments import check_scale, combine_moments, report_moments
 from tasks.messages.message_policy import LEAST_ROWS
 
@@ -214,6 +217,20 @@ def test_rows_that_only_fill_a_stack_up_are_no_targets_and_no_inputs(make_proble
     setup = make_problem({"few": 20, "many": 400}, silos={"rows_of": far_off, "task": "regression"})
     (told,) = make_round(setup).map_clients(check_scale, Model(setup.network, {}, clients=setup.silos.clients))
     assert told.inputs.tolist() == told.targets.tolist() == [True, True]
+
+
+def test_a_client_says_nothing_of_fewer_rows_than_its_owner_allows(make_problem, make_round, tmp_path):
+    far = {"rows_of": lambda _, rows: (900 + np.arange(5 * rows).reshape(rows, 5), np.arange(rows) % 3)}
+    setup = make_problem({"a": 20, "b": 20}, silos=far)
+    round = make_round(setup, private=ClientStore(str(tmp_path / "private" / "own" / "sweep" / "seed0")))
+    make_store(tmp_path / "private" / "own")
+    for path in (Path(round.private.folder) / POLICY, tmp_path / "private" / "own" / POLICY):
+        path.write_text("silos: {b: {least_rows: 21}}\n")
+        (told,) = round.map_clients(check_scale, Model(setup.network, {}, clients=setup.silos.clients))
+        assert told.inputs.tolist() == [True, False]
+        stats = round.map_clients(report_stats, Model(setup.network, {}, clients=setup.silos.clients), names=("mean",))
+        assert stats[0].silent == ("b",)
+        path.unlink()
 
 
 def test_a_client_says_whether_it_is_far_also_last_of_an_odd_number(make_problem, make_round):

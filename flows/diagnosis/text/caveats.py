@@ -149,7 +149,7 @@ def _of_what_was_not_compared(report: dict[str, Any]) -> list[str]:
     for entry in [entry for entry in entries if entry["what"] == "class"][:_MAX_FEATURES]:
         name = report["classes"][entry["names"][0]]
         lines.append(f'Label "{name}" was not compared at {listed(entry["silos"])}: {entry["why"]}.')
-    for entry in [entry for entry in entries if entry["what"] == "values"][:_MAX_FEATURES]:
+    for entry in [entry for entry in entries if entry["what"] == "values" and "rows" in entry][:_MAX_FEATURES]:
         rows = sum(sum(far) for far in entry["rows"].values())
         lines.append(
             f"{counted(rows, 'value')} of {joined(entry['names'])} at {listed(entry['silos'])} "
@@ -349,7 +349,10 @@ def _of_query(report: dict[str, Any]) -> list[str]:
             "The noise also hides small differences, most of them in small silos."
         )
     if report["verdict"] == "moments":
-        lines.append("diagnose.verdict is moments: silos reported means and spreads, no counts, which show less.")
+        lines.append(
+            "diagnose.verdict is moments: silos reported means and spreads, no counts, which show less. Values far from all "
+            "others, such as typing errors, count as values near them, and are not listed."
+        )
     if report["verdict"] == "paper":
         lines.append(
             "diagnose.verdict is paper: the printed rule of Fomichev, Kholod and Kocheshkov uses distances alone. It "

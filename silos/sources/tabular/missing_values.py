@@ -31,6 +31,13 @@ def rows_to_keep(
     sample: TableSample, source: Table, columns: Sequence[Column], rules: Sequence[Rule], roles: Mapping[str, Column]
 ) -> np.ndarray:
     """Return the rows to keep, (rows,) bool; UserError for a missing value that is refused, or if no row is left."""
+    for role, column in roles.items():
+        if column.missing.all():
+            way_out = "Name another column" + ("." if role == "label" else f", or leave out data.source.{role}.")
+            raise UserError(
+                f"{sample.name}: the {role} {shown(repr(column.name))}: got an empty column, expected a value in every row. "
+                f"{way_out}"
+            )
     dropped = np.zeros(sample.rows, bool)
     if source.missing == "drop_rows":
         for column in roles.values():

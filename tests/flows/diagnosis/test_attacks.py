@@ -38,7 +38,7 @@ def ask(world):
             return str(error)
         return report["refused"].get("a", report)
 
-    asked.folder, asked.project = here.folder, here.open
+    asked.folder, asked.project, asked.write = here.folder, here.open, here.write
     asked.again = lambda *overrides: run_diagnosis(here.open(*overrides), PlainRunner())[1]
     return asked
 
@@ -156,6 +156,36 @@ def test_a_policy_that_says_nothing_or_nonsense_permits_nothing(content, ask):
         ask.again()
 
 
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("budget: much", "budget: got 'much', expected a number from 0 on. "),
+        ("budget: -1", "budget: got -1, expected a number from 0 on. "),
+        ("delta: 1", "delta: got 1, expected a number between 0 and 1. "),
+        ("least_rows: 5", "least_rows: got 5, expected a whole number of 10 or more. "),
+        ("bins: ", "bins: got nothing, expected a whole number from 1 to 1024. "),
+        ("budgit: 8", "budgit: got an unknown key. Did you mean budget? "),
+        ("silos: {a: {without_noise: 7}}", "silos.a.without_noise: got 7, expected true or false. "),
+        ("silos: {A: {without_noise: false}}", "silos: got A, expected a silo of the data. Did you mean a? "),
+    ],
+)
+def test_a_fault_in_a_policy_is_named_with_its_key_and_what_is_expected(line, fault, ask):
+    ask(rows(0))
+    policy = ask.folder / "private" / "own" / POLICY
+    policy.write_text(f"{line}\n")
+    with pytest.raises(UserError) as raised:
+        ask.again("diagnose.bins=16")
+    assert f"{policy}: {fault}Correct " in str(raised.value)
+
+
+def test_a_policy_may_name_a_silo_that_left(ask):
+    ask(rows(0))
+    policy = ask.folder / "private" / "own" / POLICY
+    policy.write_text("silos: {b: {budget: 1.0}}\n")
+    ask.write({"a": rows(0), "c": rows(12)}, features=BOUNDED)
+    assert ask.again()["refused"] == {}
+
+
 def test_more_bins_than_a_silo_has_rows_or_its_owner_allows(ask):
     few = rows(0, 100)
     assert "diagnose.bins: got 1024, expected 100 or less, because it has 100 training rows" in ask(
@@ -237,3 +267,52 @@ def test_bounds_without_declared_ones_stay_when_other_silos_change_and_cannot_be
     Bounds({name: [low, high + 0.1] for name, (low, high) in Bounds.read(store).features.items()}).write(store)
     with pytest.raises(UserError, match="in other bins"):
         ask.again()
+
+
+@pytest.fixture
+def deal(world):
+    """Writes the rows of one table as silos by one of its columns, and returns what their report refuses."""
+    here = world()
+    x, y = rows(0)
+
+    def dealt(by, *overrides, x=x, y=y, features=BOUNDED):
+        here.write({name: (x[by == name], y[by == name]) for name in np.unique(by).tolist()}, features=features)
+        project = here.open(*overrides)
+        if project.params.data.name != "own":
+            make(project)
+        try:
+            return run_diagnosis(project, PlainRunner())[1]["refused"]
+        except UserError as error:
+            return str(error)
+
+    dealt.policy = here.folder / "private" / "own" / POLICY
+    return dealt
+
+
+HOSPITAL, DOCTOR = np.array(["a", "b"])[np.arange(1500) // 750], np.array(["d", "e", "f"])[np.arange(1500) % 3]
+TAKEN = "training rows that other silos of private/own reported, such as"
+
+
+@pytest.mark.parametrize("noise", [[], ["diagnose.noise={epsilon: 8}"]])
+def test_the_same_rows_are_asked_under_another_column_or_name(noise, deal):
+    """Each column of the table would have a budget of its own, and a silo without one row shows that row."""
+    assert deal(HOSPITAL, *noise) == {}
+    assert TAKEN in deal(DOCTOR, *noise)
+    assert TAKEN in deal(HOSPITAL, "data.name=other", *noise)
+    fewer = [{**feature, "name": f"v{at}"} for at, feature in enumerate(BOUNDED[:3])]
+    assert TAKEN in deal(DOCTOR, *noise, x=rows(0)[0][:, [4, 2, 7]], features=fewer)
+    a_row_less = np.where(np.arange(1500) == 7, "c", HOSPITAL)
+    assert TAKEN in str(deal(np.char.replace(a_row_less, "a", "aa"), *noise))
+    assert deal(HOSPITAL, *noise) == {}
+    deal.policy.write_text(deal.policy.read_text().replace("other_silos: false", "other_silos: true "))
+    assert deal(DOCTOR, *noise) == {}
+
+
+def test_rows_of_new_silos_are_new_also_in_a_table_of_few_values(deal):
+    new = np.append(HOSPITAL, np.repeat("c", 300))
+    assert deal(HOSPITAL) == {}
+    assert deal(new, x=np.concatenate([rows(0)[0], rows(3, 300)[0]]), y=np.append(rows(0)[1], rows(3, 300)[1])) == {}
+    few = np.random.default_rng(1).integers(0, 6, (3000, 3)).astype(float)
+    features = [{"name": name, "low": 0, "high": 5} for name in ("p", "q", "r")]
+    assert deal(np.char.add("g", HOSPITAL), x=few[:1500], y=rows(0)[1], features=features) == {}
+    assert deal(np.char.add("h", HOSPITAL), x=few[1500:], y=rows(0)[1], features=features) == {}

@@ -103,3 +103,29 @@ def test_classes_with_too_few_rows_for_pairs_are_listed(world):
     silos["b"][1][:] = np.arange(300) < 20
     found = diagnosed(world, silos)
     assert entries(found, "feature pairs", "of class 1")[0]["silos"] == ["b"]
+
+
+def test_under_moments_far_values_are_replaced_and_the_screen_says_so(world):
+    """The mean of 300 values would tell the one of 1e9; of those that are as usual it tells the same."""
+    (x, y), other = rows(0), rows(1)
+    x[5, 1] = 1e9
+    found = diagnosed(world, {"a": (x, y), "b": other}, "diagnose.verdict=moments")
+    assert entries(found, "values", "far from all others")[0]["names"] == []
+    assert any("Values far from all others, such as typing errors, count as" in line for line in found["notes"])
+    assert found["pairs"][0]["types"] == []
+
+
+def test_a_silo_of_a_regression_with_too_few_rows_reports_nothing_at_all(world):
+    silos = {}
+    for name, count in (("a", 300), ("b", 300), ("c", 3)):
+        x, _ = rows(len(silos), count)
+        silos[name] = x, x[:, 0] / 15 + np.random.default_rng(len(silos)).normal(size=len(x))
+    listed = entries(diagnosed(world, silos, task="regression"), "targets")
+    assert [(entry["why"], entry["silos"]) for entry in listed] == [("fewer than 10 different rows", ["c"])]
+
+
+def test_after_a_second_look_one_silo_against_all_others_is_listed_as_not_refined(world):
+    silos = {"a": rows(0), "b": rows(1)}
+    assert not entries(diagnosed(world, silos), "rest")
+    again = world()
+    assert entries(run_diagnosis(again.open("diagnose.second_look=true"), PlainRunner())[1], "rest", "not refined")

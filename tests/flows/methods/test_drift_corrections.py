@@ -41,17 +41,22 @@ def gradient(w, x, y):
     return dict(zip(leaves, grads, strict=True))
 
 
-def steps(w, x, y, epochs, offset, proximal=0.0):
+def penalised(w, x, y, decay):
+    """The gradient of the objective that a client minimises: with the penalty of weight decay."""
+    return {name: g + decay * w[name] for name, g in gradient(w, x, y).items()}
+
+
+def steps(w, x, y, epochs, offset, proximal=0.0, decay=0.0):
     """Full-batch gradient steps, so that the order of rows does not matter."""
     start, w = w, dict(w)
     for _ in range(epochs):
-        g = gradient(w, x, y)
+        g = penalised(w, x, y, decay)
         w = {name: w[name] - RATE * (g[name] + offset[name] + proximal * (w[name] - start[name])) for name in w}
     return w
 
 
-def full_batches(make_problem, **options):
-    return make_problem(SIZES, batch=100, epochs=3, optimiser=SGD(RATE), **options)
+def full_batches(make_problem, decay=0.0, **options):
+    return make_problem(SIZES, batch=100, epochs=3, optimiser=SGD(RATE, weight_decay=decay), **options)
 
 
 def start_of(setup):
@@ -68,9 +73,9 @@ def assert_near(weights, expected, error=1e-6):
 
 
 @pytest.mark.parametrize("variate", ["difference", "gradient"])
-@pytest.mark.parametrize("server_rate", [1.0, 0.5])
-def test_scaffold_is_the_loop_of_algorithm_1(variate, server_rate, make_problem, play):
-    setup = full_batches(make_problem)
+@pytest.mark.parametrize(("server_rate", "decay"), [(1.0, 0.0), (0.5, 0.0), (1.0, 0.2)])
+def test_scaffold_is_the_loop_of_algorithm_1(variate, server_rate, decay, make_problem, play):
+    setup = full_batches(make_problem, decay)
     played = play(Scaffold(variate=variate, server_rate=server_rate), setup, [1, 2, 3], absent=ABSENT)
     w = start_of(setup)
     zeros = {name: torch.zeros_like(value) for name, value in w.items()}
@@ -79,9 +84,9 @@ def test_scaffold_is_the_loop_of_algorithm_1(variate, server_rate, make_problem,
         trained, renewed = {}, {}
         for client in present(number):
             x, y = rows_of(setup, client)
-            trained[client] = steps(w, x, y, 3, {name: c[name] - own[client][name] for name in w})
+            trained[client] = steps(w, x, y, 3, {name: c[name] - own[client][name] for name in w}, decay=decay)
             if variate == "gradient":
-                renewed[client] = gradient(w, x, y)
+                renewed[client] = penalised(w, x, y, decay)
             else:
                 renewed[client] = {
                     name: own[client][name] - c[name] + (w[name] - trained[client][name]) / (3 * RATE) for name in w

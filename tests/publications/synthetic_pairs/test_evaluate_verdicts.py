@@ -6,7 +6,6 @@ from scipy.stats import binomtest
 
 from publications.synthetic_pairs.evaluate_verdicts import (
     BY_ROW,
-    JUDGES,
     layout_of,
     named,
     named_types,
@@ -134,4 +133,3 @@ def test_names_of_types_have_one_order():
     assert named_types(frozenset({"concept", "feature"})) == "feature+concept"
     assert named_types(frozenset()) == "none"
     assert named(np.array([False, True, True])) == "label+concept"
-    assert JUDGES == ("guarded", "moments", "paper")

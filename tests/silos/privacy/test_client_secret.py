@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from silos.errors import UserError
-from silos.privacy.ledger import Secret
+from silos.privacy.secret import Secret
 
 KEY = bytes(range(32))
 secret, other = Secret(KEY), Secret(KEY[::-1])

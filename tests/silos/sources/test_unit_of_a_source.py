@@ -65,6 +65,20 @@ def test_a_column_that_is_not_there_or_has_gaps_is_refused(tmp_path):
             load_source(SOURCE.validate_python({"kind": "npz", "path": "own.npz", "unit": unit}), tmp_path, 0)
 
 
+@pytest.mark.parametrize("missing", ["refuse", "drop_rows"])
+def test_an_empty_column_of_units_is_left_out(missing, tmp_path):
+    (tmp_path / "v.csv").write_text(
+        "site,who,age,ill\n" + "".join(f"{'ab'[n % 2]},,{n * 1.5},{n % 3}\n" for n in range(60))
+    )
+    keys = {"kind": "table", "path": "v.csv", "label": "ill", "client": "site", "unit": "who", "missing": missing}
+    fault = r"v\.csv: the unit 'who': got an empty column, expected a value .*, or leave out data\.source\.unit"
+    with pytest.raises(UserError, match=fault):
+        load_source(SOURCE.validate_python(keys), tmp_path, 0)
+    np.savez(tmp_path / "v.npz", x=np.arange(60.0)[:, None], y=np.arange(60) % 2, who=np.repeat("", 60))
+    with pytest.raises(UserError, match=r"who: got no name in any row, expected one in each\. .*leave out the array"):
+        load_source(SOURCE.validate_python({"kind": "npz", "path": "v.npz", "unit": "who"}), tmp_path, 0)
+
+
 def test_units_are_on_disk_with_their_rows_and_part_of_the_version(tmp_path, params):
     digests = []
     for name, text in (("one", VISITS), ("two", VISITS.replace("p11,", "p10,"))):

@@ -75,7 +75,7 @@ def asked(tmp_path: Path) -> Callable[..., PairRequest]:
     number = iter(range(10_000))
 
     def ask_all(silos: Silos, keeps: str = "", runner: Runner | None = None, **params: Any) -> PairRequest:
-        folder = tmp_path / "private" / (keeps or f"new{next(number)}")
+        folder = tmp_path / "private" / (keeps or f"new{next(number)}/own")
         return PairRequest(silos, folder, DiagnoseParams.model_validate(params), runner or PlainRunner())
 
     return ask_all

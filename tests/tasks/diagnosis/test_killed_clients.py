@@ -58,7 +58,7 @@ def test_after_a_kill_the_next_process_tells_the_same_and_spends_nothing_more(no
     features = [{"name": "a", "low": -4, "high": 4}, {"name": "b", "low": -4, "high": 4}]
     private, clients = tmp_path / "private" / "own", silos_of(rows, features=features)
     found = asked(clients, noise=noise)  # what is asked; the answers are of another private folder
-    writes, left = 6 if noise is None else 5, []  # of a client: see test_ledger_processes
+    writes, left = 8 if noise is None else 7, []  # of a client: see test_ledger_processes
     with asking(tmp_path, private, clients, found.question, noise) as ask:
         for moment in (2, writes + 1, writes + 1):
             assert ask(moment)[0] == -signal.SIGKILL

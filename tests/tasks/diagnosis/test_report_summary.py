@@ -174,7 +174,7 @@ def test_what_is_sent_less_the_truth_is_noise_of_the_size_that_was_asked(silos_o
     spread = []
     for seed in range(12):
         silos = silos_of({"a": (x, y)}, features=BOUNDED)
-        found = asked(silos, noise={"epsilon": 1.0}, keeps=f"again{seed}")
+        found = asked(silos, noise={"epsilon": 1.0}, keeps=f"again{seed}/own")
         (message,) = found.answers.messages
         truth = found.question.layout.counts(x.astype(np.float32).astype(float), y)
         spread.append(message.counts[0].numpy() - truth)
@@ -278,3 +278,21 @@ def test_missing_values_are_told_of_by_class_where_ten_rows_have_one(silos_of, a
 
 def test_who_tells_who_remembers_and_what_a_message_promises_mean_the_same_ten_rows():
     assert client_summary.LEAST_ROWS == differencing.LEAST_ROWS == message_policy.LEAST_ROWS
+
+
+@pytest.mark.parametrize(("far", "shows"), [([1e9], False), ([-999.0] * 9, False), ([-999.0] * 12, True)])
+def test_moments_tell_of_far_values_of_ten_rows_or_more_only(far, shows, silos_of, asked):
+    """One value of 1e9 is the mean times the number of rows."""
+    x, y = odd(2, (300, 300))
+    usual = asked(silos_of({"a": (x, y)}, features=BOUNDED)).answers.messages[0]
+    rows = np.flatnonzero(y == 0)[: len(far)]
+    typed = x.copy()
+    typed[rows, 0] = far + np.arange(len(far))
+    told = asked(silos_of({"a": (typed, y)}, features=BOUNDED)).answers.messages[0]
+    mean, before = told.moments[0, 0, 0, 1], usual.moments[0, 0, 0, 1]
+    assert bool(abs(mean - before) > 5) == shows
+    assert told.counts[0, 0, :, 0].sum() == 300
+    end = -1 if far[0] > 0 else 0
+    bins = told.counts[0, 0, :-1, 0]  # the last is of missing values
+    assert bins[end] >= len(far), "they are counted where they lie"
+    np.testing.assert_array_equal(told.moments[0, 0, 1], usual.moments[0, 0, 1])

@@ -49,7 +49,7 @@ def test_of_the_same_rows_nobody_is_refused_and_what_is_left_are_ten_rows_or_non
     silos_of, asked, scale, sizes, missing, diagnosed_first
 ):
     silos = silos_of({"a": rows(sizes, missing)}, features=BOUNDED, classes=len(sizes))
-    keeps = silos.version
+    keeps = f"{silos.version}/own"
     if diagnosed_first:
         found = asked(silos, keeps=keeps)
         counts, _, earlier = scale(silos, keeps)
@@ -90,6 +90,7 @@ def test_after_a_diagnosis_of_nearly_the_same_rows_nothing_is_told(task, silos_o
 
 
 def test_a_diagnosis_of_nearly_the_same_rows_is_refused_after_a_scale(silos_of, asked, scale):
-    scale(silos_of({"a": rows([20, 15]), "b": rows([20, 20])}).select(["a"]), "own")
-    found = asked(silos_of({"a": rows([20, 16]), "b": rows([20, 20])}), keeps="own")
+    x, y = rows([20, 20])
+    scale(silos_of({"a": rows([20, 15]), "b": (-x, y)}).select(["a"]), "own")
+    found = asked(silos_of({"a": rows([20, 16]), "b": (-x, y)}), keeps="own")
     assert [*found.answers.refusals] == ["a"]

@@ -53,6 +53,20 @@ def test_rows_count_as_what_they_are_worth(silos_of, asked):
     assert message.counts.numpy().sum((2, 3)).tolist() == [[120.0, 120.0]] * 2
 
 
+def test_a_patient_with_a_rare_number_of_visits_does_not_show(silos_of, asked):
+    """Its weight of 1/13 in a bin would show a visit there."""
+    rng = np.random.default_rng(3)
+    unit = np.concatenate([np.repeat(np.arange(1, 120), 8), np.repeat(0, 13)])
+    own = rng.normal(size=(len(unit), 2)), rng.integers(0, 2, len(unit)), unit
+    told = asked(silos_of({"a": own, "b": visits(2, (60, 60))}, features=BOUNDED))
+    (message,) = told.answers.messages
+    for part in (message.counts, message.labels, message.moments[..., 0]):
+        assert np.array_equal(part.numpy(), np.rint(part.numpy()), equal_nan=True)
+    assert message.counts.numpy().sum(2)[..., :2] == pytest.approx(np.repeat(message.labels.numpy()[:, None], 2, 1))
+    assert message.labels.numpy().sum(1) == pytest.approx(message.rows.numpy())
+    assert message.moments.numpy()[:, :, :2, 0] == pytest.approx(np.repeat(message.labels.numpy()[:, None], 2, 1))
+
+
 def test_under_noise_a_patient_counts_as_one_row(silos_of, asked):
     silos = silos_of({"a": visits(1, (300, 300)), "b": visits(2, (300, 300))}, features=BOUNDED)
     noise = {"epsilon": 8.0, "delta": 1e-5}
