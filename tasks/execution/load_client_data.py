@@ -69,8 +69,9 @@ def may_report(silos: Silos, stack: Stack, split: str, rows: Rows, private: Clie
     client's store.
     """
     least = [LEAST_ROWS] * stack.size
-    for index, client in enumerate(stack.clients if private is not None else ()):
-        least[index] = policy_of_run(Path(private.folder), client).least_rows
+    if private is not None:
+        for index, client in enumerate(stack.clients):
+            least[index] = policy_of_run(Path(private.folder), client).least_rows
     parts = zip(rows.x, rows.counts.tolist(), least, strict=True)
     enough = torch.tensor([_at_least(x[:count], own) for x, count, own in parts])
     for index, client in enumerate(stack.clients if not silos.common(split) else ()):
