@@ -163,14 +163,42 @@ def _run_comparison(project: Project, name: str, plan: Plan) -> dict[str, Any]:
         failed: list[dict[str, Any]] = []
         for index, partition in enumerate(partitions):
             projects = {m: partition.with_overrides(chosen[m].settings if m in chosen else []) for m in plan.methods}
-            drawn.append((projects, _run_all(name, plan, projects, {} if index else first, index, failed)))
+            drawn.append((projects, run_all(name, plan, projects, {} if index else first, index, failed)))
+    tuning = [{**asdict(result), "seed": plan.seeds[0]} for result in chosen.values()]
+    comparison = conclude(project, name, plan, drawn, failed, tuning, flow_run)
+    if failed:
+        raise IncompleteError(f"{name} is {not_complete(comparison)}", comparison)
+    return comparison
+
+
+def conclude(
+    project: Project,
+    name: str,
+    plan: Plan,
+    drawn: Sequence[Drawn],
+    failed: list[dict[str, Any]],
+    tuning: Sequence[dict[str, Any]],
+    flow_run: str,
+) -> dict[str, Any]:
+    """Compare the runs, write the comparison, its figures and report, and log it to MLflow and Prefect.
+
+    Args:
+        project: The project.
+        name: The folder of the runs in runs/.
+        plan: What was run.
+        drawn: For each partition, the project of each method and the results by method and seed.
+        failed: The runs that failed.
+        tuning: The settings that methods were tuned to, for the record.
+        flow_run: The name of Prefect's flow run.
+    """
+    with project.workers():
         conclusions = _conclusions(project, plan, drawn)
     results = drawn[0][1]
     comparison = {
         "experiment": name,
         "data_version": project.silos.version,
         **metric_record(project.quantity),
-        "tuning": [{**asdict(result), "seed": plan.seeds[0]} for result in chosen.values()],
+        "tuning": list(tuning),
         "runs": list(results.values()),
         "partitions": [
             {
@@ -178,7 +206,7 @@ def _run_comparison(project: Project, name: str, plan: Plan) -> dict[str, Any]:
                 "data_version": partition.silos.version,
                 "runs": list(on_partition.values()),
             }
-            for partition, (_, on_partition) in zip(partitions[1:], drawn[1:], strict=True)
+            for partition, on_partition in ((of[plan.reference], results) for of, results in drawn[1:])
         ],
         "failed": failed,
         "notes": merge_notes(results.values()),
@@ -199,12 +227,10 @@ def _run_comparison(project: Project, name: str, plan: Plan) -> dict[str, Any]:
     prefect_artifacts.show_markdown("comparison", f"{comparison_in_mlflow.note_of(project, comparison)}\n\n{link}")
     for line in (*(p["sentence"] for p in comparison["paired"]), *sentences_after(comparison)):
         prefect_artifacts.log_artifact(line)
-    if failed:
-        raise IncompleteError(f"{name} is {not_complete(comparison)}", comparison)
     return comparison
 
 
-def _run_all(
+def run_all(
     name: str,
     plan: Plan,
     projects: Mapping[str, Project],

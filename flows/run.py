@@ -6,6 +6,7 @@ from typing import Any
 from flows.config.method_settings import method_of
 from flows.config.override_policy import open_project
 from flows.experiment.callbacks.callback import user_callbacks
+from flows.experiment.callbacks.report_run import ValidationOutcomes
 from flows.experiment.project import Project, new_experiment, newest_experiment
 from flows.experiment.run.run_context import open_run
 from flows.experiment.run.run_folder import RunFolder, run_name
@@ -27,6 +28,7 @@ def run(
     experiment: Text = "",
     cell: str = "",
     derived: bool = False,
+    until: int = 0,
 ) -> dict[str, Any]:
     """Run a method once; return the result as plain JSON.
 
@@ -38,6 +40,7 @@ def run(
         experiment: The folder in runs/ that the run is put into; a new one if none is named.
         cell: A prefix of the run's name, if that folder has several runs of the method with the seed.
         derived: Take the partition that params describe from the cache of partitions, instead of data/.
+        until: Pause after this round; `resume` continues. 0 plays all rounds.
     """
     project = open_project(overrides, derived)
     method_settings = method_of(project.params, method)
@@ -51,7 +54,7 @@ def run(
             info = {"methods": [method], "seeds": [seed], "data_version": project.silos.version}
             experiment = new_experiment(project, "run", info)
         return _run_in_folder(
-            project, method_settings, method, seed, RunFolder(project.runs / experiment / name), resume
+            project, method_settings, method, seed, RunFolder(project.runs / experiment / name), resume, until
         )
 
 
@@ -62,9 +65,12 @@ def probe(project: Project, method: str, seed: int) -> dict[str, Any]:
 
 
 def _run_in_folder(
-    project: Project, method: Method, method_name: str, seed: int, folder: RunFolder, resume: bool
+    project: Project, method: Method, method_name: str, seed: int, folder: RunFolder, resume: bool, until: int = 0
 ) -> dict[str, Any]:
-    """Play the run in its folder; return the result on disk if it is complete and logged to MLflow."""
+    """Play the run in its folder; return the result on disk if it is complete and logged to MLflow.
+
+    A run that may pause also lets clients store the outcomes of their validation rows, at the pause and at the end.
+    """
     lock = project.working(f"{folder.path.parent.name}/{folder.name}")
     with lock, exclusive_lock(folder.path), project.workers() as workers:
         began, setup = time.perf_counter(), project.training_setup(seed)
@@ -74,6 +80,5 @@ def _run_in_folder(
         if result is not None and result["mlflow_run_id"] is not None:
             return result
         run = open_run(project, method, method_name, setup, identity, folder, PrefectRunner(workers), began)
-        return Trainer(
-            run, default_callbacks(project.params.evaluation, user_callbacks(project.params.callbacks))
-        ).fit()
+        callbacks = default_callbacks(project.params.evaluation, user_callbacks(project.params.callbacks))
+        return Trainer(run, [*callbacks, *([ValidationOutcomes()] if until else [])]).fit(until)

@@ -219,6 +219,56 @@ def _comparison_overrides(project: "Project", tune: bool, partitions: int | None
 
 
 @commands.command()
+def advise(
+    methods: MethodNames = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="The time to take; by default advise.minutes of params.yaml.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The name of the race in runs/ and MLflow. With --resume: the race to continue.")
+    ] = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Write the advised method into params.yaml, and print what changes.")
+    ] = False,
+    resume: Resume = False,
+    overrides: Overrides = None,
+    json: Json = False,
+    timings: Timings = False,
+) -> None:
+    """Find the method that these silos should use, and prove it on fresh seeds.
+
+    Methods and their settings race on validation rows; the winner is compared with FedAvg and with training alone.
+
+    Example: siloflow advise --minutes 15
+    """
+    with Session(json, timings, server=True, resume_hint="--resume continues the race") as session:
+        if minutes is not None and not 0 < minutes <= param_limits.TIMES:
+            raise UserError(f"--minutes: got {minutes:g}, expected more than 0. Choose for example 5.")
+        project = session.open_project(overrides, _check_advisable, lock_data_for="advise")
+        _check_runner(project)
+        parameters: dict[str, Any] = {"minutes": minutes or 0.0, "methods": methods, "name": name}
+        advice = session.run_flow("flows.advise", "advise", project, **parameters, resume=resume)
+        session.print_result(advice, print_advice)
+        if apply:
+            from flows.advice.apply_advice import apply_advice
+
+            for line in apply_advice(session.root, advice) or ["params.yaml has this advice already"]:
+                session.print_progress(line)
+
+
+def print_advice(advice: dict[str, Any], console: "PlainConsole") -> None:
+    """Print the advice and where its files are."""
+    from flows.advice.advice_text import described
+
+    for line in described(advice):
+        console.print(line)
+    console.print()
+    console.print(f"data version  {advice['data_version']}")
+    console.print(f"experiment    {advice['experiment']}")
+    console.print(f"look closer   {LOOK_CLOSER}")
+
+
+@commands.command()
 def schedule(
     cron: Annotated[
         str, typer.Argument(help='When to run: minute hour day month weekday, as in "0 6 * * 1", or @daily.')
@@ -293,6 +343,12 @@ def parse_seeds(text: str | None) -> list[int] | None:
 def _check_data(project: "Project") -> None:
     """Raise UserError if data/ is missing, or is not the recorded version."""
     project.silos  # noqa: B018
+
+
+def _check_advisable(project: "Project") -> None:
+    from flows.advise import check_advisable
+
+    check_advisable(project)
 
 
 def _check_method(project: "Project", method: str, seed: int) -> None:

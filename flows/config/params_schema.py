@@ -270,6 +270,12 @@ class ComparisonParams(Section):
         return values
 
 
+class AdviseParams(Section):
+    """Defaults of `siloflow advise`."""
+
+    minutes: float = Field(default=5.0, gt=0, le=param_limits.TIMES)
+
+
 class EngineParams(Section):
     """How clients are computed; results are the same for any number of workers."""
 
@@ -342,3 +348,4 @@ class Params(Section):
     runner: RunnerParams = RunnerParams()
     tracking: TrackingParams = TrackingParams()
     diagnose: DiagnoseParams = DiagnoseParams()
+    advise: AdviseParams = AdviseParams()

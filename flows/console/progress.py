@@ -16,6 +16,9 @@ class ProgressSink:
             done_rounds: Rounds of these finished runs.
         """
 
+    def restart(self) -> None:
+        """Forget all runs and rounds: another stage of the command has its own."""
+
     def begin(self, run: str, done: int, rounds: int) -> None:
         """Start a run, or resume it after `done` of its rounds."""
 

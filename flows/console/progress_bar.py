@@ -50,14 +50,8 @@ class Terminal(ProgressSink):
         )
         self._bar = Progress(*columns, console=console, transient=True, expand=True, disable=not console.is_terminal)
         self._task = self._bar.add_task("starting", total=None, count="", left="", news="", visible=False)
-        self._runs, self._planned, self._ended = 1, 0, 0
-        self._counted: set[str] = set()  # names of runs that ended; such a run may also fail, if Prefect is away
-        self._before, self._skipped, self._made = 0, 0, 0  # rounds: of finished runs, not made here, made here
-        self._number, self._rounds = 0, 0  # of the current run
-        self._run, self._news = "starting", ""
-        self._run_start: float | None = None  # of the first run of this command
-        self._worked = 0.0  # seconds from then to the last round
         self._last_line = clock()
+        self.restart()
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -67,6 +61,16 @@ class Terminal(ProgressSink):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.stop()
+
+    def restart(self) -> None:
+        """See ProgressSink."""
+        self._runs, self._planned, self._ended = 1, 0, 0
+        self._counted: set[str] = set()  # names of runs that ended; such a run may also fail, if Prefect is away
+        self._before, self._skipped, self._made = 0, 0, 0  # rounds: of finished runs, not made here, made here
+        self._number, self._rounds = 0, 0  # of the current run
+        self._run, self._news = "starting", ""
+        self._run_start: float | None = None  # of the first run of this stage
+        self._worked = 0.0  # seconds from then to the last round
 
     def plan(self, runs: int, rounds: int, done: int = 0, done_rounds: int = 0) -> None:
         """See ProgressSink."""

@@ -76,14 +76,19 @@ def _for_all_clients(method: Method, silos: Silos, round: RoundContext) -> Round
 
 
 def score_model(
-    project: Project, model: Model, round: RoundContext, keep_outcomes: bool = False, final: bool = False
+    project: Project,
+    model: Model,
+    round: RoundContext,
+    keep_outcomes: bool = False,
+    final: bool = False,
+    splits: tuple[str, ...] = SPLITS,
 ) -> list[Scores]:
     """Score every client of the model; a shared model on common rows is scored once for all clients.
 
     The `final` scores have all metrics of the task.
     """
     silos = project.silos.select(model.clients)
-    shared_splits = tuple(s for s in SPLITS if silos.common(s) and not model.is_personal)
+    shared_splits = tuple(s for s in splits if silos.common(s) and not model.is_personal)
     options: dict[str, Any] = {"training": round.setup.training, "keep_outcomes": keep_outcomes}
     if project.metrics:
         options["metrics"] = project.metrics
@@ -91,8 +96,8 @@ def score_model(
     if client_metrics != NONE:
         options["client_metrics"] = client_metrics
     scores: list[Scores] = []
-    if len(shared_splits) < len(SPLITS):
-        other_splits = tuple(s for s in SPLITS if s not in shared_splits)
+    if len(shared_splits) < len(splits):
+        other_splits = tuple(s for s in splits if s not in shared_splits)
         scores += round.map_clients(evaluate, model, silos=silos, splits=other_splits, **options)
     if shared_splits:
         first = silos.select(silos.clients[:1])
@@ -151,6 +156,22 @@ def final_scores(
         **_prior_shift_mean(project, scores, round),
     }
     return {**metrics, f"{quantity.name}/by_client": metric_by_client(table, silos, quantity)}, uncertainty
+
+
+def write_validation(project: Project, model: Model, round: RoundContext, folder: RunFolder, number: int) -> None:
+    """Score the validation rows; every client stores its outcomes, and their hashes and the score are written.
+
+    Args:
+        project: The project of the run.
+        model: The model of the clients that are scored.
+        round: The context that tasks run in.
+        folder: The run's folder.
+        number: The rounds that were played.
+    """
+    scores = score_model(project, model, round, keep_outcomes=True, splits=("validation",))
+    metrics = metrics_of(by_client(scores, project.quantity), project.scored, project.quantity)
+    outcomes = {client: ref for s in scores for client, ref in s.outcomes.items()}
+    write_json(folder.validation, {"round": number, "metrics": metrics, "outcomes": outcomes})
 
 
 def _prior_shift_mean(project: Project, scores: list[Scores], round: RoundContext) -> dict[str, float]:

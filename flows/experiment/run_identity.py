@@ -21,7 +21,18 @@ def fingerprint_of(project: Project, setup: TrainingSetup, method: Method, metho
     are named. A plugin's registration is part of it where it is used, by name and options, for example as `model.kind`.
     So is the engine's form, since each form rounds differently.
     """
-    excluded = {"runner", "tracking", "comparison", "diagnose", "plugins", "figures", "callbacks", "method", "engine"}
+    excluded = {
+        "runner",
+        "tracking",
+        "comparison",
+        "diagnose",
+        "advise",
+        "plugins",
+        "figures",
+        "callbacks",
+        "method",
+        "engine",
+    }
     params = project.params.model_dump(mode="json", exclude=excluded)
     if not setup.aggregation.is_robust:  # the default is what earlier versions did
         del params["aggregation"]

@@ -35,11 +35,14 @@ class Trainer:
     run: RunContext
     callbacks: Sequence[Callback]
 
-    def fit(self) -> dict[str, Any]:
+    def fit(self, until: int = 0) -> dict[str, Any]:
         """Play rounds until the budget is spent, the method finishes or a callback stops it; at least one in the whole run.
 
+        Args:
+            until: Pause after this round, if training goes on after it; another `fit` continues. 0 does not pause.
+
         Returns:
-            The result of the run, as the callbacks filled it.
+            The result of the run, as the callbacks filled it; empty after a pause.
 
         Raises:
             MethodError: If a user's method or callback failed. Other errors are raised unchanged.
@@ -47,6 +50,9 @@ class Trainer:
         try:
             self._call("before_training")
             while not (self.run.number and self.run.ended_by):
+                if 0 < until <= self.run.number:
+                    self._call("on_pause")
+                    return {}
                 raise_if_interrupted()
                 self._call("after_round", self.play_round())
             self._call("after_training")

@@ -12,7 +12,7 @@ from silos.errors import UserError, shown
 from silos.io.locks import is_held
 from tasks.tracking.json_io import read_json
 
-_KINDS = ("run", "compare", "reproduce")
+_KINDS = ("run", "compare", "advise", "reproduce")
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,9 @@ class Callback:
         A user's callback is called once: not again if `--resume` delivers a finished run to MLflow.
         """
 
+    def on_pause(self, run: RunContext) -> None:
+        """Act if the process leaves the run after a round, to continue it later; a user's callback is not called."""
+
     def on_error(self, run: RunContext, error: BaseException) -> None:
         """Act if training, a callback or the end of the run fails or is interrupted; `error` is raised afterwards."""
 

@@ -15,6 +15,7 @@ from flows.experiment.evaluation import (
     score_other_models,
     scored_model,
     select_scored_clients,
+    write_validation,
 )
 from flows.experiment.figure_context import FigureContext, draw_figures
 from flows.experiment.run.mlflow_run_metadata import final_artifacts, run_spec
@@ -44,9 +45,7 @@ class FinalEvaluation(Callback):
     def on_end(self, run: RunContext) -> None:
         project, method, folder, last = run.project, run.method, run.folder, run.number
         quantity, silos = project.quantity, project.silos
-        rounds, state, reported = folder.rounds(last), run.state, last
-        if project.params.evaluation.report == "best":
-            state, reported, _ = folder.require_best(last, quantity) or Checkpoint(state, last, {})
+        rounds, (state, reported, _) = folder.rounds(last), _reported(run)
         round = run.round(reported, SampledClients(run.setup.silos.clients), "result")
         model = scored_model(method, silos, state, round)
         metrics, uncertainty = final_scores(project, select_scored_clients(project, method, model), round, folder)
@@ -87,6 +86,29 @@ class FinalEvaluation(Callback):
         run.result = result
 
 
+def _reported(run: RunContext) -> Checkpoint:
+    """Return the state that the run reports: that of the last round, or of the best one."""
+    last = Checkpoint(run.state, run.number, {})
+    if run.project.params.evaluation.report != "best":
+        return last
+    return run.folder.require_best(run.number, run.project.quantity) or last
+
+
+class ValidationOutcomes(Callback):
+    """Let each client store the outcomes of its validation rows, when the run pauses or ends."""
+
+    def on_pause(self, run: RunContext) -> None:
+        state, reported, _ = _reported(run)
+        round = run.round(reported, SampledClients(run.setup.silos.clients), f"validation after round {run.number}")
+        model = scored_model(run.method, run.project.silos, state, round)
+        write_validation(
+            run.project, select_scored_clients(run.project, run.method, model), round, run.folder, run.number
+        )
+
+    def on_end(self, run: RunContext) -> None:
+        self.on_pause(run)
+
+
 @dataclass
 class MLflowTracking(Callback):
     """Deliver rounds that are on disk to MLflow in the background, and end the MLflow run with its status."""
@@ -106,6 +128,10 @@ class MLflowTracking(Callback):
         run.undelivered = logger.problem
         if logger.notice:
             progress.current().say_once(f"{logger.notice}.")
+
+    def on_pause(self, run: RunContext) -> None:
+        """End the MLflow run as killed; it runs again when training continues."""
+        self._started().mark_failed("KILLED")
 
     def on_error(self, run: RunContext, error: BaseException) -> None:
         if self.logger is not None:

@@ -245,6 +245,12 @@ class RoundSaver(Callback):
             commits.flush()
         commits.__exit__(None, None, None)
 
+    def on_pause(self, run: RunContext) -> None:
+        """Wait until the last round is on disk, and report it."""
+        commits = self._opened()
+        commits.flush()
+        commits.__exit__(None, None, None)
+
     def on_error(self, run: RunContext, error: BaseException) -> None:
         """Finish the round that is being written."""
         if self.commits is not None:
@@ -273,4 +279,7 @@ class ClientStateCleanup(Callback):
         run.folder.delete_unused(run.private, self.saver.retained())
 
     def after_training(self, run: RunContext) -> None:
+        run.folder.delete_unused(run.private, self.saver.retained())
+
+    def on_pause(self, run: RunContext) -> None:
         run.folder.delete_unused(run.private, self.saver.retained())

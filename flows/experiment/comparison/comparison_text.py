@@ -153,14 +153,14 @@ def notes_after_training(result: Mapping[str, Any]) -> list[str]:
 
 def tuned_sentence(tuned: Mapping[str, Any]) -> str:
     """Return the settings that a method was tuned to, of how many, and which of them are at an edge of the search space."""
-    chosen = ", ".join(_short(setting) for setting in tuned["settings"])
+    chosen = ", ".join(short_setting(setting) for setting in tuned["settings"])
     if tuned["score"] is None:
         return f"{chosen}; the first of {tuned['tried']}, since none gave a finite score"
-    edge = ", ".join(_short(key) for key in tuned["at_edge"])
+    edge = ", ".join(short_setting(key) for key in tuned["at_edge"])
     return f"{chosen}; the best of {tuned['tried']}" + (f", at the edge of {edge}" if edge else "")
 
 
-def _short(setting: str) -> str:
+def short_setting(setting: str) -> str:
     """Return `learning_rate 0.1` for `training.optimiser.learning_rate=0.1`."""
     key, _, value = setting.partition("=")
     return f"{key.rpartition('.')[2]} {value}".strip()

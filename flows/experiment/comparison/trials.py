@@ -57,8 +57,12 @@ def unfinished(project: Project, experiment: str, runs: Sequence[str]) -> list[s
     return [run for run, result in results.items() if result is None or result["mlflow_run_id"] is None]
 
 
-def run_trial(project: Project, method: str, seed: int, experiment: str, cell: str = "") -> dict[str, Any] | str:
+def run_trial(
+    project: Project, method: str, seed: int, experiment: str, cell: str = "", until: int = 0
+) -> dict[str, Any] | str:
     """Return a run's result, or the reason why it failed; an error that other runs would also meet is raised.
+
+    The result is empty if the run paused after the round `until`.
 
     Prefect's page shows the project's overrides as the run's parameters; the run gets the project itself.
     """
@@ -66,7 +70,7 @@ def run_trial(project: Project, method: str, seed: int, experiment: str, cell: s
         # the outer flow's heartbeat shows that the process lives; joining a thread for each run would take a second
         with project.shared(), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
             options: dict[str, Any] = {"experiment": experiment, "cell": cell, "derived": project.derived}
-            return run(method, seed, project.overrides, resume=True, **options)
+            return run(method, seed, project.overrides, resume=True, **options, until=until)
     except Exception as error:
         if unwritable(error) or (isinstance(error, UserError) and not isinstance(error, MethodError | DivergedError)):
             raise

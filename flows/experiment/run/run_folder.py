@@ -43,6 +43,7 @@ _RUN_FILES = {
     "result.json",
     "run.json",
     "scaling.json",
+    "validation.json",
 }
 
 
@@ -101,6 +102,11 @@ class RunFolder:
     def outcomes(self) -> Path:
         """Return the path of the hashes of each client's outcomes on test rows."""
         return self.path / "outcomes.json"
+
+    @property
+    def validation(self) -> Path:
+        """Return the path of the score on validation rows at the last pause, and of the hashes of clients' outcomes."""
+        return self.path / "validation.json"
 
     @property
     def scaling(self) -> Path:

@@ -1,0 +1,138 @@
+"""Decide what to advise from proved differences, and say it in sentences."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flows.advice.candidates import ALONE, POOLED, SHARED
+from flows.advice.race import Race
+from flows.experiment.comparison.comparison_text import short_setting
+from flows.experiment.project import Project
+from models.metrics.paired_difference import Difference
+from models.metrics.task_metrics import TaskMetrics
+
+Differences = Mapping[tuple[str, str], Difference]
+
+
+def is_better(first: str, second: str, differences: Differences, quantity: TaskMetrics) -> bool:
+    """Return whether the interval shows that the first method is better than the second."""
+    forward, backward = differences.get((first, second)), differences.get((second, first))
+    if forward is not None:
+        return forward.distinguishable and quantity.gain(forward.mean) > 0
+    return backward is not None and backward.distinguishable and quantity.gain(backward.mean) < 0
+
+
+def advised_method(choice: str, differences: Differences, quantity: TaskMetrics) -> str:
+    """Return the simplest method that the proof does not show to be behind: train alone, then FedAvg, then the choice.
+
+    The choice of the race is advised only if it is better than training alone, and than FedAvg where FedAvg is better
+    than training alone.
+    """
+
+    def better(first: str, second: str) -> bool:
+        return is_better(first, second, differences, quantity)
+
+    if choice in (SHARED, ALONE):
+        return SHARED if better(SHARED, ALONE) else ALONE
+    if better(SHARED, ALONE):
+        return choice if better(choice, SHARED) else SHARED
+    if not better(choice, ALONE):
+        return ALONE
+    return SHARED if better(SHARED, choice) else choice
+
+
+def decide(
+    project: Project,
+    choice: str,
+    settings: Mapping[str, Sequence[str]],
+    differences: Differences,
+    comparison: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the advice as plain JSON.
+
+    Args:
+        project: The project.
+        choice: The method that won the race.
+        settings: The settings that each proved method was given.
+        differences: Of the proof, first minus second.
+        comparison: The record of the proof's runs.
+    """
+    quantity = project.quantity
+    advised = advised_method(choice, differences, quantity)
+    rows = {row["method"]: row for row in comparison["table"]}
+    lines = [_use(advised, settings.get(advised, ()))]
+    lines += [_difference(pair, measured, quantity) for pair, measured in differences.items() if POOLED not in pair]
+    if is_better(POOLED, advised, differences, quantity):
+        lines.append(
+            f"Training on pooled rows would gain {_size(differences[POOLED, advised], quantity)}: ask whether rows may "
+            "be pooled."
+        )
+    gains = (comparison.get("gains") or {}).get("methods", {}).get(advised)
+    if gains:
+        lines.append(gains["sentence"])
+    if (comparison.get("baseline") or {}).get("sentence"):
+        lines.append(comparison["baseline"]["sentence"])
+    lines.append(_new_silo(advised, rows.get(advised, {}), quantity))
+    return {
+        "choice": choice,
+        "advised": advised,
+        "settings": list(settings.get(advised, ())),
+        "differences": [
+            {"first": a, "second": b, "difference": d.mean, "low": d.low, "high": d.high}
+            for (a, b), d in differences.items()
+        ],
+        "lines": lines,
+        "comparison": comparison,
+    }
+
+
+def described(advice: Mapping[str, Any]) -> list[str]:
+    """Return the advice as lines: what to use and why, what the silos differ in, and what the race was."""
+    diagnosis = [f"How the silos differ: {sentence}" for sentence in advice["diagnosis"]["sentences"][:1]]
+    tried, dropped = len(advice["race"]["legs"]), list(advice["race"]["dropped"].values())
+    race = (
+        f"{tried} settings raced; {dropped.count('behind')} were behind, and {dropped.count('time')} were left for lack "
+        "of time."
+    )
+    return [*advice["lines"], *diagnosis, race]
+
+
+def race_line(race: Race, quantity: TaskMetrics) -> str:
+    """Return what a rung came to: the leader, and how many train on."""
+    ranking = race.ranking()
+    rounds = race.rungs[race.rung - 1]
+    if not ranking:
+        return f"round {rounds}: no setting has a score"
+    leg = race.legs[ranking[0].name]
+    assert leg.score is not None, "candidates of the ranking have a score"
+    score = f"{quantity.name} {quantity.number(quantity.gain(leg.score.value))}"
+    onward = f"; {len(race.alive)} train on" if race.rung < len(race.rungs) else ""
+    return f"round {rounds}: {ranking[0].method} leads with {score} on validation rows{onward}"
+
+
+def _use(advised: str, settings: Sequence[str]) -> str:
+    given = f" ({', '.join(map(short_setting, settings))})" if settings else ""
+    if advised == ALONE:
+        return f"Train alone{given}: no shared training is proved to be better on these silos."
+    if advised == SHARED:
+        return f"FedAvg is enough{given}."
+    return f"Use {advised}{given}."
+
+
+def _difference(pair: tuple[str, str], measured: Difference, quantity: TaskMetrics) -> str:
+    text = quantity.difference(measured.mean, measured.low, measured.high)
+    if not measured.distinguishable:
+        return f"{pair[0]} − {pair[1]} {text}: not distinguishable."
+    return f"{pair[0]} − {pair[1]} {text}: {pair[0] if quantity.gain(measured.mean) > 0 else pair[1]} is better."
+
+
+def _size(measured: Difference, quantity: TaskMetrics) -> str:
+    return quantity.difference(measured.mean, measured.low, measured.high)
+
+
+def _new_silo(advised: str, row: Mapping[str, Any], quantity: TaskMetrics) -> str:
+    fresh = row.get(f"fresh/{quantity.headline}")
+    if fresh is not None:
+        return f"Silos that took no part in training have {quantity.name} {quantity.number(fresh)} with it."
+    if row.get("model") == "personal":
+        return "A new silo trains on its own rows before it has a model; no silo was held out to measure this."
+    return "A new silo can use the model as it is; no silo was held out to measure this."

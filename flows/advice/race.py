@@ -1,0 +1,204 @@
+"""Successive halving (Jamieson and Talwalkar 2016) over methods and their settings, within a budget of seconds.
+
+All candidates train a few rounds; the better third trains on, and so on to the full budget of rounds. Scores are those
+of validation rows. What trains on continues its own run, so no round is trained twice. A candidate that a paired
+interval shows to be behind the leader is dropped as behind; others are dropped to save time, which says less.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flows.experiment.comparison.tuner import Score
+from models.metrics.paired_difference import Difference
+
+KEPT = 3
+"""One candidate of so many trains on."""
+ALPHA = 0.05
+"""The chance, over all looks and pairs, that a candidate as good as the leader is dropped as behind."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method with settings, each as section.key=value.
+
+    `index` distinguishes the settings of a method. A `bound` trains on, but can neither win nor be ahead of others.
+    """
+
+    method: str
+    settings: tuple[str, ...]
+    index: int
+    bound: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return the name in texts and records."""
+        return f"{self.method} {self.index}"
+
+
+@dataclass(frozen=True)
+class Leg:
+    """What came of training a candidate up to some round: its score, or why there is none, and the seconds it took."""
+
+    rounds: int
+    score: Score | None
+    seconds: float
+    failure: str = ""
+
+
+@dataclass
+class Race:
+    """The state of a race, which JSON can hold.
+
+    Attributes:
+        rungs: The rounds after which candidates are compared, ascending; the last is the full budget.
+        alive: The candidates that train on.
+        legs: The last leg of each candidate, by name.
+        dropped: Why each other candidate was dropped, by name: `behind`, `time` or the reason of its failure.
+        rung: The number of rungs that are complete.
+        seconds: The time spent.
+    """
+
+    rungs: list[int]
+    alive: list[Candidate]
+    legs: dict[str, Leg] = field(default_factory=dict)
+    dropped: dict[str, str] = field(default_factory=dict)
+    rung: int = 0
+    seconds: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return {
+            "rungs": self.rungs,
+            "alive": [[c.method, list(c.settings), c.index, c.bound] for c in self.alive],
+            "legs": {
+                n: [leg.rounds, leg.score and list(leg.score), leg.seconds, leg.failure] for n, leg in self.legs.items()
+            },
+            "dropped": self.dropped,
+            "rung": self.rung,
+            "seconds": self.seconds,
+        }
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> "Race":
+        """Return the race that `as_json` described."""
+        legs = {n: Leg(r, Score(*score) if score else None, s, why) for n, (r, score, s, why) in saved["legs"].items()}
+        alive = [Candidate(m, tuple(settings), index, bound) for m, settings, index, bound in saved["alive"]]
+        return cls(saved["rungs"], alive, legs, dict(saved["dropped"]), saved["rung"], saved["seconds"])
+
+    def ranking(self) -> list[Candidate]:
+        """Return the candidates that can win, are alive and have a score, best first."""
+        return self._ranked([c for c in self.alive if not c.bound])
+
+    def best_of(self, method: str) -> Candidate | None:
+        """Return the best candidate of a method that is alive; None if none has a score."""
+        return next(iter(self._ranked([c for c in self.alive if c.method == method])), None)
+
+    def _ranked(self, some: Sequence[Candidate]) -> list[Candidate]:
+        scored = [c for c in some if c.name in self.legs and self.legs[c.name].score is not None]
+        return sorted(scored, key=lambda c: _rank(self.legs[c.name]), reverse=True)
+
+
+def rungs_of(rounds: int) -> list[int]:
+    """Return the rounds at which candidates are compared: a ninth, a third, and all of them."""
+    return sorted({max(1, math.ceil(rounds / KEPT**power)) for power in (2, 1, 0)})
+
+
+def run_race(
+    race: Race,
+    budget: float,
+    always: Sequence[str],
+    train: Callable[[Candidate, int], Leg],
+    compare: Callable[[Candidate, Candidate, float], Difference | None],
+    gain: Callable[[float], float],
+    save: Callable[[Race], None],
+) -> Race:
+    """Run the race to its end, or on from where it was saved; the seconds may exceed the budget by one leg.
+
+    Args:
+        race: Its state, which is changed.
+        budget: The seconds for training; the best candidate of each `always` method trains to the end whatever it takes.
+        always: The methods whose best candidate is never dropped.
+        train: Trains a candidate up to a round; a round that was trained is not trained again.
+        compare: Returns the paired difference of two candidates, first minus second, at a level such as 0.95.
+        gain: Turns a difference into one of which more is better.
+        save: Writes the state; called after every leg.
+    """
+    while race.rung < len(race.rungs):
+        rounds = race.rungs[race.rung]
+        for candidate in list(race.alive):
+            leg = race.legs.get(candidate.name)
+            if leg is not None and leg.rounds >= rounds:
+                continue
+            if race.rung == 0 and _is_late(race, candidate, budget, always):
+                _drop(race, candidate, "time")
+                save(race)
+                continue
+            trained = train(candidate, rounds)
+            spent = leg.seconds if leg else 0.0
+            race.legs[candidate.name] = Leg(rounds, trained.score, spent + trained.seconds, trained.failure)
+            race.seconds += trained.seconds
+            if trained.score is None:
+                _drop(race, candidate, trained.failure or "diverged")
+            save(race)
+        if race.rung + 1 < len(race.rungs):
+            _halve(race, budget, always, compare, gain)
+        race.rung += 1
+        save(race)
+    return race
+
+
+def _halve(
+    race: Race,
+    budget: float,
+    always: Sequence[str],
+    compare: Callable[[Candidate, Candidate, float], Difference | None],
+    gain: Callable[[float], float],
+) -> None:
+    """Drop what is behind the leader, and then all but the better third, or as many as the time allows."""
+    ranked = race.ranking()
+    if not ranked:
+        return
+    leader, anchors = ranked[0], {c.name for c in filter(None, map(race.best_of, always))}
+    pairs = max(len(ranked) * (len(ranked) - 1) / 2, 1)  # all, since the leader is known only afterwards
+    level = 1 - ALPHA / ((len(race.rungs) - 1) * pairs)
+    for candidate in ranked[1:]:
+        if candidate.name not in anchors:
+            measured = compare(candidate, leader, level)
+            if measured is not None and measured.distinguishable and gain(measured.mean) < 0:
+                _drop(race, candidate, "behind")
+    rounds, kept = race.rungs[race.rung + 1], math.ceil(len(ranked) / KEPT)
+    cost = {c.name: _seconds_to(race.legs[c.name], rounds) for c in race.alive}
+    certain = {leader.name, *anchors}
+    left = (budget - race.seconds) / (len(race.rungs) - 1 - race.rung) - sum(cost[name] for name in certain)
+    places = {c.name: place for place, c in enumerate(race.ranking())}
+    for candidate in sorted(race.alive, key=lambda c: places.get(c.name, len(places))):
+        if candidate.name in certain:
+            continue
+        if candidate.bound or places[candidate.name] >= kept or cost[candidate.name] > left:
+            _drop(race, candidate, "time")
+        else:
+            left -= cost[candidate.name]
+
+
+def _is_late(race: Race, candidate: Candidate, budget: float, always: Sequence[str]) -> bool:
+    """Return whether the first rung has used its share of the budget; `always` methods still start their first setting."""
+    started = {c.method for c in race.alive if c.name in race.legs}
+    return race.seconds > budget / len(race.rungs) and not (
+        candidate.method in always and candidate.method not in started
+    )
+
+
+def _seconds_to(leg: Leg, rounds: int) -> float:
+    return leg.seconds / leg.rounds * (rounds - leg.rounds)
+
+
+def _rank(leg: Leg) -> tuple[float, float]:
+    assert leg.score is not None, "only candidates with a score are ranked"
+    return leg.score.value, -leg.score.loss
+
+
+def _drop(race: Race, candidate: Candidate, reason: str) -> None:
+    race.dropped[candidate.name] = reason
+    race.alive.remove(candidate)

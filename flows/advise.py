@@ -1,0 +1,294 @@
+"""Defines the flow `advise`: diagnose, race methods on validation rows, prove the winner on fresh seeds, and advise."""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+from pydantic import WithJsonSchema
+
+from flows.advice.advice_text import decide, described, race_line
+from flows.advice.candidates import ALONE, POOLED, SHARED, candidates
+from flows.advice.race import Candidate, Leg, Race, run_race, rungs_of
+from flows.compare import conclude, run_all
+from flows.config.override_policy import open_project
+from flows.console import progress
+from flows.console.safe_text import duration
+from flows.diagnose import run_diagnosis
+from flows.diagnosis.save_report import save_report
+from flows.experiment import prefect_artifacts
+from flows.experiment.comparison.paired_runs import compare_pairs, outcomes_of_run
+from flows.experiment.comparison.trials import Plan, run_trial, trial_name
+from flows.experiment.comparison.tuner import validation_score
+from flows.experiment.project import Project, experiment, new_experiment, newest_experiment
+from flows.experiment.run.run_folder import RunFolder, run_name
+from flows.experiment.run_identity import unused_name
+from flows.flow_decorator import MethodNames, Overrides, Text, project_flow
+from flows.history.list_runs import find_runs
+from flows.methods.samplers.client_sampler import validation_rows
+from models.metrics.client_metrics import metric_record
+from models.metrics.paired_difference import Difference
+from silos.errors import UserError
+from tasks.execution.task_runner import PlainRunner, PrefectRunner
+from tasks.paired_outcomes import Outcomes
+from tasks.tracking.json_io import read_json, write_json
+
+RACE = "race.json"
+ADVICE = "advice.json"
+_RACING = 0.6  # share of the minutes for the race; the rest is for the proof
+_SEEDS = range(2, 6)  # numbers of fresh seeds of the proof; as many as the time allows
+
+Minutes = Annotated[float, WithJsonSchema({"type": "number", "minimum": 0})]
+
+
+@project_flow(run_name="advise")
+def advise(
+    minutes: Minutes = 0.0,
+    methods: MethodNames = (),
+    overrides: Overrides = (),
+    resume: bool = False,
+    name: Text = "",
+) -> dict[str, Any]:
+    """Race methods and settings on the silos, prove the winner on fresh seeds, and return the advice as plain JSON.
+
+    Args:
+        minutes: The time to take; that of params.yaml if 0.
+        methods: The methods that race; all that can run on the data if none is chosen.
+        overrides: Values that replace those of params.yaml, each as section.key=value, for example training.rounds=20.
+        resume: Continue the named race, or the newest one.
+        name: The name of a new race, in runs/ and in MLflow; with resume, of the race to continue.
+    """
+    project = open_project(overrides)
+    minutes = minutes or project.params.advise.minutes
+    with project.working("advise"):
+        check_advisable(project)
+        folder_name = _folder_name(project, minutes, methods, resume, name or "")
+        with project.working(folder_name):
+            return _advise(project, folder_name, minutes * 60, methods or ())
+
+
+def check_advisable(project: Project) -> None:
+    """Raise a UserError if no method can be chosen on these data."""
+    federated = project.scored.federated()
+    if len(federated.clients) < 2:
+        raise UserError(
+            f"data: got {len(federated.clients)} client that is scored, expected at least 2 to choose a method for. "
+            "Train it alone with `siloflow run local_only`, or change data.scheme."
+        )
+    for split, key in (("validation", "validation"), ("test", "test")):
+        rows = validation_rows(federated) if split == "validation" else federated.rows(split)
+        if not any(rows.values()) and not federated.common(split):
+            raise UserError(
+                f"data.split.{key}: got no {split} rows, expected some, since advice is "
+                f"{'chosen' if split == 'validation' else 'proved'} on them. Set it, for example to 0.15, and run "
+                "`siloflow partition`."
+            )
+
+
+def _folder_name(project: Project, minutes: float, methods: Sequence[str] | None, resume: bool, name: str) -> str:
+    """Return the folder in runs/ of a new race, or of the one to continue."""
+    if resume:
+        found = newest_experiment(project, "advise") if not name else find_runs(project.runs, name, "advise").name
+        if found is not None:
+            info = experiment(project, found)
+            if not project.same_rows(info["data_version"], project.silos.version):
+                raise UserError(
+                    f"--resume: got data version {project.silos.version[:10]}, expected {info['data_version'][:10]} as "
+                    f"at the start of {found}. Restore it with `siloflow data use`, or start again without --resume."
+                )
+            return found
+    seeds = project.params.comparison.seeds[:1]
+    about = {"methods": list(methods or ()), "seeds": seeds, "data_version": project.silos.version, "minutes": minutes}
+    return new_experiment(project, "advise", about, unused_name(project, name) if name else None)
+
+
+def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) -> dict[str, Any]:
+    folder = project.runs / name
+    finished: dict[str, Any] | None = read_json(folder / ADVICE)
+    if finished is not None:
+        return finished
+    flow_run = prefect_artifacts.name_flow_run(f"advise on {project.params.data.name}, {name}")
+    began = time.perf_counter()
+    diagnosis = _diagnosis(project)
+    seed = project.params.comparison.seeds[0]
+    with project.workers():
+        race = _race(project, name, seed, budget * _RACING, methods)
+        ranking = race.ranking()
+        if not ranking:
+            raise UserError(
+                f"advise: got no method with a finite score ({_failures(race)}), expected at least one. Lower "
+                "training.optimiser.learning_rate, and start again."
+            )
+        choice = ranking[0]
+        chosen = {m: race.best_of(m) for m in (SHARED, ALONE, choice.method, POOLED)}
+        proved = {m: c for m, c in chosen.items() if c is not None}
+        reference = SHARED if SHARED in proved else choice.method
+        seeds = _fresh_seeds(race, list(proved.values()), seed, budget - (time.perf_counter() - began))
+        plan = Plan(list(proved), seeds, reference, 0, project.silos.version)
+        projects = {m: project.with_overrides(c.settings) for m, c in proved.items()}
+        progress.current().restart()
+        progress.current().say(f"proof on {len(seeds)} fresh seeds and test rows: {', '.join(proved)}")
+        failed: list[dict[str, Any]] = []
+        results = run_all(name, plan, projects, {}, 0, failed)
+    settings = [{"method": m, "settings": list(c.settings)} for m, c in proved.items()]
+    comparison = conclude(project, name, plan, [(projects, results)], failed, [], flow_run)
+    differences = _differences(project, choice.method, plan, results)
+    advice = {
+        "experiment": name,
+        "data_version": project.silos.version,
+        **metric_record(project.quantity),
+        "minutes": budget / 60,
+        "seconds": race.seconds + sum(r["seconds"]["total"] for r in results.values()),
+        "diagnosis": diagnosis,
+        "race": race.as_json(),
+        "race_seed": seed,
+        "proved": settings,
+        **decide(project, choice.method, {m: c.settings for m, c in proved.items()}, differences, comparison),
+    }
+    write_json(folder / ADVICE, advice)
+    prefect_artifacts.show_markdown("advice", "\n\n".join(described(advice)))
+    for line in described(advice):
+        prefect_artifacts.log_artifact(line)
+    return advice
+
+
+def _diagnosis(project: Project) -> dict[str, Any]:
+    """Return the first sentences of the newest diagnosis of these data; diagnose if there is none.
+
+    If the silos refuse, the advice has the reason instead.
+    """
+    newest = newest_experiment(project, "diagnose")
+    report: dict[str, Any] | None = read_json(project.runs / newest / "report.json") if newest else None
+    if report is None or report.get("since") or report["data_version"] != project.silos.version:
+        try:
+            with project.workers() as workers:
+                report = save_report(project, *run_diagnosis(project, PrefectRunner(workers)))
+        except UserError as error:
+            return {"folder": None, "sentences": [f"How the silos differ is not known: {error}"]}
+    return {"folder": report["folder"], "sentences": report["sentences"][:3]}
+
+
+def _race(project: Project, name: str, seed: int, budget: float, methods: Sequence[str]) -> Race:
+    file, quantity, sink = project.runs / name / RACE, project.quantity, progress.current()
+    saved = read_json(file)
+    if saved is not None:
+        race = Race.from_json(saved)
+    else:
+        race = Race(rungs_of(project.params.training.rounds), candidates(project, seed, methods))
+    silos = project.scored.federated()
+
+    def train(candidate: Candidate, rounds: int) -> Leg:
+        began = time.perf_counter()
+        with _quiet():
+            of_candidate = project.with_overrides(candidate.settings)
+            outcome = run_trial(of_candidate, candidate.method, seed, name, trial_name(candidate.index), rounds)
+        seconds = time.perf_counter() - began
+        if isinstance(outcome, str):
+            return Leg(rounds, None, seconds, outcome)
+        record = read_json(_run_folder(project, name, candidate, seed).validation)
+        leg = Leg(rounds, validation_score(record, quantity), seconds)
+        _refuse_short(project, race, candidate, leg, budget)
+        return leg
+
+    def compare(first: Candidate, second: Candidate, level: float) -> Difference | None:
+        own, others = ([_outcomes(project, name, c, seed)] for c in (first, second))
+        return compare_pairs(PlainRunner(), silos, own, others, quantity, split="validation", level=level)
+
+    shown = [race.rung]
+    legs = 0
+
+    def save(race: Race) -> None:
+        nonlocal legs
+        write_json(file, race.as_json())
+        legs += 1
+        ranking = race.ranking()
+        leader = f"{ranking[0].method} leads" if ranking else None
+        sink.round(legs, leader)
+        if race.rung > shown[0]:
+            shown[0] = race.rung
+            sink.say(race_line(race, quantity))
+
+    if race.rung < len(race.rungs):
+        count = len(race.alive) + math.ceil(len(race.alive) / 3) + math.ceil(len(race.alive) / 9) + len(race.rungs)
+        sink.plan(1, count)
+        sink.begin("race", 0, count)
+        sink.say(
+            f"{len(race.alive)} settings of {len({c.method for c in race.alive})} methods race for up to "
+            f"{duration(budget)} on validation rows of seed {seed}"
+        )
+    return run_race(race, budget, (SHARED, ALONE, POOLED), train, compare, quantity.gain, save)
+
+
+def _refuse_short(project: Project, race: Race, candidate: Candidate, leg: Leg, budget: float) -> None:
+    """Raise a UserError after the first leg if the minutes do not suffice for the shortest advice."""
+    if race.legs:
+        return
+    one_run = leg.seconds / leg.rounds * project.params.training.rounds
+    needed = one_run * 2 / _RACING  # FedAvg and training alone to the end
+    if needed > budget / _RACING:
+        raise UserError(
+            f"minutes: got {budget / _RACING / 60:.2g}, expected at least {math.ceil(needed / 60)}, since one run of "
+            f"{candidate.method} takes about {duration(one_run)}. Give more minutes with --resume, or lower "
+            "training.rounds."
+        )
+
+
+def _fresh_seeds(race: Race, proved: Sequence[Candidate], seed: int, seconds: float) -> list[int]:
+    """Return seeds that the race did not use: as many as fit, but at least two."""
+    cost = sum(race.legs[c.name].seconds for c in proved)
+    count = max(_SEEDS.start, min(_SEEDS.stop - 1, int(seconds / max(cost, 1e-9))))
+    return [seed + 1 + index for index in range(count)]
+
+
+def _differences(
+    project: Project, choice: str, plan: Plan, results: dict[tuple[str, int], dict[str, Any]]
+) -> dict[tuple[str, str], Difference]:
+    """Return the paired differences that the advice rests on, with intervals that hold at once (Bonferroni)."""
+    wanted = [(choice, SHARED), (choice, ALONE), (SHARED, ALONE), *((POOLED, m) for m in (choice, SHARED, ALONE))]
+    pairs = [(a, b) for a, b in dict.fromkeys(wanted) if a != b and a in plan.methods and b in plan.methods]
+    found = {}
+    for first, second in pairs:
+        seeds = [s for s in plan.seeds if (first, s) in results and (second, s) in results]
+        own, others = (
+            [outcomes_of_run(project, project.root / results[m, s]["folder"]) for s in seeds] for m in (first, second)
+        )
+        if seeds:
+            silos, level = project.scored.federated(), 1 - 0.05 / len(pairs)
+            measured = compare_pairs(PlainRunner(), silos, own, others, project.quantity, level=level)
+            if measured is not None:
+                found[first, second] = measured
+    return found
+
+
+def _run_folder(project: Project, name: str, candidate: Candidate, seed: int) -> RunFolder:
+    return RunFolder(project.runs / name / run_name(candidate.method, seed, trial_name(candidate.index)))
+
+
+def _outcomes(project: Project, name: str, candidate: Candidate, seed: int) -> Outcomes:
+    """Return where the clients of a candidate's run store the outcomes of their validation rows."""
+    folder = _run_folder(project, name, candidate, seed)
+    return project.private(folder.path), read_json(folder.validation)["outcomes"]
+
+
+def _failures(race: Race) -> str:
+    return "; ".join(f"{name}: {reason}" for name, reason in list(race.dropped.items())[:3])
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Show nothing of the run inside but lines that are said once."""
+    outer = progress.current()
+    progress.use(_OnlyNotes(outer))
+    try:
+        yield
+    finally:
+        progress.use(outer)
+
+
+class _OnlyNotes(progress.ProgressSink):
+    def __init__(self, outer: progress.ProgressSink) -> None:
+        self._outer = outer
+
+    def say_once(self, line: str) -> None:
+        self._outer.say_once(line)

@@ -1,0 +1,117 @@
+"""`siloflow advise`, as typed: a race on validation rows, a proof on fresh seeds, and advice in sentences."""
+
+import json
+import signal
+import time
+from typing import Any
+
+import pytest
+import yaml
+
+pytestmark = pytest.mark.slow
+
+TYPED = ["advise", "ditto", "--minutes", "30", "--set", "training.rounds=9"]
+
+
+@pytest.fixture(scope="module")
+def advised(partitioned: Any, server: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = partitioned[0].copy(tmp_path_factory.mktemp("end_to_end") / "advise", server)
+    return folder, folder.type(*TYPED, "--json")
+
+
+def _rounds(folder, advice):
+    runs = folder.path / "runs" / advice["experiment"]
+    return {run.name: len(list((run / "journal").glob("*.json"))) for run in runs.glob("setting*-seed0")}
+
+
+def test_the_better_third_trains_on_and_the_references_to_the_end(advised):
+    folder, answer = advised
+    advice = answer.json
+    rounds, race = _rounds(folder, advice), advice["race"]
+    assert race["rungs"] == [1, 3, 9]
+    assert set(rounds.values()) == {1, 3, 9}
+    assert len(rounds) == 20  # 4 rates of three references, and 8 settings of ditto
+    assert {method for method, *_ in race["alive"]} >= {"fedavg", "local_only", "pooled"}
+    assert set(race["dropped"].values()) <= {"behind", "time"}
+    assert len(race["alive"]) + len(race["dropped"]) == 20
+
+
+def test_seeds_and_rows_of_the_proof_took_no_part_in_the_race(advised):
+    advice = advised[1].json
+    proved = advice["comparison"]
+    seeds = {run["seed"] for run in proved["runs"]}
+    assert advice["race_seed"] == 0
+    assert len(seeds) >= 2
+    assert 0 not in seeds
+    assert {run["method"] for run in proved["runs"]} >= {"fedavg", "local_only", "pooled"}
+    chosen = {one["method"]: one["settings"] for one in advice["proved"]}
+    assert chosen[advice["advised"]] == advice["settings"]
+
+
+def test_no_line_claims_what_an_interval_does_not_show(advised):
+    advice = advised[1].json
+    for difference in advice["differences"]:
+        if "pooled" in (difference["first"], difference["second"]):
+            continue
+        pair = f"{difference['first']} − {difference['second']}"
+        (line,) = [line for line in advice["lines"] if line.startswith(pair)]
+        certain = difference["low"] > 0 or difference["high"] < 0
+        assert line.endswith("is better.") == certain
+        assert line.endswith("not distinguishable.") != certain
+
+
+def test_a_finished_race_is_not_run_again_and_is_written_into_params(advised):
+    folder, answer = advised
+    advice, before = answer.json, folder.path.joinpath("params.yaml").read_text()
+    again = folder.type(*TYPED, "--resume", "--apply")
+    assert "race" not in again.err
+    assert advice["lines"][0].split(" (")[0] in again.out
+    after = folder.path.joinpath("params.yaml").read_text()
+    params = yaml.safe_load(after)
+    assert params["comparison"]["methods"][0] == advice["advised"]
+    (rate,) = [one.partition("=")[2] for one in advice["settings"] if one.startswith("training.optimiser")]
+    assert params["training"]["optimiser"]["learning_rate"] == float(rate)
+    added = [line for line in after.splitlines() if line not in before.splitlines()]
+    for line in added:
+        assert f"+{line}" in again.err
+    assert "params.yaml has this advice already" in folder.type(*TYPED, "--resume", "--apply").err
+    folder.path.joinpath("params.yaml").write_text(before)
+
+
+def test_a_killed_race_goes_on_to_the_same_decisions(advised, partitioned, tmp_path):
+    expected = advised[1].json["race"]
+    folder = partitioned[0].copy(tmp_path / "killed")
+    for legs in (3, 24):
+        process = folder.start(*TYPED, "--resume")
+        while _legs(folder) < legs:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    race = folder.type(*TYPED, "--resume", "--json").json["race"]
+    for key in ("rungs", "alive", "dropped"):
+        assert race[key] == expected[key]
+    scores = [{name: leg[:2] for name, leg in one["legs"].items()} for one in (race, expected)]
+    assert scores[0] == scores[1]
+
+
+def _legs(folder):
+    """Return how many legs have been run: of the first rung a candidate one, and more of those that went on."""
+    races = list(folder.path.glob("runs/advise-*/race.json"))
+    legs = json.loads(races[0].read_text())["legs"].values() if races else []
+    return sum({1: 1, 3: 2, 9: 3}[leg[0]] for leg in legs)
+
+
+def test_what_cannot_be_advised_is_said_before_anything_runs(advised):
+    folder = advised[0]
+    refused = folder.type(*TYPED[:2], "--minutes", "0", code=2)
+    assert "--minutes: got 0, expected more than 0" in refused.err
+    refused = folder.type("advise", "nonsense", code=2)
+    assert "unknown method 'nonsense'" in refused.err
+    for name, setting, sentence in (
+        ("alone", "data.scheme=[{kind: equal, clients: 1}]", "data: got 1 client that is scored, expected at least 2"),
+        ("unvalidated", "data.split.validation=0", "data.split.validation: got no validation rows, expected some"),
+    ):
+        changed = ["--set", setting, "--set", f"data.name={name}"]
+        folder.type("partition", *changed)
+        assert sentence in folder.type("advise", *changed, code=2).err

@@ -1,0 +1,62 @@
+"""What is advised follows from proved differences alone."""
+
+import itertools
+
+import pytest
+
+from flows.advice.advice_text import advised_method, is_better
+from flows.advice.candidates import ALONE, POOLED, SHARED
+from models.metrics.paired_difference import Difference
+from models.metrics.task_metrics import TASK_METRICS
+
+ACCURACY, ERROR = TASK_METRICS["classification"], TASK_METRICS["regression"]
+UP, DOWN, EVEN = Difference(0.04, 0.02, 0.06), Difference(-0.04, -0.06, -0.02), Difference(0.01, -0.02, 0.04)
+
+
+def advised(choice, over_shared=None, over_alone=None, shared_over_alone=EVEN, quantity=ACCURACY):
+    found = {(choice, SHARED): over_shared, (choice, ALONE): over_alone, (SHARED, ALONE): shared_over_alone}
+    return advised_method(choice, {pair: d for pair, d in found.items() if d is not None}, quantity)
+
+
+@pytest.mark.parametrize(
+    ("over_shared", "over_alone", "shared_over_alone", "expected"),
+    [
+        (UP, UP, UP, "ditto"),
+        (UP, UP, EVEN, "ditto"),
+        (UP, UP, DOWN, "ditto"),
+        (EVEN, UP, UP, SHARED),
+        (EVEN, UP, EVEN, "ditto"),
+        (EVEN, EVEN, EVEN, ALONE),
+        (UP, EVEN, DOWN, ALONE),
+        (UP, EVEN, EVEN, ALONE),
+        (DOWN, UP, UP, SHARED),
+    ],
+)
+def test_a_method_is_advised_only_if_it_is_proved(over_shared, over_alone, shared_over_alone, expected):
+    assert advised("ditto", over_shared, over_alone, shared_over_alone) == expected
+
+
+def test_references_that_win_the_race():
+    assert advised(ALONE, over_shared=EVEN, shared_over_alone=EVEN) == ALONE
+    assert advised(SHARED, over_alone=EVEN, shared_over_alone=EVEN) == ALONE
+    assert advised(SHARED, over_alone=UP, shared_over_alone=UP) == SHARED
+
+
+def test_less_error_is_better():
+    assert advised("ditto", DOWN, DOWN, DOWN, ERROR) == "ditto"
+    assert advised("ditto", UP, UP, UP, ERROR) == ALONE
+
+
+@pytest.mark.parametrize("found", itertools.product((UP, DOWN, EVEN), repeat=3))
+def test_what_is_advised_is_never_proved_to_be_behind(found):
+    pairs = dict(zip([("ditto", SHARED), ("ditto", ALONE), (SHARED, ALONE)], found, strict=True))
+    best = advised_method("ditto", pairs, ACCURACY)
+    others = [(other, best) for other in ("ditto", SHARED, ALONE) if other != best]
+    behind = [pair for pair in others if is_better(*pair, pairs, ACCURACY)]
+    circular = found in ((UP, DOWN, UP), (DOWN, UP, DOWN))  # intervals of three pairs may contradict each other
+    assert not behind or circular
+
+
+def test_pooling_is_a_bound():
+    assert is_better(POOLED, SHARED, {(POOLED, SHARED): UP}, ACCURACY)
+    assert not is_better(POOLED, SHARED, {(POOLED, SHARED): EVEN}, ACCURACY)

@@ -1,0 +1,45 @@
+"""A run that pauses after a round and goes on later is the run that never paused."""
+
+import json
+
+import pytest
+
+from flows.experiment.project import Project, new_experiment
+from tasks.tracking.mlflow_logging.connection import connect
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
+
+
+@pytest.mark.parametrize("more", [(), ("training.optimiser={kind: adam, learning_rate: 0.01, state: kept}",)])
+def test_a_paused_run_goes_on_with_the_same_bits(more, play_run, folder):
+    whole = play_run("scaffold" if not more else "fedavg", "threads", 1, *more)
+    name = f"paused{len(more)}"
+    new_experiment(Project.open([], folder), "advise", {}, name)
+    options = {"experiment": name, "resume": True}
+    for until in (1, 2):
+        assert play_run(whole["method"], "threads", 1, *more, **options, until=until) == {}
+        path = folder / "runs" / name / f"{whole['method']}-seed0"
+        assert sorted(file.name for file in (path / "journal").iterdir())[-1].startswith(f"{until:06d}")
+        assert not (path / "result.json").exists()
+        kept = json.loads((path / "validation.json").read_text())
+        assert kept["round"] == until
+        assert kept["outcomes"]
+        assert kept["metrics"]["validation/accuracy/mean"] > 0
+        assert _status(folder, name) == {"KILLED"}
+    rest = play_run(whole["method"], "threads", 1, *more, **options, until=3)
+    assert rest["weights_sha256"] == whole["weights_sha256"]
+    assert rest["resumed_from_round"] == 2
+    assert json.loads((path / "validation.json").read_text())["round"] == 3
+    assert _status(folder, name) == {"FINISHED"}
+
+
+def test_a_pause_after_the_last_round_is_the_end(play_run):
+    ended = play_run("fedavg", "threads", 1, until=3)
+    assert ended["rounds"] == 3
+    assert ended["ended_by"] == "training.rounds"
+
+
+def _status(folder, experiment):
+    project = Project.open([], folder)
+    client = connect(project.tracking)
+    return {run.info.status for run in client.search_runs([client.get_experiment_by_name(experiment).experiment_id])}
