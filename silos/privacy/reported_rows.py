@@ -65,9 +65,12 @@ class RowRegister:
                     )
 
     def record(self, policy: Policy) -> None:
-        """Record that these rows are reported, unless the silo's policy allows others to report them as well."""
+        """Record that these rows are reported, unless the silo's policy allows others to report them as well.
+
+        The partitions of a sweep of data without a store have no owner, so nothing is recorded of them.
+        """
         path = self._home / self._data / self.partition / self._file_name
-        if policy.other_silos or path.exists():
+        if policy.other_silos or path.exists() or not policy_file(Path(self.folder)).exists():
             return
         from safetensors.numpy import save
 

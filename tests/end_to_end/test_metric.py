@@ -75,7 +75,7 @@ def test_a_comparison_goes_by_the_area(folder: Any) -> None:
         run = next(run for run in found["runs"] if run["method"] == chosen["method"] and run["seed"] == 0)
         assert run["metrics"]["validation/auc/mean"] == pytest.approx(chosen["score"])
     notes = [note["sentence"] for note in found["notes"]]
-    assert "1 client had no auc, since their test rows have one class; means leave them out." in notes
+    assert "1 client had no auc, since its test rows have one class: means leave it out." in notes
     shown = folder.type("results", "deaths").out
     assert "auc" in shown
     assert "in auc" in shown

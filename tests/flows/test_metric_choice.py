@@ -79,10 +79,17 @@ def test_metrics_of_a_regression_are_in_units_of_y(play_run):
     assert unscaled["baseline"]["metrics"]["r2/mean"] <= 1e-9  # a constant is at best the client's own mean
 
 
-def test_a_metric_that_no_client_can_have_is_refused_before_training(play_run):
-    alone = "data.scheme=[{kind: shards, clients: 10, shards_per_client: 1}]"
+def test_a_metric_that_no_client_can_have_is_refused_before_training(folder):
+    y = np.repeat([0, 1], 30)
+    np.savez(folder / "apart.npz", x=np.random.default_rng(0).normal(size=(60, 3)), y=y, client=y)
+    settings = [
+        "data.name=apart",
+        "data.source={kind: npz, path: apart.npz}",
+        "data.scheme=[{kind: column, column: client}]",
+    ]
     with pytest.raises(UserError, match="got auc, expected a metric that some client has, since test rows of every"):
-        play_run("fedavg", "threads", 1, SHORT, alone, "evaluation.metric=auc")
+        Project.open([*settings, "evaluation.metric=auc"], folder, derived=True).training_setup(0)
+    Project.open([*settings, "evaluation.metric=balanced_accuracy"], folder, derived=True).training_setup(0)
 
 
 def test_a_note_counts_the_clients_without_the_metric(play_run):

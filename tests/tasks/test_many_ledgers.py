@@ -45,7 +45,7 @@ for message in report_moments.fn(cohort, None, ClientStore(sys.argv[2]), inputs=
 
 @pytest.fixture
 def cohort(write_silos, tmp_path) -> Cohort:
-    for name in ("private", "other"):
+    for name in ("private", "other/private"):
         make_store(tmp_path / name)
     clients = write_silos(CLIENTS)
     return Cohort(clients, make_stacks(clients, 3))
@@ -86,10 +86,10 @@ def test_asked_again_of_the_same_rows_a_client_takes_no_turn_and_hashes_no_row(c
 
 @pytest.mark.slow
 def test_after_a_kill_at_any_sync_what_was_told_stays_told_and_nobody_tells_twice(cohort, tmp_path):
-    whole = sums(report_moments.fn(cohort, None, ClientStore(str(tmp_path / "other")), **WANTED))
+    whole = sums(report_moments.fn(cohort, None, ClientStore(str(tmp_path / "other" / "private")), **WANTED))
     (tmp_path / "cohort.pickle").write_bytes(pickle.dumps(cohort))
     kept = []
-    for moment in (3, 120, 60, 0):  # of six a client, of which sixteen are asked at once
+    for moment in (3, 160, 80, 0):  # of eight a client, of which sixteen are asked at once
         command = [sys.executable, "-c", ASK, tmp_path / "cohort.pickle", tmp_path / "private", str(moment)]
         here = {**os.environ, "PYTHONPATH": str(Path(silos.__file__).parents[1])}
         done = subprocess.run(command, env=here, capture_output=True, text=True, check=False)

@@ -34,7 +34,9 @@ def cost_table(costs: Mapping[str, Any]) -> list[list[str]]:
 
 def bytes_text(count: float | None) -> str:
     """Format a mean number of bytes; `-` if there is none."""
-    return "-" if count is None else size(round(count))
+    if not count:
+        return "-" if count is None else "0 B"
+    return size(round(count))
 
 
 def cost_sentences(costs: Mapping[str, Any], quantity: TaskMetrics) -> list[str]:
