@@ -25,6 +25,7 @@ def bench(
     intervals: Annotated[
         bool, typer.Option("--intervals", help="How often the intervals of a comparison cover a known truth.")
     ] = False,
+    device: Annotated[str, typer.Option(help="Where workloads are computed: cpu or cuda.")] = "cpu",
     record: Annotated[bool, typer.Option("--record", help="Keep what is measured in docs/results/bench.json.")] = False,
     overrides: Overrides = None,
     json: Json = False,
@@ -69,12 +70,14 @@ def bench(
             from benchmarks.run_benchmark import bench as contest
 
             options = "".join([f" --repeats {repeats}", *(f" --peer {name}" for name in peer or [])])
+            options, suffix = (options, "") if device == "cpu" else (f"{options} --device {device}", f"-{device}")
             measured = contest(
                 workloads or [],
                 repeats,
                 peer or [],
                 session.print_progress,
-                lambda one: keep(one["workload"], one, options),
+                lambda one: keep(one["workload"], one, options, suffix),
+                device,
             )
             session.print_result(measured, _print("bench"))
 
@@ -90,10 +93,10 @@ def _keeper(root: Path, wanted: bool) -> Any:
     if wanted:
         records.all()
 
-    def keep(name: str, measured: Any, options: str = "") -> Any:
+    def keep(name: str, measured: Any, options: str = "", suffix: str = "") -> Any:
         if wanted:
             argument = f"--{name}" if name.islower() else name
-            records.keep(name, f"siloflow bench {argument}{options}", measured)
+            records.keep(f"{name}{suffix}", f"siloflow bench {argument}{options}", measured)
         return measured
 
     return keep

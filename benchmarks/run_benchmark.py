@@ -27,6 +27,7 @@ import yaml
 
 from benchmarks.workloads import THREADS, Workload, chosen_workloads
 from flows.config.method_settings import method_of
+from flows.experiment.processor import processor_name
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.base import start_method
@@ -105,6 +106,7 @@ def bench(
     peers: Sequence[str],
     say: Callable[[str], None],
     done: Callable[[dict[str, Any]], object] = lambda _: None,
+    device: str = "cpu",
 ) -> dict[str, Any]:
     """Time every workload with its contestants, as plain JSON.
 
@@ -114,22 +116,39 @@ def bench(
         peers: Peer frameworks that take part.
         say: Reports progress.
         done: Called with the record of each workload at its end.
+        device: Where ours and the plain loop compute: cpu or cuda. Peers are measured on a CPU.
     """
     chosen = chosen_workloads(names)
+    _check_device(device, peers)
     check_peers(peers)
     records = []
     with scratch() as root:
         for workload in chosen:
-            records.append(_contest(root, workload, workload.contestants(peers), repeats, say))
+            records.append(_contest(root, workload, workload.contestants(peers, device), repeats, say, device))
             done(records[-1])
     return {"cores": os.cpu_count(), "repeats": repeats, "workloads": records}
 
 
+def _check_device(device: str, peers: Sequence[str]) -> None:
+    """Raise UserError for a device that is unknown or missing, or that peers are not measured on."""
+    if device not in ("cpu", "cuda"):
+        raise UserError(f"--device: got {device}, expected cpu or cuda. Use one of these.")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device: got cuda, expected cpu, since torch finds no GPU. Use cpu.")
+    if device == "cuda" and peers:
+        raise UserError(f"--peer: got {peers[0]} with --device cuda, expected cpu. Measure peers on the CPU.")
+
+
 def _contest(
-    root: Path, workload: Workload, contestants: Sequence[str], repeats: int, say: Callable[[str], None]
+    root: Path,
+    workload: Workload,
+    contestants: Sequence[str],
+    repeats: int,
+    say: Callable[[str], None],
+    device: str = "cpu",
 ) -> dict[str, Any]:
     say(f"{workload.name}: {workload.clients} clients of {workload.rows} rows, {workload.about}: partition")
-    _prepare(root, workload)
+    _prepare(root, workload, device)
     measured: dict[str, list[dict[str, Any]]] = {name: [] for name in contestants}
     for repeat in range(repeats):
         for name in contestants:
@@ -140,17 +159,19 @@ def _contest(
                 arguments = workload.others.get(kind, (workload.method,))
                 measured[name].append(_siloflow(root, arguments, repeat))
             else:
-                measured[name].append(_other(root, workload, kind, threads or str(THREADS)))
+                measured[name].append(_other(root, workload, kind, threads or str(THREADS), device))
     record = {"workload": workload.name, "about": workload.about, **_summary(measured, workload)}
+    if device == "cuda":
+        record["gpu"] = processor_name(device)
     record["limits"] = _limits(root, workload, record["seconds_per_round"]["siloflow"])
     seconds = ", ".join(f"{name} {value:.3f} s" for name, value in record["seconds_per_round"].items())
     say(f"{workload.name}: {seconds} a round; ratio {record['ratio']:.2f}")
     return record
 
 
-def _prepare(root: Path, workload: Workload) -> None:
+def _prepare(root: Path, workload: Workload, device: str) -> None:
     """Write params.yaml and the source, and partition it."""
-    (root / "params.yaml").write_text(yaml.safe_dump(workload.params()))
+    (root / "params.yaml").write_text(yaml.safe_dump(workload.params(device)))
     if workload.shape:
         _write_pixels(root / f"{workload.name}.npz", workload)
     make(Project.open([], root))
@@ -196,8 +217,8 @@ def _siloflow(root: Path, arguments: Sequence[str], seed: int) -> dict[str, Any]
     }
 
 
-def _other(root: Path, workload: Workload, kind: str, threads: str) -> dict[str, Any]:
-    described = {**workload.params(), "clients": workload.clients, "threads": int(threads)}
+def _other(root: Path, workload: Workload, kind: str, threads: str, device: str) -> dict[str, Any]:
+    described = {**workload.params(device), "clients": workload.clients, "threads": int(threads)}
     described["training"]["rounds"] = min(workload.rounds, _ROUNDS_OF_OTHERS)
     command = [*program(kind), str(root / "data" / workload.name.lower()), json.dumps(described)]
     answer, peak = child(command, root)

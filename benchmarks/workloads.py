@@ -37,12 +37,13 @@ class Workload:
         """Return the contestants written by hand: with one torch thread and with two."""
         return [f"{self.plain} 1", f"{self.plain} 2"]
 
-    def contestants(self, peers: Sequence[str]) -> list[str]:
-        """Return the contestants; peers implement FedAvg only."""
-        return [*self.by_hand, "siloflow", *self.others, *(peers if self.method == "fedavg" else ())]
+    def contestants(self, peers: Sequence[str], device: str = "cpu") -> list[str]:
+        """Return the contestants; peers implement FedAvg only, and torch's threads matter on a CPU only."""
+        by_hand = self.by_hand if device == "cpu" else self.by_hand[:1]
+        return [*by_hand, "siloflow", *self.others, *(peers if self.method == "fedavg" else ())]
 
-    def params(self) -> dict[str, Any]:
-        """Return the content of params.yaml."""
+    def params(self, device: str = "cpu") -> dict[str, Any]:
+        """Return the content of params.yaml, for clients that are computed on this device."""
         data: dict[str, Any] = {"name": self.name.lower(), "seed": 0, "split": {"validation": 0.0, "test": 0.0}}
         if self.shape:
             data["source"] = {"kind": "npz", "path": f"{self.name}.npz"}
@@ -63,7 +64,8 @@ class Workload:
             "evaluation": {"every": self.every or self.rounds},
             "comparison": {"methods": [self.method], "seeds": [0]},
             "method": {self.method: self.options},
-            "runner": {"workers": self.workers},
+            "engine": {"device": device},
+            "runner": {"workers": self.workers if device == "cpu" else 1},
         }
 
 

@@ -16,6 +16,7 @@ from flows.config.method_settings import method_of
 from flows.console import progress
 from flows.experiment.comparison.paired_runs import compare_pairs, count_correct_by_class, outcomes_of_run
 from flows.experiment.comparison.trials import ensemble
+from flows.experiment.processor import processor_name
 from flows.experiment.project import Project, scratch_dir
 from flows.experiment.run.run_folder import RunFolder
 from flows.run import probe, run
@@ -97,6 +98,7 @@ def _run(sweep: Sweep, cell: str, seed: int, choice: str | None) -> dict[str, An
         derived=True,
     )
     record = _record(sweep, cell, result)
+    record["processor"] = processor_name(sweep.project(cell, seed, choice).device)
     if sweep.page.by_class:
         record["by_class"] = _count_by_class(sweep, cell, seed, choice)
     return record

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, softplus
 
-from benchmarks.baselines.reference_loop import network, open_rows
+from benchmarks.baselines.reference_loop import finish, network, open_rows
 
 
 class Factor(NamedTuple):
@@ -66,16 +66,18 @@ class GaussianLayer(nn.Module):
 def main() -> None:
     """Print {"rounds": [seconds, ...], "accuracy": ...}; the first round warms up and is left out."""
     folder, workload = sys.argv[1], json.loads(sys.argv[2])
+    device, options = workload["engine"]["device"], workload["method"]["virtual"]
     torch.manual_seed(0)
     torch.set_num_threads(workload["threads"])
-    clients, tests = (open_rows(folder, split) for split in ("train", "test"))
-    options = workload["method"]["virtual"]
-    server = begin(network(workload["model"], clients[0][0].shape[1:], workload), options["prior_precision"])
+    clients, tests = (open_rows(folder, split, device) for split in ("train", "test"))
+    drawn = network(workload["model"], clients[0][0].shape[1:], workload).to(device)
+    server = begin(drawn, options["prior_precision"])
     sites = nothing(server, len(clients))
     seconds = []
     for number in range(workload["training"]["rounds"]):
         start = time.perf_counter()
         server, sites = one_round(server, sites, clients, workload["training"], options, number > 0)
+        finish(device)
         seconds.append(time.perf_counter() - start)
     accuracy = sum(_accuracy(server, x, y, options["draws"]) for x, y in tests) / len(tests)
     print(json.dumps({"rounds": seconds[1:], "accuracy": accuracy}))
@@ -142,10 +144,10 @@ def _local_epochs(layers: Sequence[GaussianLayer], x: Tensor, y: Tensor, trainin
     parameters = [parameter for layer in layers for parameter in layer.parameters()]
     optimiser = torch.optim.Adam(parameters, training["optimiser"]["learning_rate"])
     for _ in range(training["epochs"]):
-        order = torch.randperm(len(y))
+        order = torch.randperm(len(y), device=y.device)
         for at in range(0, len(y), training["batch"]):
             index = order[at : at + training["batch"]]
-            out, nats = x[index].flatten(1), torch.zeros(())
+            out, nats = x[index].flatten(1), torch.zeros((), device=x.device)
             for number, layer in enumerate(layers):
                 out, more = layer(torch.relu(out) if number else out)
                 nats = nats + more

@@ -17,10 +17,11 @@ from silos.cohort import Silos, make_stacks, open_stack
 def main() -> None:
     """Print {"rounds": [seconds, ...], "loss": ...}; the first round warms up and is left out."""
     folder, workload = sys.argv[1], json.loads(sys.argv[2])
+    device, every = workload["engine"]["device"], workload["evaluation"]["every"]
     torch.manual_seed(0)
     torch.set_num_threads(workload["threads"])
-    clients, tests = (open_rows(folder, split) for split in ("train", "test"))
-    server, every = network(workload["model"], clients[0][0].shape[1:], workload), workload["evaluation"]["every"]
+    clients, tests = (open_rows(folder, split, device) for split in ("train", "test"))
+    server = network(workload["model"], clients[0][0].shape[1:], workload).to(device)
     rounds = workload["training"]["rounds"]
     seconds = []
     for number in range(1, rounds + 1):
@@ -28,15 +29,22 @@ def main() -> None:
         _round(server, clients, workload["training"])
         if every < rounds and number % every == 0:
             _evaluate(server, tests)
+        finish(device)
         seconds.append(time.perf_counter() - start)
     print(json.dumps({"rounds": seconds[1:], "loss": mean_loss(server, clients)}))
 
 
-def open_rows(folder: str, split: str) -> list[tuple[Tensor, Tensor]]:
-    """Open every client's x: (rows, *shape) and y: (rows,), in memory."""
+def finish(device: str) -> None:
+    """Wait until a GPU has computed what it was given."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def open_rows(folder: str, split: str, device: str = "cpu") -> list[tuple[Tensor, Tensor]]:
+    """Open every client's x: (rows, *shape) and y: (rows,), in the memory of the device."""
     silos = Silos.open(Path(folder), "bench")
     opened = [open_stack(silos, stack, split) for stack in make_stacks(silos, 1)]
-    return [(torch.from_numpy(o.x[0]).clone(), torch.from_numpy(o.y[0]).clone()) for o in opened]
+    return [(torch.from_numpy(o.x[0]).clone().to(device), torch.from_numpy(o.y[0]).clone().to(device)) for o in opened]
 
 
 def network(model: dict[str, Any], shape: tuple[int, ...], workload: dict[str, Any]) -> nn.Sequential:
@@ -73,7 +81,7 @@ def local_epoch(model: nn.Module, x: Tensor, y: Tensor, training: dict[str, Any]
         training: The block `training` of params.yaml.
     """
     steps = optimiser(model.parameters(), training["optimiser"])
-    order = torch.randperm(len(y))
+    order = torch.randperm(len(y), device=y.device)
     for at in range(0, len(y), training["batch"]):
         index = order[at : at + training["batch"]]
         steps.zero_grad()

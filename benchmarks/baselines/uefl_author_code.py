@@ -16,7 +16,7 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
-from benchmarks.baselines.reference_loop import network, open_rows
+from benchmarks.baselines.reference_loop import finish, network, open_rows
 
 
 class VectorQuantised(nn.Module):
@@ -38,7 +38,7 @@ class VectorQuantised(nn.Module):
         z = self.tokens(x)
         flat = z.view(-1, z.shape[-1])
         far = (flat**2).sum(1, keepdim=True) + (self.words**2).sum(1) - 2 * flat @ self.words.T
-        chosen = torch.zeros(len(flat), len(self.words)).scatter_(1, far.argmin(1, keepdim=True), 1)
+        chosen = torch.zeros_like(far).scatter_(1, far.argmin(1, keepdim=True), 1)
         c = (chosen @ self.words).view_as(z)
         distance = nn.functional.mse_loss(c, z.detach()) + 0.25 * nn.functional.mse_loss(z, c.detach())
         straight = z + (c - z).detach()
@@ -48,17 +48,19 @@ class VectorQuantised(nn.Module):
 def main() -> None:
     """Print {"rounds": [seconds, ...]}; the first round warms up and is left out."""
     folder, workload = sys.argv[1], json.loads(sys.argv[2])
+    device = workload["engine"]["device"]
     torch.manual_seed(0)
     torch.set_num_threads(workload["threads"])
-    clients, checks = (open_rows(folder, split) for split in ("train", "validation"))
+    clients, checks = (open_rows(folder, split, device) for split in ("train", "validation"))
     options = workload["method"]["uefl"]
     whole = network(workload["model"], clients[0][0].shape[1:], workload)
-    server = VectorQuantised(whole, options["words"], workload["model"]["channels"][-1])
+    server = VectorQuantised(whole, options["words"], workload["model"]["channels"][-1]).to(device)
     seconds = []
     with threadpool_limits(workload["threads"]):
         for _ in range(workload["training"]["rounds"]):
             start = time.perf_counter()
             _round(server, clients, checks, workload["training"], options)
+            finish(device)
             seconds.append(time.perf_counter() - start)
     print(json.dumps({"rounds": seconds[1:]}))
 
@@ -80,14 +82,14 @@ def _round(
             passes = [torch.softmax(model(x)[0], 1) for _ in range(options["passes"])]
             torch.special.entr(torch.stack(passes).mean(0)).sum(1).mean()
         for model, (x, _) in zip(copies, clients, strict=True):
-            tokens = model.tokens(x).flatten(0, 2).numpy()
+            tokens = model.tokens(x).flatten(0, 2).cpu().numpy()
             clusters = KMeans(options["words"], n_init=1, random_state=0).fit(tokens)
-            model.words.data = torch.from_numpy(clusters.cluster_centers_)
+            model.words.data = torch.from_numpy(clusters.cluster_centers_).to(x.device)
 
 
 def _local_epoch(model: VectorQuantised, x: Tensor, y: Tensor, training: dict[str, Any]) -> None:
     optimiser = torch.optim.Adam(model.parameters(), training["optimiser"]["learning_rate"])
-    order = torch.randperm(len(y))
+    order = torch.randperm(len(y), device=y.device)
     for at in range(0, len(y), training["batch"]):
         index = order[at : at + training["batch"]]
         optimiser.zero_grad()

@@ -274,3 +274,49 @@ def test_tuning_measures_each_form_and_proposes_a_block_that_params_accept(proje
     assert chosen[0]["milliseconds"] <= 1.05 * best["milliseconds"]
     block = [f"engine.{key}={value}" for key, value in found["engine"].items()]
     assert Project.open(block, project).params.engine.stack == found["engine"]["stack"]
+
+
+def test_on_a_gpu_one_plain_loop_competes_and_all_compute_there():
+    workload = WORKLOADS["W7"]
+    assert workload.contestants([], "cuda") == ["bayes 1", "siloflow", *workload.others]
+    assert workload.contestants([])[:2] == ["bayes 1", "bayes 2"]
+    params = workload.params("cuda")
+    assert params["engine"] == {"device": "cuda"}
+    assert params["runner"] == {"workers": 1}
+    assert workload.params()["engine"] == {"device": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("device", "peers", "message"),
+    [
+        ("gpu", [], r"^--device: got gpu, expected cpu or cuda\. Use one of these\.$"),
+        ("cuda", [], r"^--device: got cuda, expected cpu, since torch finds no GPU\. Use cpu\.$"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused_before_anything_is_run(device, peers, message, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    said: list[str] = []
+    with pytest.raises(UserError, match=message):
+        run_benchmark.bench(["W2"], 1, peers, said.append, device=device)
+    assert said == []
+
+
+def test_plain_loops_make_every_tensor_where_the_rows_are():
+    """What is made without a device lands on `meta` here, and then meets the others in an error."""
+    x, y = torch.rand(6, 8, 8), torch.tensor([0, 1, 2, 0, 1, 2])
+    training = {"batch": 4, "epochs": 1, "optimiser": {"kind": "sgd", "learning_rate": 0.1}, "objective": {"kind": ""}}
+    cnn = {"kind": "cnn", "channels": [3], "kernel": 3, "hidden": [4]}
+    plain = reference_loop.network(cnn, (8, 8), {"training": training})
+    words = uefl_author_code.VectorQuantised(plain, 5, 3)
+    dense = reference_loop.network({"kind": "mlp", "hidden": [4]}, (8, 8), {"training": training})
+    beliefs = bayes_by_backprop.begin(dense, 1.0)
+    layers = [
+        bayes_by_backprop.GaussianLayer(belief, site, 0.1, informed=False)
+        for belief, site in zip(beliefs, bayes_by_backprop.nothing(beliefs, 1)[0], strict=True)
+    ]
+    with torch.device("meta"):
+        reference_loop._round(plain, [(x, y)], training)
+        logits, distance = words(x)
+        out, nats = layers[0](x.flatten(1))
+    for tensor in (*plain.state_dict().values(), logits, distance, out, nats):
+        assert tensor.device.type == "cpu"

@@ -59,7 +59,8 @@ def test_every_tensor_is_made_where_the_rows_are(device, network, optimiser, eng
 
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_device_learns_what_the_reference_on_the_cpu_learns(device, network):
+def test_a_device_learns_what_the_reference_on_the_cpu_learns(device, network, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # else convolutions have 10 bits of mantissa
     plan = Training(CrossEntropy(), SGD(0.1), 2, 4, "sequential")
     rows, weights, context, streams = stack(network, "cpu")
     expected, *_ = train(network, weights, context, rows, plan, streams)
