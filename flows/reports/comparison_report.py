@@ -29,6 +29,7 @@ from flows.reports.html_report import (
     write_report,
 )
 from models.metrics.task_metrics import TaskMetrics
+from silos.dataset import some
 from silos.errors import UserError
 from tasks.tracking.cost_to_target import CostCurve
 from tasks.tracking.json_io import read_json
@@ -187,8 +188,7 @@ def _fairness(comparison: Mapping[str, Any], quantity: TaskMetrics, figure: Figu
         [
             method,
             f"{record.get('better', '-')} better, {record.get('worse', '-')} worse",
-            ", ".join(record.get("certain_better") or ()) or "none",
-            ", ".join(record.get("certain_worse") or ()) or "none",
+            *(some(record.get(key) or ["none"]) for key in ("certain_better", "certain_worse")),
             _signed(record.get("worst_tenth"), quantity),
             str(record.get("worst_client") or "-"),
         ]
