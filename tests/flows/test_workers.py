@@ -20,6 +20,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning"
 
 PLACES = [("threads", 1), ("threads", 2), ("processes", 2), ("dask", 2)]
 FAR = ["processes", "dask"]
+TABLE = [
+    "data.source={kind: synthetic, task: linear, clusters: 1, clients_per_cluster: 6, rows: 60, features: 2}",
+    "data.name=lines",
+    "data.scheme=[{kind: column, column: client}]",
+    "training.objective={kind: squared_error}",
+]
 EXAMPLES = {path.stem: path for path in (Path(__file__).parents[2] / "docs" / "examples").glob("*.py")}
 
 
@@ -50,6 +56,15 @@ def test_a_page_with_steps_messages_and_networks_of_its_own_runs_in_worker_proce
     here, there = (play_run(name, kind, 2, page) for kind in ("threads", "processes"))
     assert here["weights_sha256"] == there["weights_sha256"]
     assert here["mlflow_run_id"]
+    assert here["bytes"] == there["bytes"]
+
+
+@pytest.mark.parametrize("more", [("fedrep",), ("trees", *TABLE), ("fedavg", "aggregation={clip: 0.1, rule: median}")])
+def test_steps_with_messages_for_each_client_run_in_worker_processes(more, play_run, pools):
+    pools("processes")
+    name, *settings = more
+    here, there = (play_run(name, kind, 2, *settings) for kind in ("threads", "processes"))
+    assert here["weights_sha256"] == there["weights_sha256"]
     assert here["bytes"] == there["bytes"]
 
 

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from flows.console.safe_text import PlainConsole
+from flows.experiment.processor import processor_name
 from publications import print_tables
 from publications.reproduce import reproduce
 from publications.results_file import without_places
@@ -155,6 +156,7 @@ def test_what_runs_say_together_is_recorded_once_and_made_up_for_where_it_is_mis
     folder = own_page(whole=table(cells=cells, paired=pairs, ensembles=True))
     results = folder / "docs" / "results" / "tiny.json"
     found, written = reproduce("tiny.yaml", "whole"), results.read_text()
+    assert json.loads(written)["whole"]["cpu"]["a"][0]["processor"] == processor_name("cpu")
     assert set(found["ensembles"]["a"]) > {"accuracy", "mutual_information"}
     assert found["paired"][0]["difference"] == pytest.approx(found["rows"][0]["ours"] - found["rows"][1]["ours"])
     monkeypatch.setattr("publications.fill_sweep.run", None)  # nothing is run again
