@@ -45,6 +45,7 @@ from flows.experiment.run_warnings import merge_notes
 from flows.flow_decorator import IncompleteError, MethodNames, MethodOrNone, Overrides, Seeds, Text, project_flow
 from flows.history.list_runs import find_runs
 from flows.methods.base import start_method
+from flows.registry.candidates import register_candidates
 from flows.reports.comparison_report import write_comparison_report
 from flows.reports.html_report import FILE as REPORT
 from models.metrics.client_metrics import metric_record
@@ -214,6 +215,7 @@ def conclude(
     }
     folder = project.runs / name
     comparison["figure"] = str((folder / "comparison.png").relative_to(project.root))
+    comparison["registry"] = register_candidates(project, results.values())
     comparison["report"] = str((folder / REPORT).relative_to(project.root))
     curves, quantity = _metric_curves(project, results), project.quantity
     cost_curves = read_cost_curves(project, comparison, quantity)

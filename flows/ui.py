@@ -2,14 +2,16 @@
 
 import signal
 import time
+from pathlib import Path
 
 from flows.console.safe_text import say
 from flows.experiment.project import Project, newest_experiment
+from flows.servers import services
 from flows.servers.mlflow_server import ExternalServer, MlflowServer
 from flows.servers.prefect_server import PrefectServer
 from flows.servers.server_process import PORT, must_be_free, ui_address
 from silos.errors import UserError
-from tasks.tracking.mlflow_logging.connection import experiment_id, is_server
+from tasks.tracking.mlflow_logging.connection import connect, experiment_id, is_server
 from tasks.tracking.mlflow_logging.run_spec import VIEW
 
 
@@ -23,6 +25,11 @@ def serve(mlflow_port: int, prefect_port: int | None) -> None:
     """
     project = Project.open()
     root, uri = project.root, project.tracking
+    if services.is_up(root):
+        addresses = {record["service"]: record["address"] for record in services.describe(root)["services"]}
+        _say_pages(project, addresses["mlflow"], addresses["prefect"])
+        say("`siloflow up` serves both; `siloflow down` ends them.")
+        return
     is_local = not is_server(uri)
     if is_local and mlflow_port == (prefect_port or PORT):
         raise UserError(
@@ -34,7 +41,9 @@ def serve(mlflow_port: int, prefect_port: int | None) -> None:
     prefect_address = ui_address(prefect_port, "--prefect-port")
     for signal_number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal must not leave a server behind
         signal.signal(signal_number, signal.default_int_handler)
-    mlflow = MlflowServer(root, uri, mlflow_port) if is_local else ExternalServer(uri)
+    mlflow: MlflowServer | ExternalServer = (
+        ExternalServer(uri) if not is_local else _mlflow_server(root, uri, mlflow_port)
+    )
     prefect = PrefectServer(root, ui=True, **prefect_address)
     try:
         prefect.wait()
@@ -43,11 +52,7 @@ def serve(mlflow_port: int, prefect_port: int | None) -> None:
 
         with project.shared():
             close_abandoned(root)
-        say(f"MLflow   {mlflow.page}/#/experiments?{_TRAINING}")
-        newest = _newest_comparison(project, mlflow.page)
-        if newest:
-            say(f"         {newest}  (newest comparison)")
-        say(f"Prefect  {prefect.url.removesuffix('/api')}/runs")
+        _say_pages(project, mlflow.page, prefect.url.removesuffix("/api"))
         say(
             "Press ctrl-C to end both."
             if is_local
@@ -68,6 +73,19 @@ def serve(mlflow_port: int, prefect_port: int | None) -> None:
 
 _POLL_SECONDS = 0.5
 _TRAINING = "workflowType=machine_learning"  # else MLflow opens its pages for language models
+
+
+def _mlflow_server(root: Path, uri: str, port: int) -> MlflowServer:
+    connect(uri)  # creates the database
+    return MlflowServer(root, uri, port, root / "runs" / "mlflow-ui.log")
+
+
+def _say_pages(project: Project, mlflow: str, prefect: str) -> None:
+    say(f"MLflow   {mlflow}/#/experiments?{_TRAINING}")
+    newest = _newest_comparison(project, mlflow)
+    if newest:
+        say(f"         {newest}  (newest comparison)")
+    say(f"Prefect  {prefect}/runs")
 
 
 def _newest_comparison(project: Project, page: str) -> str | None:

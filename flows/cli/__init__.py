@@ -11,14 +11,25 @@ from flows.cli import (
     checkout_commands,
     data_commands,
     model_commands,
+    registry_commands,
     result_commands,
+    service_commands,
     silo_commands,
     training_commands,
 )
 from flows.console import gc_tuning
 
 # in the order of `siloflow --help`
-_GROUPS = (data_commands, training_commands, silo_commands, model_commands, result_commands, checkout_commands)
+_GROUPS = (
+    data_commands,
+    training_commands,
+    silo_commands,
+    model_commands,
+    registry_commands,
+    service_commands,
+    result_commands,
+    checkout_commands,
+)
 
 app = typer.Typer(
     no_args_is_help=True,

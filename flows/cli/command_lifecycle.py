@@ -114,7 +114,8 @@ class CommandLifecycle(progress.ProgressSink):
         """Run the flow on the open project; Prefect stores the project's overrides, as plain JSON."""
         flow = getattr(importlib.import_module(module), name)
         tracking = sys.modules.get("tasks.tracking.mlflow_logging.connection")
-        if tracking is not None:  # the server is still starting: later this would take time from training
+        # a server that is still starting leaves time for this; otherwise the delivery's thread imports it while rounds run
+        if tracking is not None and self._server is not None and not self._server.is_joined:
             tracking.import_mlflow()
         gc_tuning.resume_gc()
         self.record_time("imports")

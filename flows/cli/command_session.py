@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
+from flows.registry import JOURNAL
+
 if TYPE_CHECKING:  # `siloflow --help` imports neither rich nor pydantic
     from flows.console.safe_text import PlainConsole
     from flows.experiment.project import Project
@@ -91,6 +93,7 @@ class Session:
 
         project = Project.open(overrides or [])
         self._lifecycle.record_time("params")
+        self._complete_decision(project)
         if lock_data_for is not None:
             self._lifecycle.locks.enter_context(project.working(lock_data_for))
         if check is not None:
@@ -99,6 +102,18 @@ class Session:
         if self._server:
             self.start_server()
         return project
+
+    def _complete_decision(self, project: "Project") -> None:
+        """Complete a promotion or rollback that was interrupted; other commands only report if that fails."""
+        if not (project.root / JOURNAL).is_file():
+            return
+        from flows.registry.promotion import finish
+        from silos.errors import UserError
+
+        try:
+            finish(project)
+        except UserError as error:
+            self.print_progress(str(error))
 
     def start_server(self, **options: Any) -> None:
         """Start Prefect's server unless one runs; for commands that know only later whether they need it."""

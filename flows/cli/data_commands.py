@@ -62,6 +62,9 @@ def init(
         str | None,
         typer.Option(metavar="COLUMN", help="The patient, plant or machine of a row; guessed if it repeats."),
     ] = None,
+    ops: Annotated[
+        bool, typer.Option("--ops", help="Also write dvc.yaml, the stages of `dvc repro` and `dvc exp run`.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Create a project folder with a params.yaml that fits your data.
@@ -73,12 +76,19 @@ def init(
         from flows.scaffold.infer_schema import DataOptions
 
         options = DataOptions(label, client, clients, task, decimal, censored, unit)
-        session.print_result(create_project(folder, data, options), print_init)
+        session.print_result(create_project(folder, data, options, ops), print_init)
 
 
 def print_init(made: dict[str, Any], console: "PlainConsole") -> None:
     """Print what was made, what was guessed, and the next command."""
-    files = ["params.yaml", "prefect.yaml", ".gitignore", *(f"a {name} repository" for name in made["repositories"])]
+    stages = ["dvc.yaml"] if made.get("ops") else []
+    files = [
+        "params.yaml",
+        "prefect.yaml",
+        *stages,
+        ".gitignore",
+        *(f"a {name} repository" for name in made["repositories"]),
+    ]
     files += ["a first commit"] if made["committed"] else []
     copied = f"; {made['copied']} is copied there and ignored by git" if made["copied"] else ""
     guessed = [", ".join(made["guessed"]), _rows_read(made["read"]), _network(made["network"])]

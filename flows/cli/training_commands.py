@@ -1,5 +1,6 @@
 """Define the commands that train, and those that serve the pages of MLflow and Prefect: run, compare, schedule, ui."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -110,6 +111,12 @@ def compare(
             "continue, or the start of its name."
         ),
     ] = None,
+    summary: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Also write metrics.json and curves.csv there, for `dvc metrics` and `dvc plots`."
+        ),
+    ] = None,
     resume: Resume = False,
     overrides: Overrides = None,
     json: Json = False,
@@ -123,6 +130,8 @@ def compare(
     """
     with Session(json, timings, server=True, resume_hint=_RESUME) as session:
         numbers = parse_seeds(seeds)
+        if summary is not None and summary.exists() and not summary.is_dir():
+            raise UserError(f"--summary: got {summary}, which is a file, expected a folder. Name another.")
         project = session.open_project(overrides, _check_data, lock_data_for="compare")
         project = project.with_overrides(_comparison_overrides(project, tune, partitions, publish))
         plan = _plan(project, methods, numbers, reference)
@@ -133,6 +142,10 @@ def compare(
             _check_unused(project, name)
         parameters: dict[str, Any] = {"methods": methods, "seeds": numbers, "reference": reference, "name": name}
         comparison = session.run_flow("flows.compare", "compare", project, **parameters, resume=resume)
+        if summary is not None:
+            from flows.experiment.comparison.write_summary import write_summary
+
+            write_summary(project, comparison, summary)
         session.print_result(comparison, print_compare, failed=bool(comparison["failed"]))
 
 
@@ -172,7 +185,25 @@ def print_compare(comparison: dict[str, Any], console: "PlainConsole") -> None:
     if "report" in comparison:
         console.print(f"report        {comparison['report']}")
     console.print(f"experiment    {comparison['experiment']}")
+    if comparison.get("registry"):
+        for line in _registry_lines(comparison["registry"]):
+            console.print(line)
     console.print(f"look closer   {LOOK_CLOSER}")
+
+
+def _registry_lines(registry: dict[str, Any]) -> list[str]:
+    """Return the registered versions, and which of them are better than the champion."""
+    candidates = registry["candidates"]
+    if not candidates:
+        return []
+    listed = ", ".join(f"{each['method']} {each['version']}" for each in candidates)
+    lines = [f"registered    {registry['model']}: {listed}"]
+    better = [each["version"] for each in candidates if each["better"]]
+    if registry["champion"] is None:
+        lines.append("champion      none yet: `siloflow promote` makes one")
+    elif better:
+        lines.append(f"champion      {registry['champion']}; better: {', '.join(better)}: `siloflow promote`")
+    return lines
 
 
 def _heading(comparison: dict[str, Any], seeds: int, unequal: bool) -> str:

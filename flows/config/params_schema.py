@@ -322,6 +322,13 @@ class TrackingParams(Section):
         return uri
 
 
+class WatchParams(Section):
+    """When a model may become the champion: see `siloflow promote`."""
+
+    prefer: Literal["better", "cheaper"] = "better"
+    margin: float = Field(default=0.01, ge=0, le=param_limits.MAX_REAL)
+
+
 class FigureParams(Section):
     """A figure that is drawn at the end of every run that has the data for it."""
 
@@ -340,6 +347,7 @@ class Params(Section):
     aggregation: AggregationParams = AggregationParams()
     evaluation: EvaluationParams = EvaluationParams()
     comparison: ComparisonParams
+    watch: WatchParams = WatchParams()
     method: dict[str, dict[str, Any]] = {}
     plugins: list[str] = []
     figures: list[FigureParams] = []

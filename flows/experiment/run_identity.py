@@ -21,19 +21,8 @@ def fingerprint_of(project: Project, setup: TrainingSetup, method: Method, metho
     are named. A plugin's registration is part of it where it is used, by name and options, for example as `model.kind`.
     So is the engine's form, since each form rounds differently.
     """
-    excluded = {
-        "runner",
-        "tracking",
-        "comparison",
-        "diagnose",
-        "advise",
-        "plugins",
-        "figures",
-        "callbacks",
-        "method",
-        "engine",
-    }
-    params = project.params.model_dump(mode="json", exclude=excluded)
+    excluded = {"runner", "tracking", "comparison", "watch", "diagnose", "advise", "plugins", "figures", "callbacks"}
+    params = project.params.model_dump(mode="json", exclude={*excluded, "method", "engine"})
     if not setup.aggregation.is_robust:  # the default is what earlier versions did
         del params["aggregation"]
     start_hashes = {single.network.starts_from for single in setup.network.single_networks} - {""}
@@ -66,6 +55,8 @@ _RESERVED = {
     "look",
     "mlflow-ui.log",
     "mlflow.db",
+    "open",
+    "services",
     "single-runs",
 }
 

@@ -101,7 +101,7 @@ def _prefect(root: Path, experiments: list[FoundRuns]) -> Leftover:
 
 
 def _logs(root: Path, experiments: list[FoundRuns]) -> Leftover:
-    paths = tuple(path for log in (".prefect/*.log", "runs/*.log") for path in _glob(root, log))
+    paths = tuple(path for log in (".prefect/*.log", "runs/*.log", "runs/services/*.log") for path in _glob(root, log))
     return Leftover("logs", "log files of servers", () if open_elsewhere(paths) else paths)
 
 

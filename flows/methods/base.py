@@ -47,6 +47,8 @@ class Method(BaseModel, ABC):
     """Whether the method can train a deep ensemble (model.members); False if it wraps a single network."""
     takes_aggregation: ClassVar[bool] = True
     """Whether `aggregation` of params.yaml applies: False if clients send sums or more than weights."""
+    is_bound: ClassVar[bool] = False
+    """Whether the method is only a bound for others, as it uses what no server may see: it is no candidate for use."""
     tuned: ClassVar[Mapping[str, Axis]] = {}
     """Options that a comparison with `tune` searches besides the learning rate: 1, 2, 4 or 8 combinations of values."""
 

@@ -12,6 +12,8 @@ from models.server_state import ServerState
 class Pooled(fedavg.FedAvg):
     """Pooled has no options."""
 
+    is_bound = True
+
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Train one client that has the rows of all clients."""
         return fedavg.fedavg_round(state, round, self.model(state, round.setup), silos=round.silos.pool())

@@ -35,6 +35,12 @@ def deployments_text() -> str:
     return point_comments_at_commands((TEMPLATES / "prefect.yaml").read_text(encoding="utf-8"))
 
 
+def stages_text(file: Path | None) -> str:
+    """Return the dvc.yaml with the stages; partition depends on the data's file, if there is one."""
+    text = point_comments_at_commands((TEMPLATES / "dvc.yaml").read_text(encoding="utf-8"))
+    return text if file is None else text.replace("    outs:", f"    deps: [{json.dumps(file.name)}]\n    outs:", 1)
+
+
 def point_comments_at_commands(text: str) -> str:
     """Replace pages by commands in comments, for a folder without docs/, and add a line that says where other pages are."""
     text = re.sub(r"docs/methods/(\w+)\.md", r"siloflow methods \1", text)
@@ -213,13 +219,14 @@ _IGNORED = (
 )
 
 
-def create_project(folder: Path, file: Path | None, options: DataOptions) -> dict[str, Any]:
+def create_project(folder: Path, file: Path | None, options: DataOptions, ops: bool = False) -> dict[str, Any]:
     """Create a project in a new folder, or in one that is empty apart from the data's file.
 
     Args:
         folder: The project's folder.
         file: The data's file or folder of images, copied if it is elsewhere; None for scikit-learn's digits.
         options: The options for the file.
+        ops: Also write dvc.yaml.
 
     Returns:
         What was created, what was guessed, and the data's size, as plain JSON.
@@ -249,6 +256,8 @@ def create_project(folder: Path, file: Path | None, options: DataOptions) -> dic
         ignored = "" if file is None else f"/{_git_pattern(file.name)}\n"
         write_bytes(folder / ".gitignore", (_IGNORED + ignored).encode())
         write_bytes(folder / "prefect.yaml", deployments_text().encode())
+        if ops:
+            write_bytes(folder / "dvc.yaml", stages_text(file).encode())
         write_bytes(folder / "params.yaml", point_comments_at_commands(text).encode())
         model = load_params(folder).model
         repositories = init_repositories(folder)
@@ -257,6 +266,7 @@ def create_project(folder: Path, file: Path | None, options: DataOptions) -> dic
         "folder": str(folder),
         "repositories": repositories,
         "committed": committed,
+        "ops": ops,
         "copied": file.name if file is not None and copied else None,
         "guessed": [] if data is None else [*data.guessed, *chosen],
         "left_out": [] if data is None else list(data.left_out),

@@ -10,11 +10,12 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 from silos.errors import UserError
 from tasks.tracking.error_messages import without_login
-from tasks.tracking.mlflow_logging.connection import check_server, connect
+from tasks.tracking.mlflow_logging.connection import check_server
 
 # ends the server and its children; they are one process group
 _GUARD = """
@@ -53,13 +54,11 @@ class ExternalServer:
 
 
 class MlflowServer:
-    """A started server over a database, at this loopback port."""
+    """A started server over a database that exists, at this loopback port; its output goes to `log`."""
 
-    def __init__(self, root: Path, uri: str, port: int) -> None:
+    def __init__(self, root: Path, uri: str, port: int, log: Path) -> None:
         self.page = f"http://127.0.0.1:{port}"
-        self.log = root / "runs" / "mlflow-ui.log"
-        self.log.parent.mkdir(exist_ok=True)
-        connect(uri)
+        self.log = log
         settings = {
             "MLFLOW_DISABLE_TELEMETRY": "true",
             "DO_NOT_TRACK": "1",
@@ -67,12 +66,12 @@ class MlflowServer:
             "MLFLOW_BACKEND_STORE_URI": uri,  # not on the command line, which all users see: it may have a password
         }
         command = [sys.executable, "-c", _GUARD, sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
-        with self.log.open("wb") as log:
+        with log.open("wb") as output:
             self._guard = subprocess.Popen(
                 [*command, "--port", str(port), "--workers", "1"],
                 stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
+                stdout=output,
+                stderr=output,
                 env={**os.environ, **settings},
                 cwd=root,
                 start_new_session=True,
@@ -89,9 +88,19 @@ class MlflowServer:
                 time.sleep(0.1)
         raise UserError(f"MLflow's server at {url} does not respond. See {self.log}, or choose another --mlflow-port.")
 
+    @property
+    def pid(self) -> int:
+        """Return the process that guards the server, its parent."""
+        return self._guard.pid
+
     def alive(self) -> bool:
         """Return whether the server is still running."""
         return self._guard.poll() is None
+
+    def kill(self) -> None:
+        """End what is left of the server's process group if its guard was killed."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._guard.pid, signal.SIGKILL)
 
     def stop(self) -> None:
         """End the server and its children; a second ctrl-C does not interrupt this."""

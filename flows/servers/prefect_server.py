@@ -26,7 +26,8 @@ from silos.io.proxies import must_be_reachable
 from tasks.tracking.error_messages import full_disk, has_password
 from tasks.tracking.json_io import plain_path
 
-_RESTARTS = 3  # of a server that ended by itself
+_RESTARTS = 3  # in a row, of a server that ended by itself
+_STABLE = 60.0  # seconds after which a server counts as healthy, and may be started again as often as at first
 
 
 class PrefectServer:
@@ -50,6 +51,7 @@ class PrefectServer:
         self._joined: server_process.RunningServer | None = None
         self._restarter: threading.Thread | None = None
         self._child_lock = threading.Lock()
+        self.restarts = 0
         if os.environ.get("PREFECT_API_URL"):
             self.url = os.environ["PREFECT_API_URL"]
             if has_password(self.url):
@@ -103,6 +105,17 @@ class PrefectServer:
                 pass_fds=[listener.fileno(), *([self._lock.fileno()] if self._lock else [])],
             )
 
+    @property
+    def pid(self) -> int | None:
+        """Return the process of the server, if it was started here."""
+        child = self._child
+        return None if child is None else child.pid
+
+    @property
+    def is_joined(self) -> bool:
+        """Return whether the server was running already, so that nothing waits for its start."""
+        return self._child is None
+
     def alive(self) -> bool:
         """Return whether a server started here is running or being restarted."""
         if self._restarter is not None:
@@ -111,16 +124,19 @@ class PrefectServer:
 
     def _restart(self) -> None:
         """Restart the server if it ends by itself, at its port, where clients wait, and with its database."""
-        for left in reversed(range(_RESTARTS + 1)):
-            child = self._child
+        left = _RESTARTS
+        while True:
+            child, began = self._child, time.monotonic()
             assert child is not None
             child.wait()
             with self._child_lock:
                 if self._child is not child:
                     return  # stopped
-                if left == 0:
+                left = _RESTARTS if time.monotonic() - began > _STABLE else left - 1
+                if left < 0:
                     break
                 self._spawn()
+            self.restarts += 1
             progress.current().say("Prefect's server ended unexpectedly; a new one is started.")
             if not self._wait_for_answer(120.0):
                 break

@@ -108,11 +108,15 @@ def _could_check_out(root: Path, digest: str | None) -> bool:
     """Return whether DVC has the recorded data in its cache, or may have it in a remote, unlike a fresh clone."""
     if digest is None:
         return False
+    return _has_remote(root) or listed_files(root, digest) is not None
+
+
+def _has_remote(root: Path) -> bool:
+    """Return whether the project's own configuration of DVC names a remote, without the seconds of DVC's import."""
     config_files = (root / ".dvc" / "config", root / ".dvc" / "config.local")
-    has_remote = any(
+    return any(
         "[remote" in path.read_text(errors="replace").replace("'", "") for path in config_files if path.is_file()
     )
-    return has_remote or listed_files(root, digest) is not None
 
 
 def object_path(root: Path, md5: str) -> Path:
@@ -306,3 +310,35 @@ def first_commit(root: Path) -> bool:
         if run_git(root, "-c", "user.useConfigOnly=true", *arguments).returncode:
             return False
     return True
+
+
+def remote_status(root: Path) -> dict[str, Any] | None:
+    """Compare DVC's cache with the default remote, as `dvc status -c`; None if there is no default remote.
+
+    Returns:
+        The remote's name, and how many files `push`, `pull` and are `missing` in both; or a `problem` with the remote.
+    """
+    root = Path(root).resolve()
+    if not (root / RECORD).is_file() or not _has_remote(root):
+        return None
+    with _quiet():
+        from dvc.exceptions import DvcException
+        from dvc.repo import Repo
+
+        logging.getLogger("dvc").setLevel(logging.ERROR)
+        repo = Repo(str(root), config=_config(root))
+        try:
+            remote = repo.config["core"].get("remote")
+            if not remote:
+                return None
+            states = [*repo.status([str(root / RECORD)], cloud=True).values()]
+            counts = {kind: states.count(word) for kind, word in _REMOTE_STATES.items()}
+            return {"remote": remote, **counts, "problem": None}
+        except (DvcException, OSError, ImportError) as error:
+            problem = _message(error).rstrip(".")
+            return {"remote": remote, **dict.fromkeys(_REMOTE_STATES, 0), "problem": problem}
+        finally:
+            repo.close()
+
+
+_REMOTE_STATES = {"push": "new", "pull": "deleted", "missing": "missing"}  # DVC's words

@@ -180,12 +180,16 @@ class Folder:
 
         `waiting` are the arguments that start it, and `go_on` lets it go on.
         """
-        (self.path / "waits.py").write_text(WAITS)
+        self.write_waits()
         process = self.start(*self.waiting(*arguments, verb=verb), **options)
         while not (self.path / "waits").exists():
             assert process.poll() is None, process.communicate()
             time.sleep(0.01)
         return process
+
+    def write_waits(self) -> None:
+        """The plugin file of the method `waits`."""
+        (self.path / "waits.py").write_text(WAITS)
 
     def waiting(self, *arguments: str, verb: str = "run") -> tuple[str, ...]:
         """`siloflow run waits` or another verb, with more arguments."""

@@ -14,8 +14,9 @@ from flows.experiment.evaluation import scored_model
 from flows.experiment.fit_standardizer import scaled_as
 from flows.experiment.project import Project, experiment
 from flows.experiment.run.run_folder import RunFolder
-from flows.methods.context import RoundContext
+from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
+from models.prng import server_stream
 from silos.client_store import ClientStore
 from silos.errors import UserError, shown
 from silos.io.atomic_io import is_there
@@ -37,13 +38,19 @@ class FinishedRun:
     private: ClientStore
 
 
-def finished_run(project: Project, run: str) -> FinishedRun:
+def finished_run(project: Project, run: str, on_present_data: bool = False) -> FinishedRun:
     """Load the run of this path or name, with the model that was scored at its end.
 
     Clients may be queried again for the model, as at the end of the run.
 
+    Args:
+        project: The project.
+        run: The path or name of the run.
+        on_present_data: Open data/ as it is now, also if the run was trained on another version.
+
     Raises:
-        UserError: If there is no such run, if it is not finished, or if data/ differs from what it was trained on.
+        UserError: If there is no such run, if it is not finished, if data/ differs from what it was trained on, or if
+            the model does not take the rows that are in data/ now.
     """
     folder = find_run(project, run)
     saved = _read_run(folder)
@@ -53,7 +60,7 @@ def finished_run(project: Project, run: str) -> FinishedRun:
             f"{folder.path}: got an unfinished run, expected a finished one. Run the command that "
             "started it with --resume."
         )
-    project = _with_saved_params(project, folder, saved)
+    project = _with_saved_params(project, folder, saved, on_present_data)
     setup = project.training_setup(saved["seed"])
     _check_start(folder, saved, {one.network.starts_from for one in setup.network.single_networks} - {""})
     private = project.private(folder.path)
@@ -65,6 +72,8 @@ def finished_run(project: Project, run: str) -> FinishedRun:
     method = method_of(project.params, saved["method"])
     round = RoundContext(checkpoint.round, setup, setup.silos.clients, (), PlainRunner(), private)
     model = scored_model(method, project.silos, checkpoint.state, round)
+    if on_present_data:
+        _check_inputs(folder, model, setup)
     return FinishedRun(folder, project, saved["method"], saved["seed"], checkpoint.round, model, private)
 
 
@@ -112,9 +121,24 @@ def _read_run(folder: RunFolder) -> dict[str, Any]:
     return saved
 
 
-def _with_saved_params(project: Project, folder: RunFolder, saved: dict[str, Any]) -> Project:
+def _check_inputs(folder: RunFolder, model: Model, setup: TrainingSetup) -> None:
+    """Raise a UserError if the present rows or classes need a network of other shapes."""
+    needed = setup.network.init(server_stream(0, 0, "init"))
+    differ = [name for name in needed.keys() & model.shared.keys() if needed[name].shape != model.shared[name].shape]
+    if differ:
+        raise UserError(
+            f"{folder.path.name}: got a model of other rows or classes than those in data/, expected the same. Train "
+            "it again"
+        )
+
+
+def _with_saved_params(
+    project: Project, folder: RunFolder, saved: dict[str, Any], on_present_data: bool = False
+) -> Project:
     """Return the project with the run's params, computed on the CPU; UserError if its data no longer exist."""
     raw, method = {**saved["params"], "plugins": saved["plugins"]}, saved["method"]
+    if on_present_data:
+        raw["data"] = project.params.data.model_dump(mode="json")
     if raw["model"].get("pretrained"):  # identified by its hash; params keep no path
         raw["model"] = {**raw["model"], "pretrained": getattr(project.params.model, "pretrained", None)}
     raw["engine"] = {**raw["engine"], "device": "cpu"}
@@ -130,7 +154,7 @@ def _with_saved_params(project: Project, folder: RunFolder, saved: dict[str, Any
         ) from None
     derived = experiment(project, folder.path.parent.name)["kind"] not in ("run", "compare")
     loaded = replace(project, params=params, derived=derived)
-    if not loaded.same_rows(saved["data_version"], loaded.silos.version):
+    if not on_present_data and not loaded.same_rows(saved["data_version"], loaded.silos.version):
         raise UserError(
             f"{folder.path}: got data version {loaded.silos.version} in data/, expected {saved['data_version']}, "
             f"on which it was trained. Run `siloflow data use {saved['data_version'][:10]}` to restore it."

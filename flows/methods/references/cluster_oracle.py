@@ -23,6 +23,7 @@ class ClusterOracle(Method):
     """The cluster oracle has no options."""
 
     tested_model = "personal"
+    is_bound = True
 
     def init(self, setup: TrainingSetup) -> ServerState:
         """Return FedAvg's initial weights for each group."""

@@ -35,6 +35,7 @@ class VQOracle(Method):
     """The options are those of uefl, with the defaults of its arm `ours`."""
 
     tested_model = "personal"
+    is_bound = True
     takes_members = False
 
     words: int = Field(64, ge=1, le=param_limits.CHANNELS, description="codewords of each domain")

@@ -38,6 +38,14 @@ ROWS = {"train": 1, "validation": 2, "test": 3}
 SIDE = {"domain": EVIL, "rows": ROWS, "label_shares": {EVIL: 1.0}, "mean": 0.5}
 NOTHING = {"seeds": 1, **dict.fromkeys(QUANTITY.columns)}
 NUMBERS = {"published": 0.5, "ours": 0.25, "sd": 0.1}
+SERVICES = [
+    {"service": name, "state": "up", "address": EVIL, "pid": 12, "memory": 10**8, "restarts": 0}
+    for name in ("prefect", "mlflow", "worker")
+]
+DECISION = {
+    **{"decision": "refused", "at": "2026-01-02T03:04:05+00:00", "version": "3", "champion": "2", "run": EVIL},
+    **{"against": {"sentence": EVIL}, "reason": EVIL, "data_version": EVIL, "git_commit": EVIL},
+}
 # what each function is given, with a name of the user's wherever one can stand, and how many of them it prints
 SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
     "init": (
@@ -86,8 +94,12 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "figure": EVIL,
             "report": EVIL,
             "experiment": EVIL,
+            "registry": {
+                **{"model": EVIL, "champion": "1"},
+                "candidates": [{"method": EVIL, "version": "2", "better": True}],
+            },
         },
-        14,
+        16,
     ),
     "cost_to_target": (
         {
@@ -464,6 +476,17 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         {"kinds": [{"kind": EVIL, "lost": EVIL, "bytes": 1, "deleted": True, "kept": [EVIL], "places": [EVIL] * 4}]},
         5,
     ),
+    "up": ({"started": False, "services": SERVICES}, 4),
+    "down": ({"stopped": True, "in_use": True}, 0),
+    "status": (
+        {
+            **{"up": True, "problem": None, "services": SERVICES},
+            "remote": {"remote": EVIL, "problem": EVIL, "push": 0, "pull": 0, "missing": 0},
+        },
+        5,
+    ),
+    "decision": (DECISION, 4),
+    "history": ({"decisions": [{**DECISION, "data_version": "23496d6b761177"}]}, 4),
     "estimate": ({"seconds": {EVIL: 60.0}}, 1),
 }
 

@@ -1,0 +1,261 @@
+"""Promotes a registered model to champion, and rolls back to the one before, each as one transaction.
+
+A transaction moves aliases and tags in MLflow, logs the decision as an artifact, restores a version of data/ if the
+user wants it, and appends a line to the history. It is first written to a journal. After a kill, or while MLflow does
+not answer, the next command carries it out: every step has the same effect when it is repeated.
+"""
+
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from flows.config.params_schema import WatchParams
+from flows.experiment.project import Project, exclusive_data_access
+from flows.experiment.run.load_finished_run import find_run
+from flows.experiment.run.mlflow_run_metadata import git_commit
+from flows.registry import FOLDER, JOURNAL
+from flows.registry.candidates import model_name, register_run
+from flows.registry.challenge import challenge, is_better, is_cheaper
+from silos.errors import UserError, shown
+from silos.io.locks import in_turn
+from silos.versioning import dvc_files, history
+from tasks.tracking.json_io import read_json, write_json
+from tasks.tracking.mlflow_logging.connection import describe_problem
+from tasks.tracking.mlflow_logging.registry import (
+    CHALLENGER,
+    CHAMPION,
+    PREVIOUS,
+    ModelVersion,
+    Registry,
+    is_store_failure,
+)
+
+HISTORY = FOLDER / "history.jsonl"
+
+
+def promote(project: Project, run: str | None, force: bool, with_data: bool) -> dict[str, Any]:
+    """Make a model the champion if it is better than the present one; return the decision as plain JSON.
+
+    Args:
+        project: The project.
+        run: The run's folder or name, or the number of a version; None is the challenger.
+        force: Promote also without evidence; the decision says so.
+        with_data: Restore the data version on which the model was trained.
+
+    Raises:
+        UserError: If there is no such model, if it is the champion, or if MLflow does not answer.
+    """
+    with _exclusive(project):
+        registry = Registry(project.tracking, model_name(project))
+        aliases = registry.aliases()
+        version = _find(project, registry, run, aliases)
+        number = aliases.get(CHAMPION)
+        if number == version.number:
+            raise UserError(
+                f"promote: got version {number} of {registry.model}, which is the champion, expected another. "
+                "Name another run."
+            )
+        champion = registry.find(number) if number is not None else None
+        verdict = _judge(project, version, champion, force)
+        decision = _decision(project, registry, "promoted" if verdict["passed"] else "refused", version, champion)
+        decision |= {key: verdict[key] for key in ("forced", "reason", "against")}
+        aliases_after: dict[str, str | None] = {}
+        if verdict["passed"]:
+            aliases_after = {CHAMPION: version.number, PREVIOUS: number}
+            if aliases.get(CHALLENGER) == version.number:
+                aliases_after[CHALLENGER] = None
+        _carry_out(project, registry, decision, aliases_after, with_data and bool(verdict["passed"]))
+        return decision
+
+
+def roll_back(project: Project, with_data: bool) -> dict[str, Any]:
+    """Make the model before the champion the champion again; return the decision as plain JSON.
+
+    Raises:
+        UserError: If there is none, or if MLflow does not answer.
+    """
+    with _exclusive(project):
+        registry = Registry(project.tracking, model_name(project))
+        aliases = registry.aliases()
+        former = registry.find(aliases[PREVIOUS]) if PREVIOUS in aliases else None
+        champion = registry.find(aliases[CHAMPION]) if CHAMPION in aliases else None
+        if former is None or champion is None:
+            raise UserError(
+                f"rollback: got no former champion of {registry.model}, expected one. `siloflow promote` makes a model "
+                "the champion."
+            )
+        decision = _decision(project, registry, "rolled back", former, champion)
+        decision |= {"forced": False, "reason": f"version {champion.number} was withdrawn", "against": None}
+        before = former.tags.get(_REPLACED)
+        _carry_out(project, registry, decision, {CHAMPION: former.number, PREVIOUS: before or None}, with_data)
+        return decision
+
+
+def finish(project: Project) -> None:
+    """Carry out a transaction that was interrupted; UserError if that fails again."""
+    with _exclusive(project):
+        pass
+
+
+def decisions(root: Path) -> list[dict[str, Any]]:
+    """Return every decision, newest first."""
+    path = root / HISTORY
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return [json.loads(line) for line in reversed(lines)]
+
+
+_REPLACED = "replaced"  # the tag with the number of the champion that a version replaced
+
+
+@contextmanager
+def _exclusive(project: Project) -> Iterator[None]:
+    """Let one process at a time decide; finish an interrupted transaction first, and explain MLflow's failures."""
+    try:
+        with in_turn(project.root / FOLDER / "lock"):
+            journal = read_json(project.root / JOURNAL)
+            if journal is not None:
+                _apply(project, Registry(project.tracking, journal["model"]), journal)
+            yield
+    except Exception as error:
+        if not is_store_failure(error):
+            raise
+        is_open = (project.root / JOURNAL).is_file()
+        advice = "The next command completes the decision" if is_open else "Nothing was changed; try again"
+        raise UserError(f"{describe_problem(project.tracking, error)}. {advice}.") from error
+
+
+def _find(project: Project, registry: Registry, run: str | None, aliases: Mapping[str, str]) -> ModelVersion:
+    """Return the version that the user names; a finished run is registered if it is not."""
+    if run is None:
+        challenger = registry.find(aliases[CHALLENGER]) if CHALLENGER in aliases else None
+        if challenger is None:
+            raise UserError(
+                f"promote: got no RUN, and {registry.model} has no challenger, expected one of them. `siloflow "
+                "compare` registers candidates."
+            )
+        return challenger
+    if run.isascii() and run.isdigit():
+        version = registry.find(run)
+        if version is None:
+            numbers = ", ".join(v.number for v in reversed(registry.versions())) or "none"
+            raise UserError(f"promote: got version {shown(run)}, expected one of {registry.model}: {numbers}.")
+        return version
+    folder = find_run(project, run)
+    result = folder.finished()
+    if result is None:
+        raise UserError(
+            f"promote: got the unfinished run {folder.path.name}, expected a finished one. Finish it first."
+        )
+    version = register_run(project, registry, result)
+    if version is None:
+        raise UserError(
+            f"promote: got {folder.path.name}, whose model MLflow does not have, expected a logged model. Personal "
+            "models are logged with --set tracking.personal_models=true."
+        )
+    return version
+
+
+def _judge(project: Project, version: ModelVersion, champion: ModelVersion | None, force: bool) -> dict[str, Any]:
+    """Return whether the version may become the champion, and why."""
+    if champion is None:
+        return {"passed": True, "forced": False, "reason": "there was no champion", "against": None}
+    against = challenge(project, version.tags.get("run"), champion.tags.get("run"))
+    passed, reason = _verdict(against, project.params.watch)
+    return {
+        "passed": passed or force,
+        "forced": force and not passed,
+        "reason": f"forced, although {reason}" if force and not passed else reason,
+        "against": against,
+    }
+
+
+def _verdict(against: Mapping[str, Any], watch: WatchParams) -> tuple[bool, str]:
+    if "why_not" in against:
+        return False, f"there is no interval: {against['why_not']}"
+    if is_better(against):
+        return True, "its interval is above zero"
+    if watch.prefer == "cheaper":
+        if is_cheaper(against, watch.margin):
+            return True, f"it sent fewer bytes, and is not worse by more than {watch.margin:g}"
+        return False, f"it is neither better, nor cheaper and not worse by more than {watch.margin:g}"
+    return False, "its interval is not above zero"
+
+
+def _decision(
+    project: Project, registry: Registry, what: str, version: ModelVersion, champion: ModelVersion | None
+) -> dict[str, Any]:
+    return {
+        "id": secrets.token_hex(6),
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "decision": what,
+        "model": registry.model,
+        "version": version.number,
+        "run": version.tags.get("run"),
+        "run_id": version.run_id,
+        "data_version": version.tags.get("data_version"),
+        "champion": champion and champion.number,
+        "git_commit": git_commit(project.root),
+    }
+
+
+def _carry_out(
+    project: Project, registry: Registry, decision: dict[str, Any], aliases: dict[str, str | None], with_data: bool
+) -> None:
+    """Write the journal, then do what it says."""
+    tags = {"decision": f"{decision['decision']} at {decision['at']}: {decision['reason']}"}
+    if decision["decision"] == "promoted":
+        tags[_REPLACED] = decision["champion"] or ""
+    journal = {
+        "model": registry.model,
+        "decision": decision,
+        "aliases": aliases,
+        "tags": tags,
+        "data": decision["data_version"] if with_data else None,
+    }
+    write_json(project.root / JOURNAL, journal)
+    _apply(project, registry, journal)
+
+
+def _apply(project: Project, registry: Registry, journal: Mapping[str, Any]) -> None:
+    """Do all steps of the transaction, or do them again, and delete the journal.
+
+    The data come first. If the user has to mend them, the transaction is given up, and nothing has changed.
+    """
+    decision = journal["decision"]
+    if journal["data"] is not None:
+        try:
+            _restore_data(project, journal["data"])
+        except UserError:
+            (project.root / JOURNAL).unlink()
+            raise
+    registry.tag(decision["version"], journal["tags"])
+    registry.log_decision(decision["run_id"], decision)
+    registry.set_aliases(journal["aliases"])
+    _append(project.root / HISTORY, decision)
+    (project.root / JOURNAL).unlink()
+
+
+def _restore_data(project: Project, digest: str) -> None:
+    if dvc_files.recorded_version(project.root) != digest:
+        with exclusive_data_access(project.root, f"`siloflow data use {digest[:10]}`"):
+            history.use_version(project.root, digest)
+
+
+def _append(path: Path, decision: Mapping[str, Any]) -> None:
+    """Append the decision as a line, unless the file has it; a line that a kill cut off is completed first."""
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    if re.search(rf'"id": "{decision["id"]}".*}}\n', text):
+        return
+    whole = text[: text.rfind("\n") + 1]
+    with path.open("r+" if path.is_file() else "w", encoding="utf-8") as file:
+        file.truncate(len(whole.encode()))
+        file.seek(0, os.SEEK_END)
+        file.write(json.dumps(decision) + "\n")
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,105 @@
+"""Register models in MLflow's registry, and move the aliases that say which version is in use."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tasks.tracking.mlflow_logging.connection import connect
+
+CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    """A registered version: its number, its MLflow run, and its tags."""
+
+    number: str
+    run_id: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+class Registry:
+    """One registered model of a store."""
+
+    def __init__(self, uri: str, model: str) -> None:
+        self.model, self._client = model, connect(uri)
+
+    def register(self, run_id: str, tags: Mapping[str, str], description: str) -> ModelVersion | None:
+        """Register the model that the run logged, once, and set its tags; None if the run has logged none."""
+        version = next((v for v in self.versions() if v.run_id == run_id), None)
+        if version is None:
+            logged = self._logged_model(run_id)
+            if logged is None:
+                return None
+            self._create_model(description)
+            # its folder: `models:/m-...` would be looked up in the process's own store, not in the client's
+            created = self._client.create_model_version(
+                self.model, logged.artifact_location, run_id, await_creation_for=None, model_id=logged.model_id
+            )
+            version = ModelVersion(str(created.version), run_id)
+        self.tag(version.number, tags)
+        return ModelVersion(version.number, run_id, {**version.tags, **tags})
+
+    def versions(self) -> list[ModelVersion]:
+        """Return all versions, newest first."""
+        found = self._client.search_model_versions(
+            f"name = '{self.model}'", max_results=1000, order_by=["version_number DESC"]
+        )
+        return sorted(map(_version, found), key=lambda version: int(version.number), reverse=True)
+
+    def find(self, number: str) -> ModelVersion | None:
+        """Return the version with this number."""
+        return next((version for version in self.versions() if version.number == number), None)
+
+    def aliases(self) -> dict[str, str]:
+        """Return the version's number by alias; empty if nothing is registered."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            aliases = self._client.get_registered_model(self.model).aliases
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return {}
+        return {str(alias): str(number) for alias, number in aliases.items()}
+
+    def set_aliases(self, aliases: Mapping[str, str | None]) -> None:
+        """Move each alias to its version, or delete it."""
+        present = self.aliases()
+        for alias, number in aliases.items():
+            if number is not None:
+                self._client.set_registered_model_alias(self.model, alias, number)
+            elif alias in present:
+                self._client.delete_registered_model_alias(self.model, alias)
+
+    def tag(self, number: str, tags: Mapping[str, str]) -> None:
+        """Set tags of a version."""
+        for key, value in tags.items():
+            self._client.set_model_version_tag(self.model, number, key, value)
+
+    def log_decision(self, run_id: str, decision: Mapping[str, Any]) -> None:
+        """Log the decision as an artifact of the run whose model it is about."""
+        self._client.log_dict(run_id, dict(decision), f"decisions/{decision['id']}.json")
+
+    def _logged_model(self, run_id: str) -> Any:
+        experiment = self._client.get_run(run_id).info.experiment_id
+        models = self._client.search_logged_models([experiment], filter_string=f"source_run_id = '{run_id}'")
+        return next((model for model in models if model.status == "READY"), None)
+
+    def _create_model(self, description: str) -> None:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._client.create_registered_model(self.model, description=description)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+
+
+def is_store_failure(error: BaseException) -> bool:
+    """Return whether the error comes from the store: it does not answer, or refuses a request."""
+    return type(error).__module__.partition(".")[0] in ("mlflow", "requests", "sqlalchemy", "urllib3")
+
+
+def _version(found: Any) -> ModelVersion:
+    return ModelVersion(str(found.version), str(found.run_id), dict(found.tags))

@@ -1,0 +1,37 @@
+"""What DVC's remote lacks, as `siloflow status` reports it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from silos.versioning.dvc_files import record, remote_status
+
+DVC = Path(sys.executable).parent / "dvc"
+
+
+def dvc(folder: Path, *words: str) -> None:
+    subprocess.run([DVC, *words, "--quiet"], cwd=folder, check=True, capture_output=True)
+
+
+def test_files_to_push_and_to_pull_are_counted_and_an_absent_remote_is_a_sentence(tmp_path):
+    root, store = tmp_path / "project", tmp_path / "store"
+    (root / "data").mkdir(parents=True)
+    for name in ("a", "b"):
+        (root / "data" / name).write_text(name)
+    assert remote_status(root) is None
+    record(root)
+    assert remote_status(root) is None
+    dvc(root, "remote", "add", "--default", "store", str(store))
+    states = [remote_status(root)]
+    dvc(root, "push")
+    states.append(remote_status(root))
+    assert [(state["remote"], state["push"] > 0, state["problem"]) for state in states] == [
+        ("store", True, None),
+        ("store", False, None),
+    ]
+    for file in (root / ".dvc" / "cache").rglob("*/*"):
+        if file.is_file():
+            file.unlink()
+    assert remote_status(root)["pull"] > 0
+    dvc(root, "remote", "modify", "store", "url", "s3://bucket/store")
+    assert remote_status(root)["problem"]
