@@ -26,6 +26,8 @@ Seeds = Annotated[
     str | None, typer.Option(help="The seeds to train with, such as 0,1,2; by default comparison.seeds of params.yaml.")
 ]
 
+_WIDE = 100  # columns of a terminal; a narrower one shows no cost, which `siloflow results NAME --cost` has
+
 commands = typer.Typer()
 
 
@@ -161,7 +163,7 @@ def print_compare(comparison: dict[str, Any], console: "PlainConsole") -> None:
     from models.metrics.client_metrics import recorded_metric
 
     quantity, counts = recorded_metric(comparison), seeds_finished(comparison)
-    titles, *rows = comparison_table(comparison, quantity, seconds=True)
+    titles, *rows = comparison_table(comparison, quantity, seconds=True, cost=console.width >= _WIDE)
     table = console.table(*titles)
     for cells in rows:
         table.add_row(*cells)

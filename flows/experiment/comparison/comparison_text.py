@@ -15,8 +15,12 @@ from silos.dataset import some
 _LETTERS = 14  # of a client's name in a cell
 
 
-def comparison_table(comparison: Mapping[str, Any], quantity: TaskMetrics, seconds: bool = False) -> list[list[str]]:
+def comparison_table(
+    comparison: Mapping[str, Any], quantity: TaskMetrics, seconds: bool = False, cost: bool = True
+) -> list[list[str]]:
     """Return titles, then a row for each method, then one for the constant baseline.
+
+    The columns of seconds, and of bytes to a target, can be left out.
 
     If methods finished with different numbers of seeds, the last column has these numbers. Comparisons of earlier versions
     have no baseline.
@@ -26,7 +30,7 @@ def comparison_table(comparison: Mapping[str, Any], quantity: TaskMetrics, secon
         row["method"]: [row["model"], *(_cell(row, name, quantity) for name in quantity.columns)]
         for row in comparison["table"]
     }
-    costs = comparison.get("cost") or {}
+    costs = (comparison.get("cost") or {}) if cost else {}
     for method, cells in rows.items():
         cells += [bytes_text(costs[method]["bytes"])] if costs else []
     took = {row["method"]: f"{row['seconds']:.1f}" for row in comparison["table"]}

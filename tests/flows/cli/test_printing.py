@@ -23,7 +23,7 @@ SHOWN = r"[/b][red]:heart:{}é日±\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud800"
 ASCII = r"[/b][red]:heart:{}\xe9\u65e5+-\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud800"
 
 CHECKOUT = {
-    render_benchmark: ("bench", "overhead", "regroup", "population", "diagnose_cost", "tune"),
+    render_benchmark: ("bench", "overhead", "regroup", "population", "diagnose_cost", "tune", "intervals"),
     print_tables: ("reproduce", "estimate", "listing"),
 }
 PRINTERS = {
@@ -89,7 +89,6 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "paired": [{"sentence": EVIL, "seeds": [0]}],
             "tuning": [{"method": EVIL, "settings": [EVIL], "at_edge": [EVIL], "tried": 8, "score": 1.0, "seed": 0}],
             "failed": [{"method": EVIL, "seed": 1, "error": EVIL}],
-            "cost": {EVIL: {"target": 0.5, "of_best": 0.9, "rounds": 2, "bytes": 100.0, "seconds": 0.5}},
             "data_version": EVIL,
             "figure": EVIL,
             "report": EVIL,
@@ -100,6 +99,27 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             },
         },
         16,
+    ),
+    "advice": (
+        {
+            "lines": [EVIL],
+            "diagnosis": {"sentences": [EVIL]},
+            "race": {"legs": {EVIL: [1, [0.5, 0.1], 1.0, ""]}, "dropped": {EVIL: "time"}},
+            "data_version": EVIL,
+            "experiment": EVIL,
+        },
+        4,
+    ),
+    "intervals": (
+        {
+            "rows": [{"data": EVIL, "seeds": 3, "seed_sd": 0.1, "covered": 0.95}],
+            "silos": [{"silos": 8, "seeds": 3, "covered": 0.95}],
+            "partitions": [{"partitions": 5, "shared": 0.2, "seeds": 3, "covered": 0.95}],
+            "holm": [{"methods": 3, "equal": 2, "seeds": 3, "seed_sd": 0.1, "plain": 0.1, "corrected": 0.05}],
+            "over_silos": [{"differences": EVIL, "silos": 8, "student": 0.95, "bca": 0.9, "studentised": 0.92}],
+            "times": 600,
+        },
+        2,
     ),
     "cost_to_target": (
         {
