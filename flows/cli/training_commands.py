@@ -253,7 +253,10 @@ def _comparison_overrides(project: "Project", tune: bool, partitions: int | None
 
 @commands.command()
 def advise(
-    methods: MethodNames = None,
+    methods: Annotated[
+        list[str] | None,
+        typer.Argument(help="The methods that race besides the references; by default all that can run on the data."),
+    ] = None,
     minutes: Annotated[
         float | None, typer.Option(help="The time to take; by default advise.minutes of params.yaml.")
     ] = None,
