@@ -90,11 +90,9 @@ def notes_of_undefined(metrics: Mapping[str, Any], quantity: TaskMetrics) -> lis
     missing = int(metrics.get(f"{quantity.name}/undefined", 0))
     if not missing or not isinstance(quantity, ClientMetric):
         return []
-    clients = f"{missing:,} client{'' if missing == 1 else 's'}"
-    sentence = (
-        f"{clients} had no {quantity.name}, since their test rows have {quantity.undefined_if}; means leave them out"
-    )
-    return [{"about": "evaluation", "sentence": f"{sentence}."}]
+    clients, whose, them = ("1 client", "its", "it") if missing == 1 else (f"{missing:,} clients", "their", "them")
+    sentence = f"{clients} had no {quantity.name}, since {whose} test rows have {quantity.undefined_if}: means leave {them} out."
+    return [{"about": "evaluation", "sentence": sentence}]
 
 
 def notes_of_training(folder: RunFolder, last: int, metrics: dict[str, Any], quantity: TaskMetrics) -> list[Note]:

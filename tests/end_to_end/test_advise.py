@@ -107,7 +107,7 @@ def test_what_cannot_be_advised_is_said_before_anything_runs(advised):
     refused = folder.type(*TYPED[:2], "--minutes", "0", code=2)
     assert "--minutes: got 0, expected more than 0" in refused.err
     refused = folder.type("advise", "nonsense", code=2)
-    assert "unknown method 'nonsense'" in refused.err
+    assert "method: got 'nonsense', expected a known method" in refused.err
     for name, setting, sentence in (
         ("alone", "data.scheme=[{kind: equal, clients: 1}]", "data: got 1 client that is scored, expected at least 2"),
         ("unvalidated", "data.split.validation=0", "data.split.validation: got no validation rows, expected some"),
