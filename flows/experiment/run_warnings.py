@@ -91,7 +91,8 @@ def notes_of_undefined(metrics: Mapping[str, Any], quantity: TaskMetrics) -> lis
     if not missing or not isinstance(quantity, ClientMetric):
         return []
     clients, whose, them = ("1 client", "its", "it") if missing == 1 else (f"{missing:,} clients", "their", "them")
-    sentence = f"{clients} had no {quantity.name}, since {whose} test rows have {quantity.undefined_if}: means leave {them} out."
+    why = f"since {whose} test rows have {quantity.undefined_if}"
+    sentence = f"{clients} had no {quantity.name}, {why}: means leave {them} out."
     return [{"about": "evaluation", "sentence": sentence}]
 
 
