@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from models.metrics.client_metrics import CLIENT_METRICS
+
 ROOT = Path(__file__).parents[2]
 COMMAND = Path(sys.executable).parent / "siloflow"
 TYPED = ["compare", "fedavg", "local_only", "--seeds", "0,1", "--json", "--set"]
@@ -171,7 +173,8 @@ def _wrong_in_mlflow(folder: Path, found: dict[str, Any]) -> list[str]:
             wrong.append(f"{run.info.run_name} is {run.info.status}")
         for name in run.data.metrics:
             steps = [metric.step for metric in client.get_metric_history(run.info.run_id, name)]
-            if steps != ([rounds] if "uncertainty/" in name else list(range(1, rounds + 1))):
+            once = "uncertainty/" in name or name.partition("/")[0] in CLIENT_METRICS  # of the reported round
+            if steps != ([rounds] if once else list(range(1, rounds + 1))):
                 wrong.append(f"{run.info.run_name}: {name} has steps {steps}")
     return wrong
 
