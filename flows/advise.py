@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import WithJsonSchema
 
 from flows.advice.advice_text import decide, described, race_line
-from flows.advice.candidates import ALONE, POOLED, SHARED, candidates
+from flows.advice.candidates import POOLED, SHARED, candidates
 from flows.advice.race import Candidate, Leg, Race, run_race, rungs_of
 from flows.compare import conclude, run_all
 from flows.config.override_policy import open_project
@@ -18,15 +18,18 @@ from flows.console.safe_text import duration
 from flows.diagnose import run_diagnosis
 from flows.diagnosis.save_report import save_report
 from flows.experiment import prefect_artifacts
+from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.comparison.paired_runs import compare_pairs, outcomes_of_run
 from flows.experiment.comparison.trials import Plan, run_trial, trial_name
 from flows.experiment.comparison.tuner import validation_score
 from flows.experiment.project import Project, experiment, new_experiment, newest_experiment
 from flows.experiment.run.run_folder import RunFolder, run_name
 from flows.experiment.run_identity import unused_name
+from flows.experiment.training_setup import check_metric
 from flows.flow_decorator import MethodNames, Overrides, Text, project_flow
 from flows.history.list_runs import find_runs
 from flows.methods.samplers.client_sampler import validation_rows
+from flows.reports.comparison_report import newest_diagnosis
 from models.metrics.client_metrics import metric_record
 from models.metrics.paired_difference import Difference
 from silos.errors import UserError
@@ -37,6 +40,7 @@ from tasks.tracking.json_io import read_json, write_json
 RACE = "race.json"
 ADVICE = "advice.json"
 _RACING = 0.6  # share of the minutes for the race; the rest is for the proof
+_PROOF = ("comparison.over=rows", "comparison.publish=false")
 _SEEDS = range(2, 6)  # numbers of fresh seeds of the proof; as many as the time allows
 
 Minutes = Annotated[float, WithJsonSchema({"type": "number", "minimum": 0})]
@@ -60,6 +64,9 @@ def advise(
         name: The name of a new race, in runs/ and in MLflow; with resume, of the race to continue.
     """
     project = open_project(overrides)
+    compared = project.params.comparison
+    if compared.over != "rows" or compared.publish:  # these are about what `siloflow compare` says
+        project = project.with_overrides(_PROOF)
     minutes = minutes or project.params.advise.minutes
     with project.working("advise"):
         check_advisable(project)
@@ -84,6 +91,7 @@ def check_advisable(project: Project) -> None:
                 f"{'chosen' if split == 'validation' else 'proved'} on them. Set it, for example to 0.15, and run "
                 "`siloflow partition`."
             )
+    check_metric(project.params, project.quantity, project.scored, selects=True)
 
 
 def _folder_name(project: Project, minutes: float, methods: Sequence[str] | None, resume: bool, name: str) -> str:
@@ -158,9 +166,10 @@ def _diagnosis(project: Project) -> dict[str, Any]:
 
     If the silos refuse, the advice has the reason instead.
     """
-    newest = newest_experiment(project, "diagnose")
-    report: dict[str, Any] | None = read_json(project.runs / newest / "report.json") if newest else None
-    if report is None or report.get("since") or report["data_version"] != project.silos.version:
+    newest = newest_diagnosis(project, project.silos.version)
+    if newest is not None:
+        report = newest[1]
+    else:
         try:
             with project.workers() as workers:
                 report = save_report(project, *run_diagnosis(project, PrefectRunner(workers)))
@@ -174,6 +183,9 @@ def _race(project: Project, name: str, seed: int, budget: float, methods: Sequen
     saved = read_json(file)
     if saved is not None:
         race = Race.from_json(saved)
+        for candidate in race.alive:  # `siloflow clean` deletes unfinished runs; these are trained again
+            if not _run_folder(project, name, candidate, seed).path.is_dir():
+                race.legs.pop(candidate.name, None)
     else:
         race = Race(rungs_of(project.params.training.rounds), candidates(project, seed, methods))
     silos = project.scored.federated()
@@ -277,7 +289,7 @@ def _failures(race: Race) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Show nothing of the run inside but lines that are said once."""
+    """Show nothing of the run inside, except lines that are shown once."""
     outer = progress.current()
     progress.use(_OnlyNotes(outer))
     try:

@@ -45,7 +45,7 @@ from flows.experiment.run_warnings import merge_notes
 from flows.flow_decorator import IncompleteError, MethodNames, MethodOrNone, Overrides, Seeds, Text, project_flow
 from flows.history.list_runs import find_runs
 from flows.methods.base import start_method
-from flows.registry.candidates import register_candidates
+from flows.registry.register_candidates import register_candidates
 from flows.reports.comparison_report import write_comparison_report
 from flows.reports.html_report import FILE as REPORT
 from models.metrics.client_metrics import metric_record
@@ -281,8 +281,10 @@ def _conclusions(project: Project, plan: Plan, drawn: Sequence[Drawn]) -> dict[s
     lacking = missing_for_publication(project, plan, paired)
     clients = client_records(project.scored, results, quantity)
     table = table_rows([result for _, on_partition in drawn for result in on_partition.values()], quantity)
+    if len(drawn) == 1:  # each partition has another worst client
+        table = [{**row, "worst_client": worst_client(clients, row["method"], quantity)} for row in table]
     return {
-        "table": [{**row, "worst_client": worst_client(clients, row["method"], quantity)} for row in table],
+        "table": table,
         "baseline": _baseline_record(project, results, tuned=bool(plan.tune)),
         "paired": withhold_winners(paired) if lacking else paired,
         "over": {

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flows.advice.candidates import ALONE, POOLED, SHARED
+from flows.advice.candidates import POOLED, SHARED
 from flows.advice.race import Race
+from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.comparison.comparison_text import short_setting
 from flows.experiment.project import Project
 from models.metrics.paired_difference import Difference

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flows.advice.candidates import ALONE, SHARED
+from flows.advice.candidates import SHARED
 from flows.config.edit_params import with_overrides
 from flows.config.load_config import ParamsFile, params_file_of
 from flows.config.method_settings import check_names
+from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.comparison.search_space import as_yaml
 from silos.io.atomic_io import write_bytes
 

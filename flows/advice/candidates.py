@@ -5,6 +5,7 @@ from itertools import zip_longest
 
 from flows.advice.race import Candidate
 from flows.config.method_settings import method_of
+from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.comparison.search_space import Grid
 from flows.experiment.comparison.tuner import RATE, grid_of
 from flows.experiment.project import Project
@@ -13,8 +14,8 @@ from flows.methods.context import TrainingSetup
 from flows.plugins import METHODS
 from silos.errors import UserError
 
-SHARED, ALONE, POOLED = "fedavg", "local_only", "pooled"
-"""References: one shared model, no sharing, and all rows in one place, which is a bound and never advised."""
+SHARED, POOLED = "fedavg", "pooled"
+"""References besides training alone: one shared model, and all rows in one place."""
 
 _RATES = 4  # learning rates of each method: a ninth and a third of that of params.yaml, itself, and three times it
 _NORMALISING = ("fedbn", "serverbn")  # are FedAvg in a network without batch normalization
@@ -68,7 +69,7 @@ def _settings(project: Project, name: str) -> list[Candidate]:
     grid: Grid = grid_of(name, method, rate, _RATES * options, params.method.get(name, {}))
     rates = grid.axes[RATE].values
     nearest = sorted(grid.points(), key=lambda point: abs(rates.index(point[0]) - rates.index(_own(rates, rate))))
-    return [Candidate(name, tuple(grid.settings(point)), index, name == POOLED) for index, point in enumerate(nearest)]
+    return [Candidate(name, tuple(grid.settings(point)), index, method.is_bound) for index, point in enumerate(nearest)]
 
 
 def _own(rates: Sequence[float], rate: float) -> float:

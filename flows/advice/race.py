@@ -14,7 +14,7 @@ from flows.experiment.comparison.tuner import Score
 from models.metrics.paired_difference import Difference
 
 KEPT = 3
-"""One candidate of so many trains on."""
+"""One in this number of candidates trains on."""
 ALPHA = 0.05
 """The chance, over all looks and pairs, that a candidate as good as the leader is dropped as behind."""
 

@@ -165,15 +165,11 @@ def print_cost_to_target(answer: dict[str, Any], console: "PlainConsole") -> Non
     from flows.experiment.comparison.cost_text import cost_sentences, cost_table
     from models.metrics.client_metrics import recorded_metric
 
-    titles, *rows = cost_table(answer["cost"])
-    table = console.table(*titles)
-    for cells in rows:
-        table.add_row(*cells)
-    if rows:
-        console.print(table)
+    if answer["cost"]:
+        _print_table(cost_table(answer["cost"]), console)
     for sentence in cost_sentences(answer["cost"], recorded_metric(answer)):
         console.print(sentence)
-    if not rows:
+    if not answer["cost"]:
         console.print(
             "No method is better than the constant baseline. Name a target: `siloflow results NAME --target`."
         )

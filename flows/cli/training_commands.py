@@ -98,7 +98,7 @@ def compare(
     ] = False,
     partitions: Annotated[
         int | None,
-        typer.Option(help="Draw so many partitions, under data.seed and the seeds after it."),
+        typer.Option(help="The number of partitions to draw, under data.seed and the seeds after it."),
     ] = None,
     publish: Annotated[
         bool,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flows.config.params_schema import Params
-from flows.experiment.project import Project, experiment
+from flows.experiment.project import Project, is_of_other_partition
 from flows.experiment.run.run_folder import RunFolder
 from flows.experiment.run_warnings import Note, note_of_earlier
 from flows.methods.context import RoundContext, TrainingSetup
@@ -66,9 +66,10 @@ def load_standardizer(project: Project) -> FittedStandardization:
     for folder in (RunFolder(path.parent) for path in files):
         with suppress(UserError):  # skips a damaged file
             run_record = read_json(folder.path / "run.json", RESTORE_ADVICE, ("data_version", "params"))
-            is_derived = experiment(project, folder.path.parent.name)["kind"] not in ("run", "compare")
             saved = _read_saved(folder)
-            if not (saved and run_record and is_derived == project.derived):
+            if not (saved and run_record):
+                continue
+            if is_of_other_partition(project, folder.path, run_record["data_version"]) != project.derived:
                 continue
             try:
                 same_key = _fit_key(run_record["params"]) == key

@@ -394,6 +394,12 @@ def experiment(project: Project, name: str) -> dict[str, Any]:
     return info
 
 
+def is_of_other_partition(project: Project, run: Path, version: str) -> bool:
+    """Return whether a run in this folder was trained on a partition of the cache with this version, not on data/."""
+    about = experiment(project, run.parent.name)
+    return about["kind"] == "reproduce" or not project.same_rows(about.get("data_version", version), version)
+
+
 @contextmanager
 def scratch_dir(folder: Path) -> Iterator[Path]:
     """Provide an empty folder, which is deleted afterwards; the next call empties what a killed process left.

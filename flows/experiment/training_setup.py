@@ -109,14 +109,15 @@ def training_setup(params: Params, silos: Silos, device: str, seed: int, root: P
     return TrainingSetup(federated, network, _training(params, kernel.kind), seed, kernel.stack, aggregation)
 
 
-def check_metric(params: Params, quantity: TaskMetrics, scored: Silos) -> None:
+def check_metric(params: Params, quantity: TaskMetrics, scored: Silos, selects: bool = False) -> None:
     """Raise a UserError if no scored client's rows define the chosen metric.
 
-    Clients are opened up to the first one whose rows do. Validation rows are opened if they choose a round or settings.
+    Clients are opened up to the first one whose rows do. Validation rows are opened if they choose a round or settings,
+    or if the caller `selects` by them.
     """
     if not isinstance(quantity, ClientMetric) or not quantity.undefined_if:
         return
-    selects = params.evaluation.report == "best" or params.comparison.tune > 0
+    selects = selects or params.evaluation.report == "best" or params.comparison.tune > 0
     silos = scored.federated()
     for split in ("test", "validation") if selects else ("test",):
         clients = [client for client, rows in silos.rows(split).items() if rows]

@@ -167,7 +167,7 @@ def _runs_by_experiment(root: Path) -> Mapping[str, Mapping[str, Callable[[], bo
             by_experiment.setdefault("diagnoses", {})[name] = partial(_is_active, root, kind)
             continue
         runs = by_experiment.setdefault("single-runs" if kind == "run" else name, {})
-        if kind == "compare":
+        if kind in ("compare", "advise"):
             runs["comparison"] = partial(_is_active, root, name)
         for file in path.parent.glob("*/run.json"):
             runs[str((read_json(file) or {}).get("tag"))] = partial(is_held, file.parent)

@@ -52,12 +52,16 @@ def leftovers(root: Path) -> list[Leftover]:
 
 
 def _unfinished_runs(root: Path, experiments: list[FoundRuns]) -> Leftover:
-    """List unfinished runs; only these runs of a comparison, because a resumed comparison trains them again."""
+    """List unfinished runs; only these runs of a comparison, because a resumed comparison trains them again.
+
+    A race of advise leaves the runs of settings that it dropped, also if it is finished.
+    """
     busy = workers(root / "runs" / "locks")
     paths: list[Path] = []
     run_of: dict[Path, Path] = {}
     for experiment in experiments:
-        if not unfinished_state(experiment) or any(name.startswith(experiment.name) for name in busy):
+        is_left = experiment.kind == "advise" or unfinished_state(experiment)
+        if not is_left or any(name.startswith(experiment.name) for name in busy):
             continue
         runs = [run for run in experiment.runs if not (run / "result.json").is_file() and not is_held(run)]
         for run in runs:

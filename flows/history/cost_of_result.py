@@ -33,7 +33,9 @@ def cost_of_result(project: Project, name: str | None, other: str | None, target
     if kind != "compare":
         raise UserError(f"results --cost: got {name}, a run, expected a comparison. Name a comparison.")
     quantity = recorded_metric(comparison)
-    costs = costs_of(comparison, read_cost_curves(project, comparison, quantity), quantity, target)
+    costs = comparison.get("cost") if target is None else None
+    if costs is None:  # another target, or a comparison of an earlier version
+        costs = costs_of(comparison, read_cost_curves(project, comparison, quantity), quantity, target)
     about: dict[str, Any] = {
         key: comparison[key] for key in ("experiment", "task", "metric", "higher_is_better") if key in comparison
     }

@@ -29,7 +29,7 @@ class FoundRuns:
 
     @property
     def kind(self) -> str:
-        """Return the command that created the set: run, compare or reproduce."""
+        """Return the command that created the set: run, compare, advise or reproduce."""
         return str(self.about["kind"])
 
     @property
@@ -61,7 +61,7 @@ def find_runs(runs: Path, name: str, kind: str | None = None) -> FoundRuns:
     matches = [experiment for experiment in prefixed if experiment.name == name] or prefixed
     if len(matches) == 1:
         return matches[0]
-    noun = {"compare": "comparison", "run": "run"}.get(kind or "", "run or comparison")
+    noun = {"compare": "comparison", "advise": "race", "run": "run"}.get(kind or "", "run or comparison")
     if matches:
         names = ", ".join(experiment.name for experiment in matches[:5]) + (" …" if len(matches) > 5 else "")
         raise UserError(
@@ -111,8 +111,11 @@ def _summary(experiment: FoundRuns) -> dict[str, Any]:
 
 
 def _load_outcome(experiment: FoundRuns) -> dict[str, Any] | None:
-    """Return the result of a finished run or comparison; None for an unfinished one, and for a sweep."""
-    if experiment.kind == "compare":
+    """Return the result of a finished run or comparison; None for an unfinished one, and for a sweep.
+
+    That of a race is the comparison that proves its winner.
+    """
+    if experiment.kind in ("compare", "advise"):
         comparison: dict[str, Any] | None = read_json(experiment.folder / "comparison.json")
         return comparison
     results = [read_json(run / "result.json") for run in experiment.runs] if experiment.kind == "run" else []
@@ -191,6 +194,9 @@ def _resume_command(about: dict[str, Any], name: str) -> str:
     """Return the command that finishes the set, with its original arguments."""
     if about["kind"] == "run":
         return f"siloflow run {about['methods'][0]} --seed {about['seeds'][0]} --resume"
+    if about["kind"] == "advise":
+        minutes = ["--minutes", f"{about['minutes']:g}"]
+        return " ".join(["siloflow advise", *about["methods"], *minutes, "--resume --name", name])
     arguments = [*about["methods"], "--seeds", ",".join(map(str, about["seeds"])), "--reference", about["reference"]]
     arguments += ["--set", f"comparison.tune={about['tune']}"] if about.get("tune") else []
     arguments += ["--partitions", str(about["partitions"])] if about.get("partitions", 1) > 1 else []

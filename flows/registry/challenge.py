@@ -12,6 +12,7 @@ from flows.experiment.project import Project
 from flows.experiment.run.load_finished_run import finished_run
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.context import RoundContext
+from models.metrics.client_metrics import recorded_metric
 from models.metrics.paired_difference import difference_record
 from models.server_state import ClientStateRefs
 from silos.errors import UserError
@@ -82,6 +83,9 @@ def _outcomes(project: Project, folder: Path) -> Outcomes:
     result = RunFolder(folder).finished()
     if result is None or result["task"] != project.manifest.task:
         raise UserError(f"{folder.name} is no finished {project.manifest.task}")
+    metric = recorded_metric(result).name
+    if metric != project.quantity.name:  # clients stored the outcomes of rows by this one only
+        raise UserError(f"{folder.name} was scored by {metric}, and evaluation.metric is {project.quantity.name}")
     if project.same_rows(saved["data_version"], project.silos.version):
         return outcomes_of_run(project, folder)
     run = finished_run(project, str(folder.relative_to(project.root)), on_present_data=True)

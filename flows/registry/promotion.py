@@ -20,8 +20,8 @@ from flows.experiment.project import Project, exclusive_data_access
 from flows.experiment.run.load_finished_run import find_run
 from flows.experiment.run.mlflow_run_metadata import git_commit
 from flows.registry import FOLDER, JOURNAL
-from flows.registry.candidates import model_name, register_run
 from flows.registry.challenge import challenge, is_better, is_cheaper
+from flows.registry.register_candidates import model_name, register_run
 from silos.errors import UserError, shown
 from silos.io.locks import in_turn
 from silos.versioning import dvc_files, history

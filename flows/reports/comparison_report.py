@@ -1,11 +1,11 @@
 """The report of a comparison: what came out, then generalisation, fairness, overhead, convergence, and every silo."""
 
 import math
-import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flows.experiment.comparison.client_text import client_cell, gains_table, legend
 from flows.experiment.comparison.comparison_text import (
     comparison_table,
     headline,
@@ -29,7 +29,6 @@ from flows.reports.html_report import (
     write_report,
 )
 from models.metrics.task_metrics import TaskMetrics
-from silos.dataset import some
 from silos.errors import UserError
 from tasks.tracking.cost_to_target import CostCurve
 from tasks.tracking.json_io import read_json
@@ -51,12 +50,15 @@ def write_comparison_report(
 ) -> Path:
     """Write the report into the folder of the comparison."""
     name, quantity = comparison["experiment"], project.quantity
+    about = experiment(project, name)
     sections = [
-        *comparison_sections(comparison, quantity, curves, cost_curves, silo_facts(project)),
+        *comparison_sections(comparison, quantity, curves, cost_curves),
         diagnosis_section(project, comparison["data_version"]),
-        origin_section(project, comparison["data_version"], _command(project, plan), _settings(project, comparison)),
+        origin_section(
+            project, comparison["data_version"], _command(project, plan, about), _settings(project, comparison)
+        ),
     ]
-    began = experiment(project, name).get("started", "")
+    began = about.get("started", "")
     return write_report(
         project.runs / name / FILE,
         f"Comparison of methods on {project.params.data.name}",
@@ -66,31 +68,20 @@ def write_comparison_report(
     )
 
 
-def silo_facts(project: Project) -> dict[str, dict[str, Any]]:
-    """Map each scored client to its domain and its numbers of training and test rows."""
-    silos, common = project.scored, project.scored.common("test")
-    train, test = (silos.rows(split) for split in ("train", "test"))
-    return {
-        client: {"rows": rows, "test_rows": common or test[client], "domain": silos.domain(client)}
-        for client, rows in train.items()
-    }
-
-
 def comparison_sections(
     comparison: Mapping[str, Any],
     quantity: TaskMetrics,
     curves: Curves,
     cost_curves: Mapping[str, CostCurve | None],
-    silos: Mapping[str, Mapping[str, Any]],
 ) -> list[Section]:
-    """Return the sections that follow from a comparison's JSON alone; `silos` has rows and domain of each client."""
+    """Return the sections that follow from a comparison's JSON and its curves."""
     by_round, by_client, differences = comparison_panels(comparison, curves, quantity)
-    clients = clients_of(comparison, quantity)
     title, *rows = comparison_table(comparison, quantity, seconds=True)
     seeds = max((row["seeds"] for row in comparison["table"]), default=0)
-    spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    runs = "runs on all partitions" if comparison.get("partitions") else "seeds"
+    spread = f"mean ± standard deviation over {seeds} {runs}" if seeds > 1 else "one seed"
     last = [f"{row['method']} {quantity.number(row[quantity.headline])}" for row in comparison["table"]]
-    paired = [_sentence_of(pair) for pair in comparison["paired"]]
+    paired = [pair["sentence"] for pair in comparison["paired"]]
     interval = [Figure(differences, "Difference to the reference, with its 95 % interval", "; ".join(paired))]
     missing = not_complete(comparison)
     return [
@@ -107,7 +98,9 @@ def comparison_sections(
             tables=[Table(f"Methods: {spread}", title, rows)],
         ),
         _generalisation(comparison, quantity),
-        _fairness(comparison, quantity, Figure(by_client, _EACH_CLIENT, _range_over_clients(clients, quantity))),
+        _fairness(
+            comparison, quantity, Figure(by_client, _EACH_CLIENT, _range_over_clients(comparison["clients"], quantity))
+        ),
         _overhead(comparison, quantity, cost_curves),
         Section(
             "Convergence",
@@ -119,36 +112,11 @@ def comparison_sections(
                 )
             ],
         ),
-        _each_silo(comparison, quantity, clients, silos),
+        _each_silo(comparison, quantity),
     ]
 
 
 _EACH_CLIENT = "Each silo on its test rows: mean over seeds; the line is over all silos"
-
-
-def _sentence_of(pair: Mapping[str, Any]) -> str:
-    return str((pair.get("corrected") or pair)["sentence"])
-
-
-def clients_of(comparison: Mapping[str, Any], quantity: TaskMetrics) -> list[dict[str, Any]]:
-    """Return `clients` of a comparison: of each client its role and, by method, its metric as a mean over seeds."""
-    if "clients" in comparison:
-        return list(comparison["clients"])
-    found: dict[str, dict[str, Any]] = {}
-    for run in comparison["runs"]:
-        for row in run["metrics"][f"{quantity.name}/by_client"]:
-            client = found.setdefault(row["client"], {"client": row["client"], "role": row["role"], "metrics": {}})
-            value = row[quantity.name]
-            if value is not None and math.isfinite(value):
-                client["metrics"].setdefault(run["method"], []).append(value)
-    for client in found.values():
-        client["metrics"] = {method: statistics.fmean(of) for method, of in client["metrics"].items()}
-    return list(found.values())
-
-
-def _gain_sentences(comparison: Mapping[str, Any]) -> list[str]:
-    gains = comparison.get("gains") or {}
-    return [record["sentence"] for record in gains.get("methods", {}).values() if record.get("sentence")]
 
 
 def _generalisation(comparison: Mapping[str, Any], quantity: TaskMetrics) -> Section:
@@ -181,26 +149,13 @@ def _generalisation(comparison: Mapping[str, Any], quantity: TaskMetrics) -> Sec
 
 
 def _fairness(comparison: Mapping[str, Any], quantity: TaskMetrics, figure: Figure) -> Section:
-    gains, title = comparison.get("gains") or {}, "Fairness: who gains and who loses"
-    if not gains.get("methods"):
+    gains, title = comparison["gains"], "Fairness: who gains and who loses"
+    methods = gains["methods"]
+    if not methods:
         return Section(title, list(filter(None, [gains.get("why_not")])), [figure])
-    rows = [
-        [
-            method,
-            f"{record.get('better', '-')} better, {record.get('worse', '-')} worse",
-            *(some(record.get(key) or ["none"]) for key in ("certain_better", "certain_worse")),
-            _signed(record.get("worst_tenth"), quantity),
-            str(record.get("worst_client") or "-"),
-        ]
-        for method, record in gains["methods"].items()
-    ]
-    titles = ["method", "silos", "certainly better", "certainly worse", "worst tenth", "worst silo"]
+    titles, *rows = gains_table(list(methods), gains, quantity)
     table = Table(f"Each silo against {gains['against']}, on its own test rows", titles, rows)
-    return Section(title, _gain_sentences(comparison), [figure], [table])
-
-
-def _signed(value: float | None, quantity: TaskMetrics) -> str:
-    return "-" if value is None else f"{quantity.axis(value):+.3g}".replace("-", "−")
+    return Section(title, [record["sentence"] for record in methods.values()], [figure], [table])
 
 
 def _range_over_clients(clients: Sequence[Mapping[str, Any]], quantity: TaskMetrics) -> str:
@@ -239,55 +194,37 @@ def _overhead(
     return Section("Overhead: bytes and seconds", cost_sentences(costs, quantity), figures, tables)
 
 
-def _each_silo(
-    comparison: Mapping[str, Any],
-    quantity: TaskMetrics,
-    clients: Sequence[Mapping[str, Any]],
-    silos: Mapping[str, Mapping[str, Any]],
-) -> Section:
+def _each_silo(comparison: Mapping[str, Any], quantity: TaskMetrics) -> Section:
     """List every silo; of many, those that certainly lose or gain come first, then those with the worst score."""
-    methods, gains = [row["method"] for row in comparison["table"]], comparison.get("gains") or {}
-    by_method = {method: _certain(record) for method, record in gains.get("methods", {}).items()}
-    certain = set[str]().union(*by_method.values())
+    methods, gains = [row["method"] for row in comparison["table"]], comparison["gains"]
+    certain = {
+        name
+        for record in gains["methods"].values()
+        for key in ("certain_worse", "certain_better")
+        for name in record[key]
+    }
 
     def interest(client: Mapping[str, Any]) -> tuple[bool, float]:
         scores = [quantity.gain(value) for value in client["metrics"].values() if value is not None]
         return client["client"] not in certain, min(scores, default=math.inf)
 
-    facts = [{**silos.get(client["client"], {}), **client} for client in sorted(clients, key=interest)]
+    clients = sorted(comparison["clients"], key=interest)
     columns = {"rows": "training rows", "test_rows": "test rows", "domain": "law"}
-    columns = {name: title for name, title in columns.items() if any(client.get(name) for client in facts)}
-    if any(client["role"] != "federated" for client in facts):
+    columns = {name: title for name, title in columns.items() if any(client[name] for client in clients)}
+    if any(client["role"] != "federated" for client in clients):
         columns = {"role": "role", **columns}
     rows = [
         [
             client["client"],
-            *(_plain(client.get(name)) for name in columns),
-            *(_metric_cell(client, method, gains, by_method.get(method, ()), quantity) for method in methods),
+            *(_plain(client[name]) for name in columns),
+            *(client_cell(client, method, gains, quantity) for method in methods),
         ]
-        for client in facts
+        for client in clients
     ]
     order = "certain gains and losses first, then the worst scores" if certain else "the worst scores first"
     caption = f"Test {quantity.name} of each silo, mean over seeds; {order}"
     table = Table.long(caption, ["silo", *columns.values(), *methods], rows, "comparison.json")
-    against = gains.get("against")
-    legend = f"Signed: difference to {against}, {quantity.difference_axis}. *: certain, corrected for all silos."
-    return Section("Each silo", [legend] if gains.get("methods") else [], tables=[table])
-
-
-def _certain(record: Mapping[str, Any]) -> set[str]:
-    """Return the silos that certainly gain or lose under a method."""
-    return {name for key in ("certain_worse", "certain_better") for name in record.get(key) or ()}
-
-
-def _metric_cell(
-    client: Mapping[str, Any], method: str, gains: Mapping[str, Any], certain: Collection[str], quantity: TaskMetrics
-) -> str:
-    """Return the metric, and the difference to training alone if it is known: `0.912 +2.1*`."""
-    name, value = client["client"], quantity.number(client["metrics"].get(method))
-    records = gains.get("methods", {}).get(method, {}).get("clients", {})
-    difference = records.get(name, {}).get("difference")
-    return value if difference is None else f"{value} {_signed(difference, quantity)}{'*' * (name in certain)}"
+    return Section("Each silo", [f"{legend(gains, quantity)}."] if gains["methods"] else [], tables=[table])
 
 
 def _plain(value: Any) -> str:
@@ -299,34 +236,34 @@ def _plain(value: Any) -> str:
 def diagnosis_section(project: Project, version: str) -> Section:
     """Show the newest diagnosis of this data version, or how to make one."""
     title = "How the silos differ"
-    folder = _newest_diagnosis(project, version)
-    report = _report_of(folder) if folder else None
-    if folder is None or report is None:
+    newest = newest_diagnosis(project, version)
+    if newest is None:
         return Section(title, ["No diagnosis of this data version was made yet: `siloflow diagnose` makes one."])
+    folder, report = newest
     figures = figure_of(folder / "pairs.png", "How much each pair of silos differs", " ".join(report["sentences"]))
     source = f"`runs/{folder.name}` has the diagnosis in full."
     return Section(title, [*report["sentences"], source], figures)
 
 
-def _report_of(folder: Path) -> dict[str, Any] | None:
-    try:
-        report: dict[str, Any] | None = read_json(folder / "report.json", keys=("sentences",))
-    except UserError:  # damaged: a finished comparison does not fail for it
-        return None
-    return report
-
-
-def _newest_diagnosis(project: Project, version: str) -> Path | None:
-    """Return the folder of the last finished diagnosis of all silos with this data version."""
+def newest_diagnosis(project: Project, version: str) -> tuple[Path, dict[str, Any]] | None:
+    """Return folder and report of the last diagnosis of all silos with this data version; None without a whole one."""
     found = []
     for path in project.runs.glob("diagnose-*/report.json"):
         about = experiment(project, path.parent.name)
         if about["kind"] == "diagnose" and about.get("data_version") == version and "since" not in about:
             found.append((about.get("started", ""), path.parent))
-    return max(found, default=(None, None))[1]
+    if not found:
+        return None
+    folder = max(found)[1]
+    try:
+        return folder, read_json(folder / "report.json", keys=("sentences",))
+    except UserError:  # damaged: a finished comparison does not fail for it
+        return None
 
 
-def _command(project: Project, plan: Plan) -> list[str]:
+def _command(project: Project, plan: Plan, about: Mapping[str, Any]) -> list[str]:
+    if about["kind"] == "advise":  # each method has settings of its own, which `compare` does not take
+        return repeated("advise", project, *about["methods"], "--minutes", f"{about['minutes']:g}")
     seeds = ",".join(map(str, plan.seeds))
     return repeated("compare", project, *plan.methods, "--seeds", seeds, "--reference", plan.reference)
 

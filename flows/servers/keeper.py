@@ -44,7 +44,7 @@ GRACE = 5.0  # seconds for the runs of a worker to end before they are killed
 
 _MARK = "SILOFLOW_WORKER"  # in the environment of the worker and of every process that it starts: the project's folder
 _POLL = 0.5  # seconds
-_STABLE, _RESTARTS = 60.0, 3  # as for Prefect's server: so many restarts of a service that lives less than this
+_STABLE, _RESTARTS = 60.0, 3  # as for Prefect's server: seconds of a stable life, and restarts of one that lives less
 
 
 class Worker:

@@ -57,11 +57,6 @@ def number_different_rows(x: Tensor) -> np.ndarray:
     return np.asarray(index).ravel()
 
 
-def has_enough_rows(rows: Rows, least: int = LEAST_ROWS) -> Tensor:
-    """Return whether each client, padding included, has at least `least` different rows: (clients,) bool."""
-    return torch.tensor([_at_least(x[:count], least) for x, count in zip(rows.x, rows.counts.tolist(), strict=True)])
-
-
 def may_report(silos: Silos, stack: Stack, split: str, rows: Rows, private: ClientStore | None = None) -> Tensor:
     """Return whether each client has LEAST_ROWS different rows of a split, and as many units: (stack size,) bool.
 

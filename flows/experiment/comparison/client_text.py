@@ -41,15 +41,15 @@ def clients_table(
             *([client["domain"]] if has_domains else []),
             f"{client['rows']:,}",
             f"{client['test_rows']:,}",
-            *(_cell(client, method, gains, quantity) for method in methods),
+            *(client_cell(client, method, gains, quantity) for method in methods),
         ]
         for client in clients
     ]
     return [titles, *rows]
 
 
-def _cell(client: Mapping[str, Any], method: str, gains: Mapping[str, Any], quantity: TaskMetrics) -> str:
-    """Return `0.912 +2.1*`."""
+def client_cell(client: Mapping[str, Any], method: str, gains: Mapping[str, Any], quantity: TaskMetrics) -> str:
+    """Return a client's metric and difference under a method: `0.912 +2.1*`."""
     value = quantity.number(client["metrics"].get(method))
     record = gains["methods"].get(method, {}).get("clients", {}).get(client["client"])
     if record is None or record["difference"] is None:

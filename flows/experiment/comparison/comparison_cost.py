@@ -14,6 +14,7 @@ from tasks.tracking.cost_to_target import (
     costs_to_target,
     target_of_best,
 )
+from tasks.tracking.result_tables import table_rows
 
 
 def read_cost_curves(
@@ -36,7 +37,7 @@ def costs_of(
     """Return `cost` of a comparison: by method the target, and rounds, bytes and seconds until it is reached.
 
     Args:
-        comparison: Its table and baseline.
+        comparison: Its runs, table and baseline. Of several partitions, costs are those of data/.
         curves: The mean curve of each method.
         quantity: The metric.
         target: What to reach; without it, 90 % of the way from the constant baseline to the best method.
@@ -46,6 +47,7 @@ def costs_of(
         the way, None for a given target.
     """
     share = SHARE if target is None else None
-    reach = target_of_best(comparison["table"], comparison.get("baseline"), quantity) if target is None else target
+    table = table_rows(comparison["runs"], quantity) if comparison.get("partitions") else comparison["table"]
+    reach = target_of_best(table, comparison.get("baseline"), quantity) if target is None else target
     costs = {} if reach is None else costs_to_target(curves, reach, quantity)
     return {method: {**cost, "of_best": share} for method, cost in costs.items()}

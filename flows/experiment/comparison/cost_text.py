@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from models.metrics.client_metrics import recorded_metric
 from models.metrics.task_metrics import TaskMetrics
 from silos.dataset import some
 from silos.io.free_memory import size
@@ -58,4 +59,4 @@ def unreached(comparison: Mapping[str, Any]) -> list[str]:
     costs = list((comparison.get("cost") or {}).values())
     if not costs or any(cost["rounds"] is not None for cost in costs):
         return []
-    return [f"No method reached the target {costs[0]['target']:.4g} within its rounds."]
+    return [f"No method reached {_value(costs[0], recorded_metric(comparison))} within its rounds."]

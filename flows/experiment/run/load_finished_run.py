@@ -12,7 +12,7 @@ from flows.config.plugin_params import params_type
 from flows.config.validation_errors import nearest_hint
 from flows.experiment.evaluation import scored_model
 from flows.experiment.fit_standardizer import scaled_as
-from flows.experiment.project import Project, experiment
+from flows.experiment.project import Project, is_of_other_partition
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
@@ -128,7 +128,7 @@ def _check_inputs(folder: RunFolder, model: Model, setup: TrainingSetup) -> None
     if differ:
         raise UserError(
             f"{folder.path.name}: got a model of other rows or classes than those in data/, expected the same. Train "
-            "it again"
+            "it again."
         )
 
 
@@ -152,7 +152,7 @@ def _with_saved_params(
             f"{folder.path}: got params of another version of siloflow in {'.'.join(map(str, first['loc']))} ("
             f"{first['msg']}), expected those of this version. Open the run with its own version."
         ) from None
-    derived = experiment(project, folder.path.parent.name)["kind"] not in ("run", "compare")
+    derived = is_of_other_partition(project, folder.path, saved["data_version"])
     loaded = replace(project, params=params, derived=derived)
     if not on_present_data and not loaded.same_rows(saved["data_version"], loaded.silos.version):
         raise UserError(

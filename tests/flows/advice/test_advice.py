@@ -5,7 +5,8 @@ import itertools
 import pytest
 
 from flows.advice.advice_text import advised_method, is_better
-from flows.advice.candidates import ALONE, POOLED, SHARED
+from flows.advice.candidates import POOLED, SHARED
+from flows.experiment.comparison.client_gains import ALONE
 from models.metrics.paired_difference import Difference
 from models.metrics.task_metrics import TASK_METRICS
 

@@ -83,6 +83,11 @@ def comparison(clients: int, quantity: Any = ACCURACY, evil: str = EVIL) -> tupl
         row = dict.fromkeys(quantity.columns, curve[-1][1]) | {f"{column}/sd": 0.01 for column in quantity.columns}
         more = {"seconds": 5.0, "bytes/up": 9000.0, "bytes/down": 1000.0}
         table.append({"method": method, "model": "global", "seeds": 2, **row, **more})
+    clients_ = [
+        {"client": row["client"], "role": "federated", "rows": 1234, "test_rows": 10, "domain": ""}
+        | {"metrics": dict.fromkeys(METHODS, row[name])}
+        for row in runs[0]["metrics"][f"{name}/by_client"]
+    ]
     pair = {"method": "pooled", "reference": "fedavg", "difference": 0.2, "low": 0.1, "high": 0.3, "seeds": [0, 1]}
     constant = dict.fromkeys(quantity.columns, 0.1 if quantity is ACCURACY else 0.9)
     found = {
@@ -95,6 +100,8 @@ def comparison(clients: int, quantity: Any = ACCURACY, evil: str = EVIL) -> tupl
         "tuning": [],
         "notes": [],
         "baseline": {"name": f'always "{evil}"', "metrics": constant, "sentence": None},
+        "clients": clients_,
+        "gains": {"against": "local_only", "level": 0.05, "methods": {}},
         "paired": [{**pair, "better": "pooled", "sentence": f"pooled − fedavg at {evil}: pooled is better"}],
     }
     found["cost"] = costs_of(found, costs, quantity)
@@ -108,8 +115,7 @@ def page_of(folder: Path, sections: list[Section]) -> str:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     found, curves, costs = comparison(1000)
-    silos = {row["client"]: {"rows": 1234, "domain": ""} for row in found["runs"][0]["metrics"]["accuracy/by_client"]}
-    return page_of(tmp_path_factory.mktemp("page"), comparison_sections(found, ACCURACY, curves, costs, silos))
+    return page_of(tmp_path_factory.mktemp("page"), comparison_sections(found, ACCURACY, curves, costs))
 
 
 def test_a_report_of_1000_silos_has_less_than_two_megabytes_and_shows_50(page: str) -> None:
@@ -202,26 +208,28 @@ def test_colours_have_the_contrast_that_wcag_asks_for(page: str) -> None:
 
 def test_what_other_parts_wrote_stands_in_the_report_and_its_absence_is_no_error(tmp_path: Path) -> None:
     found, curves, costs = comparison(3)
-    plain = page_of(tmp_path, comparison_sections(found, ACCURACY, curves, costs, {}))
-    assert "certainly worse" not in plain
+    plain = page_of(tmp_path, comparison_sections(found, ACCURACY, curves, costs))
+    assert "worst tenth" not in plain
     record = {"mean": 0.02, "better": 2, "worse": 1, "certain_better": [], "certain_worse": ["c0002"]}
-    record["clients"] = {"c0001": {"difference": 0.013}, "c0002": {"difference": -0.05}}
-    record |= {"worst_tenth": -0.05, "worst_client": "c0002", "sentence": "Federating gains 2 points on average."}
+    record["clients"] = {"c0001": {"difference": 0.013, "p_holm": 0.5}, "c0002": {"difference": -0.05, "p_holm": 0.01}}
+    side = {"worst_tenth": 0.7, "worst": 0.7, "worst_client": "c0002", "sd": 0.1}
+    record |= {"spread": {"alone": side, "method": side}, "sentence": "Federating gains 2 points on average."}
     clients = [
-        {"client": c, "role": "unseen", "rows": 1234, "domain": "d1", "metrics": {"fedavg": v, "pooled": None}}
+        {"client": c, "role": "unseen", "rows": 1234, "test_rows": 10, "domain": "d1"}
+        | {"metrics": {"fedavg": v, "pooled": None}}
         for c, v in (("c0001", 0.5), ("c0002", 0.9))
     ]
-    more = {"gains": {"against": "local_only", "methods": {"fedavg": record}}, "clients": clients}
-    more["paired"] = [{**found["paired"][0], "corrected": {"sentence": "pooled is better after Holm"}}]
-    full = page_of(tmp_path, comparison_sections({**found, **more}, ACCURACY, curves, costs, {}))
+    more = {"gains": {"against": "local_only", "level": 0.05, "methods": {"fedavg": record}}, "clients": clients}
+    more["paired"] = [{**found["paired"][0], "sentence": "pooled is better after Holm"}]
+    full = page_of(tmp_path, comparison_sections({**found, **more}, ACCURACY, curves, costs))
     for text in (
         "Federating gains 2 points",
-        "certainly worse",
+        "1, 1 certainly",
+        "0.700 c0002",
         "1,234",
         "d1",
         "after Holm",
-        "2 better, 1 worse",
-        "0.900\N{NO-BREAK SPACE}−5*",
+        "0.900\N{NO-BREAK SPACE}−5.0*",
         "+1.3",
     ):
         assert text in full
@@ -229,7 +237,7 @@ def test_what_other_parts_wrote_stands_in_the_report_and_its_absence_is_no_error
     assert each.index("c0002") < each.index("c0001"), "a certain loss stands before a low score"
     found.pop("cost")
     found["baseline"] = None
-    assert "90 %" not in page_of(tmp_path, comparison_sections(found, ACCURACY, curves, dict.fromkeys(METHODS), {}))
+    assert "90 %" not in page_of(tmp_path, comparison_sections(found, ACCURACY, curves, dict.fromkeys(METHODS)))
 
 
 def test_silos_that_did_not_train_have_a_table_of_their_own(tmp_path: Path) -> None:
@@ -237,7 +245,7 @@ def test_silos_that_did_not_train_have_a_table_of_their_own(tmp_path: Path) -> N
     name = f"fresh/{ACCURACY.headline}"
     for row, value in zip(found["table"], (0.25, None, 0.75), strict=True):
         row |= {name: value, f"{name}/sd": 0.0}
-    text = page_of(tmp_path, comparison_sections(found, ACCURACY, curves, costs, {}))
+    text = page_of(tmp_path, comparison_sections(found, ACCURACY, curves, costs))
     part = text[text.index("Generalisation") : text.index("Fairness: who gains and who loses</h2>")]
     assert "fresh silos" in part
     assert "0.250" in part
@@ -247,7 +255,7 @@ def test_silos_that_did_not_train_have_a_table_of_their_own(tmp_path: Path) -> N
 
 def test_a_regression_reads_as_one(tmp_path: Path) -> None:
     found, curves, costs = comparison(4, RMSE)
-    text = page_of(tmp_path, comparison_sections(found, RMSE, curves, costs, {}))
+    text = page_of(tmp_path, comparison_sections(found, RMSE, curves, costs))
     assert "Test rmse of each silo" in text
     assert "The target is rmse 0.54" in text, "90 % of the way from 0.9 down to 0.5"
     assert "accuracy" not in text.lower()

@@ -19,6 +19,7 @@ from flows.experiment.comparison.partitions import (
     shared_test_rows,
 )
 from flows.experiment.project import Project
+from flows.experiment.run.load_finished_run import finished_run
 from flows.partition import make
 from models.metrics.multiple_tests import holm
 from models.metrics.paired_difference import Stratum, difference, difference_over_partitions, difference_over_silos
@@ -233,6 +234,9 @@ def test_a_comparison_over_partitions_ends_after_a_stop_as_without_one(opened: P
         for runs in (whole["runs"], drawn["runs"])
     ]
     assert whole["paired"][0]["difference"] == pytest.approx(np.mean(means))
+
+    (run,) = (run["folder"] for run in drawn["runs"] if run["method"] == "fedavg")
+    assert finished_run(Project.open(), run).project.silos.version == drawn["data_version"]
 
     folder = opened / "runs" / "drawn"
     shutil.rmtree(folder / "partition1-local_only-seed0")

@@ -1,0 +1,25 @@
+"""What a candidate is compared with the champion by."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from flows.registry.challenge import challenge
+from models.metrics.client_metrics import METRICS_BY_NAME
+from tasks.tracking.json_io import write_json
+
+
+def test_models_that_were_scored_by_another_metric_have_no_interval_and_the_reason_names_both(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "before" / "fedavg-seed0"
+    write_json(run / "run.json", {"params": {"data": {"name": "digits"}}, "data_version": "v"})
+    write_json(run / "result.json", {"task": "classification", "rounds": 3, "mlflow_run_id": "r"})
+    project: Any = SimpleNamespace(
+        root=tmp_path,
+        params=SimpleNamespace(data=SimpleNamespace(name="digits")),
+        manifest=SimpleNamespace(task="classification"),
+        quantity=METRICS_BY_NAME["auc"],
+    )
+    name = "runs/before/fedavg-seed0"
+    assert challenge(project, name, name) == {
+        "why_not": "fedavg-seed0 was scored by accuracy, and evaluation.metric is auc"
+    }
