@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
@@ -19,6 +20,7 @@ from flows.diagnose import run_diagnosis
 from flows.diagnosis.save_report import save_report
 from flows.experiment import prefect_artifacts
 from flows.experiment.comparison.client_gains import ALONE
+from flows.experiment.comparison.comparison_text import not_complete
 from flows.experiment.comparison.paired_runs import compare_pairs, outcomes_of_run
 from flows.experiment.comparison.trials import Plan, run_trial, trial_name
 from flows.experiment.comparison.tuner import validation_score
@@ -26,7 +28,7 @@ from flows.experiment.project import Project, experiment, new_experiment, newest
 from flows.experiment.run.run_folder import RunFolder, run_name
 from flows.experiment.run_identity import unused_name
 from flows.experiment.training_setup import check_metric
-from flows.flow_decorator import MethodNames, Overrides, Text, project_flow
+from flows.flow_decorator import IncompleteError, MethodNames, Overrides, Text, project_flow
 from flows.history.list_runs import find_runs
 from flows.methods.samplers.client_sampler import validation_rows
 from flows.reports.comparison_report import newest_diagnosis
@@ -39,6 +41,7 @@ from tasks.tracking.json_io import read_json, write_json
 
 RACE = "race.json"
 ADVICE = "advice.json"
+PROOF = "proof.json"
 _RACING = 0.6  # share of the minutes for the race; the rest is for the proof
 _PROOF = ("comparison.over=rows", "comparison.publish=false")
 _SEEDS = range(2, 6)  # numbers of fresh seeds of the proof; as many as the time allows
@@ -76,7 +79,12 @@ def advise(
 
 
 def check_advisable(project: Project) -> None:
-    """Raise a UserError if no method can be chosen on these data."""
+    """Raise a UserError if no method can be chosen on these data, or if test rows would take part in the choice."""
+    if project.params.evaluation.stop_at is not None:
+        raise UserError(
+            f"evaluation.stop_at: got {project.params.evaluation.stop_at:g}, expected null, since test rows would end the "
+            "runs that race, and advice is proved on test rows. Set it to null: --set evaluation.stop_at=null."
+        )
     federated = project.scored.federated()
     if len(federated.clients) < 2:
         raise UserError(
@@ -105,6 +113,12 @@ def _folder_name(project: Project, minutes: float, methods: Sequence[str] | None
                     f"--resume: got data version {project.silos.version[:10]}, expected {info['data_version'][:10]} as "
                     f"at the start of {found}. Restore it with `siloflow data use`, or start again without --resume."
                 )
+            if methods and list(methods) != info["methods"]:
+                started = ", ".join(info["methods"]) or "all"
+                raise UserError(
+                    f"--resume: got the methods {', '.join(methods)}, expected {started} as at the start of {found}. "
+                    "Name none, or start again without --resume."
+                )
             return found
     seeds = project.params.comparison.seeds[:1]
     about = {"methods": list(methods or ()), "seeds": seeds, "data_version": project.silos.version, "minutes": minutes}
@@ -132,7 +146,8 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
         chosen = {m: race.best_of(m) for m in (SHARED, ALONE, choice.method, POOLED)}
         proved = {m: c for m, c in chosen.items() if c is not None}
         reference = SHARED if SHARED in proved else choice.method
-        seeds = _fresh_seeds(race, list(proved.values()), seed, budget - (time.perf_counter() - began))
+        left = budget - (time.perf_counter() - began)
+        seeds = _proof_seeds(folder / PROOF, race, list(proved.values()), seed, left)
         plan = Plan(list(proved), seeds, reference, 0, project.silos.version)
         projects = {m: project.with_overrides(c.settings) for m, c in proved.items()}
         progress.current().restart()
@@ -154,6 +169,8 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
         "proved": settings,
         **decide(project, choice.method, {m: c.settings for m, c in proved.items()}, differences, comparison),
     }
+    if failed:
+        raise IncompleteError(f"the proof of {name} is {not_complete(comparison)}", advice)
     write_json(folder / ADVICE, advice)
     prefect_artifacts.show_markdown("advice", "\n\n".join(described(advice)))
     for line in described(advice):
@@ -246,11 +263,16 @@ def _refuse_short(project: Project, race: Race, candidate: Candidate, leg: Leg, 
         )
 
 
-def _fresh_seeds(race: Race, proved: Sequence[Candidate], seed: int, seconds: float) -> list[int]:
-    """Return seeds that the race did not use: as many as fit, but at least two."""
-    cost = sum(race.legs[c.name].seconds for c in proved)
-    count = max(_SEEDS.start, min(_SEEDS.stop - 1, int(seconds / max(cost, 1e-9))))
-    return [seed + 1 + index for index in range(count)]
+def _proof_seeds(file: Path, race: Race, proved: Sequence[Candidate], seed: int, seconds: float) -> list[int]:
+    """Return seeds that the race did not use: as many as fit, but at least two; a resumed proof has those it began with."""
+    saved = read_json(file, keys=("seeds",))
+    if saved is None:
+        cost = sum(race.legs[c.name].seconds for c in proved)
+        count = max(_SEEDS.start, min(_SEEDS.stop - 1, int(seconds / max(cost, 1e-9))))
+        saved = {"seeds": [seed + 1 + index for index in range(count)]}
+        write_json(file, saved)
+    seeds: list[int] = saved["seeds"]
+    return seeds
 
 
 def _differences(

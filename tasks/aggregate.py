@@ -90,8 +90,8 @@ def _average_robustly(
     updates: Sequence[SummedMessage], current: Weights, robust: Aggregation, buffers: Collection[str]
 ) -> dict[str, Tensor]:
     """Average the clients' own weights; clients without rows, or with weights that are not finite, do not count."""
-    if sum(len(u.clients) for u in updates) == 1 and isinstance(updates[0], Update):
-        return _mean(updates, current, updates[0].total)  # such as the pooled rows; no other client needs protection
+    if sum(len(u.clients) for u in updates) == 1 and isinstance(updates[0], Update) and not updates[0].each:
+        return _mean(updates, current, updates[0].total)  # the pooled rows, which are no client's
     sent = [u for u in updates if isinstance(u, Update) and current.keys() <= u.each.keys()]
     if len(sent) < len(updates):
         raise UserError(

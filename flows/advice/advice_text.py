@@ -5,7 +5,7 @@ from typing import Any
 
 from flows.advice.candidates import POOLED, SHARED
 from flows.advice.race import Race
-from flows.experiment.comparison.client_gains import ALONE
+from flows.experiment.comparison.client_gains import ALONE, gain_sentence
 from flows.experiment.comparison.comparison_text import short_setting
 from flows.experiment.project import Project
 from models.metrics.paired_difference import Difference
@@ -69,7 +69,8 @@ def decide(
         )
     gains = (comparison.get("gains") or {}).get("methods", {}).get(advised)
     if gains:
-        lines.append(gains["sentence"])
+        proved = any(is_better(*pair, differences, quantity) for pair in ((advised, ALONE), (ALONE, advised)))
+        lines.append(gain_sentence(advised, {**gains, "distinguishable": proved}, quantity))
     if (comparison.get("baseline") or {}).get("sentence"):
         lines.append(comparison["baseline"]["sentence"])
     lines.append(_new_silo(advised, rows.get(advised, {}), quantity))

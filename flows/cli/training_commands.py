@@ -284,7 +284,7 @@ def advise(
         _check_runner(project)
         parameters: dict[str, Any] = {"minutes": minutes or 0.0, "methods": methods, "name": name}
         advice = session.run_flow("flows.advise", "advise", project, **parameters, resume=resume)
-        session.print_result(advice, print_advice)
+        session.print_result(advice, print_advice, failed=bool(advice["comparison"]["failed"]))
         if apply:
             from flows.advice.apply_advice import apply_advice
 

@@ -23,6 +23,8 @@ from .task_metrics import TASK_METRICS, TaskMetrics
 
 ACCURACY = TASK_METRICS["classification"]
 
+_ROUNDING = 1e-7  # of the mean: a smaller error is what rounding leaves of equal draws
+
 
 @dataclass(frozen=True)
 class Stratum:
@@ -83,9 +85,13 @@ class Difference:
     def of_student(
         cls, mean: float, error: float, dof: float, p: float, level: float = 0.95, bound: float = math.inf
     ) -> "Difference":
-        """Return the mean with Student's interval, inside [-bound, bound]."""
+        """Return the mean with Student's interval, inside [-bound, bound].
+
+        If draws are equal, so that the error is zero, it is the mean alone where the sign test rejects, else all values.
+        """
         if not error:
-            return cls(mean, mean, mean, p, error, dof, bound)
+            low, high = (-bound, bound) if mean and p > 1 - level else (mean, mean)
+            return cls(mean, low, high, p, error, dof, bound)
         half_width = float(stdtrit(dof, (1 + level) / 2)) * error
         return cls(mean, max(mean - half_width, -bound), min(mean + half_width, bound), p, error, dof, bound)
 
@@ -210,9 +216,14 @@ def _student(
     mean: float, variance: float, parts: Sequence[tuple[float, float]], draws: int, level: float, bound: float
 ) -> Difference:
     """Return the mean with Student's interval; parts: variances with degrees of freedom, for Satterthwaite's."""
-    error = max(variance, 0.0) ** 0.5
+    error = _without_rounding(max(variance, 0.0) ** 0.5, mean)
     dof = variance**2 / sum(v**2 / f for v, f in parts if f and v) if error else 0.0
     return Difference.of_student(mean, error, dof, _p_value(mean, error, dof, draws), level, bound)
+
+
+def _without_rounding(error: float, mean: float) -> float:
+    """Return the error, or zero if the draws are equal but for rounding."""
+    return error if error > _ROUNDING * abs(mean) else 0.0
 
 
 def _p_value(mean: float, error: float, dof: float, draws: int) -> float:
@@ -236,7 +247,7 @@ def difference_over_draws(differences: Sequence[float], level: float = 0.95, bou
     mean = float(values.mean())
     if len(values) == 1:
         return Difference.unknown(mean, bound)
-    error, dof = float(values.std(ddof=1)) / len(values) ** 0.5, len(values) - 1
+    error, dof = _without_rounding(float(values.std(ddof=1)) / len(values) ** 0.5, mean), len(values) - 1
     return Difference.of_student(mean, error, dof, _p_value(mean, error, dof, len(values)), level, bound)
 
 
@@ -259,12 +270,12 @@ def holm_intervals(differences: Sequence[Difference], level: float = 0.95) -> li
     for index, (d, p) in enumerate(zip(differences, adjusted, strict=True)):
         if math.isnan(p):
             intervals.append(d)
-        elif not math.isfinite(d.error) or (d.error == 0 and d.mean and not rejected[index]):
+        elif not math.isfinite(d.error):
             intervals.append(replace(Difference.unknown(d.mean, d.bound), p=p))
         else:
             tests_left = tests - (rank[index] if rejected[index] else sum(rejected))
             one = 1 - (1 - level) / max(tests_left, 1)
-            intervals.append(Difference.of_student(d.mean, d.error, d.dof, p, one, d.bound))
+            intervals.append(replace(Difference.of_student(d.mean, d.error, d.dof, d.p, one, d.bound), p=p))
     return intervals
 
 

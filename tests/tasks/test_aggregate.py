@@ -129,6 +129,15 @@ def test_weights_that_are_not_finite_do_not_count(robust):
     assert robustly([each([5, 5], weights[[1, 3]])], robust, 7.0).tolist() == [7, 7, 7]
 
 
+def test_a_client_that_answers_alone_is_clipped_too():
+    alone = each([5], np.array([[3.0, 0, 4]]))
+    assert robustly([alone], Aggregation(clip=1.0)).tolist() == pytest.approx([0.6, 0, 0.8])
+    assert robustly([alone], Aggregation(rule="median")).tolist() == [3, 0, 4]
+    assert robustly([each([5], np.array([[np.nan, 1, 1]]))], Aggregation(rule="median"), 7.0).tolist() == [7, 7, 7]
+    pooled = update([5], np.array([[3.0, 0, 4]]))
+    assert robustly([pooled], Aggregation(clip=1.0)).tolist() == [3, 0, 4], "pooled rows are no client"
+
+
 def test_running_statistics_are_not_clipped_but_the_median_covers_them():
     update = each([1, 1, 1], np.eye(3), np.array([[0.0], [1.0], [50.0]]))
     current = {"w": torch.zeros(3), "mean": torch.zeros(1)}

@@ -80,7 +80,8 @@ def metrics_of(quantity: TaskMetrics, comparison: Mapping[str, Any]) -> dict[str
     metrics = {} if best is None else {f"best/{quantity.headline}": best[quantity.headline]}
     for pair in comparison["paired"]:
         name = f"difference/{pair['method']}"
-        metrics |= {name: pair["difference"], f"{name}/low": pair["low"], f"{name}/high": pair["high"]}
+        interval = pair.get("corrected", pair)
+        metrics |= {name: pair["difference"], f"{name}/low": interval["low"], f"{name}/high": interval["high"]}
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 

@@ -25,7 +25,8 @@ def write_summary(project: Project, comparison: Mapping[str, Any], folder: Path)
     folder.mkdir(parents=True, exist_ok=True)
     table = {row["method"]: {name: row.get(name) for name in quantity.columns} for row in comparison["table"]}
     paired = {
-        pair["method"]: {key: pair[key] for key in ("difference", "low", "high")} for pair in comparison["paired"]
+        pair["method"]: {"difference": pair["difference"], **{key: pair["corrected"][key] for key in ("low", "high")}}
+        for pair in comparison["paired"]
     }
     write_json(folder / "metrics.json", {"methods": table, "paired": paired})
     write_bytes(folder / "curves.csv", _curves(project, comparison).encode())

@@ -1,14 +1,19 @@
 """What is advised follows from proved differences alone."""
 
 import itertools
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from flows.advice.advice_text import advised_method, is_better
+from flows.advice.advice_text import advised_method, decide, is_better
 from flows.advice.candidates import POOLED, SHARED
+from flows.advise import check_advisable
 from flows.experiment.comparison.client_gains import ALONE
+from flows.experiment.project import Project
 from models.metrics.paired_difference import Difference
 from models.metrics.task_metrics import TASK_METRICS
+from silos.errors import UserError
 
 ACCURACY, ERROR = TASK_METRICS["classification"], TASK_METRICS["regression"]
 UP, DOWN, EVEN = Difference(0.04, 0.02, 0.06), Difference(-0.04, -0.06, -0.02), Difference(0.01, -0.02, 0.04)
@@ -61,3 +66,28 @@ def test_what_is_advised_is_never_proved_to_be_behind(found):
 def test_pooling_is_a_bound():
     assert is_better(POOLED, SHARED, {(POOLED, SHARED): UP}, ACCURACY)
     assert not is_better(POOLED, SHARED, {(POOLED, SHARED): EVEN}, ACCURACY)
+
+
+@pytest.mark.parametrize(("over_alone", "doubt"), [(UP, False), (EVEN, True)])
+def test_the_gain_over_training_alone_is_as_certain_as_the_proof(over_alone, doubt):
+    """The record of gains has a narrower interval, since it does not hold at once with those of other pairs."""
+    gains = {
+        "mean": 0.04,
+        "distinguishable": True,
+        "worse": 0,
+        "certain_worse": [],
+        "compared": 9,
+        "sentence": "certain",
+    }
+    found = {("ditto", SHARED): UP, ("ditto", ALONE): over_alone, (SHARED, ALONE): UP}
+    comparison = {"table": [], "gains": {"methods": {"ditto": gains}}}
+    advice = decide(cast(Project, SimpleNamespace(quantity=ACCURACY)), "ditto", {}, found, comparison)
+    (line,) = [line for line in advice["lines"] if line.startswith("ditto gains 4.0 points on average")]
+    assert advice["advised"] == "ditto"
+    assert ("not distinguishable from none" in line) == doubt
+
+
+def test_test_rows_may_not_end_the_runs_that_race():
+    project: Any = SimpleNamespace(params=SimpleNamespace(evaluation=SimpleNamespace(stop_at=0.9)))
+    with pytest.raises(UserError, match=r"evaluation.stop_at: got 0.9, expected null"):
+        check_advisable(project)

@@ -85,6 +85,30 @@ def test_p_of_equal_differences_is_that_of_the_sign_test():
     assert (difference_over_draws([0.2]).p, difference_over_draws([0.5] * 4).p) == (1, stats.binomtest(0, 4).pvalue)
 
 
+@given(st.floats(-1, 1).filter(lambda v: abs(v) > 1e-3), st.integers(2, 4), st.integers(1, 3))
+def test_rounding_of_equal_differences_proves_nothing(value, draws, seeds):
+    equal = strata([np.full((seeds, draws), value)])
+    for found in (
+        difference(equal),
+        difference_over_silos([equal[0]] * draws),
+        difference_over_partitions([equal] * draws),
+        difference_over_draws([value] * draws),
+    ):
+        assert not found.distinguishable
+        assert found.p == 2.0 ** (1 - draws)
+
+
+@pytest.mark.parametrize(("rows", "level", "excludes"), [(4, 0.95, False), (6, 0.95, True), (6, 0.999, False)])
+def test_equal_differences_exclude_zero_only_where_the_sign_test_rejects(rows, level, excludes):
+    found = difference(strata([np.ones((2, rows))]), level)
+    assert (found.low, found.high) == ((1, 1) if excludes else (-1, 1))
+    assert found.distinguishable == (found.p <= 1 - level) == excludes
+    assert difference_over_draws([0.2, 0.2]) == Difference(0.2, -1.0, 1.0), "two draws, p = 0.5"
+    assert not difference_over_draws([-0.2] * rows, level).distinguishable or excludes
+    zero = difference(strata([np.zeros((2, rows))]), level)
+    assert (zero.low, zero.high, zero.p) == (0, 0, 1)
+
+
 def test_one_client_is_the_two_way_layout_by_mean_squares():
     """(MS_rows + MS_seeds - MS_both) / (seeds rows), by sums over the table itself."""
     rng = np.random.default_rng(2)
@@ -424,5 +448,4 @@ def test_of_one_method_nothing_is_corrected_and_of_diverged_ones_nothing_is_know
     alone = Difference.unknown(0.4, 1.0)
     assert holm_intervals([one, alone])[1] == alone
     few = difference(strata([np.ones((1, 4))]))
-    assert (few.low, few.high) == (1, 1)
     assert holm_intervals([few, few])[0] == Difference(1.0, -1.0, 1.0), "four equal rows reject nothing (sign test)"

@@ -36,7 +36,7 @@ PRIVATE_WORDS = ["tracking.personal_models=false", "method.uefl.fill=kmeans"]
 ASKS = {
     name: ["data.split.validation_rows=common", f"method.{name}.local_rounds=1"]
     for name in ("selective", "selective_authors")
-} | {"fedrep": ["model.hidden=[4]"]}
+} | {"fedrep": ["model.hidden=[4]"]}  # it shares all layers but the last
 SEVERAL = ("conditional", "local_only", "uefl")
 OTHERS = tuple(name for name in method_names() if name not in SEVERAL)
 DECIMAL = re.compile(rb"\d*\.\d+(?:[eE][-+]?\d+)?")
