@@ -73,9 +73,10 @@ def advise(
     minutes = minutes or project.params.advise.minutes
     with project.working("advise"):
         check_advisable(project)
-        folder_name = _folder_name(project, minutes, methods, resume, name or "")
-        with project.working(folder_name):
-            return _advise(project, folder_name, minutes * 60, methods or ())
+        folder = folder_name(project, minutes, methods, resume, name or "")
+        with project.working(folder):
+            named = methods or experiment(project, folder)["methods"]
+            return _advise(project, folder, minutes * 60, named)
 
 
 def check_advisable(project: Project) -> None:
@@ -102,7 +103,7 @@ def check_advisable(project: Project) -> None:
     check_metric(project.params, project.quantity, project.scored, selects=True)
 
 
-def _folder_name(project: Project, minutes: float, methods: Sequence[str] | None, resume: bool, name: str) -> str:
+def folder_name(project: Project, minutes: float, methods: Sequence[str] | None, resume: bool, name: str) -> str:
     """Return the folder in runs/ of a new race, or of the one to continue."""
     if resume:
         found = newest_experiment(project, "advise") if not name else find_runs(project.runs, name, "advise").name
@@ -121,6 +122,7 @@ def _folder_name(project: Project, minutes: float, methods: Sequence[str] | None
                 )
             return found
     seeds = project.params.comparison.seeds[:1]
+    candidates(project, seeds[0], methods or ())  # an invalid method leaves no folder, which --resume would continue
     about = {"methods": list(methods or ()), "seeds": seeds, "data_version": project.silos.version, "minutes": minutes}
     return new_experiment(project, "advise", about, unused_name(project, name) if name else None)
 
@@ -279,9 +281,7 @@ def _differences(
     project: Project, choice: str, plan: Plan, results: dict[tuple[str, int], dict[str, Any]]
 ) -> dict[tuple[str, str], Difference]:
     """Return the paired differences that the advice rests on, with intervals that hold at once (Bonferroni)."""
-    wanted = [(choice, SHARED), (choice, ALONE), (SHARED, ALONE), *((POOLED, m) for m in (choice, SHARED, ALONE))]
-    pairs = [(a, b) for a, b in dict.fromkeys(wanted) if a != b and a in plan.methods and b in plan.methods]
-    found = {}
+    found, pairs = {}, proved_pairs(choice, plan.methods)
     for first, second in pairs:
         seeds = [s for s in plan.seeds if (first, s) in results and (second, s) in results]
         own, others = (
@@ -293,6 +293,15 @@ def _differences(
             if measured is not None:
                 found[first, second] = measured
     return found
+
+
+def proved_pairs(choice: str, methods: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the pairs of proved methods whose difference the advice needs, each once."""
+    wanted = [(choice, SHARED), (choice, ALONE), (SHARED, ALONE), *((POOLED, m) for m in (choice, SHARED, ALONE))]
+    first = {frozenset(pair): pair for pair in reversed(wanted)}  # ALONE that won is in two pairs with SHARED
+    return [
+        pair for pair in dict.fromkeys(first[frozenset(p)] for p in wanted if p[0] != p[1]) if {*pair} <= {*methods}
+    ]
 
 
 def _run_folder(project: Project, name: str, candidate: Candidate, seed: int) -> RunFolder:

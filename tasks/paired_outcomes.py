@@ -30,23 +30,29 @@ def pair_outcomes(
     classes: Sequence[str] | None = None,
     outcome: str | None = None,
     split: str = "test",
+    least_of_class: int = 1,
 ) -> list[PairedSums]:
     """Sum the differences of two runs' outcomes, first minus second; one record per stack.
 
     Both lists are by seed and have the same rows: the client's own rows of the split, or the common ones if the data
     have such. `classes` restricts own rows to some classes. Rows of a unit are one draw, and the record counts units.
     `outcome` names the stored value of a row; by default it is that of the task. A client that does not store it, since
-    its rows do not define the metric, is left out.
+    its rows do not define the metric, is left out. So is one with fewer than `least_of_class` own rows of a class that it
+    has.
     """
     silos, messages = cohort.silos, []
     codes = [silos.manifest.classes.index(name) for name in classes or ()]
     common = silos.common(split) if classes is None else 0
     common_units = open_common_units(Path(silos.folder), silos.manifest, split) if common else None
     for stack in cohort.stacks:
-        strata, rows_of_stack = {}, None if classes is None else open_stack(silos, stack, split)
+        needs_labels = classes is not None or (least_of_class > 1 and not common)
+        strata, rows_of_stack = {}, open_stack(silos, stack, split) if needs_labels else None
         for i, (client, own) in enumerate(silos.select(stack.clients).rows(split).items()):
             rows = common or own
-            included = np.ones(rows, bool) if rows_of_stack is None else np.isin(rows_of_stack.y[i, :rows], codes)
+            labels = None if rows_of_stack is None else rows_of_stack.y[i, :rows]
+            included = np.ones(rows, bool) if classes is None or labels is None else np.isin(labels, codes)
+            if labels is not None and min(np.unique(labels, return_counts=True)[1], default=0) < least_of_class:
+                continue
             d = _difference(silos, first, second, client, rows, outcome) if included.any() else None
             if d is not None:
                 unit = common_units if common else open_units(Path(silos.folder), silos.entries(client), split)

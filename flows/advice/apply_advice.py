@@ -23,7 +23,9 @@ def apply_advice(root: Path, advice: Mapping[str, Any]) -> list[str]:
         UserError: If the file cannot be changed, or would be invalid; it is then as before.
     """
     path = params_file_of(root)
-    text = path.read_text(encoding="utf-8")
+    content = path.read_bytes().decode("utf-8")
+    newline = "\r\n" if "\r\n" in content else "\n"
+    text = content.replace("\r\n", "\n")
     methods = as_yaml(list(dict.fromkeys([advice["advised"], SHARED, ALONE])))
     overrides = [*advice["settings"], f"comparison.methods={methods}"]
     changed = with_overrides(text, overrides)
@@ -32,5 +34,5 @@ def apply_advice(root: Path, advice: Mapping[str, Any]) -> list[str]:
     )
     if diff:
         check_names(ParamsFile.read(root).with_overrides(overrides).params)  # before the file changes
-        write_bytes(path, changed.encode())
+        write_bytes(path, changed.replace("\n", newline).encode())
     return diff

@@ -21,10 +21,18 @@ def with_overrides(text: str, overrides: Sequence[str]) -> str:
         keys = key.split(".")
         wanted = _plain_set(strict_yaml.load(text), keys, strict_yaml.load(value))
         changed = None if wanted is None else _set(text, keys, strict_yaml.load(value))
-        if changed is None or strict_yaml.load(changed) != wanted:
+        if changed is None or not _means(changed, wanted):
             raise UserError(f"params.yaml: {key}: got a form that cannot be changed here. Set it to {value} by hand.")
         text = changed
     return text
+
+
+def _means(text: str, wanted: Any) -> bool:
+    """Return whether the text has this content; a changed anchor or merged section may leave no YAML."""
+    try:
+        return bool(strict_yaml.load(text) == wanted)
+    except strict_yaml.NotYamlError:
+        return False
 
 
 def _set(text: str, keys: Sequence[str], value: Any) -> str:

@@ -143,6 +143,7 @@ class AreaUnderCurve(ClientMetric):
     """
 
     bound = 1.0
+    by_class = True
     undefined_if = "one class"
 
     def row_values(self, prediction: np.ndarray, y: np.ndarray) -> np.ndarray | None:
@@ -160,6 +161,7 @@ class BalancedAccuracy(ClientMetric):
     """The mean over the client's classes of their recall."""
 
     bound = 1.0
+    by_class = True
     undefined_if = ""
 
     def row_values(self, prediction: np.ndarray, y: np.ndarray) -> np.ndarray:

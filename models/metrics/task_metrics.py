@@ -34,6 +34,7 @@ class TaskMetrics(ABC):
     bound: ClassVar[float]  # the largest difference that two methods can have on a row's outcome
     alike: ClassVar[bool]  # whether one variance of that difference may be taken for the rows of all clients
     difference_axis: ClassVar[str]
+    by_class: ClassVar[bool] = False  # whether all classes count the same, so that few rows of a rare one decide
 
     @abstractmethod
     def of_mean(self, mean: float) -> float:

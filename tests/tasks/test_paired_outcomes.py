@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from flows.experiment.comparison.paired_runs import client_strata, compare_pairs
+from models.metrics.client_metrics import CLIENT_METRICS
 from models.metrics.paired_difference import ACCURACY, Stratum, difference, difference_record
 from models.metrics.task_metrics import TASK_METRICS
 from silos.client_store import ClientStore
@@ -179,12 +180,35 @@ def test_on_common_rows_each_client_also_has_a_difference_of_its_own(tmp_path):
         [(store, store.save(OUTCOMES, clients, {"correct": table})) for store, table in zip(*side, strict=True)]
         for side in zip(stores, tables, strict=True)
     ]
-    found = client_strata(PlainRunner(2), silos, *sides)
+    found = client_strata(PlainRunner(2), silos, *sides, TASK_METRICS["classification"])
     d = tables[0].astype(float) - tables[1]
     assert list(found) == clients
     assert rows >= 40
     for at, client in enumerate(clients):
         assert replace(found[client], by_seed=tuple(found[client].by_seed)) == Stratum.from_differences(d[:, at])
+
+
+def test_a_single_row_of_a_class_decides_no_difference_in_a_metric_by_class(tmp_path):
+    """It shows no spread, so two equal methods would differ for certain wherever they differ on this row."""
+    from silos.data_params import DataParams
+    from silos.storage.partition_store import write
+
+    labels = {"one": [0] * 29 + [1], "few": [0] * 26 + [1] * 4, "many": [0] * 15 + [1] * 15}
+    client, y = np.repeat(list(labels), 40), np.concatenate([[0, 1] * 5 + of_client for of_client in labels.values()])
+    split = np.tile(["train"] * 10 + ["test"] * 30, 3)
+    np.savez(tmp_path / "own.npz", x=np.random.default_rng(0).normal(size=(120, 4)), y=y, client=client, split=split)
+    data = {"name": "own", "seed": 0, "source": {"kind": "npz", "path": "own.npz"}}
+    data |= {"scheme": [{"kind": "column", "column": "client"}], "split": {"validation": 0.0, "test": 0.0}}
+    write(tmp_path / "data" / "own", DataParams.model_validate(data), tmp_path)
+    silos = Silos.open(tmp_path / "data" / "own", "by_class")
+    metric, rng = CLIENT_METRICS["balanced_accuracy"], np.random.default_rng(1)
+    sides = []
+    for side in range(2):
+        store = ClientStore(str(tmp_path / f"side{side}"))
+        refs = store.save(OUTCOMES, list(labels), {metric.outcome: rng.normal(size=(3, 30))})
+        sides.append([(store, refs)])
+    assert set(client_strata(PlainRunner(), silos, *sides, metric)) == {"few", "many"}
+    assert list(client_strata(PlainRunner(), silos, *sides, metric, least_of_class=10)) == ["many"]
 
 
 def _common_silos(tmp_path, task) -> Silos:

@@ -5,7 +5,7 @@ A client's gain is the paired difference of a method from `local_only`, on the c
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,12 +88,17 @@ def gains_over_training_alone(
         )
         with project.workers() as workers:
             runner = PrefectRunner(workers, f"clients of {method} against {ALONE}")
-            strata = client_strata(runner, silos, first, second, quantity.outcome)
+            strata = client_strata(runner, silos, first, second, quantity)
+            testable = (
+                client_strata(runner, silos, first, second, quantity, least_of_class=LEAST_ROWS)
+                if quantity.by_class
+                else strata
+            )
             overall = compare_pairs(runner, silos, first, second, quantity) if silos.common("test") else None
         if not strata:
             return {**gains, "why_not": "The data have no test rows, so no client has a gain over training alone."}
         metrics = [_mean_metrics((runs[m, s] for s in paired), quantity) for m in (ALONE, method)]
-        record = gains_of_method(method, strata, (metrics[0], metrics[1]), quantity, overall)
+        record = gains_of_method(method, strata, (metrics[0], metrics[1]), quantity, testable, overall)
         gains["methods"][method] = record
         scores[method] = record["mean"] if record["mean"] is not None else -math.inf
     if scores:
@@ -107,6 +112,7 @@ def gains_of_method(
     strata: Mapping[str, Stratum],
     metrics: tuple[Mapping[str, float], Mapping[str, float]],
     quantity: TaskMetrics,
+    testable: Collection[str] | None = None,
     overall: Difference | None = None,
 ) -> dict[str, Any]:
     """Return one method's gains over training alone, as plain JSON; positive is better, whatever the metric.
@@ -116,12 +122,14 @@ def gains_of_method(
         strata: The sums of each client's differences, the method minus training alone.
         metrics: Each client's metric when it trains alone, and under the method.
         quantity: The metric.
+        testable: The clients with enough rows of each class for a p-value; all if None.
         overall: The difference over all clients; computed from `strata` if None, which holds for clients' own rows.
 
     Returns:
         `mean` is the mean gain over clients, with its 95 % interval `low` to `high`. `better` and `worse` count clients;
         `certain_better` and `certain_worse` name those with Holm's p-value of at most 0.05 over all clients.
-        `untested` names clients with fewer than ten test rows, which have a difference but no p-value. `worst_tenth`
+        `untested` names clients with fewer than ten test rows, or by AUC and balanced accuracy of a class, which have a
+        difference but no p-value. `worst_tenth`
         is the gain in the mean metric of the worst tenth of clients, in units of the metric. `worst_client` is the
         client with the worst metric under the method. `spread` has the values of both, alone and with the method, and
         the standard deviation over clients. `clients` has each client's difference, in the sign of the outcome.
@@ -129,7 +137,8 @@ def gains_of_method(
     kinds: dict[str, Any] = {"bound": quantity.bound, "pooled_variance": quantity.alike}
     overall = difference(list(strata.values()), **kinds) if overall is None else overall
     measured = {client: difference([stratum], **kinds) for client, stratum in strata.items()}
-    tested = [c for c, d in measured.items() if strata[c].rows >= LEAST_ROWS and math.isfinite(d.p)]
+    enough = {c for c in (strata if testable is None else testable) if strata[c].rows >= LEAST_ROWS}
+    tested = [c for c, d in measured.items() if c in enough and math.isfinite(d.p)]
     corrected = dict(zip(tested, holm([measured[c].p for c in tested]), strict=True))
     sides = {client: _side(quantity.gain(d.mean), quantity) for client, d in measured.items()}
     certain = {client: sides[client] for client in tested if corrected[client] <= LEVEL}

@@ -102,12 +102,13 @@ def sentences_after(comparison: Mapping[str, Any]) -> list[str]:
 
     Comparisons of earlier versions have no gains.
     """
-    gains = comparison.get("gains") or {}
+    gains, here = comparison.get("gains") or {}, "In data/ alone, " if comparison.get("partitions") else ""
     baseline, missing = comparison.get("baseline") or {}, not_complete(comparison)
     withheld = withheld_sentence(comparison)
     retry = [f"The comparison is {missing}; run the same command with --resume to try them again."] if missing else []
     return [
-        *filter(None, [*gains.get("sentences", ()), gains.get("why_not"), withheld, baseline.get("sentence")]),
+        *(f"{here}{sentence}" for sentence in gains.get("sentences", ())),
+        *filter(None, [gains.get("why_not"), withheld, baseline.get("sentence")]),
         *unreached(comparison),
         *retry,
     ]

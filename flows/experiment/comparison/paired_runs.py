@@ -46,7 +46,7 @@ def compare_pairs(
 
     None without such rows, or if no client's rows define the metric.
     """
-    strata = strata_of_pairs(runner, silos, first, second, quantity.outcome, classes, split)
+    strata = strata_of_pairs(runner, silos, first, second, quantity, classes, split)
     return difference(strata, level, quantity.bound, quantity.alike) if strata else None
 
 
@@ -55,7 +55,7 @@ def strata_of_pairs(
     silos: Silos,
     first: Sequence[Outcomes],
     second: Sequence[Outcomes],
-    outcome: str,
+    quantity: TaskMetrics,
     classes: Sequence[str] | None = None,
     split: str = "test",
 ) -> list[Stratum]:
@@ -66,13 +66,13 @@ def strata_of_pairs(
         silos: The clients.
         first: The outcomes of the first method, by seed.
         second: Those of the second, on the same seeds.
-        outcome: The name under which clients store the value of a row.
+        quantity: The metric; its `outcome` is the name under which clients store the value of a row.
         classes: The classes of the rows; all if None.
         split: The rows.
     """
     if silos.common(split) and classes is None:
-        return _common_strata(runner, silos, first, second, outcome, split)
-    return list(client_strata(runner, silos, first, second, outcome, classes, split).values())
+        return _common_strata(runner, silos, first, second, quantity.outcome, split)
+    return list(client_strata(runner, silos, first, second, quantity, classes, split).values())
 
 
 def count_correct_by_class(runner: Runner, silos: Silos, run: Outcomes) -> dict[str, list[int]]:
@@ -113,16 +113,20 @@ def client_strata(
     silos: Silos,
     first: Sequence[Outcomes],
     second: Sequence[Outcomes],
-    outcome: str,
+    quantity: TaskMetrics,
     classes: Sequence[str] | None = None,
     split: str = "test",
+    least_of_class: int = 2,
 ) -> dict[str, Stratum]:
     """Return a stratum for each client that has such rows, in listing order; common rows count for every client.
 
-    See `strata_of_pairs` for the arguments.
+    If the metric counts all classes the same, a client is left out with fewer than `least_of_class` own rows of one of its
+    classes: a single row, which may decide, shows no spread. See `strata_of_pairs` for the other arguments.
     """
     strata: dict[str, Stratum] = {}
-    options = {"classes": classes, "outcome": outcome, "split": split}
+    options: dict[str, Any] = {"classes": classes, "outcome": quantity.outcome, "split": split}
+    if quantity.by_class:
+        options["least_of_class"] = least_of_class
     messages: list[PairedSums] = _each_stack(runner, pair_outcomes, silos, first, second, **options)
     for m in messages:
         columns = (m.rows.tolist(), m.by_seed.tolist(), m.mean_squares.tolist(), m.squares.tolist())

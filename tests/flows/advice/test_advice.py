@@ -1,14 +1,16 @@
 """What is advised follows from proved differences alone."""
 
 import itertools
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from flows.advice.advice_text import advised_method, decide, is_better
+from flows.advice.apply_advice import apply_advice
 from flows.advice.candidates import POOLED, SHARED
-from flows.advise import check_advisable
+from flows.advise import check_advisable, folder_name, proved_pairs
 from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.project import Project
 from models.metrics.paired_difference import Difference
@@ -91,3 +93,34 @@ def test_test_rows_may_not_end_the_runs_that_race():
     project: Any = SimpleNamespace(params=SimpleNamespace(evaluation=SimpleNamespace(stop_at=0.9)))
     with pytest.raises(UserError, match=r"evaluation.stop_at: got 0.9, expected null"):
         check_advisable(project)
+
+
+@pytest.mark.parametrize("choice", ["ditto", SHARED, ALONE])
+def test_each_pair_of_methods_is_measured_once(choice):
+    methods = list(dict.fromkeys((SHARED, ALONE, choice, POOLED)))
+    pairs = proved_pairs(choice, methods)
+    assert {frozenset(pair) for pair in pairs} == {frozenset(pair) for pair in itertools.combinations(methods, 2)}
+    assert len(pairs) == len(methods) * (len(methods) - 1) / 2
+    assert all(pair[0] == POOLED for pair in pairs if POOLED in pair)
+
+
+def test_an_invalid_method_leaves_no_race_for_resume(monkeypatch):
+    def refuse(*_):
+        raise UserError("method: got 'nonsense'")
+
+    made = []
+    monkeypatch.setattr("flows.advise.candidates", refuse)
+    monkeypatch.setattr("flows.advise.new_experiment", lambda *about: made.append(about))
+    project = SimpleNamespace(params=SimpleNamespace(comparison=SimpleNamespace(seeds=[0])))
+    with pytest.raises(UserError, match="nonsense"):
+        folder_name(project, 1.0, ["nonsense"], False, "")
+    assert not made
+
+
+def test_apply_keeps_the_ends_of_lines(tmp_path):
+    text = (Path(__file__).parents[3] / "params.yaml").read_text(encoding="utf-8")
+    path = tmp_path / "params.yaml"
+    path.write_bytes(text.replace("\n", "\r\n").encode())
+    assert apply_advice(tmp_path, {"advised": "ditto", "settings": ["method.ditto.personal_weight=0.1"]})
+    changed = path.read_bytes()
+    assert changed.count(b"\n") == changed.count(b"\r\n") == text.count("\n")

@@ -63,3 +63,11 @@ def test_forms(text, override, expected):
 def test_a_value_inside_a_list_is_refused():
     with pytest.raises(UserError, match=r"data\.scheme\.0\.clients: got a form .* Set it to 3 by hand"):
         with_overrides(TEXT, ["data.scheme.0.clients=3"])
+
+
+@pytest.mark.parametrize(
+    "text", ["a: &b {c: 1}\nd:\n  <<: *b\n", "d: {c: &c 1}\ne: *c\n"], ids=["merged section", "anchor"]
+)
+def test_a_form_that_would_leave_no_yaml_is_refused(text):
+    with pytest.raises(UserError, match=r"d\.c: got a form .* Set it to 3 by hand"):
+        with_overrides(text, ["d.c=3"])

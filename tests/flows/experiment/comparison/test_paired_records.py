@@ -108,6 +108,13 @@ def test_a_winner_is_withheld_and_what_is_not_distinguishable_stays():
     assert sentences_after(comparison) == ["No winner is named, since --publish needs 5 seeds (got 3), --tune."]
 
 
+def test_gains_of_several_partitions_are_said_to_be_of_one():
+    comparison = {"failed": [], "gains": {"sentences": ["fedavg gains 2.1 points"]}}
+    assert sentences_after(comparison) == ["fedavg gains 2.1 points"]
+    drawn = {**comparison, "runs": [], "partitions": [{"runs": []}]}
+    assert sentences_after(drawn) == ["In data/ alone, fedavg gains 2.1 points"]
+
+
 @pytest.mark.parametrize(
     ("over", "seeds", "methods", "said"),
     [
