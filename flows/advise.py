@@ -1,5 +1,6 @@
 """Defines the flow `advise`: diagnose, race methods on validation rows, prove the winner on fresh seeds, and advise."""
 
+import hashlib
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -114,6 +115,11 @@ def folder_name(project: Project, minutes: float, methods: Sequence[str] | None,
                     f"--resume: got data version {project.silos.version[:10]}, expected {info['data_version'][:10]} as "
                     f"at the start of {found}. Restore it with `siloflow data use`, or start again without --resume."
                 )
+            if info["settings"] != _settings_digest(project):
+                raise UserError(
+                    f"--resume: got other settings than those of {found}, expected the same, since scores would not be "
+                    "comparable. Restore params.yaml and --set, or start again without --resume."
+                )
             if methods and list(methods) != info["methods"]:
                 started = ", ".join(info["methods"]) or "all"
                 raise UserError(
@@ -124,7 +130,15 @@ def folder_name(project: Project, minutes: float, methods: Sequence[str] | None,
     seeds = project.params.comparison.seeds[:1]
     candidates(project, seeds[0], methods or ())  # an invalid method leaves no folder, which --resume would continue
     about = {"methods": list(methods or ()), "seeds": seeds, "data_version": project.silos.version, "minutes": minutes}
+    about["settings"] = _settings_digest(project)
     return new_experiment(project, "advise", about, unused_name(project, name) if name else None)
+
+
+def _settings_digest(project: Project) -> str:
+    """Return a hash of the params that decide what trains and how it is scored."""
+    free = {"advise", "callbacks", "comparison", "diagnose", "figures", "runner", "tracking", "watch"}
+    content = f"{project.params.comparison.seeds[0]} {project.params.model_dump_json(exclude=free)}"
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) -> dict[str, Any]:

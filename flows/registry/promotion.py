@@ -15,8 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from flows.config.method_settings import method_of
 from flows.config.params_schema import WatchParams
-from flows.experiment.project import Project, exclusive_data_access
+from flows.experiment.project import Project, exclusive_data_access, is_of_other_partition
 from flows.experiment.run.load_finished_run import find_run
 from flows.experiment.run.mlflow_run_metadata import git_commit
 from flows.registry import FOLDER, JOURNAL
@@ -151,6 +152,16 @@ def _find(project: Project, registry: Registry, run: str | None, aliases: Mappin
     if result is None:
         raise UserError(
             f"promote: got the unfinished run {folder.path.name}, expected a finished one. Finish it first."
+        )
+    if method_of(project.params, result["method"]).is_bound:
+        raise UserError(
+            f"promote: got {folder.path.name}, expected a candidate, since {result['method']} uses what no server may see. "
+            "Name a run of another method."
+        )
+    if is_of_other_partition(project, folder.path, result["data_version"]):
+        raise UserError(
+            f"promote: got {folder.path.name}, which was trained on another partition, expected a run on data/, since its "
+            "training rows may be test rows of data/. Name another run."
         )
     version = register_run(project, registry, result)
     if version is None:

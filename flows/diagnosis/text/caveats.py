@@ -219,9 +219,9 @@ def next_steps(report: dict[str, Any]) -> list[str]:
         align = f"Let each silo standardise {joined(features or ['them'])} before training"
     else:
         align = f"Check how the silos measure {joined(features or ['the inputs'])}"
-    steps += [_texts(report)[name].format(align=align) for name in TYPES if name in types]
     if "label" in types and "concept" not in types and any(pair.get("label_or_concept") for pair in report["pairs"]):
-        steps.append("Check that all silos code the label alike, with the same threshold.")
+        steps.append("First check that all silos code the label with the same threshold.")
+    steps += [_texts(report)[name].format(align=align) for name in TYPES if name in types]
     of_silos = report.get("pairs_of") == "silos"  # the second look leaves out groups
     if of_silos and any(pair.get("second_look_recommended") for pair in report["pairs"]):
         steps.append(

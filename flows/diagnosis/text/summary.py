@@ -105,7 +105,8 @@ def _of_two_groups(
     parts += [f"in {counts[kind]} of {total} pairs of silos also {phrases[kind]}" for kind in in_some]
     if record["transform"] > total / 2:
         parts.append("one factor and one offset undo the difference, as of a sensor with other settings")
-    parts += _effect(evidence, in_most) if set(in_most) & {"feature", "concept"} else []
+    asks_for_unit = any("another unit" in part for part in parts)  # to be converted before any model is trained
+    parts += _effect(evidence, in_most) if set(in_most) & {"feature", "concept"} and not asks_for_unit else []
     verb, found = "differ" if plural(report, group) else "differs", "; ".join(parts)
     if from_all:
         return f"{_capital(name)} {verb} from all other silos. Compared with {other_name}, {found}."
