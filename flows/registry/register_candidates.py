@@ -39,7 +39,7 @@ def register_candidates(project: Project, results: Iterable[Result]) -> dict[str
     for result in results:
         if result["mlflow_run_id"] is not None:
             by_method.setdefault(result["method"], []).append(result)
-    if not by_method:  # MLflow did not receive the runs either, and the screen has said so
+    if not by_method:  # MLflow did not receive the runs either, and the screen shows it
         return None
     chosen = [
         _choose(project, runs) for name, runs in by_method.items() if not method_of(project.params, name).is_bound

@@ -65,7 +65,7 @@ class Difference:
     """A mean difference in accuracy, in [-1, 1], or in mean squared error, with its 95 % interval.
 
     `p` is the two-sided p-value of "no difference", from the same variance and degrees of freedom as the interval.
-    `error` is the standard error; 0 if no draw differs from another, infinite if nothing can be said of the variance.
+    `error` is the standard error; 0 if no draw differs from another, infinite if the variance is unknown.
     """
 
     mean: float
