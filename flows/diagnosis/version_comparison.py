@@ -34,8 +34,8 @@ def compare_with_version(project: Project, runner: Runner, revision: str) -> tup
             "--set diagnose.second_look=false."
         )
     private = project.ledgers
-    check_named_silos(Path(private.folder), project.manifest.names)
     with load_version(project, revision) as before:
+        check_named_silos(Path(private.folder), project.manifest.names)
         now, then = project.silos.federated(), before.federated()
         shared = [client for client in now.clients if client in {*then.clients}]
         if not shared:

@@ -20,6 +20,7 @@ from models.client_model import Model
 from models.gaussians import natural
 from models.metrics.client_metrics import CLIENT_METRICS
 from models.networks.mlp import MLP
+from models.networks.tree_ensemble import TreeEnsemble
 from models.networks.wrappers.codebook_network import COUNT, OWN, QuantizedNetwork
 from models.networks.wrappers.ep_update import SiteTraining
 from models.networks.wrappers.fediir_network import GradientMatching
@@ -263,6 +264,19 @@ def _ask_all(setup, round, features) -> dict[str, list[Any]]:
         "dynamic_train": (
             plain,
             {**when, "duals": ClientStateRefs("duals", {}, zeros), "alpha": 0.1, "validate": True},
+        ),
+        "head_then_body": (
+            Model(
+                network.inner,
+                {"dense0.weight": inner["dense0.weight"]},
+                ClientStateRefs("heads", {}, {"dense0.bias": inner["dense0.bias"]}),
+                clients=clients,
+            ),
+            {**when, "head_epochs": 1, "each": True, "validate": True},
+        ),
+        "train_trees": (
+            Model(TreeEnsemble(features, 3, 2, 3, 2), {}, clients=clients),
+            {"training": setup.training, "rate": 0.1, "least_rows": 2},
         ),
         "head_gradient": (matched, {"training": setup.training}),
         "local_train": (plain, {**when, "each": True, "validate": True}),
