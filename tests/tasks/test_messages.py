@@ -200,7 +200,7 @@ def answers(make_problem, make_round, tmp_path):
             sizes, network=network, silos={**silos, "common": ["validation"], "name": f"c{next(count)}"}
         )
         of_common = _ask_of_common_rows(common, make_round(common, stack=3))
-        private = ClientStore(str(tmp_path / f"private-{features}"))  # other features are other silos
+        private = ClientStore(str(tmp_path / f"stores-{features}" / "private"))  # of other owners
         return {**_ask_all(setup, make_round(setup, stack=3, private=private), features), **of_common}
 
     return ask
