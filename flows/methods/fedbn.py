@@ -10,47 +10,26 @@ from typing import Literal
 
 from pydantic import Field
 
-from flows.methods.base import Method, RoundReport
 from flows.methods.common.network_checks import split_personal
+from flows.methods.common.personal_weights import PersonalWeights
 from flows.methods.context import RoundContext, TrainingSetup
-from flows.methods.fedavg import fedavg_round
 from models.client_model import Model
 from models.server_state import ClientStateRefs, ServerState, Weights
 from models.training.batchnorm_statistics import normalisation_statistics
 from tasks.measure_batchnorm import local_batchnorm_statistics
 
-SECTION = "norms"
 
-
-class FedBN(Method):
+class FedBN(PersonalWeights):
     """`keep` all of the normalization `layers`, or their running `statistics`; then their weights and biases are averaged.
 
     A network without batch normalization is trained by FedAvg.
     """
 
-    tested_model = "personal"
+    section = "norms"
 
     keep: Literal["layers", "statistics"] = Field(
         "layers", description="what stays private of normalisation layers: all, or running statistics"
     )
-
-    def init(self, setup: TrainingSetup) -> ServerState:
-        """Return FedAvg's initial state without the personal weights, which no client has stored."""
-        sections, personal = self._initial_weights(setup)
-        return ServerState(sections, private={SECTION: {}} if personal else {})
-
-    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
-        """Train on each client, average the shared weights; personal weights stay with the clients."""
-        model = self.model(state, round.setup)
-        return fedavg_round(state, round, model, SECTION if model.is_personal else None)
-
-    def model(self, state: ServerState, setup: TrainingSetup) -> Model:
-        """Return the shared weights with each client's personal ones; a client that has none has the initial ones."""
-        _, initial = self._initial_weights(setup)
-        personal: Weights | ClientStateRefs = {}
-        if initial:
-            personal = ClientStateRefs(SECTION, state.private[SECTION], initial)
-        return Model(setup.network, state.tensors["weights"], personal, clients=setup.silos.clients)
 
     def scored_model(self, state: ServerState, round: RoundContext) -> Model:
         """Return the model, with statistics of their own training rows for clients that never trained.
@@ -66,6 +45,6 @@ class FedBN(Method):
             refs |= message.refs
         return replace(model, personal=replace(model.personal, refs=refs))
 
-    def _initial_weights(self, setup: TrainingSetup) -> tuple[dict[str, Weights], Weights]:
+    def initial_weights(self, setup: TrainingSetup) -> tuple[dict[str, Weights], Weights]:
         names = setup.network.normalising if self.keep == "layers" else normalisation_statistics(setup.network)
         return split_personal(setup.initial_weights(), names)

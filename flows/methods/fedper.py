@@ -9,10 +9,9 @@ from dataclasses import replace
 
 from pydantic import Field
 
-from flows.methods.base import Method, RoundReport
 from flows.methods.common.network_checks import require_part, split_personal
+from flows.methods.common.personal_weights import PersonalWeights
 from flows.methods.context import RoundContext, TrainingSetup
-from flows.methods.fedavg import fedavg_round
 from models.client_model import Model
 from models.networks.network_factory import kind_of
 from models.server_state import ClientStateRefs, ServerState, Weights
@@ -20,36 +19,16 @@ from silos import param_limits
 from silos.errors import UserError
 from tasks.personal_layers import head_then_body
 
-SECTION = "heads"
 
-
-class FedPer(Method):
+class FedPer(PersonalWeights):
     """With 0 personal layers it is FedAvg, and with all layers personal local_only."""
 
-    tested_model = "personal"
+    section = "heads"
 
     layers: int = Field(1, ge=0, le=param_limits.LAYERS, description="how many of the last dense layers are personal")
     fit_epochs: int = Field(
         10, ge=1, le=param_limits.TIMES, description="epochs in which a client that never trained fits these layers"
     )
-
-    def init(self, setup: TrainingSetup) -> ServerState:
-        """Return FedAvg's initial state without the personal layers, which no client has stored."""
-        sections, personal = self._initial_weights(setup)
-        return ServerState(sections, private={SECTION: {}} if personal else {})
-
-    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
-        """Train all layers on each client and average the shared ones."""
-        model = self.model(state, round.setup)
-        return fedavg_round(state, round, model, SECTION if model.is_personal else None)
-
-    def model(self, state: ServerState, setup: TrainingSetup) -> Model:
-        """Return the shared layers with each client's personal ones; a client that has none has the initial ones."""
-        _, initial = self._initial_weights(setup)
-        personal: Weights | ClientStateRefs = {}
-        if initial:
-            personal = ClientStateRefs(SECTION, state.private[SECTION], initial)
-        return Model(setup.network, state.tensors["weights"], personal, clients=setup.silos.clients)
 
     def scored_model(self, state: ServerState, round: RoundContext) -> Model:
         """Return the model; clients that never trained fit the personal layers on their own training rows."""
@@ -60,10 +39,10 @@ class FedPer(Method):
         new = setup.silos.select([client for client in setup.silos.clients if client not in refs])
         options = {**round.training_arguments, "head_epochs": self.fit_epochs, "body": False}
         for update in round.map_clients(head_then_body, model, new, **options):
-            refs |= update.private[SECTION]
+            refs |= update.private[self.section]
         return replace(model, personal=replace(model.personal, refs=refs))
 
-    def _initial_weights(self, setup: TrainingSetup) -> tuple[dict[str, Weights], Weights]:
+    def initial_weights(self, setup: TrainingSetup) -> tuple[dict[str, Weights], Weights]:
         weights = setup.initial_weights()
         kept = tuple(f"{prefix}dense{layer}." for prefix, layer in self._personal_layers(setup))
         return split_personal(weights, [name for name in weights if name.startswith(kept)])

@@ -49,6 +49,6 @@ class FedRep(fedper.FedPer):
         model, epochs = self.model(state, round.setup), self.head_epochs + round.setup.training.epochs
         updates = round.train(head_then_body, model, epochs=epochs, head_epochs=self.head_epochs)
         for update in updates:
-            state = state.with_private(fedper.SECTION, update.private[fedper.SECTION])
+            state = state.with_private(self.section, update.private[self.section])
         weights = round.run_on_server(aggregate, updates, state.tensors["weights"])
         return state.with_tensors(weights=weights), RoundReport.from_updates(updates)

@@ -6,7 +6,7 @@ spread over rows estimates its variance. Paired differences, which add up outcom
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from typing import Any, ClassVar, Self
 
@@ -21,34 +21,19 @@ from .task_metrics import (
 )
 
 
-class ClientMetric(TaskMetrics):
-    """A metric of a client's rows; `row_values` is what a subclass defines, and a plugin's class is registered so.
-
-    The name is that of the registry; see `named`.
+class NamedMetric(TaskMetrics):
+    """A metric as it is aggregated over clients and shown. The name is that of the registry; see `named`.
 
     Attributes:
         task: Whether predictions are logits or numbers.
         higher_is_better: Whether more is better; the worst client has the least value, or else the largest.
         bound: The largest possible value; infinite if there is none.
-        undefined_if: What rows have that do not define the metric, such as `one class`; empty if all rows define it.
     """
 
     task: ClassVar[Task] = "classification"
     higher_is_better: ClassVar[bool] = True
     bound: ClassVar[float] = math.inf
-    undefined_if: ClassVar[str] = "too little variety"
     alike = False
-
-    @abstractmethod
-    def row_values(self, prediction: np.ndarray, y: np.ndarray) -> np.ndarray | None:
-        """Return a value for each row, (rows,), of which the mean is the metric; None if the metric is undefined.
-
-        Whether it is undefined may depend on `y` only.
-
-        Args:
-            prediction: Logits (rows, classes), or a regression's predictions (rows,) in units of y; finite float64.
-            y: Codes of classes (rows,) int64, or targets (rows,) float64; at least one row.
-        """
 
     def named(self, name: str) -> Self:
         """Return a copy with this name, from which its aggregates, columns and titles follow."""
@@ -67,37 +52,6 @@ class ClientMetric(TaskMetrics):
         for key, value in values.items():
             object.__setattr__(named, key, value)  # a plugin's class may be a frozen dataclass
         return named
-
-    def of_client(self, prediction: np.ndarray, y: np.ndarray) -> np.ndarray | None:
-        """Return `row_values`; if a prediction or a value is not finite, every row has the worst value, ±infinity.
-
-        Raises:
-            ValueError: If `row_values` returns anything but a number for each row.
-        """
-        finite = bool(np.isfinite(prediction).all())
-        with np.errstate(all="ignore"):
-            values = self.row_values(prediction if finite else np.zeros_like(prediction), y)
-        if values is None:
-            return None
-        values = np.asarray(values, dtype=np.float64)
-        if values.shape != y.shape:
-            raise ValueError(f"metric {self.name!r}: got shape {values.shape}, expected a number for each row, (rows,)")
-        if finite and np.isfinite(values).all():
-            return values
-        return np.full(len(y), -math.inf if self.higher_is_better else math.inf)
-
-    def is_defined(self, y: np.ndarray, classes: int) -> bool:
-        """Return whether these targets, (rows,), define the metric; classes: 0 for a regression."""
-        return self.row_values(np.zeros((len(y), classes) if classes else len(y)), y) is not None
-
-    def of_mean(self, mean: float) -> float:
-        return mean
-
-    def mean_of(self, value: float) -> float:
-        return value
-
-    def over_clients(self, values: Sequence[float]) -> float:
-        return math.fsum(values) / len(values)
 
     def summary(self, values: np.ndarray, rows: np.ndarray) -> dict[str, float]:
         """Return mean, deviation (with n - 1) and worst over the clients for which the metric is defined."""
@@ -133,6 +87,49 @@ class ClientMetric(TaskMetrics):
             format_signed(f"{v:+.3f}" if bounded else format_significant(v, 3, "+")) for v in (mean, low, high)
         )
         return f"{mean_} in {self.name.replace('_', ' ')}, {low_} to {high_}"
+
+
+class ClientMetric(NamedMetric):
+    """A metric of a client's rows; `row_values` is what a subclass defines, and a plugin's class is registered so.
+
+    Attributes:
+        undefined_if: What rows have that do not define the metric, such as `one class`; empty if all rows define it.
+    """
+
+    undefined_if: ClassVar[str] = "too little variety"
+
+    @abstractmethod
+    def row_values(self, prediction: np.ndarray, y: np.ndarray) -> np.ndarray | None:
+        """Return a value for each row, (rows,), of which the mean is the metric; None if the metric is undefined.
+
+        Whether it is undefined may depend on `y` only.
+
+        Args:
+            prediction: Logits (rows, classes), or a regression's predictions (rows,) in units of y; finite float64.
+            y: Codes of classes (rows,) int64, or targets (rows,) float64; at least one row.
+        """
+
+    def of_client(self, prediction: np.ndarray, y: np.ndarray) -> np.ndarray | None:
+        """Return `row_values`; if a prediction or a value is not finite, every row has the worst value, ±infinity.
+
+        Raises:
+            ValueError: If `row_values` returns anything but a number for each row.
+        """
+        finite = bool(np.isfinite(prediction).all())
+        with np.errstate(all="ignore"):
+            values = self.row_values(prediction if finite else np.zeros_like(prediction), y)
+        if values is None:
+            return None
+        values = np.asarray(values, dtype=np.float64)
+        if values.shape != y.shape:
+            raise ValueError(f"metric {self.name!r}: got shape {values.shape}, expected a number for each row, (rows,)")
+        if finite and np.isfinite(values).all():
+            return values
+        return np.full(len(y), -math.inf if self.higher_is_better else math.inf)
+
+    def is_defined(self, y: np.ndarray, classes: int) -> bool:
+        """Return whether these targets, (rows,), define the metric; classes: 0 for a regression."""
+        return self.row_values(np.zeros((len(y), classes) if classes else len(y)), y) is not None
 
 
 class AreaUnderCurve(ClientMetric):
@@ -312,13 +309,6 @@ METRICS_BY_NAME: Mapping[str, TaskMetrics] = {
 }
 
 
-class _RecordedMetric(ClientMetric):
-    """A plugin's metric as it is shown again from a record; nothing is computed."""
-
-    def row_values(self, prediction: np.ndarray, y: np.ndarray) -> np.ndarray:
-        raise NotImplementedError("a recorded metric is not computed again")
-
-
 def metric_record(metric: TaskMetrics) -> dict[str, Any]:
     """Return what a result says about its metric, as JSON; `recorded_metric` reads it."""
     return {"task": metric.task, "metric": metric.name, "higher_is_better": metric.higher_is_better}
@@ -329,7 +319,7 @@ def recorded_metric(record: Mapping[str, Any]) -> TaskMetrics:
     name = record.get("metric") or TASK_METRICS[record["task"]].name
     if name in METRICS_BY_NAME:
         return METRICS_BY_NAME[name]
-    metric = _RecordedMetric()
+    metric = NamedMetric()
     for key in ("task", "higher_is_better"):
         object.__setattr__(metric, key, record[key])
     return metric.named(name)

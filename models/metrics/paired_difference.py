@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from .multiple_tests import holm
 from .task_metrics import TASK_METRICS, TaskMetrics
 
 ACCURACY = TASK_METRICS["classification"]
@@ -249,6 +248,21 @@ def difference_over_draws(differences: Sequence[float], level: float = 0.95, bou
         return Difference.unknown(mean, bound)
     error, dof = _without_rounding(float(values.std(ddof=1)) / len(values) ** 0.5, mean), len(values) - 1
     return Difference.of_student(mean, error, dof, _p_value(mean, error, dof, len(values)), level, bound)
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Return Holm's adjusted p-values, in the order of p.
+
+    Rejecting where one is at most 0.05 keeps the chance of any false rejection at 5 %, however the tests depend on each
+    other (Holm 1979). The j-th smallest of m values becomes the largest of (m - i + 1) p_i over i <= j, at most 1. NaN
+    stays NaN and counts as no test.
+    """
+    order = sorted((value, index) for index, value in enumerate(p) if not math.isnan(value))
+    adjusted, largest = [math.nan] * len(p), 0.0
+    for smaller, (value, index) in enumerate(order):
+        largest = max(largest, min((len(order) - smaller) * value, 1.0))
+        adjusted[index] = largest
+    return adjusted
 
 
 def holm_intervals(differences: Sequence[Difference], level: float = 0.95) -> list[Difference]:

@@ -36,17 +36,17 @@ class TaskMetrics(ABC):
     difference_axis: ClassVar[str]
     by_class: ClassVar[bool] = False  # whether all classes count the same, so that few rows of a rare one decide
 
-    @abstractmethod
     def of_mean(self, mean: float) -> float:
-        """Convert the mean outcome of a client's rows to its metric."""
+        """Convert the mean outcome of a client's rows to its metric; by default they are equal."""
+        return mean
 
-    @abstractmethod
     def mean_of(self, value: float) -> float:
         """Convert a metric to the mean outcome, the inverse of `of_mean`."""
+        return value
 
-    @abstractmethod
     def over_clients(self, values: Sequence[float]) -> float:
-        """Aggregate clients' metrics to the headline."""
+        """Aggregate clients' metrics to the headline, by default their mean."""
+        return math.fsum(values) / len(values)
 
     @abstractmethod
     def summary(self, values: np.ndarray, rows: np.ndarray) -> dict[str, float]:
@@ -114,15 +114,6 @@ class Accuracy(TaskMetrics):
     higher_is_better, bound, alike = True, 1.0, True
     title = "Mean test accuracy over clients"
     difference_axis = "points of accuracy; right of 0 is better"
-
-    def of_mean(self, mean: float) -> float:
-        return mean
-
-    def mean_of(self, value: float) -> float:
-        return value
-
-    def over_clients(self, values: Sequence[float]) -> float:
-        return math.fsum(values) / len(values)
 
     def summary(self, values: np.ndarray, rows: np.ndarray) -> dict[str, float]:
         """Return mean, deviation (with n - 1) and minimum over clients, and the mean over rows."""

@@ -226,8 +226,8 @@ def test_a_client_says_nothing_of_fewer_rows_than_its_owner_allows(make_problem,
     make_store(tmp_path / "private" / "own")
     for path in (Path(round.private.folder) / POLICY, tmp_path / "private" / "own" / POLICY):
         path.write_text("silos: {b: {least_rows: 21}}\n")
-        (told,) = round.map_clients(check_scale, Model(setup.network, {}, clients=setup.silos.clients))
-        assert told.inputs.tolist() == [True, False]
+        (report,) = round.map_clients(check_scale, Model(setup.network, {}, clients=setup.silos.clients))
+        assert report.inputs.tolist() == [True, False]
         stats = round.map_clients(report_stats, Model(setup.network, {}, clients=setup.silos.clients), names=("mean",))
         assert stats[0].silent == ("b",)
         path.unlink()

@@ -12,8 +12,7 @@ import numpy as np
 
 from flows.experiment.comparison.paired_runs import client_strata, compare_pairs, outcomes_of_run, predictions_by_class
 from flows.experiment.project import Project
-from models.metrics.multiple_tests import holm
-from models.metrics.paired_difference import Difference, Stratum, difference
+from models.metrics.paired_difference import Difference, Stratum, difference, holm
 from models.metrics.task_metrics import TaskMetrics
 from silos.cohort import Silos
 from silos.dataset import some

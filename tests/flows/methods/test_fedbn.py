@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flows.methods.fedavg import FedAvg
-from flows.methods.fedbn import SECTION, FedBN
+from flows.methods.fedbn import FedBN
 from flows.methods.local_only import LocalOnly
 from flows.methods.serverbn import ServerBN, with_common_statistics
 from models.networks.mlp import MLP
@@ -126,7 +126,7 @@ def test_a_fresh_client_measures_its_own_statistics_and_trains_nothing(page, mak
     for name in {*NETWORK.normalising} - {*normalisation_statistics(NETWORK)} - {*played.state.tensors["weights"]}:
         assert torch.equal(weights[name][0], start[name])
     kept = {client: model.personal.refs[client] for client in federated.silos.clients}
-    assert kept == dict(played.state.private[SECTION])
+    assert kept == dict(played.state.private[FedBN.section])
 
 
 def test_with_statistics_of_their_own_clients_differ_in_them_alone(make, play):

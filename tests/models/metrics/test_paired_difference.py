@@ -1,12 +1,13 @@
 """Whether two methods differ: closed forms, symmetries, and coverage in simulations."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from models.metrics.multiple_tests import holm
 from models.metrics.paired_difference import (
     Difference,
     Stratum,
@@ -16,6 +17,7 @@ from models.metrics.paired_difference import (
     difference_over_partitions,
     difference_over_silos,
     difference_sentence,
+    holm,
     holm_intervals,
 )
 from models.metrics.task_metrics import TASK_METRICS
@@ -449,3 +451,32 @@ def test_of_one_method_nothing_is_corrected_and_of_diverged_ones_nothing_is_know
     assert holm_intervals([one, alone])[1] == alone
     few = difference(strata([np.ones((1, 4))]))
     assert holm_intervals([few, few])[0] == Difference(1.0, -1.0, 1.0), "four equal rows reject nothing (sign test)"
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([]) == []
+    assert holm([0.7, 0.6]) == [1, 1]
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.sampled_from([0.01, 0.05, 0.2]))
+def test_holm_rejects_what_stepping_down_rejects(p, level):
+    """Holm's procedure: compare the smallest with level / m, the next with level / (m - 1), and stop at a failure."""
+    rejected = set()
+    for passed, index in enumerate(np.argsort(p, kind="stable")):
+        if (len(p) - passed) * p[index] > level:
+            break
+        rejected.add(int(index))
+    assert {index for index, value in enumerate(holm(p)) if value <= level} == rejected
+
+
+def test_a_test_without_a_value_does_not_count_for_holm():
+    first, missing, second = holm([0.02, math.nan, 0.03])
+    assert (first, second) == (0.04, 0.04)
+    assert math.isnan(missing)
+
+
+def test_holms_family_error_is_at_most_five_percent():
+    rng = np.random.default_rng(0)
+    errors = [min(holm(rng.uniform(size=9).tolist())) <= 0.05 for _ in range(4000)]
+    assert np.mean(errors) < 0.06

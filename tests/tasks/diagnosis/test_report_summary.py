@@ -288,11 +288,11 @@ def test_moments_tell_of_far_values_of_ten_rows_or_more_only(far, shows, silos_o
     rows = np.flatnonzero(y == 0)[: len(far)]
     typed = x.copy()
     typed[rows, 0] = far + np.arange(len(far))
-    told = asked(silos_of({"a": (typed, y)}, features=BOUNDED)).answers.messages[0]
-    mean, before = told.moments[0, 0, 0, 1], usual.moments[0, 0, 0, 1]
+    report = asked(silos_of({"a": (typed, y)}, features=BOUNDED)).answers.messages[0]
+    mean, before = report.moments[0, 0, 0, 1], usual.moments[0, 0, 0, 1]
     assert bool(abs(mean - before) > 5) == shows
-    assert told.counts[0, 0, :, 0].sum() == 300
+    assert report.counts[0, 0, :, 0].sum() == 300
     end = -1 if far[0] > 0 else 0
-    bins = told.counts[0, 0, :-1, 0]  # the last is of missing values
+    bins = report.counts[0, 0, :-1, 0]  # the last is of missing values
     assert bins[end] >= len(far), "they are counted where they lie"
-    np.testing.assert_array_equal(told.moments[0, 0, 1], usual.moments[0, 0, 1])
+    np.testing.assert_array_equal(report.moments[0, 0, 1], usual.moments[0, 0, 1])

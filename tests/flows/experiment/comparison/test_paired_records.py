@@ -21,8 +21,13 @@ from flows.experiment.comparison.partitions import (
 from flows.experiment.project import Project
 from flows.experiment.run.load_finished_run import finished_run
 from flows.partition import make
-from models.metrics.multiple_tests import holm
-from models.metrics.paired_difference import Stratum, difference, difference_over_partitions, difference_over_silos
+from models.metrics.paired_difference import (
+    Stratum,
+    difference,
+    difference_over_partitions,
+    difference_over_silos,
+    holm,
+)
 from models.metrics.task_metrics import TASK_METRICS
 from silos.errors import UserError
 
