@@ -19,7 +19,7 @@ from silos import param_limits
 from silos.cohort import Silos
 from silos.errors import UserError
 from tasks.messages.update_messages import SentTrees
-from tasks.train_trees import train_trees
+from tasks.training.train_trees import train_trees
 
 SECTION = "trees"
 

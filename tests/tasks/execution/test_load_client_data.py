@@ -17,9 +17,9 @@ from silos.data_params import DataParams
 from silos.storage.partition_store import write
 from tasks.evaluate import ensemble_check, evaluate
 from tasks.execution.load_client_data import load_rows, load_weights, may_report
-from tasks.gradients import head_gradient
 from tasks.local_train import local_train
 from tasks.regroup import regroup
+from tasks.training.gradients import head_gradient
 from tasks.uncertainty_check import uncertainty_check
 
 NETWORK = MLP(5, (), 2)
