@@ -49,7 +49,7 @@ from tasks.tracking.mlflow_logging.connection import connect
 torch.set_num_threads(1)
 # neither a busy machine nor the draw of a day is a failure
 settings.register_profile(
-    "siloflow", deadline=None, max_examples=40, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "siloflow", deadline=None, max_examples=25, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("siloflow")
 

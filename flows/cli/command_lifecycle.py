@@ -115,7 +115,7 @@ class CommandLifecycle(progress.ProgressSink):
         flow = getattr(importlib.import_module(module), name)
         tracking = sys.modules.get("tasks.tracking.mlflow_logging.connection")
         # a server that is still starting leaves time for this; otherwise the delivery's thread imports it while rounds run
-        if tracking is not None and self._server is not None and not self._server.is_joined:
+        if tracking is not None and self._server is not None and not self._server.answers():
             tracking.import_mlflow()
         gc_tuning.resume_gc()
         self.record_time("imports")

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
 import urllib.request
 from datetime import UTC, datetime
 from pathlib import Path
@@ -111,10 +110,13 @@ class PrefectServer:
         child = self._child
         return None if child is None else child.pid
 
-    @property
-    def is_joined(self) -> bool:
-        """Return whether the server was running already, so that nothing waits for its start."""
-        return self._child is None
+    def answers(self, patience: float = 0.1) -> bool:
+        """Return whether the server answers now, so that nothing waits for its start."""
+        try:
+            urllib.request.urlopen(f"{self.url}/health", timeout=patience).close()
+        except OSError:  # includes URLError
+            return False
+        return True
 
     def alive(self) -> bool:
         """Return whether a server started here is running or being restarted."""
@@ -165,11 +167,9 @@ class PrefectServer:
         """Wait until the server answers; return False if it ends by itself, or does not answer for `patience` seconds."""
         end = time.monotonic() + patience
         while time.monotonic() < end and (self._child is None or self._child.poll() is None):
-            try:
-                urllib.request.urlopen(f"{self.url}/health", timeout=2).close()
+            if self.answers(patience=2):
                 return True
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.03)
+            time.sleep(0.03)
         return False
 
     def _publish(self) -> None:

@@ -2,7 +2,8 @@
 
 The process is started as `server_process SOCKET LOCK [ADDRESS USERS]`: a descriptor, then files. The parent binds the
 socket, because a port that is only free may be taken before Prefect is imported. Tables are created under LOCK, because
-two processes that create them at the same time both fail.
+two processes that create them at the same time both fail. LOCK holds what is known of them: Prefect's version and the
+last migration that this version has applied.
 
 `siloflow ui` and `siloflow schedule` keep a server that other commands use. Its address is in `.prefect/server.json`,
 and valid while the server holds `server.lock`, which the kernel releases however the server ends. Each user of the
@@ -16,7 +17,9 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import socket
+import sqlite3
 import sys
 import threading
 import traceback
@@ -24,6 +27,7 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
@@ -47,16 +51,53 @@ def watch(offered: list[str]) -> None:
 
 
 def make_tables(lock: str) -> None:
-    """Create or migrate the database's tables; an error is the last line of the log."""
+    """Create or migrate the database's tables, unless LOCK says that they are current; an error is the log's last line.
+
+    Prefect's migrations of an empty database take seconds, so it is created by a dump of what they make.
+    """
     from prefect.server.database import provide_database_interface
 
-    with Path(lock).open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    interface = provide_database_interface()
+    dialect, _, file = str(interface.database_config.connection_url).partition(":///")
+    sqlite = file if dialect.startswith("sqlite") and "?" not in file and ":memory:" not in file else None
+    with Path(lock).open("a+") as known:
+        fcntl.flock(known, fcntl.LOCK_EX)
+        known.seek(0)
+        if sqlite is not None and known.read() == _applied(sqlite):
+            return
+        if sqlite is not None:
+            _create_from_dump(sqlite)
         try:
-            asyncio.run(provide_database_interface().create_db())
+            asyncio.run(interface.create_db())
         except Exception as error:
             traceback.print_exc()
             sys.exit(str(error).partition("\n")[0])
+        known.truncate(0)
+        if sqlite is not None:
+            known.write(_applied(sqlite))
+
+
+def _applied(database: str) -> str:
+    """Return Prefect's version and the database's last migration; without the latter if it has no tables."""
+    revisions: list[tuple[str]] = []
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(database)) as connection:
+        revisions = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+    return " ".join([version("prefect"), *(revision for (revision,) in revisions)])
+
+
+def _create_from_dump(database: str) -> None:
+    """Create the tables of an empty database in one transaction, if this Prefect has the migration of the dump.
+
+    Errors are left to the migrations that follow: they report them, and apply what is newer than the dump.
+    """
+    dump = files(__package__).joinpath("prefect_tables.sql").read_text(encoding="utf-8")
+    (revision,) = re.findall(r'INSERT INTO "alembic_version" VALUES\(\'(\w+)\'\)', dump)
+    migrations = files("prefect.server.database").joinpath("_migrations", "versions", "sqlite")
+    if not any(revision in migration.name for migration in migrations.iterdir()):
+        return
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(database)) as connection:
+        if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+            connection.executescript(dump)
 
 
 def main(descriptor: str, lock: str, *offered: str) -> None:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
 
 from .task_metrics import TASK_METRICS, TaskMetrics
 
@@ -91,6 +90,8 @@ class Difference:
         if not error:
             low, high = (-bound, bound) if mean and p > 1 - level else (mean, mean)
             return cls(mean, low, high, p, error, dof, bound)
+        from scipy.special import stdtrit  # imported here, because it is slow and a run is trained without it
+
         half_width = float(stdtrit(dof, (1 + level) / 2)) * error
         return cls(mean, max(mean - half_width, -bound), min(mean + half_width, bound), p, error, dof, bound)
 
@@ -228,6 +229,8 @@ def _without_rounding(error: float, mean: float) -> float:
 def _p_value(mean: float, error: float, dof: float, draws: int) -> float:
     """Return the two-sided p-value of Student's t; of the sign test if all draws are equal and the error is zero."""
     if error:
+        from scipy.special import stdtr
+
         return 2 * float(stdtr(dof, -abs(mean) / error))
     return math.ldexp(1.0, 1 - draws) if mean else 1.0
 

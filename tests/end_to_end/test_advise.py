@@ -81,25 +81,31 @@ def test_a_finished_race_is_not_run_again_and_is_written_into_params(advised):
 def test_a_killed_race_goes_on_to_the_same_decisions(advised, partitioned, tmp_path):
     expected = advised[1].json["race"]
     folder = partitioned[0].copy(tmp_path / "killed")
-    for legs in (3, 24):
-        process = folder.start(*TYPED, "--resume")
-        while _legs(folder) < legs:
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    race = folder.type(*TYPED, "--resume", "--json").json["race"]
+    _kill_at(folder, lambda race: _legs(race) >= 24)
+    race = _kill_at(folder, lambda race: race["rung"] == len(expected["rungs"]))  # before the proof begins
     for key in ("rungs", "alive", "dropped"):
         assert race[key] == expected[key]
     scores = [{name: leg[:2] for name, leg in one["legs"].items()} for one in (race, expected)]
     assert scores[0] == scores[1]
 
 
-def _legs(folder):
+def _kill_at(folder, reached):
+    """Start the command or resume it, kill it when its race is this far, and return the race."""
+    process = folder.start(*TYPED, "--resume")
+    while True:
+        assert process.poll() is None, process.communicate()
+        races = list(folder.path.glob("runs/advise-*/race.json"))
+        race = json.loads(races[0].read_text()) if races else {"legs": {}, "rung": 0}
+        if reached(race):
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            return race
+        time.sleep(0.02)
+
+
+def _legs(race):
     """Return how many legs have been run: of the first rung a candidate one, and more of those that went on."""
-    races = list(folder.path.glob("runs/advise-*/race.json"))
-    legs = json.loads(races[0].read_text())["legs"].values() if races else []
-    return sum({1: 1, 3: 2, 9: 3}[leg[0]] for leg in legs)
+    return sum({1: 1, 3: 2, 9: 3}[leg[0]] for leg in race["legs"].values())
 
 
 def test_what_cannot_be_advised_is_said_before_anything_runs(advised):

@@ -57,7 +57,8 @@ def test_a_run_whose_server_elsewhere_is_gone_for_good_ends_whole_in_a_sentence(
     monkeypatch.setenv("PREFECT_HOME", str(home / ".prefect"))
     server = PrefectServer(home)
     server.wait()
-    process = folder.start_waiting(*SET, out=subprocess.PIPE, PREFECT_API_URL=server.url)
+    settings = {"PREFECT_API_URL": server.url, "PREFECT_CLIENT_MAX_RETRIES": "1"}  # else each call waits 14 s
+    process = folder.start_waiting(*SET, out=subprocess.PIPE, **settings)
     server.stop()
     folder.go_on()
     out, said = process.communicate(timeout=250)

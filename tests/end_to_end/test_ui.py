@@ -19,10 +19,7 @@ def ports():
     return found
 
 
-@pytest.mark.parametrize("by", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
-def test_both_servers_answer_on_loopback_alone_and_are_gone_with_the_command(
-    by, finished, ports, tmp_path, living, until
-):
+def test_both_servers_answer_on_loopback_alone_and_are_gone_with_the_command(finished, ports, tmp_path, living, until):
     folder = finished.folder.copy(tmp_path / "project")
     mlflow, prefect = ports
     with (tmp_path / "screen.txt").open("w+") as screen:
@@ -40,7 +37,7 @@ def test_both_servers_answer_on_loopback_alone_and_are_gone_with_the_command(
         assert {address for address, _ in heard} == {"127.0.0.1"}
         assert {mlflow, prefect} <= {port for _, port in heard}
         assert not [command for command in living(folder.path) if "mlflow.db" in command]  # it might hold a password
-        process.send_signal(by)
+        process.send_signal(signal.SIGINT)
         process.wait(120)
     end = time.monotonic() + 60
     while living(folder.path) and time.monotonic() < end:

@@ -46,6 +46,7 @@ RANDOM = {
     "confusions": {"all": {"cells": ["moved"], "by": True}},
     "scales": {"cpu": {"seeds": [1]}},
 }
+FEWER = {**RANDOM, "cells": {"moved": {"about": "w", "trial": {**RANDOM["cells"]["moved"]["trial"], "pairs": 3}}}}
 FEW = {
     **ABOUT,
     "family": "one_feature",
@@ -77,16 +78,43 @@ LOOKED = {
 }
 
 
+TABLES = {"one": ONE, "random": RANDOM, "fewer": FEWER, "few": FEW, "noisy": NOISY, "looked": LOOKED}
+
+
+def make_folder(folder: Path) -> Path:
+    """Write what a sweep needs: params.yaml, and the tables."""
+    shutil.copy(CHECKOUT / "params.yaml", folder)
+    (folder / "tiny.yaml").write_text(yaml.safe_dump({"tables": TABLES}, sort_keys=False))
+    return folder
+
+
+def open_sweep(table="one", **more) -> Sweep:
+    return Sweep("tiny.yaml", table, "cpu", **more)
+
+
 @pytest.fixture
 def sweep(tmp_path, monkeypatch):
-    shutil.copy(CHECKOUT / "params.yaml", tmp_path)
-    (tmp_path / "tiny.yaml").write_text(
-        yaml.safe_dump(
-            {"tables": {"one": ONE, "random": RANDOM, "few": FEW, "noisy": NOISY, "looked": LOOKED}}, sort_keys=False
-        )
-    )
-    monkeypatch.chdir(tmp_path)
-    return lambda table="one", **more: Sweep("tiny.yaml", table, "cpu", **more)
+    monkeypatch.chdir(make_folder(tmp_path))
+    return open_sweep
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    """A folder with all cells of two tables; no run is started for them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(make_folder(tmp_path_factory.mktemp("filled")))
+        patch.setattr("publications.fill_sweep.run", None)
+        for table in ("one", "random"):
+            fill_sweep(open_sweep(table))
+            assert open_sweep(table).finished
+        return Path.cwd()
+
+
+@pytest.fixture
+def sweep_of_filled(filled, monkeypatch):
+    """Opens the sweeps of `filled`, which is the current folder."""
+    monkeypatch.chdir(filled)
+    return open_sweep
 
 
 def kept() -> dict:
@@ -117,9 +145,8 @@ def test_a_sweep_that_was_interrupted_goes_on_after_the_cells_that_are_recorded(
     assert not Path("runs/reproduce-tiny-one-cpu").exists()  # no run, no experiment
 
 
-def test_what_is_kept_and_what_is_shown_count_the_same_pairs(sweep):
-    fill_sweep(sweep())
-    found, records = table_of_records(sweep()), kept()["one"]["cpu"]
+def test_what_is_kept_and_what_is_shown_count_the_same_pairs(sweep_of_filled):
+    found, records = table_of_records(sweep_of_filled()), kept()["one"]["cpu"]
     rows = {row["cell"]: row for row in found["rows"]}
     assert {name: row["truth"] for name, row in rows.items()} == {
         "none": "none",
@@ -145,9 +172,9 @@ def test_what_is_kept_and_what_is_shown_count_the_same_pairs(sweep):
     assert single["ranked"] == {}  # no feature is said to carry these shifts
 
 
-def test_of_random_pairs_it_is_kept_what_they_were_and_how_features_are_ranked(sweep):
-    fill_sweep(sweep("random"))
-    (record,), found = kept()["random"]["cpu"]["moved"], table_of_records(sweep("random"))["confusions"]["all"]
+def test_of_random_pairs_it_is_kept_what_they_were_and_how_features_are_ranked(sweep_of_filled):
+    table = table_of_records(sweep_of_filled("random"))
+    (record,), found = kept()["random"]["cpu"]["moved"], table["confusions"]["all"]
     assert record["ranked"]["pairs"] == 6
     assert record["ranked"]["all"] <= record["ranked"]["first"] <= 6
     kinds = [counts["pairs"] for about, counts in record["by"].items() if about in ("numeric", "discrete", "mixed")]
@@ -192,11 +219,11 @@ def test_who_cannot_tell_has_missed_what_is_alike_and_raised_no_alarm(sweep):
 
 
 def test_other_seeds_are_other_pairs_and_the_same_seed_gives_the_same_counts(sweep):
-    fill_sweep(sweep("random", seeds=[5, 6]))
-    first, second = kept()["random"]["cpu"]["moved"]
+    fill_sweep(sweep("fewer", seeds=[5, 6]))
+    first, second = kept()["fewer"]["cpu"]["moved"]
     assert (first["seed"], second["seed"]) == (5, 6)
     assert first["by"] != second["by"]
-    again = verdict_trials.run_trials(sweep("random", seeds=[5]), "moved", 5)
+    again = verdict_trials.run_trials(sweep("fewer", seeds=[5]), "moved", 5)
     assert {name: again[name] for name in ("said", "by", "ranked")} == {
         name: first[name] for name in ("said", "by", "ranked")
     }
@@ -210,12 +237,6 @@ def test_settings_change_no_pair_and_are_refused(sweep):
 def test_an_estimate_judges_a_few_pairs_and_writes_nothing(sweep):
     assert estimate(sweep())["seconds"].keys() == {"none", "label", "both"}
     assert not Path("docs").exists()
-
-
-def test_a_page_of_runs_is_no_trial(sweep, monkeypatch):
-    monkeypatch.setattr("publications.fill_sweep.run", None)  # no run is started
-    fill_sweep(sweep("random"))
-    assert sweep("random").finished
 
 
 @pytest.mark.parametrize("counts", [(0, 8), (5, 8), (8, 8)])
@@ -237,11 +258,10 @@ def test_the_interval_of_a_mean_holds_it_as_often_as_it_says():
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_a_truth_table_prints_every_number_within_the_columns(sweep, width):
+def test_a_truth_table_prints_every_number_within_the_columns(sweep_of_filled, width):
     for table in ("one", "random"):
-        fill_sweep(sweep(table))
         console = PlainConsole(file=io.StringIO(), width=width)
-        reproduce(table_of_records(sweep(table)), console)
+        reproduce(table_of_records(sweep_of_filled(table)), console)
         said = console.file.getvalue()
         assert max(map(len, said.splitlines())) <= width
         for part in ("guarded", "moments", "paper", "balanced accuracy"):

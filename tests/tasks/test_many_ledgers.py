@@ -66,7 +66,7 @@ def test_clients_of_several_stacks_have_their_ledgers_synced_at_once_as_far_as_t
             if now["inside"] >= least:
                 enough.set()
         assert enough.wait(60)
-        time.sleep(0.05)  # in which more would come, were they let
+        time.sleep(0.01)  # in which more would come, were they let
         sync(file)
         with lock:
             now["inside"] -= 1

@@ -63,6 +63,12 @@ class World:
         return Project.open(overrides, self.folder)
 
 
+@pytest.fixture(scope="session")
+def world_at() -> type[World]:
+    """See `World`."""
+    return World
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> Callable[[], World]:
     """Makes worlds."""

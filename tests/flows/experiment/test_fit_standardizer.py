@@ -76,8 +76,8 @@ def agreed_of(folder: Path, result: dict) -> dict:
 @pytest.mark.parametrize(
     ("task", "method"),
     [
-        *(("classification", method) for method in ("fedavg", "conditional")),
-        *(("regression", method) for method in ("fedavg", "local_only", "pooled", "conditional", "virtual")),
+        ("classification", "conditional"),
+        *(("regression", method) for method in ("fedavg", "pooled", "virtual")),
     ],
 )
 def test_every_weight_is_that_of_rows_scaled_beforehand_to_the_bit(task, method, folder, play_run, raw):
@@ -106,10 +106,7 @@ def test_every_weight_is_that_of_rows_scaled_beforehand_to_the_bit(task, method,
 def test_the_numbers_are_those_of_training_rows_and_the_same_wherever_tasks_run(folder, play_run, pools, raw):
     pools("processes")
     asked = [*settings("raw_regression", "regression"), *BOTH]
-    runs = [
-        play_run("fedavg", kind, workers, *asked)
-        for kind, workers in (("threads", 1), ("threads", 2), ("processes", 2))
-    ]
+    runs = [play_run("fedavg", kind, workers, *asked) for kind, workers in (("threads", 1), ("processes", 2))]
     runs.append(play_run("fedavg", "threads", 1, *asked, "engine.stack=1"))
     train = np.arange(120) % ROWS < 24
     whole = np.column_stack([raw["regression"][0], raw["regression"][1].astype(np.float32)])[train].astype(np.float64)
@@ -118,7 +115,7 @@ def test_the_numbers_are_those_of_training_rows_and_the_same_wherever_tasks_run(
         assert held == agreed_of(folder, runs[0])
         np.testing.assert_allclose(held["inputs"]["mean"] + held["targets"]["mean"], whole.mean(0), rtol=1e-12)
         np.testing.assert_allclose(held["inputs"]["scale"] + held["targets"]["scale"], whole.std(0), rtol=1e-12)
-    assert len({run["weights_sha256"] for run in runs[:3]}) == 1
+    assert len({run["weights_sha256"] for run in runs[:2]}) == 1
 
 
 def test_bytes_are_counted_in_the_first_round(folder, play_run, raw):

@@ -95,7 +95,7 @@ def test_where_features_tell_little_of_the_class_label_shift_is_named_and_the_ot
 @pytest.mark.parametrize("case", CASES)
 def test_another_threshold_is_named_where_it_is_seen(case, tell):
     for rows, at_least in ((1000, 0.15), (3000, 0.75), (10000, 0.9)):
-        seen = [of for of in verdicts(tell, [threshold(case, s, rows) for s in range(100)]) if of[0] != NONE]
+        seen = [of for of in verdicts(tell, [threshold(case, s, rows) for s in range(50)]) if of[0] != NONE]
         assert sum(types[2] for types, _, _ in seen) >= at_least * len(seen)
         assert sum(types[0] for types, _, _ in seen) <= max(1, 0.02 * len(seen))
 

@@ -54,8 +54,7 @@ def differ(first: Silo, second: Silo, by_unit: bool = True, counts: bool = True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fixed", [False, True])
-@pytest.mark.parametrize("share", [0.2, 0.7, 1.0])
+@pytest.mark.parametrize(("share", "fixed"), [(0.2, False), (0.7, True), (1.0, True)])
 @pytest.mark.parametrize(("units", "counts"), [(60, True), (150, True), (150, False)])
 def test_pairs_that_are_alike_differ_in_3_of_100_at_most(units, counts, share, fixed):
     rng = np.random.default_rng(0)

@@ -66,7 +66,7 @@ def test_what_a_step_frees_is_not_handed_out_again_page_by_page():
     program = (
         "import resource, sys, torch; from tasks.execution.task_types import tune_malloc\n"
         "if sys.argv[1] == 'held': tune_malloc()\n"
-        "for turn in range(60):\n"
+        "for turn in range(30):\n"
         "    if turn == 10: before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
         "    tensors = [torch.ones(10 * 2**20) for _ in range(3)]; del tensors\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)\n"
