@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import WithJsonSchema
 
 from flows.advice.advice_text import decide, described, race_line
-from flows.advice.candidates import POOLED, SHARED, candidates
+from flows.advice.candidates import POOLED, SHARED, candidates, features_to_align
 from flows.advice.race import Candidate, Leg, Race, run_race, rungs_of
 from flows.compare import conclude, run_all
 from flows.config.override_policy import open_project
@@ -151,7 +151,7 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
     diagnosis = _diagnosis(project)
     seed = project.params.comparison.seeds[0]
     with project.workers():
-        race = _race(project, name, seed, budget * _RACING, methods)
+        race = _race(project, name, seed, budget * _RACING, methods, diagnosis.pop("align"))
         ranking = race.ranking()
         if not ranking:
             raise UserError(
@@ -195,7 +195,7 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
 
 
 def _diagnosis(project: Project) -> dict[str, Any]:
-    """Return the first sentences of the newest diagnosis of these data; diagnose if there is none.
+    """Return the first sentences of the newest diagnosis of these data, and what to align; diagnose if there is none.
 
     If the silos refuse, the advice has the reason instead.
     """
@@ -207,11 +207,11 @@ def _diagnosis(project: Project) -> dict[str, Any]:
             with project.workers() as workers:
                 report = save_report(project, *run_diagnosis(project, PrefectRunner(workers)))
         except UserError as error:
-            return {"folder": None, "sentences": [f"How the silos differ is not known: {error}"]}
-    return {"folder": report["folder"], "sentences": report["sentences"][:3]}
+            return {"folder": None, "sentences": [f"How the silos differ is not known: {error}"], "align": []}
+    return {"folder": report["folder"], "sentences": report["sentences"][:3], "align": features_to_align(report)}
 
 
-def _race(project: Project, name: str, seed: int, budget: float, methods: Sequence[str]) -> Race:
+def _race(project: Project, name: str, seed: int, budget: float, methods: Sequence[str], align: Sequence[str]) -> Race:
     file, quantity, sink = project.runs / name / RACE, project.quantity, progress.current()
     saved = read_json(file)
     if saved is not None:
@@ -220,7 +220,7 @@ def _race(project: Project, name: str, seed: int, budget: float, methods: Sequen
             if not _run_folder(project, name, candidate, seed).path.is_dir():
                 race.legs.pop(candidate.name, None)
     else:
-        race = Race(rungs_of(project.params.training.rounds), candidates(project, seed, methods))
+        race = Race(rungs_of(project.params.training.rounds), candidates(project, seed, methods, align))
     silos = project.scored.federated()
 
     def train(candidate: Candidate, rounds: int) -> Leg:

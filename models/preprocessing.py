@@ -18,6 +18,10 @@ Scale = Mapping[str, Sequence[float]]
 """`mean` and `scale` of each number of a row, or of the target, as in silos.standardizer."""
 
 
+INPUTS_MEAN, INPUTS_SCALE = "inputs_mean", "inputs_scale"
+"""Names of each client's mean and scale among personal tensors, if it standardises features by its own rows."""
+
+
 class RawInputModel(nn.Module):
     """Converts raw rows to the network's inputs, and its outputs to units of y.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .networks.network_factory import from_json
-from .preprocessing import RawInputModel, encode
+from .preprocessing import INPUTS_MEAN, INPUTS_SCALE, RawInputModel, encode
 from .statistics.statistic_base import made_as
 
 
@@ -67,13 +67,14 @@ class ServedModel:
     def predict(self, rows: Any, params: Mapping[str, Any]) -> pd.DataFrame:
         """Return one finite prediction per row; ValueError, which names the row, for rows or params without one."""
         weights = self._weights(params.get("client", ""))
+        raw = self._raw(weights)
         context = self._statistics(params.get("statistics", ()), params.get("made_as", ""))
         context |= {name: weights.pop(name) for name in self.card["context"] if name in weights}
         x = torch.from_numpy(np.ascontiguousarray(self._checked(rows)))
         with torch.no_grad():
-            output = self.network.apply(weights, context, self.raw(x), None)
+            output = self.network.apply(weights, context, raw(x), None)
         if self.card["task"] == "regression":
-            predictions = pd.DataFrame({"prediction": self.raw.predictions(output).numpy()})
+            predictions = pd.DataFrame({"prediction": raw.predictions(output).numpy()})
         else:
             predictions = self._classification(torch.log_softmax(output, -1))
         finite = np.isfinite(predictions.select_dtypes("number").to_numpy()).all(axis=1)
@@ -83,6 +84,13 @@ class ServedModel:
                 "the training data. Correct the row, or use a model whose training did not diverge."
             )
         return predictions
+
+    def _raw(self, weights: dict[str, Tensor]) -> RawInputModel:
+        """Return the preprocessing of rows; the client's own mean and scale are taken out of its weights."""
+        mean, scale = (weights.pop(name, None) for name in (INPUTS_MEAN, INPUTS_SCALE))
+        if mean is None or scale is None:
+            return self.raw
+        return RawInputModel({"mean": mean.tolist(), "scale": scale.tolist()}, self.card["targets"])
 
     def _classification(self, log_p: Tensor) -> pd.DataFrame:
         """Return the columns of a classification; log_p: (rows, classes)."""

@@ -10,10 +10,11 @@ import numpy as np
 
 from silos.io.free_memory import free_bytes
 from silos.silo_reference import Silos
-from silos.standardizer import Standardization
+from silos.standardizer import Standardization, Standardizer
+from silos.storage.client_table import ClientEntry
 from silos.storage.partition_store import open_client, open_common_rows
 
-__all__ = ["Cohort", "Silos", "Stack", "StackRows", "make_stacks", "open_common", "open_stack"]
+__all__ = ["Cohort", "Silos", "Stack", "StackRows", "inputs_standardizer", "make_stacks", "open_common", "open_stack"]
 
 CACHE_BYTES = min(4 * 1024**3, free_bytes() // 16)  # of stacks that a process caches; processes share a machine
 
@@ -86,7 +87,7 @@ def open_common(silos: Silos, split: str) -> tuple[np.ndarray, np.ndarray]:
 
     def read() -> StackRows:
         x, y = open_common_rows(Path(silos.folder), silos.manifest, split)
-        return StackRows(x=_inputs(x, silos.scaling), y=_targets(y, silos.scaling), rows=np.array([len(y)]))
+        return StackRows(x=_inputs(x, silos.scaling.inputs), y=_targets(y, silos.scaling), rows=np.array([len(y)]))
 
     key = (silos.folder, silos.version, silos.scaling, split)
     opened = _cached(key, lambda: silos.check(common=bool(silos.common(split))), read)
@@ -134,17 +135,25 @@ def _load_stack(silos: Silos, stack: Stack, split: str) -> StackRows:
         for entry in entries:
             read_x, read_y = open_client(folder, entry, split)
             stop = start + len(read_y)
-            x[index, start:stop] = _inputs(read_x, silos.scaling)
+            x[index, start:stop] = _inputs(read_x, inputs_standardizer(silos, entry))
             y[index, start:stop] = _targets(read_y, silos.scaling)
             start = stop
     return StackRows(x=x, y=y, rows=rows)
 
 
-def _inputs(x: np.ndarray, scaling: Standardization) -> np.ndarray:
-    """Return pixels scaled to [0, 1], or other inputs standardised if `scaling` says so: float32."""
+def inputs_standardizer(silos: Silos, entry: ClientEntry) -> Standardizer | None:
+    """Return the standardizer of a client's inputs, in part by its own training rows if the scaling says so."""
+    if not silos.scaling.own_columns:
+        return silos.scaling.inputs
+    train, _ = open_client(Path(silos.folder), entry, "train")
+    return silos.scaling.inputs_of(train)
+
+
+def _inputs(x: np.ndarray, standardizer: Standardizer | None) -> np.ndarray:
+    """Return pixels scaled to [0, 1], or other inputs standardised if there is a standardizer: float32."""
     if x.dtype == np.uint8:
         return np.divide(x, np.float32(255), dtype=np.float32)
-    return scaling.inputs.transform(x) if scaling.inputs else x
+    return standardizer.transform(x) if standardizer else x
 
 
 def _targets(y: np.ndarray, scaling: Standardization) -> np.ndarray:

@@ -3,8 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flows.advice.candidates import POOLED, SHARED
+import yaml
+
+from flows.advice.candidates import ALIGN, POOLED, SHARED
 from flows.advice.race import Race
+from flows.diagnosis.text.phrases import joined
 from flows.experiment.comparison.client_gains import ALONE, gain_sentence
 from flows.experiment.comparison.comparison_text import short_setting
 from flows.experiment.project import Project
@@ -73,7 +76,7 @@ def decide(
         lines.append(gain_sentence(advised, {**gains, "distinguishable": proved}, quantity))
     if (comparison.get("baseline") or {}).get("sentence"):
         lines.append(comparison["baseline"]["sentence"])
-    lines.append(_new_silo(advised, rows.get(advised, {}), quantity))
+    lines.append(_new_silo(_aligned_features(settings.get(advised, ())), rows.get(advised, {}), quantity))
     return {
         "choice": choice,
         "advised": advised,
@@ -112,9 +115,15 @@ def race_line(race: Race, quantity: TaskMetrics) -> str:
 
 
 def _use(advised: str, settings: Sequence[str]) -> str:
-    given = f" ({', '.join(map(short_setting, settings))})" if settings else ""
+    aligned = _aligned_features(settings)
+    others = [setting for setting in settings if not setting.startswith(f"{ALIGN}=")]
+    given = f" ({', '.join(map(short_setting, others))})" if others else ""
     if advised == ALONE:
         return f"Train alone{given}: no shared training is proved to be better on these silos."
+    if aligned:
+        return (
+            f"Align first: let each silo standardise {joined(aligned)} by its own rows. Then FedAvg is enough{given}."
+        )
     if advised == SHARED:
         return f"FedAvg is enough{given}."
     return f"Use {advised}{given}."
@@ -131,10 +140,17 @@ def _size(measured: Difference, quantity: TaskMetrics) -> str:
     return quantity.difference(measured.mean, measured.low, measured.high)
 
 
-def _new_silo(advised: str, row: Mapping[str, Any], quantity: TaskMetrics) -> str:
+def _aligned_features(settings: Sequence[str]) -> list[str]:
+    """Return the features that a setting aligns."""
+    values = [setting.partition("=")[2] for setting in settings if setting.startswith(f"{ALIGN}=")]
+    return [feature for value in values for feature in yaml.safe_load(value)["features"]]
+
+
+def _new_silo(aligned: Sequence[str], row: Mapping[str, Any], quantity: TaskMetrics) -> str:
     fresh = row.get(f"fresh/{quantity.headline}")
     if fresh is not None:
         return f"Silos that took no part in training have {quantity.name} {quantity.number(fresh)} with it."
     if row.get("model") == "personal":
         return "A new silo trains on its own rows before it has a model; no silo was held out to measure this."
-    return "A new silo can use the model as it is; no silo was held out to measure this."
+    how = f"once it standardises {joined(aligned)} by its own rows" if aligned else "as it is"
+    return f"A new silo can use the model {how}; no silo was held out to measure this."

@@ -1,7 +1,10 @@
 """The methods and settings that race on a project's silos."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
+from typing import Any
 
 from flows.advice.race import Candidate
 from flows.config.method_settings import method_of
@@ -9,6 +12,7 @@ from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.comparison.search_space import Grid
 from flows.experiment.comparison.tuner import RATE, grid_of
 from flows.experiment.project import Project
+from flows.experiment.training_setup import own_columns
 from flows.methods.base import find_method, method_names, start_method
 from flows.methods.context import TrainingSetup
 from flows.plugins import METHODS
@@ -17,18 +21,27 @@ from silos.errors import UserError
 SHARED, POOLED = "fedavg", "pooled"
 """References besides training alone: one shared model, and all rows in one place."""
 
+ALIGN = "clients.align"
+
 _RATES = 4  # learning rates of each method: a ninth and a third of that of params.yaml, itself, and three times it
 _NORMALISING = ("fedbn", "serverbn")  # are FedAvg in a network without batch normalization
 _LEFT_OUT = ("fedsgd",)  # one step a round
 
 
-def candidates(project: Project, seed: int, methods: Sequence[str] = ()) -> list[Candidate]:
+def features_to_align(report: Mapping[str, Any]) -> list[str]:
+    """Return the features whose mean or spread differs between groups of silos, as a diagnosis reports them."""
+    changes = [change for record in report["between"] for change in record.get("changes", {}).get("feature", ())]
+    return list(dict.fromkeys(change["name"] for change in changes if change["what"] in ("mean", "spread")))
+
+
+def candidates(project: Project, seed: int, methods: Sequence[str] = (), align: Sequence[str] = ()) -> list[Candidate]:
     """Return the candidates in the order in which they start: each method's settings of params.yaml first.
 
     Args:
         project: The project.
         seed: The seed of the race.
         methods: Those that race besides the references; all that can run on the data if none is named.
+        align: Features; FedAvg also races with these standardised by each silo, if the data allow it.
 
     Raises:
         UserError: If a named method cannot run on the data.
@@ -36,7 +49,28 @@ def candidates(project: Project, seed: int, methods: Sequence[str] = ()) -> list
     setup = project.training_setup(seed)
     names = [SHARED, ALONE, *(methods or _all_methods(project, setup)), POOLED]
     settings = [_settings(project, name) for name in dict.fromkeys(names) if _can_run(project, name, setup, methods)]
+    if aligned := _align_setting(project, align):
+        plain = settings[0]
+        settings.append([replace(c, settings=(*c.settings, aligned), index=c.index + len(plain)) for c in plain])
     return [candidate for turn in zip_longest(*settings) for candidate in turn if candidate is not None]
+
+
+def _align_setting(project: Project, features: Sequence[str]) -> str:
+    """Return the setting that aligns those of the features that can be; empty if there are none, or params align."""
+    if project.params.clients.align.kind != "none":
+        return ""
+    numeric = []
+    for feature in features:
+        try:
+            own_columns(project.with_overrides([_aligning([feature])]).params, project.manifest)
+        except UserError:  # a category, a picture, or rows that no client owns
+            continue
+        numeric.append(feature)
+    return _aligning(numeric) if numeric else ""
+
+
+def _aligning(features: Sequence[str]) -> str:
+    return f"{ALIGN}={{kind: standardise, features: {json.dumps(features)}}}"
 
 
 def _all_methods(project: Project, setup: TrainingSetup) -> list[str]:

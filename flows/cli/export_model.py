@@ -1,6 +1,6 @@
 """Export the model of a finished run, of one client or of all, as a file for programs without siloflow."""
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from flows.experiment.run.load_finished_run import FinishedRun, finished_run
 from models.networks.exported_network import ExportedModel
 from models.preprocessing import RawInputModel
 from models.server_state import ClientStateRefs
-from silos.cohort import Stack
+from silos.cohort import Stack, inputs_standardizer
 from silos.errors import UserError, shown
 from silos.sources.tabular.raw_columns import input_columns
 from silos.storage.partition_store import open_client, open_common_rows
@@ -55,7 +55,7 @@ def export_model(project: Project, run: str, client: str | None, format: Format,
         "dtype": manifest.dtype,
         "features": [feature.name for feature in manifest.features],
         "columns": input_columns(manifest, opened.project.params.data),
-        **opened.project.scaling.as_json(),
+        **_scaling_of(opened, client),
         "statistics": reads.described(opened.project.silos) if reads else None,
     }
     try:
@@ -78,9 +78,7 @@ def export_model(project: Project, run: str, client: str | None, format: Format,
 
 def _model(opened: FinishedRun, client: str | None) -> ExportedModel:
     model, classes = opened.model, len(opened.project.manifest.classes)
-    raw = RawInputModel(**opened.project.scaling.as_json())
-    if client is not None:
-        opened.project.manifest.client(client)
+    raw = RawInputModel(**_scaling_of(opened, client))
     if not model.is_personal:
         return ExportedModel(model.network.served, model.shared, {}, classes, raw)
     known = ", ".join(model.clients[:5]) + (" …" if len(model.clients) > 5 else "")
@@ -98,9 +96,27 @@ def _model(opened: FinishedRun, client: str | None) -> ExportedModel:
     return ExportedModel(model.network.served, weights, context, classes, raw)
 
 
+def _scaling_of(opened: FinishedRun, client: str | None) -> dict[str, Any]:
+    """Return the standardization of the client's rows as plain JSON, in part by its own rows if params say so."""
+    scaling, silos = opened.project.scaling, opened.project.silos
+    if client is not None:
+        entry = opened.project.manifest.client(client)
+    if not scaling.own_columns:
+        return scaling.agreed_as_json()
+    if client is None:
+        raise UserError(
+            "--client: got no client, expected one, since each client standardises features by its own rows "
+            f"(clients.align). Choose one, such as {silos.clients[0]}."
+        )
+    silos.check([client])
+    return replace(scaling, inputs=inputs_standardizer(silos, entry)).agreed_as_json()
+
+
 def _is_private(opened: FinishedRun) -> bool:
     """Return whether the file holds private state of its client."""
-    return any(isinstance(part, ClientStateRefs) for part in (opened.model.personal, opened.model.context))
+    return bool(opened.project.scaling.own_columns) or any(
+        isinstance(part, ClientStateRefs) for part in (opened.model.personal, opened.model.context)
+    )
 
 
 def _rows(opened: FinishedRun, client: str | None) -> tuple[Tensor, str]:

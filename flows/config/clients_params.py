@@ -1,4 +1,4 @@
-"""Defines the `clients` section of params.yaml: which clients take part in a round."""
+"""Defines the `clients` section of params.yaml: which clients take part in a round, and on which scale."""
 
 from typing import Annotated, Literal
 
@@ -54,11 +54,19 @@ def options_given(entry: Entry) -> tuple[str, ...]:
 Sampling = UniformParams | BySizeParams | ImprovingParams
 
 
+class AlignParams(Section):
+    """Sets which numeric features each client brings to mean 0 and deviation 1 by its own training rows."""
+
+    kind: Literal["none", "standardise"] = "none"
+    features: Literal["all"] | tuple[Name, ...] = "all"
+
+
 class ClientsParams(Section):
-    """Sets which clients take part in a round."""
+    """Sets which clients take part in a round, and how each brings its rows to a common scale."""
 
     fraction: float = Field(default=1.0, gt=0, le=1)
     sampling: Annotated[Sampling, Field(discriminator="kind")] = UniformParams(kind="uniform")
     dropout: float = Field(default=0.0, ge=0, lt=1)
     join: dict[Name, Annotated[int, Field(ge=1, le=param_limits.TIMES)]] = Field(default={})
     leave: dict[Name, Annotated[int, Field(ge=1, le=param_limits.TIMES)]] = Field(default={})
+    align: AlignParams = AlignParams()

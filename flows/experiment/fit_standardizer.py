@@ -10,6 +10,7 @@ from flows.config.params_schema import Params
 from flows.experiment.project import Project, is_of_other_partition
 from flows.experiment.run.run_folder import RunFolder
 from flows.experiment.run_warnings import Note, note_of_earlier
+from flows.experiment.training_setup import own_columns
 from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
 from silos.client_store import ClientStore
@@ -59,7 +60,8 @@ def load_standardizer(project: Project) -> FittedStandardization:
     If no run has saved it, the clients are queried as by a run. A note names runs that could not be compared.
     """
     if project.params.model.inputs == project.params.model.targets == "none":
-        return FittedStandardization(NO_STANDARDIZATION, 0, 0)
+        scaling = Standardization(own_columns=own_columns(project.params, project.manifest))
+        return FittedStandardization(scaling, 0, 0)
     key = _fit_key(project.params.model_dump(mode="json"))
     unreadable: list[str] = []
     files = sorted(project.runs.glob("*/*/scaling.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
@@ -84,7 +86,8 @@ def load_standardizer(project: Project) -> FittedStandardization:
 def _fit_key(params: dict[str, Any]) -> list[Any]:
     """Return what the fit depends on besides the data version: partition, what is scaled, and which clients join later."""
     later = sorted(client for client, first_round in params["clients"]["join"].items() if first_round > 1)
-    return [params["data"]["name"], params["model"]["inputs"], params["model"]["targets"], later]
+    align = params["clients"].get("align")  # runs of earlier versions have none
+    return [params["data"]["name"], params["model"]["inputs"], params["model"]["targets"], later, align]
 
 
 def fit_standardizer(
@@ -104,8 +107,9 @@ def fit_standardizer(
         UserError: If no client has enough rows to report, or may report.
     """
     inputs, targets = (value == "standardise" for value in (params.model.inputs, params.model.targets))
+    own = own_columns(params, setup.silos.manifest)
     if not (inputs or targets):
-        return FittedStandardization(NO_STANDARDIZATION, 0, 0)
+        return FittedStandardization(Standardization(own_columns=own), 0, 0)
     silos, join = setup.silos, params.clients.join
     active_clients = tuple(client for client in silos.clients if join.get(client, 1) <= 1)
     round = RoundContext(0, setup, active_clients, (), runner, ledgers)
@@ -117,7 +121,7 @@ def fit_standardizer(
     width = math.prod(silos.manifest.shape) if inputs else 0
     mean, scale = standardizer.mean, standardizer.scale
     parts = Standardizer(mean[:width], scale[:width]), Standardizer(mean[width:], scale[width:])
-    scaling = Standardization(parts[0] if inputs else None, parts[1] if targets else None)
+    scaling = Standardization(parts[0] if inputs else None, parts[1] if targets else None, own)
     down = 2 * _NUMBER_BYTES * len(mean) * len(silos.clients)
     return FittedStandardization(scaling, round.tally.bytes_up, down, notes)
 
@@ -125,7 +129,8 @@ def fit_standardizer(
 def scaled_as(project: Project, folder: RunFolder) -> Project:
     """Return the project whose rows are standardised as the run's were; UserError if its standardization is missing."""
     saved = _read_saved(folder)
-    if saved is None and {project.params.model.inputs, project.params.model.targets} != {"none"}:
+    params = project.params
+    if saved is None and {params.model.inputs, params.model.targets, params.clients.align.kind} != {"none"}:
         raise UserError(f"{folder.scaling} is missing. {RESTORE_ADVICE}.")
     return project if saved is None else replace(project, scaling=saved.scaling)
 

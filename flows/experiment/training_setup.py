@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,11 +32,13 @@ from models.training.engine_selection import pick_kernel
 from models.training.execution_plan import Kind
 from models.training.optimizers import PARAMETER_BYTES
 from silos.cohort import Silos, Stack, open_stack
-from silos.errors import UserError
+from silos.dataset import SPLITS
+from silos.errors import UserError, shown
 from silos.io.atomic_io import is_there
 from silos.io.free_memory import must_fit
 from silos.plugin_registry import options_of, run_entry
-from silos.storage.manifest import Manifest
+from silos.schema import is_table
+from silos.storage.manifest import Manifest, schema_of
 from tasks.aggregate import Aggregation
 from tasks.messages.message_policy import LEAST_ROWS
 
@@ -94,6 +97,7 @@ def training_setup(params: Params, silos: Silos, device: str, seed: int, root: P
     manifest, engine = silos.manifest, params.engine
     _check_task(params, manifest.task)
     _check_standardization(params, manifest)
+    own_columns(params, manifest)
     _check_focal(params, len(manifest.classes))
     federated = silos.federated()
     _check_joins(params, federated)
@@ -204,6 +208,44 @@ def _check_standardization(params: Params, manifest: Manifest) -> None:
             f"params.yaml: model.targets: got {params.model.targets}, expected none, since {data} is a "
             f"{manifest.task}, whose labels are not numbers. Set it to none."
         )
+
+
+def own_columns(params: Params, manifest: Manifest) -> tuple[int, ...]:
+    """Return the columns that each client standardises by its own rows; numeric features only.
+
+    Raises:
+        UserError: If the data have no numeric features, or not those that params name.
+    """
+    align, data = params.clients.align, f"data/{params.data.name}"
+    if align.kind == "none":
+        return ()
+    key = "params.yaml: clients.align"
+    if not is_table(manifest.shape, manifest.dtype):
+        raise UserError(
+            f"{key}.kind: got {align.kind}, expected none, since {data} has no rows of numbers with named features. "
+            "Set it to none."
+        )
+    if manifest.common:
+        raise UserError(
+            f"{key}.kind: got {align.kind}, expected none, since {data} has rows that no client owns, which no "
+            "client's mean fits. Set data.split.test_rows and validation_rows to own, or this to none."
+        )
+    empty = np.flatnonzero(manifest.clients.rows[:, SPLITS.index("train")] == 0)
+    if len(empty):
+        raise UserError(
+            f"{key}.kind: got {align.kind}, expected none, since client {manifest.clients.names[empty[0]]} of {data} has no "
+            "training rows to compute its mean from. Change data.scheme or data.split, or set it to none."
+        )
+    features = schema_of(manifest).features
+    numeric = {feature.name: index for index, feature in enumerate(features) if feature.kind == "numeric"}
+    names = tuple(numeric) if align.features == "all" else align.features
+    for name in names:
+        if name not in numeric:
+            raise UserError(
+                f"{key}.features: got {shown(repr(name))}, expected numeric features of {data}: "
+                f"{', '.join(list(numeric)[:20]) or 'it has none'}. Correct the name."
+            )
+    return tuple(numeric[name] for name in names)
 
 
 def _check_focal(params: Params, classes: int) -> None:

@@ -18,9 +18,10 @@ from flows.methods.context import TrainingSetup
 from models.client_model import Model, first_client
 from models.networks.exported_network import ExportedNetwork
 from models.networks.network_factory import Network, is_bundled, kind_of, to_json
+from models.preprocessing import INPUTS_MEAN, INPUTS_SCALE
 from models.server_state import ClientStateRefs, Weights
 from silos.client_store import ClientStore
-from silos.cohort import Silos
+from silos.cohort import Silos, inputs_standardizer
 from silos.errors import UserError
 from silos.sources.tabular.raw_columns import input_columns
 from silos.versioning.git_commands import has_repository, run_git
@@ -151,9 +152,13 @@ def _model(
         )
         return None
     context_inputs: Weights = {}  # what a client's model reads besides its weights
+    scaling = setup.silos.scaling
+    is_private = isinstance(personal, ClientStateRefs) or bool(scaling.own_columns)
+    if is_private and not project.params.tracking.personal_models:
+        return None
+    if not model.is_personal:
+        clients = setup.silos.clients
     if isinstance(personal, ClientStateRefs):
-        if not project.params.tracking.personal_models:
-            return None
         clients = tuple(c for c in clients if c in personal.refs)
         arrays = private.load_stack(personal.section, personal.refs, clients)
         personal = {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -167,9 +172,9 @@ def _model(
         "shape": list(manifest.shape),
         "dtype": manifest.dtype,
         "columns": input_columns(manifest, project.params.data),
-        **setup.silos.scaling.as_json(),
-        "personal": bool(personal),
-        "clients": list(clients) if personal else [],
+        **scaling.as_json(),
+        "personal": bool(personal) or bool(scaling.own_columns),
+        "clients": list(clients) if personal or scaling.own_columns else [],
         "context": sorted(context_inputs),
         "statistics": conditioning.described(setup.silos) if conditioning and model.context else None,
     }
@@ -177,8 +182,18 @@ def _model(
         "uri": project.tracking,
         "card": card,
         "shared": dict(model.shared),
-        "personal": {**personal, **context_inputs},
+        "personal": {**personal, **context_inputs, **_own_scaling(setup.silos, clients)},
     }
+
+
+def _own_scaling(silos: Silos, clients: Sequence[str]) -> Weights:
+    """Return the mean and scale of the inputs that each client computes from its own rows: (clients, columns) float64."""
+    if not silos.scaling.own_columns:
+        return {}
+    silos.check(clients)
+    each = [inputs_standardizer(silos, silos.manifest.client(client)) for client in clients]
+    parts = [(fitted.mean, fitted.scale) for fitted in each if fitted is not None]
+    return dict(zip((INPUTS_MEAN, INPUTS_SCALE), torch.tensor(parts, dtype=torch.float64).unbind(1), strict=True))
 
 
 def _is_user_code(network: Network) -> bool:

@@ -89,6 +89,20 @@ def test_the_gain_over_training_alone_is_as_certain_as_the_proof(over_alone, dou
     assert ("not distinguishable from none" in line) == doubt
 
 
+def test_alignment_comes_first_in_the_advice():
+    settings = {
+        SHARED: ("training.optimiser.learning_rate=0.1", 'clients.align={kind: standardise, features: ["crp", "age"]}')
+    }
+    found = {(SHARED, ALONE): UP}
+    advice = decide(cast(Project, SimpleNamespace(quantity=ACCURACY)), SHARED, settings, found, {"table": []})
+    assert advice["lines"][0] == (
+        "Align first: let each silo standardise crp and age by its own rows. Then FedAvg is enough (learning_rate 0.1)."
+    )
+    assert advice["lines"][-1].startswith(
+        "A new silo can use the model once it standardises crp and age by its own rows;"
+    )
+
+
 def test_test_rows_may_not_end_the_runs_that_race():
     project: Any = SimpleNamespace(params=SimpleNamespace(evaluation=SimpleNamespace(stop_at=0.9)))
     with pytest.raises(UserError, match=r"evaluation.stop_at: got 0.9, expected null"):
@@ -121,6 +135,7 @@ def test_apply_keeps_the_ends_of_lines(tmp_path):
     text = (Path(__file__).parents[3] / "params.yaml").read_text(encoding="utf-8")
     path = tmp_path / "params.yaml"
     path.write_bytes(text.replace("\n", "\r\n").encode())
-    assert apply_advice(tmp_path, {"advised": "ditto", "settings": ["method.ditto.personal_weight=0.1"]})
+    settings = ["method.ditto.personal_weight=0.1", 'clients.align={kind: standardise, features: ["crp"]}']
+    assert apply_advice(tmp_path, {"advised": "ditto", "settings": settings})
     changed = path.read_bytes()
     assert changed.count(b"\n") == changed.count(b"\r\n") == text.count("\n")

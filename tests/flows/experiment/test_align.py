@@ -1,0 +1,135 @@
+"""Tests `clients.align`: training, scoring, export and MLflow use features that each client standardises itself."""
+
+from pathlib import Path
+
+import mlflow
+import numpy as np
+import pytest
+import torch
+
+from flows.advice.candidates import candidates, features_to_align
+from flows.cli.export_model import export_model
+from flows.experiment.project import Project
+from silos.errors import UserError
+from silos.standardizer import Standardizer
+from tasks.tracking.json_io import write_json
+
+CLIENTS, ROWS, TRAIN = ("north", "south", "east"), 120, 72
+ALIGNED = ["clients.align.kind=standardise", "tracking.personal_models=true"]
+
+
+def write_rows(path: Path, x: np.ndarray, y: np.ndarray) -> None:
+    split = np.tile(np.repeat(["train", "validation", "test"], [TRAIN, 12, ROWS - TRAIN - 12]), len(CLIENTS))
+    client = np.repeat(CLIENTS, ROWS)
+    np.savez(path, x=x, y=y, client=client, domain=client, split=split)
+
+
+def settings(file: str) -> list[str]:
+    return [
+        f"data.name={file}",
+        f"data.source={{kind: npz, path: {file}.npz}}",
+        "data.scheme=[{kind: column, column: client}]",
+        "training.optimiser.learning_rate=0.05",
+    ]
+
+
+@pytest.fixture(scope="module")
+def units(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Write rows of one rule; the second feature of `east` has another unit and another zero."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(len(CLIENTS) * ROWS, 3)).astype(np.float32)
+    y = (x[:, 0] + 2 * x[:, 1] > 0).astype(int)
+    x[2 * ROWS :, 1] = 10 * x[2 * ROWS :, 1] + 40
+    write_rows(folder / "units.npz", x, y)
+    return x, y
+
+
+def aligned(x: np.ndarray) -> np.ndarray:
+    """Return the rows of each client, standardised by its own training rows."""
+    parts = x.reshape(len(CLIENTS), ROWS, -1)
+    each = []
+    for rows in parts:
+        train = rows[:TRAIN].astype(np.float64)
+        each.append(Standardizer(tuple(train.mean(0)), tuple(train.std(0))).transform(rows))
+    return np.concatenate(each)
+
+
+@pytest.mark.parametrize(
+    "method", ["fedavg", *(pytest.param(m, marks=pytest.mark.slow) for m in ("conditional", "pooled"))]
+)
+def test_weights_are_those_of_rows_aligned_beforehand_to_the_bit(method, folder, play_run, units):
+    x, y = units
+    run = play_run(method, "threads", 1, *settings("units"), *ALIGNED)
+    write_rows(folder / "aligned.npz", aligned(x), y)
+    beforehand = play_run(method, "threads", 1, *settings("aligned"))
+    assert run["weights_sha256"] == beforehand["weights_sha256"]
+    assert run["metrics"]["accuracy/by_client"] == beforehand["metrics"]["accuracy/by_client"]
+
+
+@pytest.mark.slow
+def test_a_named_feature_repairs_a_unit_and_the_others_keep_the_agreed_scale(folder, play_run, units):
+    asked = [*settings("units"), "model.inputs=standardise", "training.rounds=10"]
+    plain = play_run("fedavg", "threads", 1, *asked)
+    repaired = play_run("fedavg", "threads", 1, *asked, "clients.align={kind: standardise, features: [x1]}")
+    assert repaired["metrics"]["accuracy/mean"] > plain["metrics"]["accuracy/mean"] + 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
+def test_a_client_gets_the_same_answers_from_its_file_and_from_mlflow(folder, play_run, units):
+    write_json(folder / "runs" / "paper" / "experiment.json", {"kind": "reproduce", "name": "paper", "about": ""})
+    run = play_run("fedavg", "threads", 1, *settings("units"), *ALIGNED, experiment="paper", cell="align")
+    project = Project.open([], folder)
+    rows = units[0][2 * ROWS : 2 * ROWS + 7]
+    with pytest.raises(UserError, match="--client: got no client, expected one, since each client standardises"):
+        export_model(project, run["folder"].removeprefix("runs/"), None, "pt2", None)
+    found = export_model(project, run["folder"].removeprefix("runs/"), "east", "pt2", None)
+    assert found["personal"]
+    probabilities = torch.export.load(str(folder / found["file"])).module()(torch.from_numpy(rows)).numpy()
+    mlflow.set_tracking_uri(project.tracking)
+    model = mlflow.pyfunc.load_model(f"runs:/{run['mlflow_run_id']}/{Path(run['folder']).name}")
+    answers = model.predict(rows, params={"client": "east"})
+    columns = [name for name in answers if name.startswith("probability/")]
+    np.testing.assert_allclose(answers[columns].to_numpy(), probabilities, rtol=1e-5, atol=1e-7)
+    others = model.predict(rows, params={"client": "north"})
+    assert not np.allclose(others[columns].to_numpy(), probabilities)
+
+
+def test_fedavg_races_with_the_features_that_differ_aligned(folder, units):
+    project = Project.open(settings("units"), folder, derived=True)
+    report = {
+        "between": [{"changes": {"feature": [{"what": "mean", "name": "x1"}, {"what": "category", "name": "ward=a"}]}}]
+    }
+    assert features_to_align(report) == ["x1"]
+    plain, aligned = [], []
+    for each in candidates(project, 0, ["fedprox"], ["x1", "ward=a"]):
+        (aligned if any(setting.startswith("clients.align") for setting in each.settings) else plain).append(each)
+    assert {each.method for each in aligned} == {"fedavg"}
+    assert {tuple(project.with_overrides(each.settings).params.clients.align.features) for each in aligned} == {("x1",)}
+    rates = {each.settings[0] for each in plain if each.method == "fedavg"}
+    assert {each.settings[0] for each in aligned} == rates
+    assert len({each.name for each in [*plain, *aligned]}) == len(plain) + len(aligned)
+    assert not any("align" in str(each.settings) for each in candidates(project, 0, ["fedprox"]))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ([], "clients.align.kind: got standardise, expected none, since data/digits has no rows of numbers with named"),
+        (
+            [*settings("units"), "clients.align.features=[age]"],
+            "clients.align.features: got 'age', expected numeric features of data/units: x0, x1, x2. Correct the name.",
+        ),
+        (
+            [
+                *settings("units"),
+                "data.split={validation: 0.2, test: 0.2, test_rows: common}",
+                "data.scheme=[{kind: equal, clients: 3}]",
+            ],
+            "since data/units has rows that no client owns",
+        ),
+    ],
+)
+def test_what_cannot_be_aligned_is_refused(more, message, folder, play_run, units):
+    with pytest.raises(UserError, match=message.replace("[", r"\[")):
+        play_run("fedavg", "threads", 1, *more, "clients.align.kind=standardise")
