@@ -17,7 +17,6 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import socket
 import sqlite3
 import sys
@@ -27,7 +26,6 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
@@ -51,10 +49,7 @@ def watch(offered: list[str]) -> None:
 
 
 def make_tables(lock: str) -> None:
-    """Create or migrate the database's tables, unless LOCK says that they are current; an error is the log's last line.
-
-    Prefect's migrations of an empty database take seconds, so it is created by a dump of what they make.
-    """
+    """Create or migrate the database's tables, unless LOCK says that they are current; an error is the log's last line."""
     from prefect.server.database import provide_database_interface
 
     interface = provide_database_interface()
@@ -65,8 +60,6 @@ def make_tables(lock: str) -> None:
         known.seek(0)
         if sqlite is not None and known.read() == _applied(sqlite):
             return
-        if sqlite is not None:
-            _create_from_dump(sqlite)
         try:
             asyncio.run(interface.create_db())
         except Exception as error:
@@ -83,21 +76,6 @@ def _applied(database: str) -> str:
     with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(database)) as connection:
         revisions = connection.execute("SELECT version_num FROM alembic_version").fetchall()
     return " ".join([version("prefect"), *(revision for (revision,) in revisions)])
-
-
-def _create_from_dump(database: str) -> None:
-    """Create the tables of an empty database in one transaction, if this Prefect has the migration of the dump.
-
-    Errors are left to the migrations that follow: they report them, and apply what is newer than the dump.
-    """
-    dump = files(__package__).joinpath("prefect_tables.sql").read_text(encoding="utf-8")
-    (revision,) = re.findall(r'INSERT INTO "alembic_version" VALUES\(\'(\w+)\'\)', dump)
-    migrations = files("prefect.server.database").joinpath("_migrations", "versions", "sqlite")
-    if not any(revision in migration.name for migration in migrations.iterdir()):
-        return
-    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(database)) as connection:
-        if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
-            connection.executescript(dump)
 
 
 def main(descriptor: str, lock: str, *offered: str) -> None:
