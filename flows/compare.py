@@ -12,11 +12,12 @@ from flows.experiment.comparison import comparison_in_mlflow
 from flows.experiment.comparison.client_gains import (
     class_records,
     client_records,
+    gains_in_data_alone,
     gains_over_training_alone,
     worst_client,
 )
 from flows.experiment.comparison.comparison_cost import costs_of, read_cost_curves
-from flows.experiment.comparison.comparison_text import not_complete, sentences_after
+from flows.experiment.comparison.comparison_text import not_complete, sentences_after, sentences_first
 from flows.experiment.comparison.paired_records import MeasuredPair, check_over, paired_records, withhold_winners
 from flows.experiment.comparison.paired_runs import outcomes_of_run, strata_of_pairs
 from flows.experiment.comparison.partitions import (
@@ -227,7 +228,8 @@ def conclude(
     comparison_in_mlflow.log_comparison(project, name, plan, comparison, flow_run)
     link = prefect_artifacts.file_link(folder / REPORT)
     prefect_artifacts.show_markdown("comparison", f"{comparison_in_mlflow.note_of(project, comparison)}\n\n{link}")
-    for line in (*(p["sentence"] for p in comparison["paired"]), *sentences_after(comparison)):
+    paired_sentences = [pair["sentence"] for pair in comparison["paired"]]
+    for line in (*sentences_first(comparison), *paired_sentences, *sentences_after(comparison)):
         prefect_artifacts.log_artifact(line)
     return comparison
 
@@ -283,9 +285,15 @@ def _conclusions(project: Project, plan: Plan, drawn: Sequence[Drawn]) -> dict[s
     table = table_rows([result for _, on_partition in drawn for result in on_partition.values()], quantity)
     if len(drawn) == 1:  # each partition has another worst client
         table = [{**row, "worst_client": worst_client(clients, row["method"], quantity)} for row in table]
+    gains = gains_over_training_alone(project, plan.methods, plan.reference, plan.seeds, results)
+    baseline = _baseline_record(project, results, tuned=bool(plan.tune))
+    if len(drawn) > 1:
+        gains = gains_in_data_alone(gains)
+        sentence = baseline and baseline["sentence"]
+        baseline = {**baseline, "sentence": f"In data/ alone, n{sentence[1:]}"} if baseline and sentence else baseline
     return {
         "table": table,
-        "baseline": _baseline_record(project, results, tuned=bool(plan.tune)),
+        "baseline": baseline,
         "paired": withhold_winners(paired) if lacking else paired,
         "over": {
             "draws": "partitions" if len(drawn) > 1 else over,
@@ -295,7 +303,7 @@ def _conclusions(project: Project, plan: Plan, drawn: Sequence[Drawn]) -> dict[s
         "not_published_for": lacking,
         "clients": clients,
         **class_records(project, results),
-        "gains": gains_over_training_alone(project, plan.methods, plan.reference, plan.seeds, results),
+        "gains": gains,
         "ensembles": [e for method in plan.methods if (e := _ensemble(projects[method], method, plan, results))],
     }
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from flows.console.interruption import Stopped
 from flows.console.safe_text import say
-from flows.experiment.comparison.comparison_text import headline, sentences_after
+from flows.experiment.comparison.comparison_text import headline, sentences_after, sentences_first
 from flows.flow_decorator import IncompleteError
 from silos.errors import UserError
 from silos.io.locks import hold, is_locked
@@ -203,7 +203,8 @@ def _on_done(flow: Any, flow_run: Any, state: Any) -> None:
 
 def _say_comparison(comparison: dict[str, Any]) -> None:
     ended = "ended" if comparison["failed"] else "done"
-    say(f"{_now()}  {comparison['experiment']} {ended}. {headline(comparison['paired'])}")
+    first = " ".join([*sentences_first(comparison), headline(comparison["paired"])])
+    say(f"{_now()}  {comparison['experiment']} {ended}. {first}")
     for p in comparison["paired"]:
         say(f"  {p['sentence']}")
     for sentence in sentences_after(comparison):

@@ -131,6 +131,30 @@ def largest_gap(similarity: np.ndarray) -> float:
     return float(values[upper - 1 : upper + 1].mean())
 
 
+def elbow(values: np.ndarray) -> float:
+    """Return the value at the elbow of sorted values: the one farthest below the line from the smallest to the largest."""
+    values = np.sort(values)
+    line = np.linspace(values[0], values[-1], len(values))
+    return float(values[(line - values).argmax()])
+
+
+def cluster_by_density(points: np.ndarray, scale: float = 1.0) -> Clusters:
+    """Cluster points (points, numbers) as DBSCAN does with two points a neighbourhood; a lone point is a cluster.
+
+    The radius is `scale` times the elbow of the distances to the nearest neighbour. Two points are in one cluster if
+    steps of at most the radius lead from one to the other.
+    """
+    from scipy.sparse.csgraph import connected_components  # slow to import
+    from scipy.spatial.distance import pdist, squareform
+
+    if len(points) < 2:
+        return [[index] for index in range(len(points))]
+    distances = squareform(pdist(np.asarray(points, np.float64)))
+    radius = scale * elbow((distances + np.diag(np.full(len(points), np.inf))).min(1))
+    _, labels = connected_components(distances <= radius, directed=False)
+    return sorted(np.flatnonzero(labels == label).tolist() for label in np.unique(labels))
+
+
 def bipartition(alpha: np.ndarray, linkage: Linkage = "single") -> tuple[list[int], list[int]]:
     """Split clients into two sorted lists of indices, the one with index 0 first.
 

@@ -1,4 +1,4 @@
-"""Cluster clients on the server: by the rows on which their models are correct, or by the cosines of their updates.
+"""Cluster clients on the server: by the rows on which their models are correct, by cosines of updates, or by descriptors.
 
 `current` holds the server's weights before the round, and names the weights that are compared. Updates may hold more.
 """
@@ -11,10 +11,19 @@ import torch
 from torch import Tensor
 
 from models import clustering
-from models.clustering import Assign, Overlap, cluster_by_threshold, count_correct, find_cluster, largest_gap, overlaps
+from models.clustering import (
+    Assign,
+    Overlap,
+    cluster_by_density,
+    cluster_by_threshold,
+    count_correct,
+    find_cluster,
+    largest_gap,
+    overlaps,
+)
 from models.server_state import Weights
 from tasks.execution.task_types import server_step
-from tasks.messages.clustering_messages import CorrectnessBits
+from tasks.messages.clustering_messages import CorrectnessBits, Descriptor
 from tasks.messages.update_messages import Update
 
 _MOST_CUTS = 200  # thresholds that are tried: with 1,000 clients each takes about a second
@@ -157,6 +166,70 @@ def _margins(affinity: np.ndarray, groups: Sequence[Sequence[int]]) -> tuple[flo
     same, values = label[first] == label[second], affinity[first, second]
     within, across = values[same], values[~same]
     return (float(within.min()) if len(within) else None), (float(across.max()) if len(across) else None)
+
+
+@dataclass(frozen=True)
+class DescriptorClusters:
+    """Clusters by descriptors, the one with most training rows first, and what a later client is assigned by.
+
+    Each statistic of each part of a descriptor, its mean or deviation, has one scale: `lowest` is subtracted, and `span`
+    divides. `centroids` are means of scaled descriptors, (clusters, parts, 2, components) float64.
+    """
+
+    cluster: dict[str, int]
+    centroids: Tensor
+    lowest: Tensor  # (parts, 2, 1) float64
+    span: Tensor
+
+
+@server_step
+def cluster_descriptors(messages: Sequence[Descriptor], radius_scale: float) -> DescriptorClusters:
+    """Cluster the clients that sent a descriptor by density; the silent ones are in the first cluster."""
+    descriptors, rows = _descriptors(messages), _rows(messages)
+    names = sorted(descriptors)
+    parts = messages[0].moments.shape[1:]
+    points = torch.stack([*map(descriptors.__getitem__, names)]) if names else torch.zeros(1, *parts).double()
+    lowest, highest = points.amin((0, 3)).unsqueeze(-1), points.amax((0, 3)).unsqueeze(-1)
+    span = torch.where(highest > lowest, highest - lowest, 1.0)
+    points = (points - lowest) / span
+    clusters = cluster_by_density(points.flatten(1).numpy(), radius_scale)
+    if names:
+        clusters.sort(key=lambda members: -sum(rows[names[index]] for index in members))
+    cluster = dict.fromkeys(sorted(rows), 0)
+    for number, members in enumerate(clusters if names else ()):
+        cluster |= {names[index]: number for index in members}
+    centroids = torch.stack([points[members].mean(0) for members in clusters])
+    return DescriptorClusters(cluster, centroids, lowest, span)
+
+
+@server_step
+def assign_descriptors(
+    messages: Sequence[Descriptor], centroids: Tensor, lowest: Tensor, span: Tensor
+) -> dict[str, int]:
+    """Return the cluster with the nearest centroid for each client, the first of equals and for a silent client.
+
+    Descriptors without parts by class are compared in the part that they have.
+    """
+    parts = messages[0].moments.shape[1]
+    assigned = dict.fromkeys(_rows(messages), 0)
+    for client, descriptor in _descriptors(messages).items():
+        scaled = (descriptor - lowest[:parts]) / span[:parts]
+        assigned[client] = int((centroids[:, :parts] - scaled).flatten(1).norm(dim=1).numpy().argmin())
+    return assigned
+
+
+def _descriptors(messages: Sequence[Descriptor]) -> dict[str, Tensor]:
+    """Return the descriptor of each client that sent one, (parts, 2, components) float64."""
+    return {
+        client: moments.double()
+        for message in messages
+        for client, moments in zip(message.clients, message.moments, strict=True)
+        if client not in message.silent
+    }
+
+
+def _rows(messages: Sequence[Descriptor]) -> dict[str, int]:
+    return {c: rows for m in messages for c, rows in zip(m.clients, m.rows.tolist(), strict=True)}
 
 
 @dataclass(frozen=True)

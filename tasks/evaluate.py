@@ -97,8 +97,8 @@ def evaluate_constant(
 ) -> list[Scores]:
     """Score one constant answer on each client's test rows; one record per stack.
 
-    `answer` is the code of a class, or a number in units of y. Metrics of probabilities take `shares`, one for each
-    class, of which the largest is that of `answer`. Clients store the outcomes of rows, for paired comparisons.
+    `answer` is the code of a class, or a number in units of y. Of a classification, each of `client_metrics` has an
+    answer of its own, from the `shares` of the classes. Clients store the outcomes of rows, for paired comparisons.
     """
     scores, silos = [], cohort.silos
     for stack in cohort.stacks:
@@ -106,11 +106,13 @@ def evaluate_constant(
         real = torch.arange(rows.y.shape[1]) < rows.counts[:, None]
         if silos.manifest.task == "classification":
             measures = {"correct": (rows.y == int(answer)) & real}
-            output = torch.tensor(shares, dtype=torch.float64).clamp_min(torch.finfo(torch.float64).tiny).log()
+            outputs = {metric: torch.from_numpy(metric.constant_for(shares)) for metric in client_metrics.computed}
         else:
             measures = {"squared_error": (rows.y.double() - answer) ** 2 * real}
-            output = torch.tensor([answer], dtype=torch.float64)
-        values = _client_values(client_metrics, stack, rows, output.expand(*rows.y.shape, -1), silos)
+            outputs = dict.fromkeys(client_metrics.computed, torch.tensor([answer], dtype=torch.float64))
+        values: dict[str, list[np.ndarray | None]] = {}
+        for metric, output in outputs.items():
+            values |= _client_values(ClientMetrics((metric,)), stack, rows, output.expand(*rows.y.shape, -1), silos)
         outcomes = _store_outcomes(stack, measures, silos, private, values, client_metrics)
         scores.append(_scores(stack, "test", rows.counts, measures, outcomes, values))
     return scores

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,13 +11,18 @@ from torch import Tensor
 from models.client_model import Model
 from models.clustering import best_fit
 from models.training.engine import Training, broadcast_weights, per_example_metrics
+from models.training.execution_plan import resolve
 from silos.client_store import ClientStore
-from silos.cohort import Cohort, Stack, open_common
-from tasks.execution.load_client_data import load_rows, load_weights
+from silos.cohort import Cohort, Silos, Stack, open_common
+from silos.privacy.silo_policy import policy_of_run
+from silos.storage.partition_store import open_units
+from tasks.execution.load_client_data import load_rows, load_weights, may_report, number_different_rows
 from tasks.execution.task_types import step
-from tasks.messages.clustering_messages import ClusterChoice, CorrectnessBits, PriorShiftAccuracy
+from tasks.messages.clustering_messages import ABSENT, ClusterChoice, CorrectnessBits, Descriptor, PriorShiftAccuracy
 from tasks.messages.message_policy import Message
 from tasks.paired_outcomes import prior_shift_accuracies
+
+_ROWS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,66 @@ def prior_shift_fit(query: EvidenceQuery, places: Sequence[int]) -> PriorShiftAc
     labels = open_common(silos, "validation")[1][places]
     correct = [client[places].numpy() for client in metrics["correct"]]
     return PriorShiftAccuracy(query.stack.clients, prior_shift_accuracies(silos, query.stack, correct, labels))
+
+
+def report_descriptor(query: EvidenceQuery, axes: Tensor, classes: int) -> Descriptor:
+    """Report the moments of each client's training rows along axes of the encoder's features (FLUX's descriptors).
+
+    axes: (features, components) float64. The network is one with an encoder. With no classes, no label is read.
+    """
+    cohort, stack = query.cohort, query.stack
+    rows = load_rows(cohort.silos, stack, "train", query.device)
+    counts = rows.counts[: len(stack.clients)].cpu()
+    components = _components(query, rows.x, axes)
+    moments = torch.full((len(stack.clients), 1 + classes, 2, axes.shape[1]), ABSENT)
+    may = may_report(cohort.silos, stack, "train", rows, query.private)[: len(stack.clients)]
+    may &= torch.stack([z[:n].isfinite().all() for z, n in zip(components, counts.tolist(), strict=True)])
+    for index in may.nonzero()[:, 0].tolist():
+        client, count = stack.clients[index], int(counts[index])
+        x, y, z = rows.x[index, :count], rows.y[index, :count].cpu(), components[index, :count]
+        moments[index, 0] = _moments(z)
+        least = policy_of_run(Path(query.private.folder), client).least_rows
+        for label in _reportable_classes(cohort.silos, client, x, y, classes, least):
+            moments[index, 1 + label] = _moments(z[y == label])
+    silent = tuple(client for client, reports in zip(stack.clients, may.tolist(), strict=True) if not reports)
+    return Descriptor(stack.clients, counts, moments, silent)
+
+
+def _components(query: EvidenceQuery, x: Tensor, axes: Tensor) -> Tensor:
+    """Project the encoder's features of the clients' rows: (clients, rows, components) float64, on the CPU."""
+    model, stack = query.model, query.stack
+    weights, context = load_weights(model, stack, query.private, query.device)
+    plan, parts = resolve(model.network, query.training.engine), []
+    with torch.no_grad():
+        for start in range(0, x.shape[1], _ROWS_AT_ONCE):
+            features = plan.features(weights, context, x[:, start : start + _ROWS_AT_ONCE])
+            parts.append(features.flatten(2)[: len(stack.clients)].cpu().double() @ axes)
+    return torch.cat(parts, 1)
+
+
+def _moments(components: Tensor) -> Tensor:
+    """Return the mean and the standard deviation over rows: (2, components) float32."""
+    return torch.stack([components.mean(0), components.std(0, correction=0)]).float()
+
+
+def _reportable_classes(silos: Silos, client: str, x: Tensor, y: Tensor, classes: int, least: int) -> list[int]:
+    """List the classes with `least` different rows, and as many units, of the client.
+
+    If fewer are left of the other classes, but some, the smallest of the listed classes is left out. Otherwise the
+    moments of all rows without those by class would be the moments of these few.
+    """
+    row = number_different_rows(x)
+    unit = open_units(Path(silos.folder), silos.entries(client), "train")
+
+    def different(chosen: np.ndarray) -> int:
+        return min(len(np.unique(number[chosen])) for number in (row, row if unit is None else unit))
+
+    labels = y.numpy()
+    sizes = {label: different(labels == label) for label in range(classes)}
+    listed = sorted((label for label, size in sizes.items() if size >= least), key=sizes.__getitem__)
+    if 0 < different(~np.isin(labels, listed)) < least:
+        listed = listed[1:]
+    return listed
 
 
 def _on_common_rows(query: EvidenceQuery) -> dict[str, Tensor]:

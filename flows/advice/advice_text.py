@@ -9,7 +9,7 @@ from flows.advice.candidates import ALIGN, POOLED, SHARED
 from flows.advice.race import Race
 from flows.diagnosis.text.phrases import joined
 from flows.experiment.comparison.client_gains import ALONE, gain_sentence
-from flows.experiment.comparison.comparison_text import short_setting
+from flows.experiment.comparison.comparison_text import sentences_first, short_setting
 from flows.experiment.project import Project
 from models.metrics.paired_difference import Difference
 from models.metrics.task_metrics import TaskMetrics
@@ -63,7 +63,7 @@ def decide(
     quantity = project.quantity
     advised = advised_method(choice, differences, quantity)
     rows = {row["method"]: row for row in comparison["table"]}
-    lines = [_use(advised, settings.get(advised, ()))]
+    lines = [*sentences_first(comparison), _use(advised, settings.get(advised, ()))]
     lines += [_difference(pair, measured, quantity) for pair, measured in differences.items() if POOLED not in pair]
     if is_better(POOLED, advised, differences, quantity):
         lines.append(
@@ -74,8 +74,6 @@ def decide(
     if gains:
         proved = any(is_better(*pair, differences, quantity) for pair in ((advised, ALONE), (ALONE, advised)))
         lines.append(gain_sentence(advised, {**gains, "distinguishable": proved}, quantity))
-    if (comparison.get("baseline") or {}).get("sentence"):
-        lines.append(comparison["baseline"]["sentence"])
     lines.append(_new_silo(_aligned_features(settings.get(advised, ())), rows.get(advised, {}), quantity))
     return {
         "choice": choice,

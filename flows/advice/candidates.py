@@ -1,6 +1,7 @@
 """The methods and settings that race on a project's silos."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
@@ -9,7 +10,7 @@ from typing import Any
 from flows.advice.race import Candidate
 from flows.config.method_settings import method_of
 from flows.experiment.comparison.client_gains import ALONE
-from flows.experiment.comparison.search_space import Grid
+from flows.experiment.comparison.search_space import Grid, Point
 from flows.experiment.comparison.tuner import RATE, grid_of
 from flows.experiment.project import Project
 from flows.experiment.training_setup import own_columns
@@ -94,17 +95,17 @@ def _can_run(project: Project, name: str, setup: TrainingSetup, named: Sequence[
 
 
 def _settings(project: Project, name: str) -> list[Candidate]:
-    """Return a method's settings: nearest to the learning rate of params.yaml first."""
-    params, method = project.params, find_method(name, project.plugins)
+    """Return a method's settings: nearest to the learning rate of params.yaml, or to its own options, first."""
+    params, method, own = project.params, find_method(name, project.plugins), method_of(project.params, name)
     rate = params.training.optimiser.learning_rate
-    options = 1
-    for axis in method.tuned.values():
-        options *= len(axis.values)
+    options = math.prod(len(axis.values) for axis in method.tuned.values())
     grid: Grid = grid_of(name, method, rate, _RATES * options, params.method.get(name, {}))
-    rates = grid.axes[RATE].values
-    nearest = sorted(grid.points(), key=lambda point: abs(rates.index(point[0]) - rates.index(_own(rates, rate))))
-    return [Candidate(name, tuple(grid.settings(point)), index, method.is_bound) for index, point in enumerate(nearest)]
 
+    def distance(point: Point) -> int:
+        if RATE not in grid.axes:
+            return sum(value != getattr(own, option) for option, value in zip(method.tuned, point, strict=True))
+        rates = grid.axes[RATE].values
+        return abs(rates.index(point[0]) - rates.index(min(rates, key=lambda each: abs(each - rate))))
 
-def _own(rates: Sequence[float], rate: float) -> float:
-    return min(rates, key=lambda each: abs(each - rate))
+    nearest = sorted(grid.points(), key=distance)
+    return [Candidate(name, tuple(grid.settings(point)), index, own.is_bound) for index, point in enumerate(nearest)]

@@ -158,6 +158,7 @@ def print_compare(comparison: dict[str, Any], console: "PlainConsole") -> None:
         notes_after_training,
         seeds_finished,
         sentences_after,
+        sentences_first,
         tuned_sentence,
     )
     from models.metrics.client_metrics import recorded_metric
@@ -168,6 +169,8 @@ def print_compare(comparison: dict[str, Any], console: "PlainConsole") -> None:
     for cells in rows:
         table.add_row(*cells)
     console.print(table)
+    for sentence in sentences_first(comparison):
+        console.print(sentence)
     seeds = {result["seed"] for result in comparison["runs"]}
     console.print(_heading(comparison, len(seeds), bool(counts)))
     for pair in comparison["paired"]:

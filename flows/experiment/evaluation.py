@@ -302,13 +302,15 @@ def _named(silos: Silos, constant: Constant, quantity: TaskMetrics) -> dict[str,
     if silos.manifest.task == "regression":
         text = TASK_METRICS["regression"].number(constant.answer)
         return {"name": f"always {text}", "answer": constant.answer, "kind": "mean target"}
-    label = silos.manifest.classes[int(constant.answer)]
-    if quantity.name in _OF_PROBABILITIES:
-        return {"name": "always the same probabilities", "answer": label, "kind": "share of each class"}
-    return {"name": f'always "{shortened(label, _LETTERS)}"', "answer": label, "kind": "commonest class"}
-
-
-_OF_PROBABILITIES = ("log_loss", "brier")
+    code, commonest = int(constant.answer), int(constant.answer)
+    if isinstance(quantity, ClientMetric):
+        code = int(quantity.constant_for(constant.shares).argmax())
+    label, is_usual = silos.manifest.classes[code], code == commonest
+    if isinstance(quantity, ClientMetric) and quantity.of_probabilities:
+        kind = "share of each class" if is_usual else f"constant answer for {quantity.name}"
+        return {"name": "always the same probabilities", "answer": label, "kind": kind}
+    kind = "commonest class" if is_usual else f"constant answer for {quantity.name}, from the shares of the classes"
+    return {"name": f'always "{shortened(label, _LETTERS)}"', "answer": label, "kind": kind}
 
 
 def _none_is_better(project: Project, baseline: Mapping[str, Any], tuned: bool) -> str:

@@ -38,17 +38,18 @@ def compare_results(project: Project, first: str, second: str) -> dict[str, Any]
             f"results: got {names[0]}, by {metric.name}, and {names[1]}, by {other.name}, expected one metric "
             "(evaluation.metric). Compare two of the same metric."
         )
+    _require_same_partitions(sides)
     rows = [{row["method"]: row for row in side["table"]} for side in sides]
     methods = [method for method in rows[0] if method in rows[1]]
     runs = {method: [_runs_by_seed(project, side, method) for side in sides] for method in methods}
-    reason = _why_not_paired(project, sides)
+    reason, has_partitions = _why_not_paired(project, sides), bool(sides[0].get("partitions"))
     return {
         "first": names[0],
         "second": names[1],
         **metric_record(metric),
         "data_versions": [side["data_version"] for side in sides],
         "table": [{"method": method, "first": rows[0][method], "second": rows[1][method]} for method in methods],
-        "paired": [_paired_record(project, method, runs[method], reason, metric) for method in methods],
+        "paired": [_paired_record(project, method, runs[method], reason, metric, has_partitions) for method in methods],
         "only": [[method for method in side if method not in methods] for side in rows],
         "params": _changed_params(runs),
     }
@@ -59,6 +60,21 @@ def _comparison(project: Project, name: str) -> dict[str, Any]:
     if printer != "compare":
         raise UserError(f"results: got {name}, a run, expected a comparison. Name two comparisons.")
     return result
+
+
+def _require_same_partitions(sides: list[dict[str, Any]]) -> None:
+    """Raise a UserError if the tables are means over different partitions; versions before partitions name none."""
+    seeds = [[partition["data_seed"] for partition in side.get("partitions", ())] for side in sides]
+    if seeds[0] == seeds[1]:
+        return
+    texts = [
+        f"{side['experiment']}, on " + (f"data/ and data seeds {', '.join(map(str, of))}" if of else "data/ alone")
+        for side, of in zip(sides, seeds, strict=True)
+    ]
+    raise UserError(
+        f"results: got {' and '.join(texts)}, expected the same partitions (comparison.partitions), since the tables are "
+        "means over them. Compare two of the same partitions."
+    )
 
 
 def _runs_by_seed(project: Project, side: dict[str, Any], method: str) -> Runs:
@@ -84,7 +100,7 @@ def _why_not_paired(project: Project, sides: list[dict[str, Any]]) -> str | None
 
 
 def _paired_record(
-    project: Project, method: str, runs: list[Runs], reason: str | None, metric: TaskMetrics
+    project: Project, method: str, runs: list[Runs], reason: str | None, metric: TaskMetrics, has_partitions: bool
 ) -> dict[str, Any]:
     """Return the paired difference, second minus first, on the same seeds and rows, or why there is none."""
     first, second = runs
@@ -104,6 +120,8 @@ def _paired_record(
     if difference is None:
         return {**record, "why_not": "the data have no test rows"}
     record |= difference_record("second", "first", difference, metric)
+    if has_partitions:  # whose runs the table averages too
+        record["sentence"] += "; in data/ alone"
     if scored[0] != scored[1]:  # the means above are then of other clients
         record["sentence"] += f"; only of the {len(clients.clients):,} clients that both scored"
     return record

@@ -51,6 +51,8 @@ class Method(BaseModel, ABC):
     """Whether the method is only a bound for others, as it uses what no server may see: it is no candidate for use."""
     tuned: ClassVar[Mapping[str, Axis]] = {}
     """Options that a comparison with `tune` searches besides the learning rate: 1, 2, 4 or 8 combinations of values."""
+    uses_learning_rate: ClassVar[bool] = True
+    """Whether training.optimiser has an effect; if False, only the options of `tuned` are searched."""
 
     @abstractmethod
     def init(self, setup: "TrainingSetup") -> "ServerState":

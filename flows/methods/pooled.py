@@ -1,4 +1,4 @@
-"""Pooled: one model trained on all rows; the upper reference.
+"""Pooled: one model trained on all rows; the upper reference of the same network.
 
 repeat: w <- w trained for E local epochs on the union of the rows;  with one client this is local_only
 """

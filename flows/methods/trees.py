@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from pydantic import Field
 
+from flows.experiment.comparison.search_space import Axis, axes
 from flows.methods.base import Method, RoundReport
 from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
@@ -29,6 +30,9 @@ class Trees(Method):
 
     takes_members = False
     takes_aggregation = False
+    uses_learning_rate = False
+
+    tuned = axes(rate=Axis(values=(0.03, 0.1), most=1.0), leaves=Axis(values=(7, 31), least=2))
 
     arm: Literal["local", "pooled", "federated"] = Field(
         "federated", description="local trees, pooled rows, or federated: the silos' trees vote by rows"
@@ -38,6 +42,11 @@ class Trees(Method):
     leaves: int = Field(31, ge=2, le=param_limits.COPIES, description="the most leaves of a tree")
     depth: int = Field(8, ge=1, le=param_limits.LAYERS, description="the most decisions from the root to a leaf")
     least_rows: int = Field(20, ge=1, le=param_limits.TIMES, description="the least training rows of a leaf")
+
+    @property
+    def is_bound(self) -> bool:  # type: ignore[override]
+        """Return whether rows are pooled."""
+        return self.arm == "pooled"
 
     @property
     def tested_model(self) -> Literal["global", "personal"]:  # type: ignore[override]

@@ -13,6 +13,7 @@ from flows.experiment.comparison.comparison_text import (
     not_complete,
     notes_after_training,
     sentences_after,
+    sentences_first,
     tuned_sentence,
 )
 from flows.experiment.comparison.cost_text import bytes_text, cost_sentences, cost_table
@@ -89,6 +90,7 @@ def comparison_sections(
             "What came out",
             [
                 *([f"{missing[:1].upper()}{missing[1:]}."] if missing else []),
+                *sentences_first(comparison),
                 headline(comparison["paired"]),
                 *paired,
                 *sentences_after(comparison),
@@ -154,7 +156,8 @@ def _fairness(comparison: Mapping[str, Any], quantity: TaskMetrics, figure: Figu
     if not methods:
         return Section(title, list(filter(None, [gains.get("why_not")])), [figure])
     titles, *rows = gains_table(list(methods), gains, quantity)
-    table = Table(f"Each silo against {gains['against']}, on its own test rows", titles, rows)
+    where = f" of {gains['of']}" if gains.get("of") else ""
+    table = Table(f"Each silo against {gains['against']}, on its own test rows{where}", titles, rows)
     return Section(title, [record["sentence"] for record in methods.values()], [figure], [table])
 
 

@@ -6,7 +6,7 @@ spread over rows estimates its variance. Paired differences, which add up outcom
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any, ClassVar, Self
 
@@ -94,9 +94,11 @@ class ClientMetric(NamedMetric):
 
     Attributes:
         undefined_if: What rows have that do not define the metric, such as `one class`; empty if all rows define it.
+        of_probabilities: Whether it depends on probabilities beyond the predicted class and the order of rows.
     """
 
     undefined_if: ClassVar[str] = "too little variety"
+    of_probabilities: ClassVar[bool] = False
 
     @abstractmethod
     def row_values(self, prediction: np.ndarray, y: np.ndarray) -> np.ndarray | None:
@@ -126,6 +128,24 @@ class ClientMetric(NamedMetric):
         if finite and np.isfinite(values).all():
             return values
         return np.full(len(y), -math.inf if self.higher_is_better else math.inf)
+
+    def constant(self, shares: np.ndarray) -> np.ndarray:
+        """Return the logits (classes,) of the constant answer that results are compared with, given the classes' shares.
+
+        By default the commonest class has the largest, and the probabilities are the shares of training rows. A metric
+        that another answer suits better may replace it.
+        """
+        return np.log(np.maximum(shares, np.finfo(np.float64).tiny))
+
+    def constant_for(self, shares: Sequence[float]) -> np.ndarray:
+        """Return `constant`; ValueError if that is anything but a finite number for each class."""
+        logits = np.asarray(self.constant(np.asarray(shares, np.float64)), np.float64)
+        if logits.shape != (len(shares),) or not np.isfinite(logits).all():
+            raise ValueError(
+                f"metric {self.name!r}: constant: got {logits.tolist()}, expected a finite number for each of "
+                f"{len(shares)} classes"
+            )
+        return logits
 
     def is_defined(self, y: np.ndarray, classes: int) -> bool:
         """Return whether these targets, (rows,), define the metric; classes: 0 for a regression."""
@@ -196,6 +216,7 @@ class LogLoss(ClientMetric):
     """The mean of -ln p of the right class, in nats; scikit-learn clips p at 2e-16, this does not."""
 
     higher_is_better = False
+    of_probabilities = True
     undefined_if = ""
 
     def row_values(self, prediction: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -211,6 +232,7 @@ class BrierScore(ClientMetric):
     """
 
     higher_is_better = False
+    of_probabilities = True
     bound = 2.0
     undefined_if = ""
 

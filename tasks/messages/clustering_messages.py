@@ -1,11 +1,11 @@
-"""Define messages that clients are clustered by: which model fits, and on which common rows a client is correct."""
+"""Define messages that clients are clustered by: which model fits, on which common rows it is correct, and descriptors."""
 
 from dataclasses import dataclass
 from typing import Annotated
 
 from torch import Tensor
 
-from tasks.messages.message_policy import FEW, LEARNED, Message
+from tasks.messages.message_policy import FEW, FLOAT_BYTES, LEARNED, SEVERAL, Message
 
 
 @dataclass(frozen=True)
@@ -42,3 +42,26 @@ class PriorShiftAccuracy(Message):
     """
 
     accuracy: Annotated[Tensor, FEW]  # (clients,) float64
+
+
+ABSENT = -1.0
+"""Stands for the moments of a class of which a client has too few rows, as in the code of FLUX's authors."""
+
+
+@dataclass(frozen=True)
+class Descriptor(Message):
+    """Mean and standard deviation of each client's training rows in shared components of a common encoder.
+
+    The first part is of all rows, the others of the rows of each class. A class with too few rows has ABSENT, and so has
+    one that would leave too few rows of the other classes. A client with too few rows is silent.
+    """
+
+    rows: Annotated[Tensor, FEW]  # (clients,) int64
+    moments: Annotated[Tensor, SEVERAL]  # (clients, parts, 2, components) float32
+    silent: tuple[str, ...] = ()
+
+    @property
+    def bytes_up(self) -> int:
+        """Return the bytes that these clients send if each sends its own: its row count, and any moments it reports."""
+        numbers = self.moments[0].numel() * (len(self.clients) - len(self.silent))
+        return FLOAT_BYTES * (len(self.clients) + numbers)

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.cluster import DBSCAN
 
 from models import clustering
-from models.clustering import count_both_correct, overlaps
+from models.clustering import cluster_by_density, count_both_correct, elbow, overlaps
 
 KINDS = ("dot", "equal", "jaccard")
 cases = st.tuples(st.integers(1, 6), st.integers(1, 40), st.integers(0, 2**32 - 1))
@@ -96,3 +97,25 @@ def test_equal_overlaps_are_equal_to_the_last_bit(case):
             assert dict(zip(KINDS, counted, strict=True)) == dict(
                 zip(("dot", "equal", "jaccard"), (t[i, j] for t in tables), strict=True)
             )
+
+
+@given(st.integers(1, 25), st.sampled_from([0.5, 1.0, 1.7]), st.integers(0, 2**32 - 1))
+def test_density_clusters_are_those_of_dbscan_with_each_lone_point_a_cluster(points, scale, seed):
+    rng = np.random.default_rng(seed)
+    drawn = rng.normal(size=(points, 3)) + 4 * rng.integers(0, 3, (points, 1))
+    found = cluster_by_density(drawn, scale)
+    if points == 1:
+        assert found == [[0]]
+        return
+    apart = np.linalg.norm(drawn[:, None] - drawn[None], axis=2) + np.diag(np.full(points, np.inf))
+    radius = scale * elbow(apart.min(1)) * (1 + 1e-12)
+    labels = DBSCAN(eps=radius, min_samples=2).fit_predict(drawn)
+    expected = [np.flatnonzero(labels == label).tolist() for label in set(labels) - {-1}]
+    assert found == sorted([*expected, *([index] for index in np.flatnonzero(labels == -1).tolist())])
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"), [([1, 1.1, 1.2, 5], 1.2), ([5, 1.2, 1, 1.1], 1.2), ([2, 2], 2), ([1, 2, 3], 1), ([7], 7)]
+)
+def test_the_elbow_is_farthest_below_the_line_between_the_ends(values, expected):
+    assert elbow(np.array(values)) == expected

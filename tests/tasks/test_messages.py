@@ -42,7 +42,7 @@ from tasks.messages.diagnosis_messages import NoisyCounts
 from tasks.messages.message_policy import FEW, LEAST_ROWS, Message, Numbers, numbers_of
 from tasks.messages.score_messages import Scores
 from tasks.messages.update_messages import SummedMessage, Update, WeightedMessage
-from tasks.regroup import prior_shift_fit, regroup, report_correctness
+from tasks.regroup import prior_shift_fit, regroup, report_correctness, report_descriptor
 from tasks.training.measure_batchnorm import common_batchnorm_statistics
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
@@ -210,7 +210,10 @@ def _ask_of_common_rows(setup, round) -> dict[str, list[Any]]:
     network, clients, training = setup.network.inner, setup.silos.clients, setup.training
     model = Model(network, network.init(server_stream(0, 0, "init")), clients=clients)
     of_law = partial(prior_shift_fit, places=[0, 3, 4])
+    axes = torch.eye(network.inputs, dtype=torch.float64)[:, :2]
+    described = partial(report_descriptor, axes=axes, classes=network.outputs)
     return {
+        "regroup by descriptor": round.map_clients(regroup, model, training=training, evidence=described),
         "regroup by rows": round.map_clients(regroup, model, training=training, evidence=report_correctness),
         "regroup by law": round.map_clients(regroup, model, training=training, evidence=of_law),
         "common_batchnorm_statistics": round.map_clients(

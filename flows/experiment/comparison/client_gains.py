@@ -106,6 +106,16 @@ def gains_over_training_alone(
     return gains
 
 
+def gains_in_data_alone(gains: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the gains of a comparison over several partitions, which are those of data/, the first: `of` says so."""
+
+    def here(sentence: str) -> str:
+        return f"In data/ alone, {sentence}"
+
+    methods = {m: {**record, "sentence": here(record["sentence"])} for m, record in gains["methods"].items()}
+    return {**gains, "of": "data/ alone", "methods": methods, "sentences": [*map(here, gains["sentences"])]}
+
+
 def gains_of_method(
     method: str,
     strata: Mapping[str, Stratum],

@@ -11,6 +11,7 @@ from flows.experiment.comparison.comparison_text import (
     headline,
     not_complete,
     sentences_after,
+    sentences_first,
     tuned_sentence,
 )
 from flows.experiment.comparison.trials import Plan
@@ -94,7 +95,8 @@ def _best_row(quantity: TaskMetrics, comparison: Mapping[str, Any]) -> Mapping[s
 def note_of(project: Project, comparison: Mapping[str, Any]) -> str:
     """Return the note as Markdown; MLflow shows only its first line while the note is folded."""
     table = _methods(project, comparison)
-    missing, verdicts = not_complete(comparison), headline(comparison["paired"])
+    missing = not_complete(comparison)
+    verdicts = " ".join([*sentences_first(comparison), headline(comparison["paired"])])
     return "\n".join(
         [
             f"{missing[:1].upper()}{missing[1:]}. {verdicts}" if missing else verdicts,

@@ -97,18 +97,24 @@ def not_complete(comparison: Mapping[str, Any]) -> str:
     return f"not complete: {len(failed)} of {len(failed) + len(runs_of(comparison))} runs failed ({some(failed)})"
 
 
+def sentences_first(comparison: Mapping[str, Any]) -> list[str]:
+    """Return what must be known before any difference: that no method is better than a constant answer, if so.
+
+    Comparisons of earlier versions have no baseline.
+    """
+    return list(filter(None, [(comparison.get("baseline") or {}).get("sentence")]))
+
+
 def sentences_after(comparison: Mapping[str, Any]) -> list[str]:
-    """Return which clients lose, and what restricts the differences: the baseline, a winner withheld, or missing runs.
+    """Return which clients lose, and what restricts the differences: a winner withheld, or missing runs.
 
     Comparisons of earlier versions have no gains.
     """
-    gains, here = comparison.get("gains") or {}, "In data/ alone, " if comparison.get("partitions") else ""
-    baseline, missing = comparison.get("baseline") or {}, not_complete(comparison)
-    withheld = withheld_sentence(comparison)
+    gains, missing, withheld = comparison.get("gains") or {}, not_complete(comparison), withheld_sentence(comparison)
     retry = [f"The comparison is {missing}; run the same command with --resume to try them again."] if missing else []
     return [
-        *(f"{here}{sentence}" for sentence in gains.get("sentences", ())),
-        *filter(None, [gains.get("why_not"), withheld, baseline.get("sentence")]),
+        *gains.get("sentences", ()),
+        *filter(None, [gains.get("why_not"), withheld]),
         *unreached(comparison),
         *retry,
     ]
@@ -159,6 +165,8 @@ def notes_after_training(result: Mapping[str, Any]) -> list[str]:
 def tuned_sentence(tuned: Mapping[str, Any]) -> str:
     """Return the settings that a method was tuned to, of how many, and which of them are at an edge of the search space."""
     chosen = ", ".join(short_setting(setting) for setting in tuned["settings"])
+    if not chosen:
+        return "no setting to tune"
     if tuned["score"] is None:
         return f"{chosen}; the first of {tuned['tried']}, since none gave a finite score"
     edge = ", ".join(short_setting(key) for key in tuned["at_edge"])

@@ -1,7 +1,7 @@
 """Runs the trials of a comparison: single runs, the settings that methods are tuned with, and ensembles of seeds."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
@@ -125,10 +125,12 @@ def tuned_methods(
     """
     settings, seeds, methods = plan.tune, plan.seeds, plan.methods
     grids = {method: _grid(project, method) for method in methods}
-    runs = planned_runs(plan)
+    tried = {method: len(grid.points()) for method, grid in grids.items()}
+    runs = planned_runs(plan, tried)
     say_plan(project, name, runs)
+    up_to = "up to " * any(count < settings for count in tried.values())
     progress.current().say(
-        f"tuning tries {settings} settings for each of {len(methods)} methods on seed {seeds[0]} (and 2 more "
+        f"tuning tries {up_to}{settings} settings for each of {len(methods)} methods on seed {seeds[0]} (and 2 more "
         f"beyond each edge at which the best is), then trains the best on the other seeds"
         f"{' and partitions' * (plan.partitions > 1)}: {len(runs)} runs or a few more"
     )
@@ -147,20 +149,23 @@ def tuned_methods(
         progress.current().say(f"about {duration(remaining * _seconds_of_run(first))} for the other {remaining} runs")
 
     def beyond(method: str, count: int) -> None:
-        runs.extend(run_name(method, seeds[0], trial_name(settings + index)) for index in range(count))
+        runs.extend(run_name(method, seeds[0], trial_name(tried[method] + index)) for index in range(count))
         say_plan(project, name, runs)
 
     chosen = {m: tune_method(m, grid, partial(score, m), partial(beyond, m)) for m, grid in grids.items()}
     return chosen, {method: result(method, best.at, tuple(best.settings)) for method, best in chosen.items()}
 
 
-def planned_runs(plan: Plan) -> list[str]:
-    """Return the names of all runs that are known before any has run."""
+def planned_runs(plan: Plan, tried: Mapping[str, int] | None = None) -> list[str]:
+    """Return the names of all runs that are known before any has run; `tried` counts the settings of a tuned method."""
     first, *others = plan.seeds
-    tried = [(first, trial_name(index)) for index in range(plan.tune)] or [(first, "")]
     drawn = [(seed, partition_name(index)) for index in range(1, plan.partitions) for seed in plan.seeds]
-    trials = [*tried, *((seed, "") for seed in others), *drawn]
-    return [run_name(method, *trial) for method in plan.methods for trial in trials]
+    later = [*((seed, "") for seed in others), *drawn]
+    names = []
+    for method in plan.methods:
+        tuning = [(first, trial_name(index)) for index in range(tried[method])] if tried else [(first, "")]
+        names += [run_name(method, *trial) for trial in (*tuning, *later)]
+    return names
 
 
 def _seconds_of_run(results: Sequence[dict[str, Any] | str]) -> float:

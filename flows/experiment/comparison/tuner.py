@@ -1,6 +1,7 @@
 """Tunes the methods of a comparison alike: the same number of settings each, scored on validation rows of one seed.
 
 The grid of a method is the learning rate of params.yaml times powers of 3, combined with the method's `tuned` options.
+A method on which the learning rate has no effect tries its `tuned` options alone, and so fewer settings.
 """
 
 import math
@@ -43,7 +44,7 @@ class TunerResult:
 def grid_of(
     method_name: str, method: type[Method], rate: float, settings: int, options: Mapping[str, Any] | None = None
 ) -> Grid:
-    """Build a grid of `settings` points around a learning rate.
+    """Build a grid of `settings` points around a learning rate, or of the method's options if it uses none.
 
     Args:
         method_name: The name of the method, for keys and errors.
@@ -63,6 +64,18 @@ def grid_of(
         )
     method_axes = {f"method.{method_name}.{option}": axis for option, axis in method.tuned.items()}
     combinations = math.prod(len(axis.values) for axis in method_axes.values())
+
+    def takes(point: Point) -> bool:
+        """Return whether the method accepts these options."""
+        tried = point[len(point) - len(method.tuned) :]
+        try:
+            method.model_validate({**(options or {}), **dict(zip(method.tuned, tried, strict=True))})
+        except ValidationError:
+            return False
+        return True
+
+    if not method.uses_learning_rate:
+        return Grid(method_axes, takes)
     if settings % combinations:
         raise UserError(
             f"comparison.tune: got {settings}, expected a multiple of {combinations}, since {method_name} tries "
@@ -77,15 +90,6 @@ def grid_of(
             f"learning rates from {rates[0]:.2g} to {rates[-1]:.2g}, and they may be from {_MIN_RATE:g} to "
             f"{param_limits.MAX_REAL:g}. Lower it."
         )
-
-    def takes(point: Point) -> bool:
-        """Return whether the method accepts these options."""
-        try:
-            method.model_validate({**(options or {}), **dict(zip(method.tuned, point[1:], strict=True))})
-        except ValidationError:
-            return False
-        return True
-
     return Grid({RATE: Axis(values=rates, least=_MIN_RATE, most=param_limits.MAX_REAL), **method_axes}, takes)
 
 

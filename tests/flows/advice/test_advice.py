@@ -5,11 +5,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from flows.advice.advice_text import advised_method, decide, is_better
 from flows.advice.apply_advice import apply_advice
-from flows.advice.candidates import POOLED, SHARED
+from flows.advice.candidates import POOLED, SHARED, candidates
 from flows.advise import check_advisable, folder_name, proved_pairs
 from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.project import Project
@@ -116,6 +117,31 @@ def test_each_pair_of_methods_is_measured_once(choice):
     assert {frozenset(pair) for pair in pairs} == {frozenset(pair) for pair in itertools.combinations(methods, 2)}
     assert len(pairs) == len(methods) * (len(methods) - 1) / 2
     assert all(pair[0] == POOLED for pair in pairs if POOLED in pair)
+
+
+def test_trees_race_with_options_of_their_own_and_pooled_trees_are_a_bound(project):
+    rng = np.random.default_rng(0)
+    np.savez(project / "own.npz", x=rng.normal(size=(60, 3)), y=np.arange(60) % 2, client=np.arange(60) % 3)
+    source = ["data.name=own", "data.source={kind: npz, path: own.npz}"]
+    scheme = "data.scheme=[{kind: column, column: client}]"
+
+    def trees(*overrides):
+        opened = Project.open([*source, scheme, *overrides], project, derived=True)
+        return [each for each in candidates(opened, 0, ["trees"]) if each.method == "trees"]
+
+    usual = trees()
+    assert [each.settings for each in usual[:1]] == [("method.trees.rate=0.1", "method.trees.leaves=31")]
+    assert len({each.settings for each in usual}) == len(usual) == 4
+    assert not any(setting.startswith("training") for each in usual for setting in each.settings)
+    assert not any(each.bound for each in usual)
+    assert all(each.bound for each in trees("method.trees.arm=pooled"))
+
+
+def test_that_nothing_is_better_than_a_constant_is_said_before_the_advice():
+    comparison = {"table": [], "baseline": {"sentence": "No method is better than always predicting 0."}}
+    advice = decide(cast(Project, SimpleNamespace(quantity=ACCURACY)), ALONE, {}, {(SHARED, ALONE): EVEN}, comparison)
+    assert advice["lines"][0] == comparison["baseline"]["sentence"]
+    assert advice["lines"][1].startswith("Train alone")
 
 
 def test_an_invalid_method_leaves_no_race_for_resume(monkeypatch):

@@ -74,6 +74,92 @@ def test_on_common_test_rows_every_client_is_scored_on_all_of_them(open_labels):
     assert found["metrics"]["accuracy/mean"] == found["metrics"]["accuracy/worst"] == pytest.approx(11 / 21)
 
 
+METRIC = """
+from dataclasses import dataclass
+import numpy as np
+from flows.plugins import register_metric
+from models.metrics.client_metrics import ClientMetric
+
+@register_metric("cost")
+@dataclass(frozen=True)
+class Cost(ClientMetric):
+    higher_is_better = False
+    undefined_if = ""
+    of_probabilities = {of_probabilities}
+
+    def row_values(self, prediction, y):
+        return np.where(prediction.argmax(1) == y, 0.0, np.where(y == 2, 9.0, 1.0))
+
+    def constant(self, shares):
+        return np.array({logits})
+"""
+
+
+COST = ["plugins=[own.py]", "evaluation.metrics=[{kind: cost}]", "evaluation.metric=cost"]
+
+
+@pytest.mark.parametrize(
+    ("logits", "of_probabilities", "named"),
+    [
+        ("shares", False, ('always "no"', "no", "commonest class")),
+        ("shares", True, ("always the same probabilities", "no", "share of each class")),
+        (
+            "shares * [1, 1, 9]",
+            False,
+            ('always "yes"', "yes", "constant answer for cost, from the shares of the classes"),
+        ),
+    ],
+)
+def test_a_plugins_metric_says_what_constant_it_is_compared_with(logits, of_probabilities, named, open_labels, project):
+    (project / "own.py").write_text(METRIC.format(logits=logits, of_probabilities=of_probabilities))
+    opened = open_labels(LABELS, *COST)
+    assert opened.manifest.classes == ("else", "no", "yes")
+    found = baseline(opened)
+    assert (found["name"], found["answer"], found["kind"]) == named
+    of_yes = named[1] == "yes"
+    cost = [3 / 4, 1 / 10, 1.0] if of_yes else [9 / 4, 81 / 10, 0.0]
+    assert found["metrics"]["cost/mean"] == pytest.approx(np.mean(cost))
+    assert found["metrics"]["accuracy/mean"] == pytest.approx((3 / 4 + 1 / 10 + 1) / 3)
+
+
+def test_a_constant_that_is_no_number_for_each_class_is_refused(open_labels, project):
+    (project / "own.py").write_text(METRIC.format(logits="[1.0]", of_probabilities=False))
+    with pytest.raises(
+        ValueError, match=r"metric 'cost': constant: got \[1\.0\], expected a finite number for each of 3"
+    ):
+        baseline(open_labels(LABELS, *COST))
+
+
+@pytest.mark.parametrize(
+    ("metric", "named"),
+    [
+        ("accuracy", 'always predicting "no", the commonest class of the training rows'),
+        ("balanced_accuracy", 'always predicting "no", the commonest class of the training rows'),
+        ("auc", 'always predicting "no", the commonest class of the training rows (auc 0.500)'),
+        ("log_loss", "always predicting the same probabilities, the share of each class of the training rows"),
+        ("brier", "always predicting the same probabilities, the share of each class of the training rows"),
+    ],
+)
+def test_of_noise_no_method_is_better_whatever_the_metric(metric, named, open_labels, tmp_path):
+    """Every method has the baseline's outcomes, on other rows."""
+    rng = np.random.default_rng(0)
+    drawn = {name: [rng.choice(["no", "yes"], n, p=[0.7, 0.3]).tolist() for n in (80, 60)] for name in ("a", "b", "c")}
+    project = open_labels({**drawn, "fourth": (["no"], ["no"])}, f"evaluation.metric={metric}")
+    with scored_baseline(project) as found:
+        store, refs = found.outcomes
+        runs = {}
+        for method in ("fedavg", "local_only"):
+            other, hashes = ClientStore(str(tmp_path / method)), {}
+            for client, ref in refs.items():
+                kept = store.load(OUTCOMES, {client: ref}, client)
+                moved = {name: rng.permutation(values)[None] for name, values in kept.items()}
+                hashes |= other.save(OUTCOMES, [client], moved)
+            runs[method] = [(other, hashes)]
+        answer = against_baseline(project, found, runs, tuned=True)
+    assert [pair["method"] for pair in answer["paired"]] == ["fedavg", "local_only"]
+    assert answer["sentence"].startswith(f"No method is better than {named}")
+
+
 def test_without_test_rows_there_is_none(open_labels):
     assert baseline(open_labels({client: (train, []) for client, (train, _) in LABELS.items()})) is None
 

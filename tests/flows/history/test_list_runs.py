@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from flows.history.clean_runs import leftovers
+from flows.history.compare_results import compare_results
 from flows.history.list_runs import list_runs, load_result
 from silos.errors import UserError
 from tasks.tracking.json_io import write_json
@@ -37,3 +38,25 @@ def test_a_finished_race_shows_the_comparison_of_its_proof(race: Path) -> None:
     assert load_result(project, "race") == (proof, "compare")
     (left,) = [each for each in leftovers(race.parents[1]) if each.kind == "unfinished runs"]
     assert left.paths == (race / "setting0-ditto-seed0",)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "named"),
+    [
+        ([[], [1, 2]], r"first, on data/ alone and second, on data/ and data seeds 1, 2, expected the same partitions"),
+        ([[1, 2], [1, 3]], r"first, on data/ and data seeds 1, 2 and second, on data/ and data seeds 1, 3, expected"),
+    ],
+)
+def test_comparisons_over_other_partitions_are_not_compared(
+    partitions: list[list[int]], named: str, tmp_path: Path
+) -> None:
+    for name, seeds in zip(("first", "second"), partitions, strict=True):
+        about = {"kind": "compare", "name": name, "methods": ["fedavg"], "seeds": [0], "data_version": "v"}
+        write_json(tmp_path / "runs" / name / "experiment.json", about)
+        drawn = [{"data_seed": seed, "data_version": "w", "runs": []} for seed in seeds]
+        found = {"experiment": name, "task": "classification", "metric": "accuracy", "higher_is_better": True}
+        result = {**found, "table": [], "paired": [], "runs": [], "failed": [], "tuning": [], "partitions": drawn}
+        write_json(tmp_path / "runs" / name / "comparison.json", result)
+    project: Any = SimpleNamespace(runs=tmp_path / "runs", root=tmp_path)
+    with pytest.raises(UserError, match=named):
+        compare_results(project, "first", "second")

@@ -37,6 +37,7 @@ ONE_FOR_ALL = {"fedbn"}  # clients differ where networks normalise, and the one 
 SOON = {
     "selective": {"local_rounds": 2},
     "selective_authors": {"local_rounds": 1},
+    "flux": {"warm_up": 1},
 }  # what comes late in a run comes in a few rounds
 
 

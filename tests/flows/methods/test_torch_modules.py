@@ -12,6 +12,7 @@ from silos.errors import UserError
 
 SIZES = {"oslo": 24, "lyon": 17, "rome": 12, "bonn": 11}
 OPTIONS = {
+    "flux": {"warm_up": 0},
     "selective": {"local_rounds": 2},
     "selective_authors": {"local_rounds": 1},
     "uefl": {"first_rounds": 1, "words": 3, "start": "centres", "warm_up": 1},
@@ -19,7 +20,7 @@ OPTIONS = {
     "vq_oracle": {"start": "centres", "warm_up": 1, "words": 3},
 }
 NORMALISED = {"fedbn", "serverbn"}  # they are about networks that normalise
-APART = {"conditional", "distrans", "fediir", "fedper", "fedrep", "fedsr", "uefl", "uefl_authors", "vq_oracle"}
+APART = {"conditional", "distrans", "fediir", "fedper", "fedrep", "fedsr", "flux", "uefl", "uefl_authors", "vq_oracle"}
 
 
 class Module(nn.Module):

@@ -10,7 +10,14 @@ import pytest
 
 from flows.cli.training_commands import _comparison_overrides
 from flows.compare import check_resume, compare, make_plan
-from flows.experiment.comparison.comparison_text import headline, interval_heading, not_complete, sentences_after
+from flows.experiment.comparison.client_gains import gains_in_data_alone
+from flows.experiment.comparison.comparison_text import (
+    headline,
+    interval_heading,
+    not_complete,
+    sentences_after,
+    sentences_first,
+)
 from flows.experiment.comparison.paired_records import MeasuredPair, paired_records, withhold_winners
 from flows.experiment.comparison.partitions import (
     can_draw,
@@ -114,10 +121,20 @@ def test_a_winner_is_withheld_and_what_is_not_distinguishable_stays():
 
 
 def test_gains_of_several_partitions_are_said_to_be_of_one():
-    comparison = {"failed": [], "gains": {"sentences": ["fedavg gains 2.1 points"]}}
-    assert sentences_after(comparison) == ["fedavg gains 2.1 points"]
-    drawn = {**comparison, "runs": [], "partitions": [{"runs": []}]}
-    assert sentences_after(drawn) == ["In data/ alone, fedavg gains 2.1 points"]
+    gains = {"methods": {"fedavg": {"sentence": "fedavg gains 2.1 points"}}, "sentences": ["fedavg gains 2.1 points"]}
+    assert sentences_after({"failed": [], "gains": gains}) == ["fedavg gains 2.1 points"]
+    of_one = gains_in_data_alone(gains)
+    assert of_one["of"] == "data/ alone"
+    assert of_one["methods"]["fedavg"]["sentence"] == "In data/ alone, fedavg gains 2.1 points"
+    assert sentences_after({"failed": [], "gains": of_one}) == ["In data/ alone, fedavg gains 2.1 points"]
+    assert gains["sentences"] == ["fedavg gains 2.1 points"]
+
+
+def test_that_no_method_is_better_than_a_constant_is_said_first_and_once():
+    comparison = {"failed": [], "baseline": {"sentence": 'No method is better than always predicting "no".'}}
+    assert sentences_first(comparison) == [comparison["baseline"]["sentence"]]
+    assert sentences_after(comparison) == []
+    assert sentences_first({"failed": [], "baseline": {"sentence": None}}) == sentences_first({"failed": []}) == []
 
 
 @pytest.mark.parametrize(

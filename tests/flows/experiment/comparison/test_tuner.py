@@ -1,11 +1,13 @@
 """Methods are given equally many settings, and what is chosen is the best on validation rows."""
 
 import math
+from dataclasses import asdict
 from typing import ClassVar
 
 import pytest
 from pydantic import BaseModel, Field
 
+from flows.experiment.comparison.comparison_text import tuned_sentence
 from flows.experiment.comparison.search_space import Axis, Grid, axes
 from flows.experiment.comparison.tuner import RATE, Score, grid_of, tune_method, validation_score
 from flows.methods.base import find_method, method_names
@@ -13,7 +15,7 @@ from models.metrics.task_metrics import TASK_METRICS
 from silos.errors import UserError
 
 
-@pytest.mark.parametrize("method", method_names())
+@pytest.mark.parametrize("method", [name for name in method_names() if find_method(name).uses_learning_rate])
 @pytest.mark.parametrize("settings", [4, 8, 16])
 def test_every_method_gets_as_many_settings_and_the_rate_of_params_is_one_of_them(method, settings):
     grid = grid_of(method, find_method(method), 0.5, settings)
@@ -29,6 +31,23 @@ def test_what_a_page_is_tuned_by_are_options_of_it_within_and_beyond_its_grid(me
     page, grid = find_method(method), Grid(find_method(method).tuned)
     for point in grid.points() + [wider for best in grid.points() for wider in grid.beyond(best)]:
         page.model_validate(dict(zip(grid.axes, point, strict=True)))
+
+
+@pytest.mark.parametrize("settings", [1, 7, 8])
+def test_trees_that_no_learning_rate_changes_are_tuned_by_their_own_options(settings):
+    grid = grid_of("trees", find_method("trees"), 0.5, settings)
+    assert [*grid.axes] == ["method.trees.rate", "method.trees.leaves"]
+    assert len(grid.points()) == 4
+    assert grid.beyond((0.1, 7)) == [(0.33, 7), (0.1, 2)]
+    refusing = grid_of("trees", find_method("trees"), 0.5, settings, {"depth": 0})
+    assert refusing.beyond((0.1, 7)) == []
+
+
+def test_a_method_with_nothing_to_tune_runs_once():
+    grid = grid_of("mine", Untuned, 0.5, 8)
+    best = tune_method("mine", grid, lambda *_: Score(1.0, 0.0))
+    assert (best.settings, best.tried, best.at_edge) == ([], 1, [])
+    assert tuned_sentence(asdict(best)) == "no setting to tune"
 
 
 def test_settings_that_a_methods_own_do_not_divide_are_refused():
@@ -70,10 +89,18 @@ def test_of_settings_that_are_equally_good_the_one_with_the_least_loss_is_kept(l
     assert (best.settings, best.score) == ([f"{RATE}={kept}"], 1.0)
 
 
+class Untuned(BaseModel):
+    """Of a page on which neither the learning rate nor an option has an effect."""
+
+    tuned: ClassVar = {}
+    uses_learning_rate: ClassVar = False
+
+
 class Momentum(BaseModel):
     """Of a page whose option ends before its grid would."""
 
     tuned: ClassVar = axes(momentum=(0.1, 0.9))
+    uses_learning_rate: ClassVar = True
     momentum: float = Field(0.9, ge=0, lt=1)
 
 
