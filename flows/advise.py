@@ -136,7 +136,7 @@ def folder_name(project: Project, minutes: float, methods: Sequence[str] | None,
 
 def _settings_digest(project: Project) -> str:
     """Return a hash of the params that decide what trains and how it is scored."""
-    free = {"advise", "callbacks", "comparison", "diagnose", "figures", "runner", "tracking", "watch"}
+    free = {"advise", "callbacks", "comparison", "diagnose", "figures", "retention", "runner", "tracking", "watch"}
     content = f"{project.params.comparison.seeds[0]} {project.params.model_dump_json(exclude=free)}"
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 

@@ -155,7 +155,7 @@ def _run_comparison(project: Project, name: str, plan: Plan) -> dict[str, Any]:
     title = f"{', '.join(plan.methods)} on {project.params.data.name}"
     suffix = name.rpartition("-")[2] if UNNAMED.fullmatch(name) else name
     flow_run = prefect_artifacts.name_flow_run(f"compare {title}, {suffix}")
-    prefect_artifacts.log_artifact(f"runs/{name}, in MLflow the experiment {name}")
+    prefect_artifacts.log_artifact(f"runs/{name}, in MLflow the run {name}")
     with project.workers():
         partitions = draw_partitions(project, plan.partitions)
         chosen, first = tuned_methods(project, name, plan) if plan.tune else ({}, {})

@@ -5,14 +5,14 @@ import time
 from pathlib import Path
 
 from flows.console.safe_text import say
-from flows.experiment.project import Project, newest_experiment
+from flows.experiment.project import Project
 from flows.servers import services
 from flows.servers.mlflow_server import ExternalServer, MlflowServer
 from flows.servers.prefect_server import PrefectServer
 from flows.servers.server_process import PORT, must_be_free, ui_address
 from silos.errors import UserError
-from tasks.tracking.mlflow_logging.connection import connect, experiment_id, is_server
-from tasks.tracking.mlflow_logging.run_spec import VIEW
+from tasks.tracking.mlflow_logging.connection import TRAINING, connect, is_server, views
+from tasks.tracking.mlflow_logging.run_spec import DIAGNOSES, TREND, VIEW
 
 
 def serve(mlflow_port: int, prefect_port: int | None) -> None:
@@ -72,7 +72,6 @@ def serve(mlflow_port: int, prefect_port: int | None) -> None:
 
 
 _POLL_SECONDS = 0.5
-_TRAINING = "workflowType=machine_learning"  # else MLflow opens its pages for language models
 
 
 def _mlflow_server(root: Path, uri: str, port: int) -> MlflowServer:
@@ -81,15 +80,9 @@ def _mlflow_server(root: Path, uri: str, port: int) -> MlflowServer:
 
 
 def _say_pages(project: Project, mlflow: str, prefect: str) -> None:
-    say(f"MLflow   {mlflow}/#/experiments?{_TRAINING}")
-    newest = _newest_comparison(project, mlflow)
-    if newest:
-        say(f"         {newest}  (newest comparison)")
+    say(f"MLflow   {mlflow}/#/experiments?{TRAINING}")
+    saved = views(project.tracking, project.mlflow_experiment)
+    for view, shown in ((VIEW, "newest comparison"), (TREND, "all comparisons"), (DIAGNOSES, "diagnoses")):
+        if view in saved:
+            say(f"         {mlflow}/{saved[view]}  ({shown})")
     say(f"Prefect  {prefect}/runs")
-
-
-def _newest_comparison(project: Project, page: str) -> str | None:
-    """Return the address of the newest comparison's runs in the view `VIEW`; None if MLflow does not have it."""
-    name = newest_experiment(project, "compare")
-    mlflow_id = name and experiment_id(project.tracking, name)
-    return f"{page}/#/experiments/{mlflow_id}/runs?{_TRAINING}&viewStateShareKey={VIEW}" if mlflow_id else None

@@ -72,7 +72,7 @@ def draw_pictures(chromium: str, project: Path) -> None:
     comparison = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
     figures = {"diagnosis": pairs, "comparison": folder / "comparison.png"}
     mlflow, prefect = free_ports()
-    with serving(project, "ui", "--mlflow-port", str(mlflow), "--prefect-port", str(prefect), until="ctrl-C ends both"):
+    with serving(project, "ui", "--mlflow-port", str(mlflow), "--prefect-port", str(prefect), until="ctrl-C to end"):
         experiment = experiment_of(f"http://127.0.0.1:{mlflow}", comparison)
         runs_page = f"http://127.0.0.1:{mlflow}/#/experiments/{experiment}/runs?workflowType=machine_learning"
         runs = ask(f"http://127.0.0.1:{prefect}/api/flow_runs/filter", {"sort": "START_TIME_ASC"})
@@ -176,14 +176,16 @@ def pages(mlflow: int, prefect: int, comparison: dict[str, Any]) -> Iterator[tup
     experiment = experiment_of(at, comparison)
     training = "workflowType=machine_learning"
     runs = f"{at}/#/experiments/{experiment}/runs?{training}"
-    yield "mlflow-experiments", f"{at}/#/experiments?{training}", comparison["experiment"]
+    name = ask(f"{at}/api/2.0/mlflow/experiments/get?experiment_id={experiment}")["experiment"]["name"]
+    yield "mlflow-experiments", f"{at}/#/experiments?{training}", name
+    yield "mlflow-comparisons", f"{runs}&viewStateShareKey=comparisons", comparison["experiment"]
     yield "mlflow-runs", f"{runs}&viewStateShareKey=siloflow", "accuracy/worst"
     yield "mlflow-charts", f"{runs}&compareRunsMode=CHART", "accuracy/worst"
     chosen = json.dumps([r["mlflow_run_id"] for r in comparison["runs"]])
     yield "mlflow-compare", f'{at}/#/compare-runs?runs={chosen}&experiments=["{experiment}"]&{training}', "Comparing"
     yield "mlflow-run", f"{at}/#/experiments/{experiment}/runs/{first}?{training}", "data_version"
     yield "mlflow-models", f"{at}/#/experiments/{experiment}/models?{training}", "fedavg-seed0"
-    named = {"experiment_ids": [experiment], "filter": "attributes.run_name = 'comparison'"}
+    named = {"experiment_ids": [experiment], "filter": "tags.kind = 'comparison'"}
     (whole,) = ask(f"{at}/api/2.0/mlflow/runs/search", named)["runs"]
     page = f"{at}/#/experiments/{experiment}/runs/{whole['info']['run_id']}"
     yield "mlflow-comparison", f"{page}?{training}", "Description"

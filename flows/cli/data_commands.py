@@ -63,7 +63,7 @@ def init(
         typer.Option(metavar="COLUMN", help="The patient, plant or machine of a row; guessed if it repeats."),
     ] = None,
     ops: Annotated[
-        bool, typer.Option("--ops", help="Also write dvc.yaml, the stages of `dvc repro` and `dvc exp run`.")
+        bool, typer.Option("--ops", help="Also write dvc.yaml, and files for containers, CI, systemd and pre-commit.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -81,7 +81,7 @@ def init(
 
 def print_init(made: dict[str, Any], console: "PlainConsole") -> None:
     """Print what was made, what was guessed, and the next command."""
-    stages = ["dvc.yaml"] if made.get("ops") else []
+    stages = ["dvc.yaml", "ops/", ".github/workflows/", ".pre-commit-config.yaml"] if made.get("ops") else []
     files = [
         "params.yaml",
         "prefect.yaml",

@@ -219,7 +219,8 @@ def clean(
 ) -> None:
     """List leftover files and what is lost with them, and delete those that you confirm.
 
-    Finished runs, the ledgers of silos and files in use are kept. Without a terminal nothing is deleted, except with --yes.
+    Finished comparisons, the ledgers of silos and files in use are kept; so are finished single runs, except if they are
+    older than retention.days. Without a terminal nothing is deleted, except with --yes.
 
     Example: siloflow clean
     """
@@ -227,7 +228,7 @@ def clean(
         project = session.open_project(overrides)
         from flows.history.clean_runs import clean_runs
 
-        session.print_result(clean_runs(project.root, _confirmation(yes, silent=json)), print_clean)
+        session.print_result(clean_runs(project, _confirmation(yes, silent=json)), print_clean)
 
 
 def _confirmation(yes: bool, silent: bool) -> "Callable[[Leftover], bool]":

@@ -312,6 +312,7 @@ class TrackingParams(Section):
     """What is sent to MLflow."""
 
     uri: str | None = None
+    system_metrics: bool = True
     personal_models: bool = False
 
     @field_validator("uri")
@@ -327,6 +328,12 @@ class WatchParams(Section):
 
     prefer: Literal["better", "cheaper"] = "better"
     margin: float = Field(default=0.01, ge=0, le=param_limits.MAX_REAL)
+
+
+class RetentionParams(Section):
+    """What `siloflow clean` and the flow `watch` delete by age; None keeps everything."""
+
+    days: float | None = Field(default=None, ge=1, le=param_limits.TIMES)
 
 
 class FigureParams(Section):
@@ -348,6 +355,7 @@ class Params(Section):
     evaluation: EvaluationParams = EvaluationParams()
     comparison: ComparisonParams
     watch: WatchParams = WatchParams()
+    retention: RetentionParams = RetentionParams()
     method: dict[str, dict[str, Any]] = {}
     plugins: list[str] = []
     figures: list[FigureParams] = []

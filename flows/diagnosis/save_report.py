@@ -8,7 +8,7 @@ from flows.config.load_config import flatten_params
 from flows.console import progress
 from flows.diagnosis.text.findings_page import report_markdown
 from flows.experiment import prefect_artifacts
-from flows.experiment.project import Project, new_experiment
+from flows.experiment.project import Project, experiment, new_experiment
 from flows.experiment.run.mlflow_run_metadata import dataset, git_commit
 from flows.reports.diagnosis_report import write_diagnosis_report
 from models.shift.nested_tests import TYPES
@@ -16,11 +16,8 @@ from silos.io.atomic_io import write_bytes
 from tasks.diagnosis.compare_silos import Comparison, VersionComparison
 from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.async_logger import MLflowLogger
-from tasks.tracking.mlflow_logging.run_spec import FinalArtifacts, RunSpec
+from tasks.tracking.mlflow_logging.run_spec import DIAGNOSIS, FinalArtifacts, RunSpec
 from tasks.tracking.plots.shift_figures import draw_close_ups, draw_pairs, draw_ranking
-
-EXPERIMENT = "diagnoses"
-"""The MLflow experiment of all diagnoses, so that they can be compared."""
 
 _COLUMNS = ("clients", "groups", "pairs/differ", *(f"pairs/{name}" for name in TYPES), "pairs/undetermined", "bytes/up")
 
@@ -74,19 +71,18 @@ def _log_to_mlflow(
     params = project.params.model_dump(mode="json", include={"diagnose", "data"})
     spec = RunSpec(
         uri=project.tracking,
-        artifacts=(project.runs / "artifacts" / EXPERIMENT).as_uri(),
-        experiment=EXPERIMENT,
+        experiment=project.mlflow_experiment,
         name=folder.name,
-        tag=folder.name,
-        tags={**_tags(report), "git_commit": git_commit(project.root)},
+        tag=experiment(project, folder.name)["tag"],
+        tags={"kind": DIAGNOSIS, **_tags(report), "git_commit": git_commit(project.root)},
         links=prefect_artifacts.flow_run_tags(flow_run),
         note=prefect_artifacts.flow_run_markdown(flow_run),
         params=flatten_params(params),
-        columns=_COLUMNS,
     )
     metrics = {"round": 0, "time_ms": int(time.time() * 1000), "metrics": _metrics(report)}
     logger = MLflowLogger(folder, spec)
-    if logger.finish(FinalArtifacts(files, data=dataset(project, project.silos), metrics=metrics)) is None:
+    artifacts = FinalArtifacts(files, data=dataset(project, project.silos), metrics=metrics, columns=_COLUMNS)
+    if logger.finish(artifacts) is None:
         progress.current().say(f"{logger.problem}; it has nothing of this diagnosis, and {report['folder']} has all.")
     elif logger.notice:
         progress.current().say_once(f"{logger.notice}.")

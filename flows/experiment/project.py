@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import secrets
 import shutil
@@ -40,8 +41,10 @@ if TYPE_CHECKING:
     from flows.methods.context import TrainingSetup
     from flows.methods.samplers.client_sampler import Sampler
     from tasks.execution.worker_backends import Workers
+    from tasks.tracking.mlflow_logging.run_spec import Experiment
 
 
+_MOST_OF_NAME = 200  # characters
 UNNAMED = re.compile(r"([a-z]+)-(\d{8}-\d{6})-[0-9a-f]{4}")
 """The name of a set of runs that the user did not name: its kind, its start time, and a random suffix."""
 
@@ -222,6 +225,26 @@ class Project:
         return tracking_uri(self.root, self.params.tracking.uri) if self.scratch is None else own_store(self.scratch)
 
     @property
+    def mlflow_experiment(self) -> "Experiment":
+        """Return the MLflow experiment of the project: MLFLOW_EXPERIMENT_NAME, or its folder's name at the first use.
+
+        The name and the project's random id are kept, so that a folder that moves keeps its experiment.
+        """
+        from tasks.tracking.mlflow_logging.run_spec import Experiment
+
+        file = self.runs / "mlflow.json"
+        with locks.in_turn(self.runs / "locks" / "mlflow"):
+            saved = read_json(file, keys=("name", "id"))
+            if saved is None:
+                name = re.sub(r"[^\w.\- ]", "_", self.root.name)[:_MOST_OF_NAME] or "siloflow"
+                saved = {"name": name, "id": secrets.token_hex(8)}
+                write_json(file, saved)
+        chosen = os.environ.get("MLFLOW_EXPERIMENT_NAME")
+        name = chosen or saved["name"]
+        folder = self.runs / "artifacts" / re.sub(r"[^\w.-]", "_", name)
+        return Experiment(name, folder.as_uri(), "" if chosen else saved["id"])
+
+    @property
     def silos(self) -> Silos:
         """Return the data; UserError unless they are what data.dvc records and params.yaml describes."""
         return self.once("silos", lambda: replace(self._verified(), scaling=self.scaling))
@@ -365,10 +388,14 @@ def exclusive_data_access(root: Path, name: str) -> Iterator[None]:
 
 
 def new_experiment(project: Project, kind: str, about: dict[str, Any], name: str | None = None) -> str:
-    """Create the folder of a set of runs; without a name from the user, a unique one with the time is generated."""
+    """Create the folder of a set of runs; without a name from the user, a unique one with the time is generated.
+
+    A random tag, written before MLflow's run of the set exists, lets a killed process find that run again.
+    """
     started = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
     name = name or f"{kind}-{started}-{secrets.token_hex(2)}"
-    write_json(project.runs / name / "experiment.json", {"kind": kind, "name": name, "started": started, **about})
+    record = {"kind": kind, "name": name, "started": started, "tag": secrets.token_hex(8), **about}
+    write_json(project.runs / name / "experiment.json", record)
     return name
 
 

@@ -10,7 +10,6 @@ from flows.methods.context import TrainingSetup
 from models.training.engine_selection import even_stack_size
 from silos.errors import UserError
 from silos.param_types import plain
-from tasks.tracking.error_messages import mask_passwords
 
 
 def fingerprint_of(project: Project, setup: TrainingSetup, method: Method, method_name: str) -> dict[str, Any]:
@@ -21,7 +20,8 @@ def fingerprint_of(project: Project, setup: TrainingSetup, method: Method, metho
     are named. A plugin's registration is part of it where it is used, by name and options, for example as `model.kind`.
     So is the engine's form, since each form rounds differently.
     """
-    excluded = {"runner", "tracking", "comparison", "watch", "diagnose", "advise", "plugins", "figures", "callbacks"}
+    excluded = {"runner", "tracking", "comparison", "watch", "retention", "diagnose", "advise"}
+    excluded |= {"plugins", "figures", "callbacks"}
     params = project.params.model_dump(mode="json", exclude={*excluded, "method", "engine"})
     if not setup.aggregation.is_robust:  # the default is what earlier versions did
         del params["aggregation"]
@@ -47,25 +47,24 @@ def check_resume(project: Project, method: str, seed: int, experiment: str | Non
 
 
 _RESERVED = {
-    "Default",
     "artifacts",
-    "diagnoses",
     "hashes.json",
     "locks",
     "look",
     "mlflow-ui.log",
     "mlflow.db",
+    "mlflow.json",
     "open",
+    "registry",
     "services",
-    "single-runs",
 }
 
 
 def unused_name(project: Project, name: str) -> str:
-    """Return the name of a new set of runs: a folder in runs/, and an experiment in MLflow.
+    """Return the name of a new set of runs: a folder in runs/, and a run in MLflow.
 
     Raises:
-        UserError: If the name is not plain, is reserved, or is in use here or on an MLflow server that responds.
+        UserError: If the name is not plain, is reserved, or is in use.
     """
     plain(name, "--name")
     if name in _RESERVED or UNNAMED.fullmatch(name):
@@ -74,12 +73,5 @@ def unused_name(project: Project, name: str) -> str:
         raise UserError(
             f"--name: got {name}, which exists in runs/, expected a new name. Add --resume to "
             "continue it, or choose another."
-        )
-    from tasks.tracking.mlflow_logging.connection import experiment_id  # the import takes seconds
-
-    if experiment_id(project.tracking, name):
-        raise UserError(
-            f"--name: got {name}, an experiment that MLflow at {mask_passwords(project.tracking)} has already, "
-            "perhaps a deleted one, expected a new name. Choose another."
         )
     return name

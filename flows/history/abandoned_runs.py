@@ -151,27 +151,26 @@ def _mark_killed(root: Path) -> tuple[list[str], bool]:
     from tasks.tracking.mlflow_logging.connection import mark_killed
 
     try:
-        tracking = Project.open_shared(root=root).tracking
-        runs = _runs_by_experiment(root)
+        project = Project.open_shared(root=root)
+        runs = _is_active_by_tag(root)
     except UserError:  # reported by the command itself
         return [], False
-    return mark_killed(tracking, runs)
+    return mark_killed(project.tracking, project.mlflow_experiment, runs)
 
 
-def _runs_by_experiment(root: Path) -> Mapping[str, Mapping[str, Callable[[], bool]]]:
-    """Return for each of the project's MLflow experiments the tags of its runs, and whether a process works on one."""
-    by_experiment: dict[str, dict[str, Callable[[], bool]]] = {}
+def _is_active_by_tag(root: Path) -> Mapping[str, Callable[[], bool]]:
+    """Return whether a process works on a run, by the run's tag in MLflow."""
+    runs: dict[str, Callable[[], bool]] = {}
     for path in (root / "runs").glob("*/experiment.json"):
-        kind, name = (read_json(path) or {}).get("kind"), path.parent.name
+        about, name = read_json(path) or {}, path.parent.name
+        kind, tag = about.get("kind"), str(about.get("tag", name))  # earlier versions wrote no tag
         if kind == "diagnose":
-            by_experiment.setdefault("diagnoses", {})[name] = partial(_is_active, root, kind)
-            continue
-        runs = by_experiment.setdefault("single-runs" if kind == "run" else name, {})
-        if kind in ("compare", "advise"):
-            runs["comparison"] = partial(_is_active, root, name)
+            runs[tag] = partial(_is_active, root, kind)
+        elif kind in ("compare", "advise"):
+            runs[tag] = partial(_is_active, root, name)
         for file in path.parent.glob("*/run.json"):
             runs[str((read_json(file) or {}).get("tag"))] = partial(is_held, file.parent)
-    return by_experiment
+    return runs
 
 
 def _is_active(root: Path, name: str) -> bool:

@@ -66,17 +66,21 @@ def promote(project: Project, run: str | None, force: bool, with_data: bool) -> 
         verdict = _judge(project, version, champion, force)
         decision = _decision(project, registry, "promoted" if verdict["passed"] else "refused", version, champion)
         decision |= {key: verdict[key] for key in ("forced", "reason", "against")}
-        aliases_after: dict[str, str | None] = {}
-        if verdict["passed"]:
-            aliases_after = {CHAMPION: version.number, PREVIOUS: number}
-            if aliases.get(CHALLENGER) == version.number:
-                aliases_after[CHALLENGER] = None
-        _carry_out(project, registry, decision, aliases_after, with_data and bool(verdict["passed"]))
+        if not verdict["passed"]:
+            _carry_out(project, registry, decision, {}, {}, with_data=False)
+            return decision
+        former = [] if champion is None else [champion.number, *_former_champions(champion)]
+        tags, moved = _champion(version.number, [other for other in former if other != version.number][:_MOST_FORMER])
+        if aliases.get(CHALLENGER) == version.number:
+            moved[CHALLENGER] = None
+        _carry_out(project, registry, decision, tags, moved, with_data)
         return decision
 
 
 def roll_back(project: Project, with_data: bool) -> dict[str, Any]:
     """Make the model before the champion the champion again; return the decision as plain JSON.
+
+    Former champions are a stack: a second call goes further back, and never to a version that a call has withdrawn.
 
     Raises:
         UserError: If there is none, or if MLflow does not answer.
@@ -84,18 +88,31 @@ def roll_back(project: Project, with_data: bool) -> dict[str, Any]:
     with _exclusive(project):
         registry = Registry(project.tracking, model_name(project))
         aliases = registry.aliases()
-        former = registry.find(aliases[PREVIOUS]) if PREVIOUS in aliases else None
         champion = registry.find(aliases[CHAMPION]) if CHAMPION in aliases else None
-        if former is None or champion is None:
+        numbers = [] if champion is None else _former_champions(champion)
+        left = [version for version in map(registry.find, numbers) if version is not None]
+        if champion is None or not left:
             raise UserError(
                 f"rollback: got no former champion of {registry.model}, expected one. `siloflow promote` makes a model "
                 "the champion."
             )
+        former, *others = left
         decision = _decision(project, registry, "rolled back", former, champion)
         decision |= {"forced": False, "reason": f"version {champion.number} was withdrawn", "against": None}
-        before = former.tags.get(_REPLACED)
-        _carry_out(project, registry, decision, {CHAMPION: former.number, PREVIOUS: before or None}, with_data)
+        _carry_out(
+            project, registry, decision, *_champion(former.number, [other.number for other in others]), with_data
+        )
         return decision
+
+
+def needed_runs(project: Project) -> set[str]:
+    """Return the folders of the runs whose versions have an alias, or to which a rollback may return."""
+    registry = Registry(project.tracking, model_name(project))
+    aliases = registry.aliases()
+    versions = {version.number: version for version in registry.versions()} if aliases else {}
+    champion = versions.get(aliases.get(CHAMPION, ""))
+    needed = {*aliases.values(), *(_former_champions(champion) if champion else ())}
+    return {versions[number].tags["run"] for number in needed & {*versions} if "run" in versions[number].tags}
 
 
 def finish(project: Project) -> None:
@@ -111,7 +128,18 @@ def decisions(root: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in reversed(lines)]
 
 
-_REPLACED = "replaced"  # the tag with the number of the champion that a version replaced
+_REPLACED = "replaced"  # the champion's tag with the numbers of the former champions, newest first
+_MOST_FORMER = 100
+
+
+def _former_champions(champion: ModelVersion) -> list[str]:
+    """Return the numbers of the champions before this one, newest first, without those that were withdrawn."""
+    return [number for number in champion.tags.get(_REPLACED, "").split(",") if number]
+
+
+def _champion(number: str, former: list[str]) -> tuple[dict[str, str], dict[str, str | None]]:
+    """Return the tags and aliases that make a version the champion after these ones."""
+    return {_REPLACED: ",".join(former)}, {CHAMPION: number, PREVIOUS: former[0] if former else None}
 
 
 @contextmanager
@@ -216,12 +244,15 @@ def _decision(
 
 
 def _carry_out(
-    project: Project, registry: Registry, decision: dict[str, Any], aliases: dict[str, str | None], with_data: bool
+    project: Project,
+    registry: Registry,
+    decision: dict[str, Any],
+    tags: dict[str, str],
+    aliases: dict[str, str | None],
+    with_data: bool,
 ) -> None:
     """Write the journal, then do what it says."""
-    tags = {"decision": f"{decision['decision']} at {decision['at']}: {decision['reason']}"}
-    if decision["decision"] == "promoted":
-        tags[_REPLACED] = decision["champion"] or ""
+    tags = {"decision": f"{decision['decision']} at {decision['at']}: {decision['reason']}", **tags}
     journal = {
         "model": registry.model,
         "decision": decision,

@@ -41,6 +41,24 @@ def stages_text(file: Path | None) -> str:
     return text if file is None else text.replace("    outs:", f"    deps: [{json.dumps(file.name)}]\n    outs:", 1)
 
 
+def operations_texts() -> dict[str, str]:
+    """Return the files for servers, containers and CI that `init --ops` writes, by their path in a project."""
+    return {
+        place: point_comments_at_commands((TEMPLATES / "ops" / name).read_text(encoding="utf-8"))
+        for name, place in _OPERATIONS.items()
+    }
+
+
+_OPERATIONS = {
+    "Dockerfile": "ops/Dockerfile",
+    "compose.yaml": "ops/compose.yaml",
+    "env.example": "ops/env.example",
+    "siloflow@.service": "ops/siloflow@.service",
+    "ci.yaml": ".github/workflows/compare.yaml",
+    "pre-commit-config.yaml": ".pre-commit-config.yaml",
+}
+
+
 def point_comments_at_commands(text: str) -> str:
     """Replace pages by commands in comments, for a folder without docs/, and add a line that says where other pages are."""
     text = re.sub(r"docs/methods/(\w+)\.md", r"siloflow methods \1", text)
@@ -215,7 +233,7 @@ def _yaml(value: Any) -> str:
 
 _IGNORED = (
     "# rows, private values of clients, results and caches; data.dvc records the version of the rows\n"
-    "/data\n/private/\n/runs/\n/.data-use/\n/.data-used/\n/cache/\n/downloads/\n/.prefect/\n"
+    "/data\n/private/\n/runs/\n/.data-use/\n/.data-used/\n/cache/\n/downloads/\n/.prefect/\n/ops/.env\n"
 )
 
 
@@ -226,7 +244,7 @@ def create_project(folder: Path, file: Path | None, options: DataOptions, ops: b
         folder: The project's folder.
         file: The data's file or folder of images, copied if it is elsewhere; None for scikit-learn's digits.
         options: The options for the file.
-        ops: Also write dvc.yaml.
+        ops: Also write dvc.yaml, and the files of `operations_texts`.
 
     Returns:
         What was created, what was guessed, and the data's size, as plain JSON.
@@ -257,7 +275,9 @@ def create_project(folder: Path, file: Path | None, options: DataOptions, ops: b
         write_bytes(folder / ".gitignore", (_IGNORED + ignored).encode())
         write_bytes(folder / "prefect.yaml", deployments_text().encode())
         if ops:
-            write_bytes(folder / "dvc.yaml", stages_text(file).encode())
+            for place, content in {"dvc.yaml": stages_text(file), **operations_texts()}.items():
+                (folder / place).parent.mkdir(parents=True, exist_ok=True)
+                write_bytes(folder / place, content.encode())
         write_bytes(folder / "params.yaml", point_comments_at_commands(text).encode())
         model = load_params(folder).model
         repositories = init_repositories(folder)

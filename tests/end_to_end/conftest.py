@@ -229,6 +229,11 @@ class Folder:
 
         return connect(f"sqlite:///{self.path / 'runs' / 'mlflow.db'}")
 
+    def in_mlflow(self, search: str = "", **options: Any) -> list[Any]:
+        """Return the runs in the folder's MLflow store that match this filter."""
+        client = self.mlflow()
+        return list(client.search_runs([one.experiment_id for one in client.search_experiments()], search, **options))
+
     def _environment(self) -> dict[str, str]:
         return {**plain_environment(), **({"PREFECT_API_URL": self.server} if self.server else {})}
 

@@ -155,13 +155,13 @@ def _weights(found: dict[str, Any]) -> dict[str, str]:
 
 
 def _wrong_in_mlflow(folder: Path, found: dict[str, Any]) -> list[str]:
-    """One finished run a method and seed; every metric with each step once."""
+    """One finished run a method and seed below the comparison; every metric with each step once."""
     from tasks.tracking.mlflow_logging.connection import connect
 
     client = connect(f"sqlite:///{folder / 'runs' / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name(found["experiment"])
+    experiment = client.get_experiment(client.get_run(found["runs"][0]["mlflow_run_id"]).info.experiment_id)
     runs = client.search_runs([experiment.experiment_id])
-    kept = [run for run in runs if run.info.run_name != "comparison"]
+    kept = [run for run in runs if run.data.tags["kind"] == "run"]
     wrong = [] if len(runs) == len(kept) + 1 else [f"MLflow has {len(runs) - len(kept)} times the comparison"]
     if sorted(run.info.run_id for run in kept) != sorted(run["mlflow_run_id"] for run in found["runs"]):
         wrong.append(f"MLflow has {len(kept)} runs for {len(found['runs'])}")
@@ -171,7 +171,7 @@ def _wrong_in_mlflow(folder: Path, found: dict[str, Any]) -> list[str]:
     for run in kept:
         if run.info.status != "FINISHED":
             wrong.append(f"{run.info.run_name} is {run.info.status}")
-        for name in run.data.metrics:
+        for name in (name for name in run.data.metrics if not name.startswith("system/")):
             steps = [metric.step for metric in client.get_metric_history(run.info.run_id, name)]
             once = "uncertainty/" in name or name.partition("/")[0] in CLIENT_METRICS  # of the reported round
             if steps != ([rounds] if once else list(range(1, rounds + 1))):

@@ -138,10 +138,21 @@ def test_the_comparison_is_kept_beside_its_runs(finished: Any) -> None:
     assert kept == found
 
 
-def test_mlflow_has_one_experiment_with_one_finished_run_for_each_method_and_seed(finished: Any) -> None:
-    client = finished.folder.mlflow()
-    experiment = client.get_experiment_by_name(finished.compare.json["experiment"])
-    runs = client.search_runs([experiment.experiment_id], "attributes.run_name != 'comparison'")
+def whole_comparison(finished: Any) -> Any:
+    """The comparison's own run, above its runs."""
+    (whole,) = finished.folder.in_mlflow("tags.kind = 'comparison'")
+    return whole
+
+
+def test_mlflow_has_one_experiment_a_project_with_a_run_of_each_method_and_seed_below_the_comparison(
+    finished: Any,
+) -> None:
+    client, whole = finished.folder.mlflow(), whole_comparison(finished)
+    experiment = client.get_experiment(whole.info.experiment_id)
+    assert experiment.name == json.loads((finished.folder.path / "runs" / "mlflow.json").read_text())["name"]
+    assert whole.info.run_name == finished.compare.json["experiment"]
+    runs = finished.folder.in_mlflow(f"tags.`mlflow.parentRunId` = '{whole.info.run_id}'")
+    assert {run.info.experiment_id for run in runs} == {experiment.experiment_id}
     assert sorted((r.data.tags["method"], int(r.data.tags["seed"])) for r in runs) == sorted(RUNS)
     assert {r.info.status for r in runs} == {"FINISHED"}
     assert {r.info.run_id for r in runs} == {r["mlflow_run_id"] for r in finished.compare.json["runs"]}
@@ -172,7 +183,7 @@ def test_an_mlflow_run_tells_where_it_comes_from(finished: Any, method: str, see
 @pytest.mark.parametrize(("method", "seed"), RUNS)
 def test_every_metric_has_each_round_as_a_step_once(finished: Any, method: str, seed: int) -> None:
     client, number = finished.folder.mlflow(), finished.run(method, seed)["mlflow_run_id"]
-    names = set(client.get_run(number).data.metrics)
+    names = {name for name in client.get_run(number).data.metrics if not name.startswith("system/")}
     assert {"accuracy/mean", "accuracy/worst", "loss/train", "entropy/mean", "bytes/up"} <= names
     for name in names:
         once = "uncertainty/" in name or name.partition("/")[0] in CLIENT_METRICS  # of the reported round
@@ -195,10 +206,9 @@ def test_the_comparison_is_a_run_of_its_own_with_figure_and_tables_and_comes_las
     finished: Any, tmp_path: Path
 ) -> None:
     client, found = finished.folder.mlflow(), finished.compare.json
-    number = client.get_experiment_by_name(found["experiment"]).experiment_id
     for order in ("metrics.`accuracy/mean` DESC", "metrics.`accuracy/mean` ASC"):
-        *others, last = client.search_runs([number], order_by=[order])
-        assert (len(others), last.info.run_name, last.info.status) == (len(RUNS), "comparison", "FINISHED")
+        *others, last = finished.folder.in_mlflow(order_by=[order])
+        assert (len(others), last.info.run_name, last.info.status) == (len(RUNS), found["experiment"], "FINISHED")
     assert found["paired"][0]["sentence"] in last.data.tags["mlflow.note.content"]
     names = {file.path for file in client.list_artifacts(last.info.run_id)}
     assert names == {"comparison.png", "cost.png", "report.html", "comparison.json", "table.json", "runs.json"}
@@ -214,15 +224,15 @@ def test_the_comparison_is_a_run_of_its_own_with_figure_and_tables_and_comes_las
     }
 
 
-def test_the_run_of_the_comparison_has_the_best_methods_metric_and_the_differences(finished: Any) -> None:
-    client, found = finished.folder.mlflow(), finished.compare.json
-    number = client.get_experiment_by_name(found["experiment"]).experiment_id
-    (whole,) = client.search_runs([number], "attributes.run_name = 'comparison'")
+def test_the_run_of_the_comparison_has_each_methods_metric_and_the_differences(finished: Any) -> None:
+    whole, found = whole_comparison(finished), finished.compare.json
     best, (pair,) = max(found["table"], key=lambda row: row["accuracy/mean"]), found["paired"]
     assert whole.data.tags["best method"] == best["method"]
     assert whole.data.metrics == pytest.approx(
         {
             "best/accuracy/mean": best["accuracy/mean"],
+            **{f"accuracy/mean/{row['method']}": row["accuracy/mean"] for row in found["table"]},
+            **{f"accuracy/mean/sd/{row['method']}": row["accuracy/mean/sd"] for row in found["table"]},
             "difference/local_only": pair["difference"],
             "difference/local_only/low": pair["low"],
             "difference/local_only/high": pair["high"],
@@ -237,15 +247,14 @@ def test_task_runs_of_the_comparison_say_what_they_compare(finished: Any) -> Non
 
 
 def test_every_run_in_mlflow_names_its_flow_run_in_prefect(finished: Any) -> None:
-    client, found = finished.folder.mlflow(), finished.compare.json
-    runs = client.search_runs([client.get_experiment_by_name(found["experiment"]).experiment_id])
+    found, runs = finished.compare.json, finished.folder.in_mlflow()
     with closing(sqlite3.connect(finished.folder.path / ".prefect" / "prefect.db")) as database:
         flows = {str(UUID(number)): name for number, name in database.execute("select id, name from flow_run")}
     assert len(runs) == len(RUNS) + 1
     for run in runs:
         there = flows[run.data.tags["prefect.flow_run_id"]]
         assert there == run.data.tags["prefect.flow_run"]
-        of_all = run.info.run_name == "comparison"
+        of_all = run.data.tags["kind"] == "comparison"
         assert there.startswith("compare " if of_all else "run ")
         assert there.endswith(found["experiment"].rpartition("-")[2] if of_all else run.info.run_name)
         page = f"http://127.0.0.1:4200/runs/flow-run/{run.data.tags['prefect.flow_run_id']})"
@@ -254,7 +263,7 @@ def test_every_run_in_mlflow_names_its_flow_run_in_prefect(finished: Any) -> Non
 
 def test_the_models_of_a_comparison_have_its_runs_names_and_last_numbers(finished: Any) -> None:
     client = finished.folder.mlflow()
-    number = client.get_experiment_by_name(finished.compare.json["experiment"]).experiment_id
+    number = whole_comparison(finished).info.experiment_id
     models = {model.name: model for model in client.search_logged_models([number])}
     assert set(models) == {"fedavg-seed0", "fedavg-seed1"}, "private weights are not logged"
     for seed in SEEDS:
@@ -267,17 +276,17 @@ def test_the_models_of_a_comparison_have_its_runs_names_and_last_numbers(finishe
 
 def test_a_comparison_that_is_told_again_is_in_mlflow_once(finished: Any, server: str, tmp_path: Path) -> None:
     folder = finished.folder.copy(tmp_path / "again", server)
-    before = _in_mlflow(folder, finished.compare.json["experiment"])
+    before = _in_mlflow(folder)
     again = folder.type("compare", *METHODS, "--seeds", "0,1", "--set", "training.rounds=4", "--resume", "--json")
     assert again.json["experiment"] == finished.compare.json["experiment"]
-    assert _in_mlflow(folder, again.json["experiment"]) == before
+    assert _in_mlflow(folder) == before
 
 
-def _in_mlflow(folder: Any, name: str) -> dict[str, tuple[Any, ...]]:
-    client = folder.mlflow()
-    number = client.get_experiment_by_name(name).experiment_id
+def _in_mlflow(folder: Any) -> dict[str, tuple[Any, ...]]:
+    client, runs = folder.mlflow(), folder.in_mlflow()
     models = [
-        (model.source_run_id, model.model_id, len(model.metrics)) for model in client.search_logged_models([number])
+        (model.source_run_id, model.model_id, len(model.metrics))
+        for model in client.search_logged_models([runs[0].info.experiment_id])
     ]
     return {
         run.info.run_id: (
@@ -287,7 +296,7 @@ def _in_mlflow(folder: Any, name: str) -> dict[str, tuple[Any, ...]]:
             len(run.inputs.dataset_inputs),
             [model for model in models if model[0] == run.info.run_id],
         )
-        for run in client.search_runs([number])
+        for run in runs
     }
 
 

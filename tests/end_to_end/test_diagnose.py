@@ -46,7 +46,7 @@ def test_the_embedded_project_s_three_angles_are_found_and_asked_again_silos_tel
     assert first["folder"] != second["folder"]
     for name in ("matrices", "pairs", "ranking", "sentences"):
         assert first[name] == second[name]
-    runs = digits.mlflow().search_runs([digits.mlflow().get_experiment_by_name("diagnoses").experiment_id])
+    runs = digits.in_mlflow("tags.kind = 'diagnosis'")
     assert {Path(one["folder"]).name for one in (first, second)} <= {run.info.run_name for run in runs}
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tasks.tracking.mlflow_logging.connection import connect
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 # a promotion that is killed at each of its steps, and what the next command makes of it
@@ -172,13 +174,23 @@ def test_a_promotion_that_is_killed_at_any_step_is_completed_by_the_next_command
 
 def test_candidates_are_registered_on_a_server_and_its_absence_costs_no_comparison(folder, mlflow_server, databases):
     mlflow_server.start()
-    arguments = ("compare", "fedavg", "--seeds", "0", "--set", "training.rounds=1", "--json")
-    process = folder.start(*arguments, out=subprocess.PIPE, MLFLOW_TRACKING_URI=mlflow_server.url)
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    registry = json.loads(out)["registry"]
+
+    def there(*arguments: str) -> Any:
+        process = folder.start(*arguments, "--json", out=subprocess.PIPE, MLFLOW_TRACKING_URI=mlflow_server.url)
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
+        return json.loads(out)
+
+    registry = there("compare", "fedavg", "fedsgd", "--seeds", "0", "--set", "training.rounds=1")["registry"]
     assert registry["model"] == f"{folder.path.name}-digits"
-    assert [each["method"] for each in registry["candidates"]] == ["fedavg"]
+    assert [each["method"] for each in registry["candidates"]] == ["fedavg", "fedsgd"]
+    first = there("promote", registry["candidates"][0]["version"])
+    second = there("promote", registry["candidates"][1]["version"], "--force")
+    assert second["against"]["sentence"]
+    assert there("rollback")["version"] == first["version"]
+    assert [each["decision"] for each in there("history")["decisions"]] == ["rolled back", "promoted", "promoted"]
+    client = connect(mlflow_server.url)
+    assert client.get_model_version_by_alias(registry["model"], "champion").version == first["version"]
     mlflow_server.stop()
     process = folder.start("promote", MLFLOW_TRACKING_URI=mlflow_server.url)
     _, err = process.communicate(timeout=300)

@@ -106,7 +106,7 @@ def test_mlflow_has_rmse_of_every_round_and_shows_the_least_first(lines: Any, tm
     client, run = folder.mlflow(), answer.json["runs"][0]
     steps = [m.step for m in client.get_metric_history(run["mlflow_run_id"], "rmse/pooled")]
     assert steps == list(range(1, ROUNDS + 1))
-    experiment = client.get_experiment_by_name(answer.json["experiment"])
+    experiment = client.get_experiment(client.get_run(run["mlflow_run_id"]).info.experiment_id)
     view = json.loads(experiment.tags["mlflow.sharedViewState.siloflow"])
     assert (view["orderByKey"], view["orderByAsc"]) == ("metrics.`rmse/pooled`", True)
     assert "| rmse | worst client | median client |" in experiment.tags["mlflow.note.content"]
@@ -144,7 +144,7 @@ def test_the_logged_model_predicts_the_numbers_that_were_scored(lines: Any) -> N
 def test_a_logged_model_has_the_numbers_of_the_round_that_is_reported(lines: Any) -> None:
     folder, answer = lines
     client, runs = folder.mlflow(), {run["mlflow_run_id"]: run for run in answer.json["runs"]}
-    models = client.search_logged_models([client.get_experiment_by_name(answer.json["experiment"]).experiment_id])
+    models = client.search_logged_models([client.get_run(next(iter(runs))).info.experiment_id])
     assert models
     for model in models:
         run = runs[model.source_run_id]

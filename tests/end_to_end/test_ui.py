@@ -31,7 +31,11 @@ def test_both_servers_answer_on_loopback_alone_and_are_gone_with_the_command(fin
             f"http://127.0.0.1:{mlflow}/api/2.0/mlflow/experiments/search", search, {"Content-Type": "application/json"}
         )
         with urllib.request.urlopen(asked, timeout=60) as answer:
-            assert any(e["name"].startswith("compare-") for e in json.load(answer)["experiments"])
+            experiments = {e["name"]: e for e in json.load(answer)["experiments"]}
+        number = experiments[json.loads((folder.path / "runs" / "mlflow.json").read_text())["name"]]["experiment_id"]
+        for view in ("siloflow", "comparisons"):
+            page = f"/#/experiments/{number}/runs?workflowType=machine_learning&viewStateShareKey={view}  ("
+            assert f"http://127.0.0.1:{mlflow}{page}" in said
         urllib.request.urlopen(f"http://127.0.0.1:{prefect}/api/health", timeout=60).close()
         heard = listening(process.pid)
         assert {address for address, _ in heard} == {"127.0.0.1"}

@@ -1,7 +1,8 @@
-"""Logs a whole comparison to MLflow: a note above its runs, and one more run with figure, tables and sentences."""
+"""Logs a whole comparison to MLflow: the run above its runs, with figure, tables, sentences, and each method's metrics."""
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flows.console import progress
@@ -15,19 +16,17 @@ from flows.experiment.comparison.comparison_text import (
     tuned_sentence,
 )
 from flows.experiment.comparison.trials import Plan
-from flows.experiment.project import Project
-from flows.experiment.run.mlflow_run_metadata import dataset, git_commit
+from flows.experiment.project import Project, experiment
+from flows.experiment.run.mlflow_run_metadata import comparison_spec, dataset
 from models.metrics.task_metrics import TaskMetrics
 from tasks.tracking.json_io import write_json
+from tasks.tracking.metric_names import metric_name_parts
 from tasks.tracking.mlflow_logging.async_logger import MLflowLogger
-from tasks.tracking.mlflow_logging.run_spec import FinalArtifacts, RunSpec
-
-NAME = "comparison"
-"""Name of that run. Its metrics have names of their own, so it is last however the other runs are ordered."""
+from tasks.tracking.mlflow_logging.run_spec import FinalArtifacts
 
 
 def comparison_settings(project: Project, plan: Plan) -> str:
-    """Return the note above the runs until the comparison is finished."""
+    """Return the note of the comparison's own run until the comparison is finished."""
     methods, seeds = ", ".join(plan.methods), ", ".join(map(str, plan.seeds))
     return f"{methods} on {project.params.data.name} ({plan.data_version}), seeds {seeds}: running or stopped."
 
@@ -38,33 +37,27 @@ def log_comparison(project: Project, name: str, plan: Plan, comparison: dict[str
     tables = {"table.json": _methods(project, comparison), "runs.json": _runs(project, comparison)}
     for file, table in tables.items():
         write_json(folder / file, table)
-    spec = RunSpec(
-        uri=project.tracking,
-        artifacts=(project.runs / "artifacts" / name).as_uri(),
-        experiment=name,
-        name=NAME,
-        tag=NAME,  # unique, since the experiment holds only this comparison
-        tags={"data_version": plan.data_version, "git_commit": git_commit(project.root)},
-        links=prefect_artifacts.flow_run_tags(flow_run),
-        params={
-            "methods": ", ".join(plan.methods),
-            "seeds": ", ".join(map(str, plan.seeds)),
-            "reference": plan.reference,
-            "tune": plan.tune,
-        },
-        quantity=project.quantity,
-    )
+    params = {
+        "methods": ", ".join(plan.methods),
+        "seeds": ", ".join(map(str, plan.seeds)),
+        "reference": plan.reference,
+        "tune": plan.tune,
+    }
+    spec = comparison_spec(project, {**experiment(project, name), "data_version": plan.data_version})
+    spec = replace(spec, params=params, links=prefect_artifacts.flow_run_tags(flow_run))
     note, best = note_of(project, comparison), _best_row(project.quantity, comparison)
     written = [file for file in ("comparison.png", "cost.png", "report.html") if (folder / file).is_file()]
     files = tuple(folder / file for file in (*written, "comparison.json", *tables))
     began = int((folder / "experiment.json").stat().st_mtime * 1000)  # fixed: a repeated call logs no second value
+    metrics = metrics_of(project.quantity, comparison)
     artifacts = FinalArtifacts(
         files,
         data=dataset(project, project.silos),
-        metrics={"round": 0, "time_ms": began, "metrics": metrics_of(project.quantity, comparison)},
+        metrics={"round": 0, "time_ms": began, "metrics": metrics},
         tags={} if best is None else {"best method": best["method"]},
         note="\n\n".join(text for text in (note, prefect_artifacts.flow_run_markdown(flow_run)) if text),
         about=note,
+        columns=tuple(name for name in metrics if not name.endswith(("/low", "/high")) and "/sd/" not in name),
         tables=tuple(tables),
         status="FAILED" if comparison["failed"] else "FINISHED",
     )
@@ -76,14 +69,23 @@ def log_comparison(project: Project, name: str, plan: Plan, comparison: dict[str
 
 
 def metrics_of(quantity: TaskMetrics, comparison: Mapping[str, Any]) -> dict[str, float]:
-    """Return the best method's headline metric, and each paired difference from the reference with its 95 % interval."""
-    best = _best_row(quantity, comparison)
-    metrics = {} if best is None else {f"best/{quantity.headline}": best[quantity.headline]}
+    """Return the metrics of the comparison's own run, under names that only such runs have.
+
+    These are the best method's headline metric, each method's mean and standard deviation over seeds, as
+    `accuracy/mean/fedavg` and `accuracy/mean/sd/fedavg`, and each paired difference from the reference with its 95 %
+    interval.
+    """
+    best, headline_name = _best_row(quantity, comparison), quantity.headline
+    metrics = {} if best is None else {f"best/{headline_name}": best[headline_name]}
+    parts = metric_name_parts([row["method"] for row in comparison["table"]])
+    for row in comparison["table"]:
+        for name in (headline_name, f"{headline_name}/sd"):
+            metrics[f"{name}/{parts[row['method']]}"] = row.get(name)
     for pair in comparison["paired"]:
-        name = f"difference/{pair['method']}"
+        name = f"difference/{parts.get(pair['method'], pair['method'])}"
         interval = pair.get("corrected", pair)
         metrics |= {name: pair["difference"], f"{name}/low": interval["low"], f"{name}/high": interval["high"]}
-    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+    return {name: value for name, value in metrics.items() if value is not None and math.isfinite(value)}
 
 
 def _best_row(quantity: TaskMetrics, comparison: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -25,22 +25,22 @@ from silos.cohort import Silos, inputs_standardizer
 from silos.errors import UserError
 from silos.sources.tabular.raw_columns import input_columns
 from silos.versioning.git_commands import has_repository, run_git
-from tasks.tracking.mlflow_logging.run_spec import FinalArtifacts, RunSpec
+from tasks.tracking.mlflow_logging.run_spec import COMPARISON, RUN, FinalArtifacts, RunSpec
 from tasks.tracking.result_tables import write_client_table
 
 
 def run_spec(project: Project, method: Method, identity: dict[str, Any], folder: RunFolder) -> RunSpec:
     """Build the names, tags and parameters of the MLflow run."""
     info = experiment(project, folder.path.parent.name)
-    name = "single-runs" if info["kind"] == "run" else info["name"]
     method_name, seed = identity["method"], identity["seed"]
     return RunSpec(
         uri=project.tracking,
-        artifacts=(project.runs / "artifacts" / name).as_uri(),
-        experiment=name,
+        experiment=project.mlflow_experiment,
         name=folder.name,
         tag=identity["tag"],
         tags={
+            "kind": RUN,
+            "folder": str(folder.path.relative_to(project.root)),
             "method": method_name,
             "seed": str(seed),
             "model tested": method.tested_model,
@@ -50,7 +50,26 @@ def run_spec(project: Project, method: Method, identity: dict[str, Any], folder:
         links=prefect_artifacts.flow_run_tags(),
         note=prefect_artifacts.flow_run_markdown(),
         params={**_unused(project, info.get("methods", [])), **_params(identity)},
-        about=info.get("about", ""),
+        quantity=project.quantity,
+        parent=comparison_spec(project, info) if info["kind"] in ("compare", "advise") else None,
+        system_metrics=project.params.tracking.system_metrics,
+    )
+
+
+def comparison_spec(project: Project, info: Mapping[str, Any]) -> RunSpec:
+    """Build the spec of a comparison's own run, above its runs, from the record that its first command wrote."""
+    return RunSpec(
+        uri=project.tracking,
+        experiment=project.mlflow_experiment,
+        name=info["name"],
+        tag=info.get("tag", info["name"]),  # earlier versions wrote no tag
+        tags={
+            "kind": COMPARISON,
+            "data_version": info.get("data_version", project.silos.version),
+            "git_commit": git_commit(project.root),
+        },
+        params={},
+        note=info.get("about", ""),
         quantity=project.quantity,
     )
 

@@ -18,8 +18,15 @@ from tasks.tracking.checkpoint import Journal
 from tasks.tracking.error_messages import mask_passwords
 from tasks.tracking.json_io import read_json, write_json
 from tasks.tracking.metric_names import metric_name_parts
-from tasks.tracking.mlflow_logging.connection import connect, describe_problem, usable_experiment
-from tasks.tracking.mlflow_logging.run_spec import VIEW, FinalArtifacts, RunSpec, experiment_view, run_source
+from tasks.tracking.mlflow_logging.connection import (
+    OWNER,
+    connect,
+    describe_problem,
+    find_run,
+    start_system_metrics,
+    usable_experiment,
+)
+from tasks.tracking.mlflow_logging.run_spec import PARENT, FinalArtifacts, RunSpec, run_source, view_tags
 
 
 def metric_entities(record: Mapping[str, Any], **of: str) -> list[Any]:
@@ -62,6 +69,7 @@ def dataset_fields(data: Mapping[str, Any]) -> dict[str, str]:
 
 RETRY = 15.0  # seconds until a failed delivery is tried again, even if no round ended meanwhile
 GATHER = 1.0  # seconds in which rounds are collected into one delivery, because MLflow needs 5 ms for each
+LONG = 30.0  # seconds after which a run is worth system metrics, whose first import takes longer than a short run
 _BATCH = 900  # metrics; MLflow accepts at most 1000
 
 
@@ -71,6 +79,8 @@ class MLflowLogger:
     def __init__(self, folder: Path, spec: RunSpec) -> None:
         self.spec = spec
         self.run_id: str | None = None
+        self._parent: str | None = None  # the id of the run above this one
+        self._monitor: Any = None  # MLflow's, of system metrics
         self._began = int(time.time() * 1000)
         self._failure: str | None = None  # of the thread's last try; set by the thread only
         self._timeout: str | None = None  # set by `finish` if the thread did not end in time
@@ -79,6 +89,7 @@ class MLflowLogger:
         self._folder, self._journal = folder, Journal(folder / "journal")
         self._last_round = 0
         self._final_artifacts: FinalArtifacts | None = None
+        self._started = time.monotonic()
         self._wake, self._is_stopping = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, name="mlflow delivery", daemon=True)
         self._thread.start()
@@ -127,6 +138,8 @@ class MLflowLogger:
                 if last:
                     self._end_run()
                     self._is_complete = True
+                elif self._monitor is None and self.spec.system_metrics and time.monotonic() - self._started > LONG:
+                    self._monitor = start_system_metrics(self.spec.uri, self.run_id)
                 self._failure = None
             except Exception as error:
                 self._failure = describe_problem(self.spec.uri, error)
@@ -181,9 +194,13 @@ class MLflowLogger:
         """Log artifacts, model and dataset once, then end the run."""
         client = self._client()
         assert self.run_id is not None
+        if self._monitor is not None:
+            self._monitor.finish()
         if self._final_artifacts is not None:
             self._log_once(client, self.run_id, self._final_artifacts)
         client.set_terminated(self.run_id, self._status)
+        if self._parent and self._status == "KILLED":  # the comparison was interrupted; the next run sets it RUNNING
+            client.set_terminated(self._parent, self._status)
 
     def _log_once(self, client: Any, run_id: str, artifacts: FinalArtifacts) -> None:
         """Log the final artifacts; existing ones are overwritten or kept, so nothing is logged twice."""
@@ -204,18 +221,24 @@ class MLflowLogger:
         tags = {"mlflow.note.content": artifacts.note, "mlflow.loggedArtifacts": json.dumps(tables) if tables else ""}
         tags = {**artifacts.tags, **{key: value for key, value in tags.items() if value}}
         client.log_batch(run_id, tags=tag_entities(tags))
-        if artifacts.about:
-            client.set_experiment_tag(client.get_run(run_id).info.experiment_id, "mlflow.note.content", artifacts.about)
+        about = {"mlflow.note.content": artifacts.about} if artifacts.about else {}
+        about |= view_tags(self.spec, run_id, artifacts.columns)
+        for key, value in about.items():
+            client.set_experiment_tag(client.get_run(run_id).info.experiment_id, key, value)
 
     def _client(self) -> Any:
         client = connect(self.spec.uri)
         if self.run_id is None:
-            self.run_id = self._find(client) or self._create(client)
+            found = self._find(client)
+            self.run_id = self._create(client) if found is None else str(found.info.run_id)
+            self._parent = self._parent if found is None else found.data.tags.get(PARENT)
             client.update_run(self.run_id, status="RUNNING")
+            if self._parent and client.get_run(self._parent).info.lifecycle_stage == "active":
+                client.update_run(self._parent, status="RUNNING")
             self._log_params(client)
         return client
 
-    def _find(self, client: Any) -> str | None:
+    def _find(self, client: Any) -> Any:
         """Find the run, even if its experiment was renamed; None if there is none, or it was deleted."""
         from mlflow.exceptions import MlflowException
 
@@ -223,36 +246,59 @@ class MLflowLogger:
         try:
             run = client.get_run(run_id) if run_id is not None else None
             if run and run.info.lifecycle_stage == "active" and run.data.tags.get("siloflow.run") == self.spec.tag:
-                return str(run_id)
+                return run
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
         _, experiment = self._experiment(client)
-        runs = client.search_runs([experiment], f"tags.`siloflow.run` = '{self.spec.tag}'") if experiment else []
-        return runs[0].info.run_id if runs else None
+        return find_run(client, experiment, self.spec.tag) if experiment else None
 
     def _experiment(self, client: Any) -> tuple[str, str | None]:
-        """Return name and id of the experiment, and set `notice` if it is not the one of the spec."""
-        name, experiment = usable_experiment(client, self.spec.experiment)
-        if name != self.spec.experiment:
-            self.notice = f"MLflow's experiment {self.spec.experiment} was deleted; the run is in the experiment {name}"
+        """Return name and id of the experiment, and set `notice` if the one of the spec was deleted."""
+        wanted = self.spec.experiment
+        name, experiment = usable_experiment(client, wanted)
+        if name != wanted.name and client.get_experiment_by_name(wanted.name).lifecycle_stage != "active":
+            self.notice = f"MLflow's experiment {wanted.name} was deleted; the run is in the experiment {name}"
         return name, experiment
 
     def _create(self, client: Any) -> str:
-        spec = self.spec
-        name, experiment = self._experiment(client)
-        if experiment is None:
-            experiment_tags = {
-                "mlflow.experimentKind": "custom_model_development",
-                f"mlflow.sharedViewState.{VIEW}": json.dumps(experiment_view(spec)),
-                **({"mlflow.note.content": spec.about} if spec.about else {}),
-            }
-            location = spec.artifacts if spec.uri.startswith("sqlite") else None
-            experiment = client.create_experiment(name, artifact_location=location, tags=experiment_tags)
-        tags = {**run_source(spec.tags.get("git_commit", "none")), **spec.tags, "siloflow.run": spec.tag}
+        """Create the run, and first its experiment and its parent if they do not exist; return the run's id."""
+        spec, experiment = self.spec, self._experiment_id(client)
+        tags = {}
+        if spec.parent is not None:
+            found = find_run(client, experiment, spec.parent.tag)
+            self._parent = self._create_run(client, experiment, spec.parent) if found is None else found.info.run_id
+            tags[PARENT] = str(self._parent)
+        return self._create_run(client, experiment, spec, tags)
+
+    def _experiment_id(self, client: Any) -> str:
+        """Return the id of the experiment, which is created if it does not exist."""
+        from mlflow.exceptions import MlflowException
+
+        wanted = self.spec.experiment
+        location = wanted.artifacts if self.spec.uri.startswith("sqlite") else None
+        tags = {"mlflow.experimentKind": "custom_model_development", **({OWNER: wanted.owner} if wanted.owner else {})}
+        while True:
+            name, experiment = self._experiment(client)
+            try:
+                return experiment or str(client.create_experiment(name, artifact_location=location, tags=tags))
+            except MlflowException as error:  # another process was faster, perhaps one of another project
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+
+    def _create_run(self, client: Any, experiment: str, spec: RunSpec, more: Mapping[str, str] | None = None) -> str:
+        tags = {
+            **run_source(spec.tags.get("git_commit", "none")),
+            **spec.tags,
+            "siloflow.run": spec.tag,
+            **(more or {}),
+        }
         tags |= {"mlflow.note.content": spec.note} if spec.note else {}
         run = client.create_run(experiment, start_time=self._began, tags=tags, run_name=spec.name)
-        return str(run.info.run_id)
+        run_id = str(run.info.run_id)
+        for key, value in view_tags(spec, run_id, list(spec.quantity.columns)).items():
+            client.set_experiment_tag(experiment, key, value)
+        return run_id
 
     def _log_params(self, client: Any) -> None:
         """Log params and links, also for a found run, whose process may have been killed before this step."""

@@ -17,6 +17,7 @@ from silos.errors import UserError
 from silos.io.proxies import must_be_reachable
 from tasks.tracking.error_messages import file_system, mask_passwords
 from tasks.tracking.json_io import plain_path
+from tasks.tracking.mlflow_logging.run_spec import SAVED_VIEW, Experiment
 
 _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -143,27 +144,49 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def usable_experiment(client: Any, requested: str) -> tuple[str, str | None]:
-    """Find the experiment for runs: the first of `requested`, `requested-2`, ... that is not deleted in MLflow.
+OWNER = "siloflow.project"
+"""The tag of an experiment with the random id of its project."""
+
+
+def usable_experiment(client: Any, wanted: Experiment) -> tuple[str, str | None]:
+    """Find the experiment for runs: the first of `name`, `name-2`, ... that is not deleted or another project's.
 
     Returns:
         Its name and its id; the id is None if the experiment has to be created.
     """
-    name, suffix = requested, 1
-    while (experiment := client.get_experiment_by_name(name)) is not None and experiment.lifecycle_stage != "active":
+    name, suffix = wanted.name, 1
+    while (experiment := client.get_experiment_by_name(name)) is not None and (
+        experiment.lifecycle_stage != "active" or wanted.owner not in ("", experiment.tags.get(OWNER))
+    ):
         suffix += 1
-        name = f"{requested}-{suffix}"
+        name = f"{wanted.name}-{suffix}"
     return name, experiment and str(experiment.experiment_id)
 
 
-def experiment_id(uri: str, name: str) -> str | None:
-    """Return the id of an experiment, even if deleted; None if it does not exist, or the store does not answer soon."""
+def find_run(client: Any, experiment: str, tag: str) -> Any:
+    """Return the run that has this tag `siloflow.run`; None if there is none."""
+    runs = client.search_runs([experiment], f"tags.`siloflow.run` = '{tag}'", max_results=1)
+    return runs[0] if runs else None
+
+
+def views(uri: str, wanted: Experiment) -> dict[str, str]:
+    """Return for each saved view of the project's experiment the end of its address on MLflow's page.
+
+    Empty if there is none, or the store does not answer soon. MLflow ignores a view if its address also has a filter.
+    """
     try:
         with short_timeouts():
-            experiment = connect(uri).get_experiment_by_name(name)
+            client = connect(uri)
+            _, number = usable_experiment(client, wanted)
+            tags = client.get_experiment(number).tags if number else {}
     except Exception:
-        return None
-    return experiment and str(experiment.experiment_id)
+        return {}
+    names = [tag.removeprefix(SAVED_VIEW) for tag in tags if tag.startswith(SAVED_VIEW)]
+    return {name: f"#/experiments/{number}/runs?{TRAINING}&viewStateShareKey={name}" for name in names}
+
+
+TRAINING = "workflowType=machine_learning"
+"""The part of an address without which MLflow opens its pages for language models."""
 
 
 _MOST_CHARACTERS = 200  # of MLflow's message
@@ -197,6 +220,15 @@ def _create_database(path: Path) -> None:
     copy.unlink()
 
 
+def start_system_metrics(uri: str, run_id: str | None) -> Any:
+    """Start the thread that logs processor, memory, disk, network and GPU of the machine to this run every 10 seconds."""
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+    monitor = SystemMetricsMonitor(run_id, resume_logging=True, tracking_uri=uri)
+    monitor.start()
+    return monitor
+
+
 @contextlib.contextmanager
 def as_current(uri: str, run_id: str) -> Iterator[None]:
     """Make this run the thread's current run, for parts of MLflow that need one."""
@@ -210,13 +242,13 @@ def as_current(uri: str, run_id: str) -> Iterator[None]:
 _DELETED, _ALL = 2, 3  # MLflow's ViewType
 
 
-def mark_killed(uri: str, ours: Mapping[str, Mapping[str, Callable[[], bool]]]) -> tuple[list[str], bool]:
+def mark_killed(uri: str, wanted: Experiment, ours: Mapping[str, Callable[[], bool]]) -> tuple[list[str], bool]:
     """Set the status KILLED for runs on which no process works.
 
     Args:
         uri: The address of MLflow's store.
-        ours: For the name of each experiment, the tags `siloflow.run` of its runs, and whether a process works on
-            the run.
+        wanted: The project's experiment.
+        ours: The tags `siloflow.run` of the project's runs, and whether a process works on the run.
 
     Returns:
         The names of these runs, and whether MLflow answered. Runs without such a tag are unchanged.
@@ -225,14 +257,12 @@ def mark_killed(uri: str, ours: Mapping[str, Mapping[str, Callable[[], bool]]]) 
     try:
         with short_timeouts():
             client = connect(uri)
-            for experiment, tags in ours.items():
-                _, number = usable_experiment(client, experiment)
-                runs = client.search_runs([number], "attributes.status = 'RUNNING'") if number else []
-                for run in runs:
-                    is_active = tags.get(run.data.tags.get("siloflow.run"))
-                    if is_active is not None and not is_active():
-                        client.set_terminated(run.info.run_id, "KILLED")
-                        names.append(run.info.run_name)
+            _, number = usable_experiment(client, wanted)
+            for run in client.search_runs([number], "attributes.status = 'RUNNING'") if number else []:
+                is_active = ours.get(run.data.tags.get("siloflow.run"))
+                if is_active is not None and not is_active():
+                    client.set_terminated(run.info.run_id, "KILLED")
+                    names.append(run.info.run_name)
     except Exception:  # from MLflow, its HTTP library or SQLAlchemy: the next command tries again
         return names, False
     return names, True

@@ -1,9 +1,10 @@
 """Describe a run to MLflow, at its start and at its end, in plain records without MLflow."""
 
+import json
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,23 @@ from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from tasks.tracking.error_messages import mask_passwords
 
 VIEW = "siloflow"
+"""The view of the newest comparison's runs; `TREND` and `DIAGNOSES` list the comparisons and the diagnoses."""
+TREND, DIAGNOSES = "comparisons", "diagnoses"
+COMPARISON, RUN, DIAGNOSIS = "comparison", "run", "diagnosis"
+"""The values of the tag `kind`."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The MLflow experiment of a project, and the folder of its artifacts if the store is a database.
+
+    `owner` is the project's random id: an experiment of this name that another project owns is left alone. It is empty
+    for a name that the user has chosen, which projects may share.
+    """
+
+    name: str
+    artifacts: str
+    owner: str = ""
 
 
 @dataclass(frozen=True)
@@ -19,18 +37,22 @@ class RunSpec:
     """The name of a run in MLflow and where it is stored."""
 
     uri: str
-    artifacts: str
-    experiment: str
+    experiment: Experiment
     name: str
     tag: str  # random; written to disk before the MLflow run exists, so that a killed process finds its run again
     tags: Mapping[str, str]
     params: Mapping[str, Any]
     note: str = ""  # the run's description
-    about: str = ""  # the experiment's note, shown above its runs
     quantity: TaskMetrics = TASK_METRICS["classification"]  # orders the experiment's runs
     # more tags, set again by each process that resumes the run
     links: Mapping[str, str] = field(default_factory=dict)
-    columns: tuple[str, ...] = ()  # metrics to show instead, for runs without training
+    parent: "RunSpec | None" = None  # the run below which MLflow shows this one; created if it does not exist
+    system_metrics: bool = False  # whether MLflow samples the machine's load while the run lasts
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of the run: one of `COMPARISON`, `RUN` and `DIAGNOSIS`."""
+        return self.tags.get("kind", RUN)
 
 
 @dataclass(frozen=True)
@@ -48,24 +70,52 @@ class FinalArtifacts:
     # names of the files that hold `columns` and rows of `data`, as MLflow's own tables do
     tables: tuple[str, ...] = ()
     status: str = "FINISHED"  # or FAILED
+    columns: tuple[str, ...] = ()  # metrics to show in the list of runs of this kind
 
 
-def experiment_view(spec: RunSpec) -> dict[str, Any]:
-    """Return the columns and order of an experiment's runs on MLflow's page: best first, or newest first."""
+def view_tags(spec: RunSpec, run_id: str, columns: Sequence[str] = ()) -> dict[str, str]:
+    """Return the tags of the experiment with the views on MLflow's page that a run changes.
+
+    A comparison changes the view of its runs, grouped by method and best first, and the view of all comparisons, newest
+    first, with its metrics as columns. `siloflow ui` prints the addresses of both. A diagnosis changes that of diagnoses.
+
+    Args:
+        spec: The run.
+        run_id: Its id.
+        columns: The names of its metrics.
+    """
+    listed = {"orderByKey": "attributes.`Created`", "orderByAsc": False, "searchFilter": f"tags.kind = '{spec.kind}'"}
+    listed |= {"selectedColumns": ["attributes.`Created`", *(f"metrics.`{name}`" for name in columns)]}
+    views: dict[str, dict[str, Any]] = {}
+    if spec.kind == COMPARISON:
+        views = {VIEW: _children(spec, run_id), TREND: listed}
+    elif spec.kind == DIAGNOSIS:
+        views = {DIAGNOSES: listed}
+    return {f"{SAVED_VIEW}{name}": json.dumps(view) for name, view in views.items()}
+
+
+def _children(spec: RunSpec, run_id: str) -> dict[str, Any]:
+    """Return the view of a comparison's runs; MLflow's page reads the form of `groupBy` from its own code."""
     metric = spec.quantity
-    if spec.columns:
-        columns = ["attributes.`Created`", *(f"metrics.`{name}`" for name in spec.columns)]
-        return {"orderByKey": "attributes.`Created`", "orderByAsc": False, "selectedColumns": columns}
     return {
+        "searchFilter": f"tags.`{PARENT}` = '{run_id}'",
         "orderByKey": f"metrics.`{metric.headline}`",
         "orderByAsc": not metric.higher_is_better,
+        "groupBy": {"aggregateFunction": "average", "groupByKeys": [{"mode": "tag", "groupByData": "method"}]},
         "selectedColumns": [
             "attributes.`Created`",
+            "tags.`method`",
+            "tags.`seed`",
             *(f"metrics.`{name}`" for name in (*metric.columns, "loss/train")),
             "tags.`model tested`",
             "tags.`weights_sha256`",
         ],
     }
+
+
+PARENT = "mlflow.parentRunId"
+SAVED_VIEW = "mlflow.sharedViewState."
+"""The start of an experiment's tag that holds a saved view."""
 
 
 _MOST = 500  # characters

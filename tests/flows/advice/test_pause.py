@@ -5,7 +5,7 @@ import json
 import pytest
 
 from flows.experiment.project import Project, new_experiment
-from tasks.tracking.mlflow_logging.connection import connect
+from tasks.tracking.mlflow_logging.connection import connect, usable_experiment
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 
@@ -42,4 +42,5 @@ def test_a_pause_after_the_last_round_is_the_end(play_run):
 def _status(folder, experiment):
     project = Project.open([], folder)
     client = connect(project.tracking)
-    return {run.info.status for run in client.search_runs([client.get_experiment_by_name(experiment).experiment_id])}
+    _, number = usable_experiment(client, project.mlflow_experiment)
+    return {run.info.status for run in client.search_runs([number], f"tags.folder LIKE 'runs/{experiment}/%'")}

@@ -72,7 +72,7 @@ def _is_on_disk(folder: Path, answer):
 
 def _is_in_mlflow(project: Path, answer):
     client = connect(f"sqlite:///{project / 'runs' / 'mlflow.db'}")
-    (run,) = client.search_runs([client.get_experiment_by_name("diagnoses").experiment_id])
+    (run,) = client.search_runs([one.experiment_id for one in client.search_experiments()], "tags.kind = 'diagnosis'")
     assert (run.info.run_name, run.info.status) == (Path(answer["folder"]).name, "FINISHED")
     assert {file.path for file in client.list_artifacts(run.info.run_id)} == {*FILES}
     assert run.data.tags["since"] == answer["since"]

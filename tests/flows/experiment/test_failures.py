@@ -28,7 +28,7 @@ from tasks.execution.open_workers import check
 from tasks.tracking.checkpoint import load_state
 from tasks.tracking.json_io import unwritable, write_json
 from tasks.tracking.mlflow_logging.async_logger import MLflowLogger
-from tasks.tracking.mlflow_logging.connection import connect
+from tasks.tracking.mlflow_logging.connection import connect, usable_experiment
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 
@@ -194,8 +194,8 @@ def test_a_comparison_with_a_failed_run_is_not_called_complete(prefect, folder, 
         "partial is not complete: 1 of 6 runs failed (half seed 1)",
     )
     store = connect(Project.open(settings).tracking)
-    number = store.get_experiment_by_name("partial").experiment_id
-    (run,) = store.search_runs([number], "attributes.run_name = 'comparison'")
+    _, number = usable_experiment(store, Project.open(settings).mlflow_experiment)
+    (run,) = store.search_runs([number], "attributes.run_name = 'partial'")
     assert run.info.status == "FAILED"
     assert run.data.tags["mlflow.note.content"].startswith("Not complete: 1 of 6 runs failed (half seed 1). Against ")
 
@@ -212,7 +212,7 @@ def test_a_comparison_with_a_failed_run_is_not_called_complete(prefect, folder, 
     (folder / "half.py").write_text(HALF.replace("seed == 1", "seed == 2"))
     again = compare(["fedavg", "half", "local_only"], [0, 1], "fedavg", settings, resume=True, name="partial")
     assert again["failed"] == []
-    (run,) = store.search_runs([number], "attributes.run_name = 'comparison'")
+    (run,) = store.search_runs([number], "attributes.run_name = 'partial'")
     assert run.info.status == "FINISHED"
     print_compare(again, PlainConsole(width=120))
     shown = capsys.readouterr().out

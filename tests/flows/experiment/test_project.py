@@ -13,7 +13,6 @@ from flows.experiment.project import Project, new_experiment, newest_experiment
 from flows.experiment.run_identity import unused_name
 from silos.errors import UserError
 from silos.io import locks
-from tasks.tracking.mlflow_logging.connection import connect
 
 OPEN = """
 from flows.console import progress
@@ -104,21 +103,31 @@ def test_the_newest_comparison_is_found_whatever_it_is_called(project):
     ("name", "said"),
     [
         ("../autumn", "expected at most 100 letters"),
-        ("single-runs", "a name that siloflow generates"),
+        ("mlflow.json", "a name that siloflow generates"),
         ("mlflow.db", "a name that siloflow generates"),
         ("compare-20261124-090002-4989", "a name that siloflow generates"),
         ("autumn", "got autumn, which exists in runs/"),
-        ("winter", "has already, perhaps a deleted one"),
     ],
 )
-def test_a_name_that_cannot_be_given_is_told_with_the_way_out(name, said, project, databases, monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def test_a_name_that_cannot_be_given_is_told_with_the_way_out(name, said, project):
     opened = Project.open(root=project)
     new_experiment(opened, "compare", {}, "autumn")
-    shutil.copy(databases / "mlflow.db", opened.runs)
-    client = connect(opened.tracking)
-    client.delete_experiment(client.create_experiment("winter"))
     with pytest.raises(UserError, match="expected a") as told:
         unused_name(opened, name)
     assert said in str(told.value)
     assert unused_name(opened, "spring") == "spring"
+
+
+def test_a_project_keeps_the_mlflow_experiment_of_its_first_name_unless_the_environment_names_one(
+    project, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    first = Project.open(root=project).mlflow_experiment
+    assert first.name == project.name
+    shutil.copytree(project, tmp_path / "moved")
+    moved = Project.open(root=tmp_path / "moved").mlflow_experiment
+    assert (moved.name, moved.owner) == (first.name, first.owner)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "/team/silos")
+    named = Project.open(root=project).mlflow_experiment
+    assert (named.name, named.owner) == ("/team/silos", ""), "projects may share it"
+    assert named.artifacts == (project / "runs" / "artifacts" / "_team_silos").as_uri()

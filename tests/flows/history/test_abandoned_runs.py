@@ -13,10 +13,11 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Running
 
+from flows.experiment.project import Project
 from flows.history.abandoned_runs import OPEN, close_abandoned, delete_deployment, deployment_name
 from silos.io.locks import exclusive_lock, hold
 from tasks.tracking.json_io import write_json
-from tasks.tracking.mlflow_logging.connection import connect
+from tasks.tracking.mlflow_logging.connection import OWNER, connect, usable_experiment
 
 
 @flow
@@ -41,8 +42,10 @@ def logged(prefect: Any, folder: Path) -> Callable[[str], tuple[Path, str]]:
     client = connect(os.environ["MLFLOW_TRACKING_URI"])
 
     def create(tag: str) -> tuple[Path, str]:
-        found = client.get_experiment_by_name("single-runs")
-        number = found.experiment_id if found else client.create_experiment("single-runs")
+        project = Project.open(root=folder)
+        name, number = usable_experiment(client, project.mlflow_experiment)
+        owner = {OWNER: project.mlflow_experiment.owner}
+        number = number or client.create_experiment(name, tags=owner)
         run = folder / "runs" / f"run-{tag}" / "fedavg-seed0"
         write_json(run.parent / "experiment.json", {"kind": "run", "name": run.parent.name})
         write_json(run / "run.json", {"tag": tag})
@@ -123,7 +126,9 @@ def test_runs_of_mlflow_that_no_process_works_on_are_killed_and_named(
     assert told.said[-1].endswith("; 'gone' in MLflow")
 
 
-def test_a_run_that_somebody_stops_is_killed_in_mlflow_and_one_that_fails_has_failed(play_run: Any, told: Any) -> None:
+def test_a_run_that_somebody_stops_is_killed_in_mlflow_and_one_that_fails_has_failed(
+    play_run: Any, told: Any, folder: Path
+) -> None:
     def stop() -> None:
         raise KeyboardInterrupt
 
@@ -133,6 +138,6 @@ def test_a_run_that_somebody_stops_is_killed_in_mlflow_and_one_that_fails_has_fa
     with pytest.raises(Exception, match="no rows left"):
         play_run("own", "threads", 1, "method.own.does=raises")
     client = connect(os.environ["MLFLOW_TRACKING_URI"])
-    number = client.get_experiment_by_name("single-runs").experiment_id
+    _, number = usable_experiment(client, Project.open(root=folder).mlflow_experiment)
     newest = client.search_runs([number], order_by=["attributes.start_time DESC"], max_results=2)
     assert {run.info.run_name: run.info.status for run in newest} == {"fedavg-seed0": "KILLED", "own-seed0": "FAILED"}

@@ -21,7 +21,7 @@ from tasks.tracking.json_io import read_json
 from tasks.tracking.mlflow_logging import async_logger as module
 from tasks.tracking.mlflow_logging.async_logger import MLflowLogger
 from tasks.tracking.mlflow_logging.connection import connect
-from tasks.tracking.mlflow_logging.run_spec import FinalArtifacts, RunSpec
+from tasks.tracking.mlflow_logging.run_spec import COMPARISON, PARENT, Experiment, FinalArtifacts, RunSpec
 
 HANDED_OVER = threading.Event()
 HANDED_OVER.set()
@@ -44,9 +44,8 @@ def deliver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, databases: Path) ->
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 
     def build(uri: str, name: str, **more: Any) -> MLflowLogger:
-        ticket = RunSpec(
-            uri, (tmp_path / "artifacts").as_uri(), name, "fedavg-seed0", name, {"method": "fedavg"}, PARAMS, **more
-        )
+        experiment = Experiment(name, (tmp_path / "artifacts").as_uri())
+        ticket = RunSpec(uri, experiment, "fedavg-seed0", name, {"method": "fedavg"}, PARAMS, **more)
         return MLflowLogger(tmp_path, ticket)
 
     return build
@@ -191,7 +190,7 @@ def test_a_mark_of_another_run_or_store_is_not_taken_for_this_ones(spoilt, deliv
     second.round_done(3)
     assert second.finish(FinalArtifacts()) is not None
     assert (second.run_id == first.run_id) == (spoilt == "store")
-    assert_whole(uri, second.spec.experiment, second.run_id, 3, without={("loss/train", 2)})
+    assert_whole(uri, second.spec.experiment.name, second.run_id, 3, without={("loss/train", 2)})
     assert read_json(mark)["run"] == second.run_id
 
 
@@ -205,6 +204,57 @@ def test_metrics_that_the_last_round_gets_after_its_delivery_are_delivered_at_th
     assert delivery.finish(FinalArtifacts()) is not None
     assert [metric.value for metric in connect(uri).get_metric_history(delivery.run_id, "loss/mean")] == [0.5]
     assert_whole(uri, "late", delivery.run_id, 3, without={("loss/train", 2)}, also={"loss/mean"})
+
+
+def test_a_comparisons_run_is_above_its_runs_and_projects_of_one_name_do_not_mix(deliver, tmp_path):
+    """Two projects on one store, whose runs name the same parent: each has its own experiment, parent and views."""
+    uri, found = f"sqlite:///{tmp_path}/mlflow.db", {}
+    client = connect(uri)
+    for owner in ("one", "other"):
+        experiment = Experiment("shared", (tmp_path / "artifacts").as_uri(), owner)
+        parent = RunSpec(uri, experiment, "autumn", "autumn", {"kind": COMPARISON}, {}, note="running or stopped")
+        for name in ("fedavg-seed0", "fedavg-seed1"):
+            (tmp_path / "delivered.json").unlink(missing_ok=True)
+            spec = RunSpec(uri, experiment, name, f"{owner}-{name}", {"kind": "run"}, {}, parent=parent)
+            child = MLflowLogger(tmp_path, spec)
+            child.mark_failed("KILLED") if name.endswith("1") else child.finish(FinalArtifacts())
+            found[owner, name] = client.get_run(child.run_id)
+        ids = {run.data.tags[PARENT] for (of, _), run in found.items() if of == owner}
+        (above,) = [client.get_run(number) for number in ids]
+        assert (above.info.run_name, above.info.status) == ("autumn", "KILLED"), "as the run that was interrupted"
+        whole = MLflowLogger(tmp_path / owner, parent)
+        metrics = {"round": 0, "time_ms": 1, "metrics": {"accuracy/mean/fedavg": 0.5}}
+        artifacts = FinalArtifacts(metrics=metrics, about="better", columns=("accuracy/mean/fedavg",))
+        assert whole.finish(artifacts) == above.info.run_id
+        views = client.get_experiment(above.info.experiment_id).tags
+        newest = json.loads(views["mlflow.sharedViewState.siloflow"])
+        ours = client.search_runs([above.info.experiment_id], newest["searchFilter"])
+        assert {run.info.run_name for run in ours} == {"fedavg-seed0", "fedavg-seed1"}
+        assert newest["groupBy"]["groupByKeys"] == [{"mode": "tag", "groupByData": "method"}]
+        trend = json.loads(views["mlflow.sharedViewState.comparisons"])
+        (listed,) = client.search_runs([above.info.experiment_id], trend["searchFilter"])
+        assert (listed.info.status, listed.data.metrics) == ("FINISHED", {"accuracy/mean/fedavg": 0.5})
+        assert trend["selectedColumns"][-1] == "metrics.`accuracy/mean/fedavg`"
+    names = {client.get_experiment(run.info.experiment_id).name for run in found.values()}
+    assert names == {"shared", "shared-2"}
+
+
+def test_a_long_run_has_the_machines_load_and_a_short_one_has_not(deliver, play, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.1")
+    client = connect(f"sqlite:///{tmp_path}/mlflow.db")
+
+    def logged(delivery: MLflowLogger) -> set[str]:
+        return {*client.get_run(delivery.run_id).data.metrics} if delivery.run_id else set()
+
+    for enough, expected in ((1e9, METRICS), (0.0, METRICS | {"system/cpu_utilization_percentage"})):
+        monkeypatch.setattr(module, "LONG", enough)
+        delivery = deliver(f"sqlite:///{tmp_path}/mlflow.db", f"after {enough:g} s", system_metrics=True)
+        play(delivery, range(1, 3))
+        wait_for(lambda delivery=delivery, expected=expected: expected <= logged(delivery))
+        assert delivery.finish(FinalArtifacts()) is not None
+        assert client.get_run(delivery.run_id).info.status == "FINISHED"
+        system = {name for name in logged(delivery) if name.startswith("system/")}
+        assert bool(system) == (enough == 0), system
 
 
 def drop(database: Path, run_id: str | None, metric: str) -> None:

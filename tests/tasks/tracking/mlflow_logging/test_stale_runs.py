@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 
 from tasks.tracking.mlflow_logging.connection import connect, mark_killed, usable_experiment
+from tasks.tracking.mlflow_logging.run_spec import Experiment
+
+SET = Experiment("set", "artifacts")
 
 
 @pytest.mark.parametrize("deleted", [0, 1, 2])
@@ -15,11 +18,11 @@ def test_a_run_is_found_in_the_experiment_that_replaces_a_deleted_one(
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     client = connect(uri)
     for _ in range(deleted):
-        name, _ = usable_experiment(client, "set")
+        name, _ = usable_experiment(client, SET)
         client.delete_experiment(client.create_experiment(name))
-    name, number = usable_experiment(client, "set")
+    name, number = usable_experiment(client, SET)
     assert (name, number) == ("set" if not deleted else f"set-{deleted + 1}", None)
     run = client.create_run(client.create_experiment(name), tags={"siloflow.run": "t"}, run_name="r").info.run_id
-    assert mark_killed(uri, {"set": {"t": lambda: True}}) == ([], True)
-    assert mark_killed(uri, {"set": {"t": lambda: False}}) == (["r"], True)
+    assert mark_killed(uri, SET, {"t": lambda: True}) == ([], True)
+    assert mark_killed(uri, SET, {"t": lambda: False}) == (["r"], True)
     assert client.get_run(run).info.status == "KILLED"
