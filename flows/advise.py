@@ -25,7 +25,7 @@ from flows.experiment.comparison.comparison_text import not_complete
 from flows.experiment.comparison.paired_runs import compare_pairs, outcomes_of_run
 from flows.experiment.comparison.trials import Plan, run_trial, trial_name
 from flows.experiment.comparison.tuner import validation_score
-from flows.experiment.project import Project, experiment, new_experiment, newest_experiment
+from flows.experiment.project import Project, begun_before, experiment, new_experiment, newest_experiment
 from flows.experiment.run.run_folder import RunFolder, run_name
 from flows.experiment.run_identity import unused_name
 from flows.experiment.training_setup import check_metric
@@ -74,6 +74,8 @@ def advise(
     minutes = minutes or project.params.advise.minutes
     with project.working("advise"):
         check_advisable(project)
+        retried = begun_before(project, "advise")
+        resume, name = (resume, name) if retried is None else (True, retried)
         folder = folder_name(project, minutes, methods, resume, name or "")
         with project.working(folder):
             named = methods or experiment(project, folder)["methods"]

@@ -1,12 +1,14 @@
 """Defines the flow `compare`: several methods on the same seeds and rows, and the paired differences between them."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from itertools import product
 from typing import Any
 
 from flows.config.method_settings import method_of
 from flows.config.override_policy import open_project
+from flows.console import progress
 from flows.experiment import prefect_artifacts, run_identity
 from flows.experiment.comparison import comparison_in_mlflow
 from flows.experiment.comparison.client_gains import (
@@ -39,7 +41,7 @@ from flows.experiment.comparison.trials import (
     tuned_methods,
 )
 from flows.experiment.evaluation import against_baseline, scored_baseline
-from flows.experiment.project import UNNAMED, Project, experiment, new_experiment, newest_experiment
+from flows.experiment.project import UNNAMED, Project, begun_before, experiment, new_experiment, newest_experiment
 from flows.experiment.run.run_folder import RunFolder, run_name
 from flows.experiment.run_identity import unused_name
 from flows.experiment.run_warnings import merge_notes
@@ -51,6 +53,7 @@ from flows.reports.comparison_report import write_comparison_report
 from flows.reports.html_report import FILE as REPORT
 from models.metrics.client_metrics import metric_record
 from silos.errors import UserError
+from silos.io.locks import write_lock
 from tasks.execution.task_runner import PrefectRunner
 from tasks.paired_outcomes import Outcomes
 from tasks.tracking.json_io import write_json
@@ -70,12 +73,13 @@ def compare(
     overrides: Overrides = (),
     resume: bool = False,
     name: Text = "",
+    parallel: bool = False,
 ) -> dict[str, Any]:
     """Run every method with every seed; return the table, the figure and the paired comparisons as plain JSON.
 
     Whatever is not named is read from `comparison` in params.yaml; its `tune` first tries equally many settings of
     every method, and its `partitions` draws more partitions. A run that fails does not stop the others; its error is
-    under `failed`.
+    under `failed`. A retry by Prefect continues the comparison that the flow run began.
 
     Args:
         methods: The methods to compare; those of params.yaml if none is chosen.
@@ -84,10 +88,13 @@ def compare(
         overrides: Values that replace those of params.yaml, each as section.key=value, for example training.rounds=20.
         resume: Continue the named comparison, or the newest one; its methods, seeds and reference must be the same.
         name: The name of a new comparison, in runs/ and in MLflow; with resume, of the comparison to continue.
+        parallel: Start also while another comparison of this project runs, instead of waiting for its end.
     """
     project = open_project(overrides)
-    with project.working("compare"):
+    with project.working("compare"), nullcontext() if parallel else _alone(project):
         plan = make_plan(project, methods, seeds, reference)
+        retried = begun_before(project, "compare")
+        resume, name = (resume, name) if retried is None else (True, retried)
         new_name = unused_name(project, name) if name and not resume else None
         name = resumed(project, name or None) if resume else None
         if name is not None:
@@ -97,6 +104,12 @@ def compare(
             name = new_experiment(project, "compare", info, new_name)
         with project.working(name):
             return _run_comparison(project, name, plan)
+
+
+def _alone(project: Project) -> AbstractContextManager[None]:
+    """Wait until no other comparison of this project runs, and make others wait."""
+    folder = project.root / "runs" / "locks" / "compare"
+    return write_lock(folder, "another `siloflow compare`", progress.current().say)
 
 
 def make_plan(

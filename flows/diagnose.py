@@ -25,7 +25,7 @@ from flows.diagnosis.save_report import save_report
 from flows.diagnosis.text.findings_page import refusal_sentences, report_text
 from flows.diagnosis.version_comparison import compare_with_version
 from flows.experiment.project import Project
-from flows.flow_decorator import Overrides, project_flow
+from flows.flow_decorator import Overrides, Text, project_flow
 from models.shift.client_summaries.model_predictions import Design
 from models.shift.client_summaries.query import Query
 from models.shift.fomichev_distances import Readings
@@ -112,17 +112,18 @@ def _clients(messages: Sequence[Message]) -> list[str]:
 
 
 @project_flow(run_name="diagnose")
-def diagnose(against: str | None = None, overrides: Overrides = ()) -> dict[str, Any]:
+def diagnose(against: Text = "", overrides: Overrides = ()) -> dict[str, Any]:
     """Query every silo, compare all pairs, and save the report.
 
     Args:
-        against: The version that each silo is compared with: a git revision, or the start of a data version.
+        against: The version that each silo is compared with instead of others: a git revision, or the start of a data
+            version.
         overrides: Values that replace those of params.yaml, each as section.key=value, for example training.rounds=20.
     """
     project = open_project(overrides)
     with project.working("diagnose"), project.workers() as workers:
         runner = PrefectRunner(workers)
-        if against is not None:
+        if against:
             return save_report(project, *compare_with_version(project, runner, against))
         return save_report(project, *run_diagnosis(project, runner))
 

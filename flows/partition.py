@@ -1,5 +1,6 @@
 """Defines the flow `partition`: it splits a source into silos under data/, and DVC records their version."""
 
+from pathlib import Path
 from typing import Any
 
 from flows.config.override_policy import as_lines, open_project, settings_between
@@ -10,9 +11,14 @@ from silos.dataset import SPLITS
 from silos.errors import UserError
 from silos.privacy.silo_policy import OPENED, POLICY, has_store, make_store
 from silos.sources.source_params import is_public
+from silos.sources.source_registry import content_hashes
 from silos.storage import partition_store
 from silos.versioning import dvc_files
 from silos.versioning.history import partition_files
+from tasks.tracking.json_io import read_json, write_json
+
+SOURCES = Path("runs") / "sources.json"
+"""The hashes of the files that each partition was made from."""
 
 
 @project_flow(run_name="partition")
@@ -34,9 +40,12 @@ def make(project: Project) -> dict[str, Any]:
     notes: list[str] = []
     with exclusive_data_access(project.root, "`siloflow partition`"):
         notes += _prepare_store(project)
+        hashes = content_hashes(data.source, project.root)  # first: a file that changes meanwhile counts as changed
         manifest = partition_store.write(folder, data, project.root, notes.append)
         before = dvc_files.recorded_version(project.root)
         after = dvc_files.record(project.root)
+        path = project.root / SOURCES
+        write_json(path, {**(read_json(path) or {}), data.name: hashes})
     return {
         "name": data.name,
         "folder": f"data/{data.name}",
@@ -48,6 +57,13 @@ def make(project: Project) -> dict[str, Any]:
         "notes": notes,
         "params_yaml": _lines_for_params(project),
     }
+
+
+def is_source_changed(project: Project) -> bool:
+    """Return whether a file of the source differs from what data/ was made from, or whether that is unknown."""
+    data = project.params.data
+    made_from = (read_json(project.root / SOURCES) or {}).get(data.name, {})
+    return bool(content_hashes(data.source, project.root) != made_from)
 
 
 def _prepare_store(project: Project) -> list[str]:

@@ -7,7 +7,7 @@ from flows.config.method_settings import method_of
 from flows.config.override_policy import open_project
 from flows.experiment.callbacks.callback import user_callbacks
 from flows.experiment.callbacks.report_run import ValidationOutcomes
-from flows.experiment.project import Project, new_experiment, newest_experiment
+from flows.experiment.project import Project, begun_before, new_experiment, newest_experiment
 from flows.experiment.run.run_context import open_run
 from flows.experiment.run.run_folder import RunFolder, run_name
 from flows.experiment.run_identity import fingerprint_of
@@ -48,6 +48,9 @@ def run(
     if experiment:
         plain(experiment, "the experiment")
     with project.working(name):
+        retried = None if experiment else begun_before(project, "run")
+        if retried is not None:
+            experiment, resume = retried, True
         if not experiment and resume:
             experiment = newest_experiment(project, "run", inside=name)
         if not experiment:

@@ -1,10 +1,11 @@
-"""Define the commands on registered models: promote, rollback, history."""
+"""Define the commands on registered models: promote, rollback, history, watch."""
 
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli.command_session import Json, Overrides, Session
+from flows.cli.command_session import Json, Overrides, Session, Timings
 
 if TYPE_CHECKING:
     from flows.console.safe_text import PlainConsole
@@ -74,7 +75,7 @@ def print_decision(decision: dict[str, Any], console: "PlainConsole") -> None:
 
 @commands.command()
 def history(overrides: Overrides = None, json: Json = False) -> None:
-    """List promotions, refusals and rollbacks with their numbers.
+    """List promotions, refusals, rollbacks and what `watch` decided, with their numbers.
 
     Example: siloflow history
     """
@@ -89,14 +90,68 @@ def print_history(answer: dict[str, Any], console: "PlainConsole") -> None:
     """Print two lines for each decision: what and when, then on which numbers."""
     for decision in answer["decisions"][:_MAX_LISTED]:
         at = decision["at"][:16].replace("T", " ")
-        before = f" after {decision['champion']}" if decision["champion"] else ""
+        before = f" after {decision['champion']}" if decision["champion"] not in (None, decision["version"]) else ""
         console.print(f"{at} UTC  {decision['decision']}  version {decision['version']}{before}: {decision['run']}")
         sentence = (decision["against"] or {}).get("sentence")
         data = f"data {(decision['data_version'] or '-')[:10]}, commit {decision['git_commit']}"
-        parts = [part for part in (sentence, decision["reason"], data) if part]
+        saw = decision.get("watch") or {}
+        shifted = f"shifted: {', '.join(silo['client'] for silo in saw['shifted'])}" if saw.get("shifted") else None
+        parts = [part for part in (shifted, sentence, decision["reason"], data) if part]
         console.print(f"  {'; '.join(parts)}")
     more = len(answer["decisions"]) - _MAX_LISTED
     if more > 0:
         console.print(f"… and {more} more; --json lists them all")
     if not answer["decisions"]:
         console.print("No decision yet. Next: `siloflow promote` makes a model the champion.")
+
+
+@commands.command()
+def watch(
+    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    minutes: Annotated[float, typer.Option(min=0.1, help="The time between two looks, without --once.")] = 60.0,
+    overrides: Overrides = None,
+    json: Json = False,
+    timings: Timings = False,
+) -> None:
+    """Look for silos that changed since the champion was trained; if they shifted, train and promote what is better.
+
+    If nothing changed, only hashes are read. Without --once it looks again until ctrl-C.
+
+    Example: siloflow watch --once
+    """
+    with Session(json, timings, retry_hint="watch again; it continues the comparison that it began") as session:
+        is_started = False
+        while True:
+            project = session.open_project(overrides)
+            from flows.watch import look
+
+            answer = look(project)
+            if answer is None:
+                if not is_started:
+                    session.start_server()
+                    is_started = True
+                answer = session.run_flow("flows.watch", "watch", project)
+            session.print_result(answer, print_watch)
+            if once:
+                return
+            time.sleep(60 * minutes)
+
+
+def print_watch(answer: dict[str, Any], console: "PlainConsole") -> None:
+    """Print what was decided; if nothing changed, on one line."""
+    if answer["decision"] is not None:
+        from flows.watch import shift_text
+
+        names = [f"{silo} ({how})" for silo, how in answer["changed"].items()]
+        more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+        console.print(f"changed       {', '.join(names[:_MAX_LISTED])}{more}")
+        if answer["shifted"]:
+            console.print(f"shifted       {shift_text(answer['shifted'])}")
+        if answer["diagnosis"]:
+            console.print(f"diagnosis     {answer['diagnosis']}")
+        if answer["comparison"]:
+            console.print(f"comparison    runs/{answer['comparison']}")
+        against = answer["decision"]["against"] or {}
+        if "sentence" in against:
+            console.print(f"difference    {against['sentence']}")
+    console.print(answer["sentence"])

@@ -119,6 +119,9 @@ def compare(
             metavar="DIR", help="Also write metrics.json and curves.csv there, for `dvc metrics` and `dvc plots`."
         ),
     ] = None,
+    parallel: Annotated[
+        bool, typer.Option("--parallel", help="Do not wait until another comparison of this project has ended.")
+    ] = False,
     resume: Resume = False,
     overrides: Overrides = None,
     json: Json = False,
@@ -143,7 +146,8 @@ def compare(
         elif name is not None:
             _check_unused(project, name)
         parameters: dict[str, Any] = {"methods": methods, "seeds": numbers, "reference": reference, "name": name}
-        comparison = session.run_flow("flows.compare", "compare", project, **parameters, resume=resume)
+        options = {"resume": resume, "parallel": parallel}
+        comparison = session.run_flow("flows.compare", "compare", project, **parameters, **options)
         if summary is not None:
             from flows.experiment.comparison.write_summary import write_summary
 

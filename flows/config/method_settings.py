@@ -24,6 +24,7 @@ def check_names(params: Params) -> None:
     names = method_names(params.loaded)
     references = [("method", name) for name in params.method]
     references += [("comparison.methods", name) for name in params.comparison.methods]
+    references += [("watch.methods", name) for name in params.watch.methods]
     for key, name in [*references, ("comparison.reference", params.comparison.reference)]:
         if name not in names:
             raise UserError(f"params.yaml: {key}: got an unknown method {name!r}{nearest_hint(name, names)}")

@@ -324,8 +324,13 @@ class TrackingParams(Section):
 
 
 class WatchParams(Section):
-    """When a model may become the champion: see `siloflow promote`."""
+    """When a model may become the champion, and when `siloflow watch` trains again.
 
+    `grade`: the least grade of a silo's shift; `methods`: those that train, the champion's if empty.
+    """
+
+    grade: Literal["negligible", "moderate", "significant", "critical"] = "negligible"
+    methods: list[Annotated[str, PlainText()]] = []
     prefer: Literal["better", "cheaper"] = "better"
     margin: float = Field(default=0.01, ge=0, le=param_limits.MAX_REAL)
 

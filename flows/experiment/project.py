@@ -392,9 +392,12 @@ def new_experiment(project: Project, kind: str, about: dict[str, Any], name: str
 
     A random tag, written before MLflow's run of the set exists, lets a killed process find that run again.
     """
+    from prefect.runtime import flow_run  # here: `siloflow show` and `data` need no Prefect
+
     started = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
     name = name or f"{kind}-{started}-{secrets.token_hex(2)}"
-    record = {"kind": kind, "name": name, "started": started, "tag": secrets.token_hex(8), **about}
+    tag = secrets.token_hex(8)
+    record = {"kind": kind, "name": name, "started": started, "tag": tag, "flow_run": flow_run.id, **about}
     write_json(project.runs / name / "experiment.json", record)
     return name
 
@@ -410,6 +413,19 @@ def newest_experiment(project: Project, kind: str, inside: str = "") -> str | No
             if info["kind"] == kind:  # by second, then by the file's time: a name ends randomly
                 started[name] = (info["started"], path.stat().st_mtime_ns)
     return max(started, key=started.__getitem__, default=None)
+
+
+def begun_before(project: Project, kind: str) -> str | None:
+    """Return the set of runs that this flow run of Prefect began before its Retry; None if it began none."""
+    from prefect.runtime import flow_run
+
+    if flow_run.run_count < 2:
+        return None
+    for path in project.runs.glob("*/experiment.json"):
+        info = read_json(path) or {}
+        if (info.get("kind"), info.get("flow_run")) == (kind, flow_run.id):
+            return path.parent.name
+    return None
 
 
 def experiment(project: Project, name: str) -> dict[str, Any]:

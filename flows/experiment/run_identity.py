@@ -25,6 +25,8 @@ def fingerprint_of(project: Project, setup: TrainingSetup, method: Method, metho
     params = project.params.model_dump(mode="json", exclude={*excluded, "method", "engine"})
     if not setup.aggregation.is_robust:  # the default is what earlier versions did
         del params["aggregation"]
+    if project.params.clients.align.kind == "none":
+        del params["clients"]["align"]
     start_hashes = {single.network.starts_from for single in setup.network.single_networks} - {""}
     if start_hashes:
         params["model"]["pretrained"] = f"sha256:{start_hashes.pop()}"  # independent of the file's path
@@ -57,6 +59,7 @@ _RESERVED = {
     "open",
     "registry",
     "services",
+    "sources.json",
 }
 
 

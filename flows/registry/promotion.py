@@ -40,7 +40,9 @@ from tasks.tracking.mlflow_logging.registry import (
 HISTORY = FOLDER / "history.jsonl"
 
 
-def promote(project: Project, run: str | None, force: bool, with_data: bool) -> dict[str, Any]:
+def promote(
+    project: Project, run: str | None, force: bool, with_data: bool, watch: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Make a model the champion if it is better than the present one; return the decision as plain JSON.
 
     Args:
@@ -48,6 +50,7 @@ def promote(project: Project, run: str | None, force: bool, with_data: bool) -> 
         run: The run's folder or name, or the number of a version; None is the challenger.
         force: Promote also without evidence; the decision says so.
         with_data: Restore the data version on which the model was trained.
+        watch: What `siloflow watch` saw, if it decides; the decision has it under `watch`.
 
     Raises:
         UserError: If there is no such model, if it is the champion, or if MLflow does not answer.
@@ -65,7 +68,7 @@ def promote(project: Project, run: str | None, force: bool, with_data: bool) -> 
         champion = registry.find(number) if number is not None else None
         verdict = _judge(project, version, champion, force)
         decision = _decision(project, registry, "promoted" if verdict["passed"] else "refused", version, champion)
-        decision |= {key: verdict[key] for key in ("forced", "reason", "against")}
+        decision |= {key: verdict[key] for key in ("forced", "reason", "against")} | ({"watch": watch} if watch else {})
         if not verdict["passed"]:
             _carry_out(project, registry, decision, {}, {}, with_data=False)
             return decision
@@ -113,6 +116,23 @@ def needed_runs(project: Project) -> set[str]:
     champion = versions.get(aliases.get(CHAMPION, ""))
     needed = {*aliases.values(), *(_former_champions(champion) if champion else ())}
     return {versions[number].tags["run"] for number in needed & {*versions} if "run" in versions[number].tags}
+
+
+def keep(project: Project, champion: ModelVersion, reason: str, watch: Mapping[str, Any]) -> dict[str, Any]:
+    """Record in the history that `siloflow watch` kept the champion without a challenger; return the decision."""
+    with _exclusive(project):
+        decision = _decision(project, Registry(project.tracking, model_name(project)), "kept", champion, champion)
+        decision |= {"forced": False, "reason": reason, "against": None, "watch": watch}
+        _append(project.root / HISTORY, decision)
+        return decision
+
+
+def find_champion(project: Project) -> ModelVersion | None:
+    """Return the champion; a transaction that was interrupted is finished first."""
+    with _exclusive(project):
+        registry = Registry(project.tracking, model_name(project))
+        number = registry.aliases().get(CHAMPION)
+        return registry.find(number) if number is not None else None
 
 
 def finish(project: Project) -> None:

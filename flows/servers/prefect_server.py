@@ -87,6 +87,8 @@ class PrefectServer:
             "PREFECT_UI_ENABLED": str(ui).lower(),
             "PREFECT_SERVER_UI_ENABLED": str(ui).lower(),
             "PREFECT_UI_API_URL": self.url,
+            # only a server that stays has deployments with triggers, and automations
+            **({"PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "true"} if ui else {}),
             "PREFECT_API_DATABASE_MIGRATE_ON_START": "false",  # that is done before
             **_database(Path(self._variables["PREFECT_HOME"])),
         }

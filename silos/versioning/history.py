@@ -226,6 +226,16 @@ def diff(root: Path, before: str, after: str) -> dict[str, list[dict[str, Any]]]
     return result
 
 
+def changed_silos(root: Path, name: str, before: str, after: str) -> dict[str, str]:
+    """Map each client of a partition that differs between two versions to added, removed or changed.
+
+    Digests in the client tables are compared; no rows are opened.
+    """
+    old, new = version_files(root, before), version_files(root, after)
+    with _open_partition(root, name, old, before) as older, _open_partition(root, name, new, after) as newer:
+        return _changes(older.table, newer.table)
+
+
 def _changes(older: ClientTable, newer: ClientTable) -> dict[str, str]:
     """Return how each differing client changed, by comparing the digests of rows, without opening rows."""
     same = older.names == newer.names

@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,26 @@ from prefect.utilities.schema_tools.validation import validate
 
 from flows.scaffold import create_project
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 PREFECT = Path(sys.executable).parent / "prefect"
 ONE_ROUND = ["training.rounds=1"]
 POOL = "siloflow"
+FLAKY = """
+from pathlib import Path
+
+from flows.methods import fedavg
+from flows.plugins import register_method
+
+
+@register_method("flaky")
+class Flaky(fedavg.FedAvg):
+    def run_round(self, state, round):
+        if round.number == 2 and not Path("repaired").exists():
+            raise RuntimeError("the machine is out of order")
+        return super().run_round(state, round)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +48,9 @@ def deployed(
     home = tmp_path_factory.mktemp("deployed")
     folder = partitioned[0].copy(home / "project").path
     (folder / "prefect.yaml").write_text(create_project.deployments_text())  # as `siloflow init` writes it
+    (folder / "flaky.py").write_text(FLAKY)
+    params = folder / "params.yaml"
+    params.write_text(params.read_text().replace("plugins: [] ", "plugins: [flaky.py] "))
     subprocess.run(["git", "init", "--quiet", folder], check=True)  # likewise
     setting = {**environment, "PREFECT_API_URL": server, "PREFECT_HOME": str(home / "prefect"), "DO_NOT_TRACK": "1"}
 
@@ -57,9 +76,17 @@ def deployed(
 
 
 def ask(url: str, body: dict[str, Any]) -> Any:
+    """What Prefect answers; a 503 is its word for a locked SQLite file, on which its own client asks again too."""
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.load(answer)
+    end = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > end:
+                raise
+        time.sleep(0.5)
 
 
 def ended(api: Any, *asked: tuple[dict[str, Any], dict[str, Any]]) -> list[dict[str, Any]]:
@@ -68,6 +95,11 @@ def ended(api: Any, *asked: tuple[dict[str, Any], dict[str, Any]]) -> list[dict[
     for deployment, parameters in asked:
         body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
         started.append(api(f"/deployments/{deployment['id']}/create_flow_run", body)["id"])
+    return over(api, started)
+
+
+def over(api: Any, started: list[str]) -> list[dict[str, Any]]:
+    """These runs, once they are over."""
     end = time.monotonic() + 250
     while time.monotonic() < end:
         time.sleep(0.5)
@@ -109,9 +141,40 @@ def test_a_worker_runs_what_is_deployed_in_the_projects_folder_and_tells_a_mista
 
 def test_a_form_says_what_a_parameter_is_and_what_there_is_to_choose(deployed):
     forms = {d["name"]: d["parameter_openapi_schema"]["properties"] for d in deployed[0]("/deployments/filter", {})}
-    assert {"partition", "run", "compare"} <= set(forms)
+    assert {"partition", "diagnose", "run", "compare", "advise", "watch"} <= set(forms)
     assert [name for form in forms.values() for name, field in form.items() if not field.get("description")] == []
     assert {"fedavg", "uefl"} <= set(forms["run"]["method"]["enum"])
+    assert {"fedavg", "uefl"} <= set(forms["watch"]["methods"]["items"]["enum"])
+    assert forms["watch"]["grade"]["enum"] == ["", "negligible", "moderate", "significant", "critical"]
+
+
+def test_nothing_runs_by_itself_before_a_schedule_or_a_trigger_is_switched_on(deployed):
+    api, _ = deployed
+    there = {d["name"]: d for d in api("/deployments/filter", {})}
+    scheduled = {name: [s["active"] for s in d["schedules"]] for name, d in there.items() if d["schedules"]}
+    assert scheduled == {"diagnose": [False], "compare": [False], "watch": [False]}
+    (automation,) = api("/automations/filter", {})
+    assert (automation["enabled"], automation["trigger"]["expect"]) == (False, ["siloflow.silo.shifted"])
+    assert automation["actions"][0]["deployment_id"] == there["compare"]["id"]
+
+
+def test_a_retry_of_a_failed_comparison_continues_in_its_folder(deployed):
+    api, folder = deployed
+    there = {d["name"]: d for d in api("/deployments/filter", {})}
+    parameters = {"methods": ["fedavg", "flaky"], "seeds": [3], "overrides": ["training.rounds=3"]}
+    (failed,) = ended(api, (there["compare"], parameters))
+    assert (failed["state"]["type"], failed["run_count"]) == ("FAILED", 1)
+    (first,) = folder.glob("runs/compare-*/fedavg-seed3/result.json")
+    before = first.stat().st_mtime_ns
+    (folder / "repaired").touch()
+    retry = {"type": "SCHEDULED", "name": "AwaitingRetry"}
+    api(f"/flow_runs/{failed['id']}/set_state", {"state": retry, "force": True})  # as the page's button does
+    (completed,) = over(api, [failed["id"]])
+    assert (completed["state"]["type"], completed["run_count"]) == ("COMPLETED", 2)
+    (second,) = folder.glob("runs/compare-*/flaky-seed3/result.json")
+    assert second.parent.parent == first.parent.parent
+    assert first.stat().st_mtime_ns == before
+    assert json.loads(second.read_text())["resumed_from_round"] == 1
 
 
 def test_every_field_of_a_form_can_be_filled_in_and_may_be_left_as_it_is(deployed):

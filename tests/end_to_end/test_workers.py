@@ -51,10 +51,13 @@ def test_worker_processes_end_with_the_command_that_is_interrupted_or_killed(
     assert resumed["weights_sha256"] == finished.run("fedavg", 0)["weights_sha256"]
 
 
-def test_one_that_is_interrupted_before_a_run_began_is_told_of_none_to_resume(partitioned: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lock", [("locks",), ("locks", "compare")], ids=["data", "comparison"])
+def test_one_that_waits_for_data_or_a_comparison_is_told_so_and_of_none_to_resume(
+    lock: tuple[str, ...], partitioned: Any, server: str, tmp_path: Path
+) -> None:
     folder = partitioned[0].copy(tmp_path / "project")
-    with write_lock(folder.path / "runs" / "locks", "another", print):
-        process = folder.start("compare", "fedavg")
+    with write_lock(folder.path.joinpath("runs", *lock), "another", print):
+        process = folder.start("compare", "fedavg", PREFECT_API_URL=server)
         assert process.stderr.readline() == "waiting for another to end\n"
         os.killpg(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=200)

@@ -11,10 +11,11 @@ from flows.compare import compare
 from flows.diagnose import diagnose
 from flows.partition import partition
 from flows.run import run
+from flows.watch import watch
 from publications.reproduce import reproduce
 from silos.errors import UserError
 
-VERBS = [run, compare, diagnose, partition, reproduce]
+VERBS = [run, compare, diagnose, partition, watch, reproduce]
 
 
 @pytest.fixture

@@ -506,6 +506,14 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         5,
     ),
     "decision": (DECISION, 4),
+    "watch": (
+        {
+            **{"changed": {EVIL: "changed"}, "diagnosis": EVIL, "comparison": EVIL, "sentence": EVIL},
+            "shifted": [{"client": EVIL, "kinds": {"feature": "critical"}, "grade": "critical", "features": [EVIL]}],
+            "decision": {"against": {"sentence": EVIL}},
+        },
+        6,
+    ),
     "history": ({"decisions": [{**DECISION, "data_version": "23496d6b761177"}]}, 4),
     "estimate": ({"seconds": {EVIL: 60.0}}, 1),
 }

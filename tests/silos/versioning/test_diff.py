@@ -41,6 +41,8 @@ def test_each_client_that_differs_is_told_of_with_how(shards, version, tmp_path,
     assert changed["after"]["mean"] == pytest.approx(1.5)
     assert added["before"] is None
     (counts,) = found["partitions"]
+    changes = {silo["client"]: silo["change"] for silo in found["silos"]}
+    assert history.changed_silos(tmp_path, counts["name"], before, after) == changes
     assert {kind: counts[kind] for kind in ("added", "removed", "changed")} == {"added": 1, "removed": 1, "changed": 1}
     assert counts["before"]["clients"] == counts["after"]["clients"] == 4
     assert sum(counts["after"]["rows"].values()) == 24

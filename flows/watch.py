@@ -1,0 +1,266 @@
+"""Defines the flow `watch`: it finds silos that changed since the champion was trained, and trains again if it matters."""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from itertools import count
+from typing import Annotated, Any, get_args
+from urllib.parse import quote
+from uuid import NAMESPACE_URL, uuid5
+
+from prefect.events import emit_event
+from pydantic import WithJsonSchema
+
+from flows.compare import check_resume, compare, make_plan
+from flows.config.override_policy import open_project
+from flows.config.params_schema import WatchParams
+from flows.console import progress
+from flows.diagnose import diagnose
+from flows.experiment import prefect_artifacts
+from flows.experiment.project import Project
+from flows.flow_decorator import MethodNames, Overrides, one_of, project_flow
+from flows.partition import is_source_changed, make
+from flows.registry import FOLDER
+from flows.registry.promotion import decisions, find_champion, keep, promote
+from models.shift.fomichev_verdict import GRADES
+from silos.dataset import some
+from silos.errors import UserError
+from silos.io.locks import exclusive_lock
+from silos.versioning import history
+from tasks.tracking.metric_names import as_markdown
+from tasks.tracking.mlflow_logging.registry import ModelVersion
+
+SHIFTED, PROMOTED = "siloflow.silo.shifted", "siloflow.champion.promoted"
+"""The events that deployments' triggers and automations may expect."""
+
+_NAMED = 5  # silos that a sentence names
+
+Grade = Annotated[str | None, WithJsonSchema(one_of("", *get_args(WatchParams.model_fields["grade"].annotation)))]
+Preference = Annotated[str | None, WithJsonSchema(one_of("", *get_args(WatchParams.model_fields["prefer"].annotation)))]
+
+
+@project_flow(run_name="watch")
+def watch(
+    methods: MethodNames = (), grade: Grade = "", prefer: Preference = "", overrides: Overrides = ()
+) -> dict[str, Any]:
+    """Look for silos that changed since the champion was trained; if their shift is large enough, train and decide.
+
+    Changed files of the source are partitioned first. What is not named is read from `watch` in params.yaml.
+
+    Args:
+        methods: The methods to train, compared with the reference; the champion's if none is chosen.
+        grade: The least grade of a silo's shift at which models are trained.
+        prefer: What may become the champion; cheaper allows a model that sent fewer bytes and is not worse.
+        overrides: Values that replace those of params.yaml, each as section.key=value, for example training.rounds=20.
+    """
+    project = open_project(overrides)
+    chosen = {"methods": list(methods or ()), "grade": grade, "prefer": prefer}
+    project = project.with_overrides([f"watch.{key}={json.dumps(value)}" for key, value in chosen.items() if value])
+    with ExitStack() as lock:
+        try:
+            lock.enter_context(exclusive_lock(project.root / FOLDER / "watch"))
+        except UserError:
+            return _answer("busy", "Another `siloflow watch` works in this project; it finishes what there is to do.")
+        return look(project) or _decide(project)
+
+
+def look(project: Project) -> dict[str, Any] | None:
+    """Return the answer if there is nothing to do, after a look at hashes only; None if silos may have changed.
+
+    Raises:
+        UserError: If there is no champion, or if MLflow does not answer.
+    """
+    champion = _champion(project)
+    return None if is_source_changed(project) else _settled(project, champion)
+
+
+def _champion(project: Project) -> ModelVersion:
+    champion = find_champion(project)
+    if champion is None:
+        raise UserError(
+            "watch: got no champion, expected one whose data can be compared. Run `siloflow compare`, then `siloflow "
+            "promote`."
+        )
+    missing = [key for key in ("method", "data_version") if not champion.tags.get(key)]
+    if missing:
+        raise UserError(
+            f"watch: got the champion {champion.number} without the tag {missing[0]}, expected one that siloflow "
+            "registered. Promote another with `siloflow promote RUN`."
+        )
+    return champion
+
+
+def _settled(project: Project, champion: ModelVersion) -> dict[str, Any] | None:
+    """Return the answer if no silo changed since the champion's data version, or if that change was judged before."""
+    with project.working("watch"):
+        seen = _seen(project, champion)
+        judged = next((d for d in decisions(project.root) if (d.get("watch") or {}).get("seen") == seen), None)
+        if judged is not None:
+            at = judged["at"][:16].replace("T", " ")
+            sentence = f"No silo has changed since {at} UTC; then: {judged['decision']}, since {judged['reason']}."
+            return _answer("unchanged", sentence, champion)
+        if not _changed(project, champion):
+            return _answer("unchanged", f"No silo has changed since champion {champion.number} was trained.", champion)
+        return None
+
+
+def _seen(project: Project, champion: ModelVersion) -> dict[str, Any]:
+    """Return what a decision depends on; the same is not decided twice."""
+    settings = project.params.watch.model_dump(mode="json")
+    return {"champion": champion.number, "data_version": project.silos.version, "settings": settings}
+
+
+def _changed(project: Project, champion: ModelVersion) -> dict[str, str]:
+    """Map each silo that differs from the champion's data version to added, removed or changed."""
+    since = history.find_digest(project.root, champion.tags["data_version"])
+    if project.same_rows(since, project.silos.version):
+        return {}
+    return history.changed_silos(project.root, project.params.data.name, since, project.silos.version)
+
+
+def _decide(project: Project) -> dict[str, Any]:
+    """Make the data again if their source changed, diagnose the silos, and train and promote where that is due."""
+    champion = _champion(project)
+    if is_source_changed(project):
+        make(project)
+    answer = _settled(project, champion)
+    if answer is not None:
+        return answer
+    with project.working("watch"), project.shared():
+        changed = _changed(project, champion)
+        progress.current().say(f"changed since champion {champion.number}: {some([*changed], _NAMED)}")
+        diagnosis = _diagnose(project, champion, changed)
+        shifted = shifted_silos(diagnosis, project.params.watch.grade)
+        _emit_shifts(project, champion, shifted)
+        saw = {
+            "seen": _seen(project, champion),
+            "since": champion.tags["data_version"],
+            "changed": changed,
+            "shifted": shifted,
+            "diagnosis": diagnosis and diagnosis["folder"],
+            "comparison": None,
+        }
+        if not shifted:
+            reason = f"no silo shifted by at least {project.params.watch.grade}"
+            return _concluded(project, keep(project, champion, reason, saw))
+        progress.current().say(f"trains again: {shift_text(shifted)}")
+        return _concluded(project, _challenge(project, champion, saw))
+
+
+def _diagnose(project: Project, champion: ModelVersion, changed: Mapping[str, str]) -> dict[str, Any] | None:
+    """Compare each silo with itself in the champion's data version; None if no silo was there."""
+    if all(changed.get(client) == "added" for client in project.silos.federated().clients):
+        return None
+    quiet = project.with_overrides(["diagnose.second_look=false"]) if project.params.diagnose.second_look else project
+    with quiet.shared():
+        report: dict[str, Any] = diagnose(against=champion.tags["data_version"], overrides=quiet.overrides)
+    return report
+
+
+def shifted_silos(diagnosis: Mapping[str, Any] | None, least: str) -> list[dict[str, Any]]:
+    """Return the silos whose shift has at least this grade, with the grade of each kind; an undefined grade counts."""
+    found = []
+    for pair in diagnosis["pairs"] if diagnosis else ():
+        grades = {kind: pair["strength"]["grades"][kind] for kind in pair["types"]}
+        ranks = [len(GRADES) if grade is None else GRADES.index(grade) for grade in grades.values()]
+        if ranks and max(ranks) >= GRADES.index(least):
+            defined = [grade for grade in grades.values() if grade is not None]
+            worst = max(defined, key=GRADES.index, default=None)
+            found.append(
+                {"client": pair["client"], "kinds": grades, "grade": worst, "features": list(pair["features"])}
+            )
+    return found
+
+
+def shift_text(shifted: Sequence[Mapping[str, Any]]) -> str:
+    """Return the silos with their kinds of shift, as in `north (feature: critical)`."""
+    kinds = [", ".join(f"{kind}: {grade or 'no grade'}" for kind, grade in silo["kinds"].items()) for silo in shifted]
+    return some([f"{silo['client']} ({text})" for silo, text in zip(shifted, kinds, strict=True)], _NAMED)
+
+
+def _challenge(project: Project, champion: ModelVersion, saw: dict[str, Any]) -> dict[str, Any]:
+    """Train on the present data, and promote the challenger if it is better than the champion; return the decision."""
+    methods = project.params.watch.methods or [champion.tags["method"]]
+    name, is_begun = _comparison_name(project, champion, methods)
+    comparison = compare(methods=methods, overrides=project.overrides, name=name, resume=is_begun)
+    saw = {**saw, "comparison": name}
+    registry = comparison["registry"]
+    if registry is None:
+        raise UserError(f"watch: MLflow did not register the models of {name}. Watch again: it continues there.")
+    versions = [candidate["version"] for candidate in registry["candidates"]]
+    if registry["challenger"] in versions:
+        return promote(project, registry["challenger"], force=False, with_data=False, watch=saw)
+    failed = "; ".join(f"{run['method']} seed {run['seed']} failed: {run['error']}" for run in comparison["failed"])
+    return keep(project, champion, failed or f"{name} has no model that may replace it", saw)
+
+
+def _comparison_name(project: Project, champion: ModelVersion, methods: list[str]) -> tuple[str, bool]:
+    """Return the name of the comparison, and whether an earlier watch that was stopped has begun it."""
+    plan = make_plan(project, methods, None, None)
+    base = f"watch-{project.silos.version[:8]}-champion{champion.number}"
+    for number in count(1):
+        name = base if number == 1 else f"{base}-{number}"
+        if not (project.runs / name / "experiment.json").is_file():
+            return name, False
+        try:
+            check_resume(project, plan, name)
+        except UserError:  # it was begun with other params
+            continue
+        return name, True
+    raise AssertionError("numbers do not end")
+
+
+def _emit_shifts(project: Project, champion: ModelVersion, shifted: Sequence[Mapping[str, Any]]) -> None:
+    for silo in shifted:
+        payload = {
+            "silo": silo["client"],
+            "kind": list(silo["kinds"]),
+            "grade": silo["grade"],
+            "grades": silo["kinds"],
+            "features": silo["features"],
+            "since": champion.tags["data_version"],
+        }
+        _emit(project, SHIFTED, f"silo.{project.params.data.name}.{silo['client']}", silo["client"], payload)
+
+
+def _emit(project: Project, event: str, resource: str, name: str, payload: Mapping[str, Any]) -> None:
+    """Emit an event of Prefect; a watch that continues after a kill emits it under the same id."""
+    version = project.silos.version
+    resource_id = f"siloflow.{quote(resource)}"
+    key = f"{project.root} {event} {resource_id} {version} {payload.get('since')}"
+    emit_event(
+        event,
+        resource={"prefect.resource.id": resource_id, "prefect.resource.name": name},
+        payload={**payload, "data": project.params.data.name, "data_version": version},
+        id=uuid5(NAMESPACE_URL, key),
+    )
+
+
+def _concluded(project: Project, decision: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer to a decision, after showing it on Prefect's page."""
+    saw = decision["watch"]
+    words = {"promoted": "is the champion", "refused": "is not promoted", "kept": "stays the champion"}
+    version = f"version {decision['version']} of {decision['model']}"
+    sentence = f"{version} {words[decision['decision']]}: {decision['reason']}."
+    if decision["decision"] == "promoted":
+        payload = {"version": decision["version"], "champion": decision["champion"], "since": saw["since"]}
+        payload |= {"run": decision["run"], "reason": decision["reason"], "against": decision["against"]}
+        _emit(project, PROMOTED, f"model.{decision['model']}", decision["model"], payload)
+    prefect_artifacts.log_artifact(sentence)
+    shifts = f"Shifted: {shift_text(saw['shifted'])}. " if saw["shifted"] else ""
+    prefect_artifacts.show_markdown("watch", as_markdown(f"{shifts}{sentence}"))
+    champion = decision["champion"] if decision["decision"] == "refused" else decision["version"]
+    return {**_answer(decision["decision"], sentence), **saw, "champion": champion, "decision": decision}
+
+
+def _answer(outcome: str, sentence: str, champion: ModelVersion | None = None) -> dict[str, Any]:
+    return {
+        "outcome": outcome,
+        "sentence": sentence,
+        "champion": champion and champion.number,
+        "changed": {},
+        "shifted": [],
+        "diagnosis": None,
+        "comparison": None,
+        "decision": None,
+    }
