@@ -58,7 +58,7 @@ class RawInputModel(nn.Module):
 
 
 Columns = Sequence[Mapping[str, Any]]
-"""The columns that `silos.sources.tabular.table_reader` returns: name, kind, missing, and the values of a text column."""
+"""The columns that `silos.sources.tabular.raw_columns` returns."""
 
 _BOOLEANS = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0}
 
@@ -101,7 +101,23 @@ def _numbers(values: "pd.Series[Any]", column: Mapping[str, Any]) -> np.ndarray:
             expected = "true or false" if boolean else "a finite float32 number"
             raise _unusable(column, row, values.iloc[row], expected)
         numbers[row] = _filled(column, row)
+    _check_limits(numbers.astype(np.float32), unusable, column)
     return numbers.astype(np.float32)[:, None]
+
+
+def _check_limits(numbers: np.ndarray, filled: np.ndarray, column: Mapping[str, Any]) -> None:
+    """Raise ValueError for a number that the schema does not allow; numbers: (rows,) float32, some of them filled in."""
+    outside, expected = np.zeros(len(numbers), bool), ""
+    if "allowed" in column:
+        outside = ~np.isin(numbers, np.array(column["allowed"], np.float32))
+        expected = f"one of {', '.join(f'{value:g}' for value in column['allowed'])}"
+    elif "range" in column:
+        low, high = column["range"]
+        outside = (numbers < np.float32(low)) | (numbers > np.float32(high))
+        expected = f"a number from {low:g} to {high:g}"
+    outside[filled] = False
+    for row in np.flatnonzero(outside).tolist():
+        raise _unusable(column, row, float(numbers[row]), expected)
 
 
 def _number(value: Any, boolean: bool) -> float:

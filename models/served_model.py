@@ -12,10 +12,18 @@ from .networks.network_factory import from_json
 from .preprocessing import INPUTS_MEAN, INPUTS_SCALE, RawInputModel, encode
 from .statistics.statistic_base import made_as
 
+_CHUNK = 4096  # rows that pass through the network at once
+
 
 def probability_columns(classes: Sequence[str]) -> list[str]:
     """Return the column name of each class's probability; the prefix avoids clashes with other columns."""
     return [f"probability/{name}" for name in classes]
+
+
+def named_tensors(shared: Mapping[str, Tensor], personal: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors under the names that ServedModel expects; personal ones have a leading axis over clients."""
+    parts = (("shared", shared), ("personal", personal))
+    return {f"{part}/{name}": tensor for part, tensors in parts for name, tensor in tensors.items()}
 
 
 def checked_array(rows: Any, shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -53,10 +61,11 @@ def checked_array(rows: Any, shape: tuple[int, ...], dtype: str) -> np.ndarray:
 class ServedModel:
     """Predicts label, its probability, entropy (nats) and each class's probability; for regression the prediction.
 
-    Rows of a table are a data frame with the columns of its file. Other rows are an array of the shape and type that
-    they were partitioned in. `params={"client": name}` selects a client's weights if each client has a model, and is
-    refused if all clients share one. A conditional model takes the statistics of the rows' client, as `siloflow stats`
-    computes them: `params={"statistics": [...]}`, with their `made_as`, which is compared with the card's.
+    Rows of a table are a data frame with the columns of its file; the label and the like are ignored. Other rows are
+    an array of the shape and type that they were partitioned in. `params={"client": name}` selects a client's weights if
+    each client has a model, and is refused if all clients share one. A conditional model takes the statistics of the
+    rows' client, as `siloflow stats` computes them: `params={"statistics": [...]}`, with their `made_as`, which is
+    compared with the card's.
     """
 
     def __init__(self, card: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -72,7 +81,8 @@ class ServedModel:
         context |= {name: weights.pop(name) for name in self.card["context"] if name in weights}
         x = torch.from_numpy(np.ascontiguousarray(self._checked(rows)))
         with torch.no_grad():
-            output = self.network.apply(weights, context, raw(x), None)
+            parts = [self.network.apply(weights, context, raw(part), None) for part in x.split(_CHUNK)]
+        output = torch.cat(parts)
         if self.card["task"] == "regression":
             predictions = pd.DataFrame({"prediction": raw.predictions(output).numpy()})
         else:
@@ -111,7 +121,8 @@ class ServedModel:
                 raise ValueError(
                     f"rows: got {type(rows).__name__}, expected a data frame with the columns of the table."
                 )
-            return encode(rows, self.card["columns"])
+            reading = self.card.get("reading") or {}  # models that earlier versions logged have none
+            return encode(rows.drop(columns=reading.get("ignored", []), errors="ignore"), self.card["columns"])
         return checked_array(rows, tuple(self.card["shape"]), self.card["dtype"])
 
     def _weights(self, client: str) -> dict[str, Tensor]:

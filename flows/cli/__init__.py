@@ -14,6 +14,7 @@ from flows.cli import (
     registry_commands,
     result_commands,
     service_commands,
+    serving_commands,
     silo_commands,
     training_commands,
 )
@@ -26,6 +27,7 @@ _GROUPS = (
     silo_commands,
     model_commands,
     registry_commands,
+    serving_commands,
     service_commands,
     result_commands,
     checkout_commands,

@@ -20,7 +20,7 @@ from silos.sources.tabular.raw_columns import input_columns
 from silos.storage.partition_store import open_client, open_common_rows
 from tasks.execution.load_client_data import load_weights
 from tasks.tracking.exported_files import Format, check_format, write_exported
-from tasks.tracking.json_io import unwritable
+from tasks.tracking.json_io import output_file, unwritable
 
 _ROWS = 256  # on which outputs of the file and of our model are compared
 
@@ -151,9 +151,4 @@ def _place(opened: FinishedRun, client: str | None, format: Format, output: str 
     """Return the file to write; raise UserError if a folder or a device is there."""
     if output is None:
         return opened.folder.path / f"{client or 'model'}.{format}"
-    place = Path(output).resolve()
-    if place.exists() and not place.is_file():
-        raise UserError(
-            f"--output: got {shown(repr(output))}, which exists and is not a file, expected a file. Name another one."
-        )
-    return place
+    return output_file(output)

@@ -5,20 +5,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flows.config.method_settings import method_of
 from flows.experiment.comparison.paired_runs import compare_pairs, outcomes_of_run
-from flows.experiment.evaluation import score_model, select_scored_clients
 from flows.experiment.project import Project
-from flows.experiment.run.load_finished_run import finished_run
 from flows.experiment.run.run_folder import RunFolder
-from flows.methods.context import RoundContext
+from flows.experiment.run.score_finished_run import check_same_data, score_on_present_rows
 from models.metrics.client_metrics import recorded_metric
 from models.metrics.paired_difference import difference_record
-from models.server_state import ClientStateRefs
 from silos.errors import UserError
 from tasks.execution.task_runner import PlainRunner
 from tasks.paired_outcomes import Outcomes
-from tasks.tracking.json_io import RESTORE_ADVICE, read_json
 
 
 def challenge(project: Project, candidate: str | None, champion: str | None) -> dict[str, Any]:
@@ -74,12 +69,7 @@ def is_cheaper(record: Mapping[str, Any], margin: float) -> bool:
 
 def _outcomes(project: Project, folder: Path) -> Outcomes:
     """Return the outcomes of a run's model on the present test rows; UserError if it has none."""
-    saved = read_json(folder / "run.json", RESTORE_ADVICE, ("params", "data_version"))
-    if saved is None:
-        raise UserError(f"{folder} is missing. Restore it from a copy.")
-    name, now = saved["params"]["data"]["name"], project.params.data.name
-    if name != now:
-        raise UserError(f"{folder.name} was trained on {name}, and data.name is {now}")
+    saved = check_same_data(project, folder)
     result = RunFolder(folder).finished()
     if result is None or result["task"] != project.manifest.task:
         raise UserError(f"{folder.name} is no finished {project.manifest.task}")
@@ -88,13 +78,7 @@ def _outcomes(project: Project, folder: Path) -> Outcomes:
         raise UserError(f"{folder.name} was scored by {metric}, and evaluation.metric is {project.quantity.name}")
     if project.same_rows(saved["data_version"], project.silos.version):
         return outcomes_of_run(project, folder)
-    run = finished_run(project, str(folder.relative_to(project.root)), on_present_data=True)
-    if isinstance(run.model.personal, ClientStateRefs):
-        raise UserError(f"{folder.name} has a model for each client, which was trained on other rows")
-    setup = run.project.training_setup(run.seed)
-    round = RoundContext(run.round, setup, setup.silos.clients, (), PlainRunner(), run.private)
-    model = select_scored_clients(run.project, method_of(run.project.params, run.method), run.model)
-    scores = score_model(run.project, model, round, keep_outcomes=True)
+    run, scores = score_on_present_rows(project, folder)
     return run.private, {c: ref for s in scores if s.split == "test" for c, ref in s.outcomes.items()}
 
 

@@ -255,20 +255,8 @@ def _bind(port: int | None, own: bool) -> socket.socket:
     It listens from here on: two sockets that are only bound may share a port, and clients of one would reach the other.
     """
     try:
-        return _listening(port or 0)
+        return server_process.listening_socket(port or 0)
     except OSError:
         if own:
             raise
-        return _listening(0)
-
-
-def _listening(port: int) -> socket.socket:
-    listener = socket.socket()
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
-        listener.listen()
-    except OSError:
-        listener.close()
-        raise
-    return listener
+        return server_process.listening_socket(0)

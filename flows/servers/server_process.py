@@ -190,16 +190,32 @@ def save_port(root: Path, url: str) -> None:
 
 def must_be_free(port: int, option: str) -> None:
     """Raise UserError if the port is invalid or taken, because another program's page would look like this one."""
+    listen(port, option).close()
+
+
+def listen(port: int, option: str) -> socket.socket:
+    """Return a socket that listens at this loopback port; UserError if the port is invalid or taken."""
     if not is_port(port):
         raise UserError(f"{option}: got {port}, expected a port from 1 to 65535. Choose another.")
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise UserError(
-                f"{option}: got {port}, which cannot be used ({error.strerror}), expected a free port. Choose another."
-            ) from None
+    try:
+        return listening_socket(port)
+    except OSError as error:
+        raise UserError(
+            f"{option}: got {port}, which cannot be used ({error.strerror}), expected a free port. Choose another."
+        ) from None
+
+
+def listening_socket(port: int) -> socket.socket:
+    """Return a socket that listens at this loopback port, or for 0 at a free one; OSError if the port is taken."""
+    listener = socket.socket()
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen()
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def _port_file(root: Path) -> Path:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from silos.errors import UserError
+from silos.errors import UserError, shown
 from silos.io.atomic_io import is_there, write_bytes
 
 _SPECIAL = re.compile("[?#%]")
@@ -21,6 +21,16 @@ RESTORE_ADVICE = "Restore it from a copy, or start again without --resume"
 def write_json(path: Path, content: Any) -> None:
     """Write JSON with sorted keys, completely or not at all; NaN and infinity, which JSON lacks, become null."""
     write_bytes(path, (json.dumps(replace_nonfinite(content), indent=1, sort_keys=True) + "\n").encode())
+
+
+def output_file(output: str) -> Path:
+    """Return the file that `--output` names, or to which a link of this name leads; UserError for a folder or a device."""
+    place = Path(output).resolve()
+    if place.exists() and not place.is_file():
+        raise UserError(
+            f"--output: got {shown(repr(output))}, which exists and is not a file, expected a file. Name another one."
+        )
+    return place
 
 
 def write_records(path: Path, content: Mapping[str, Any]) -> None:

@@ -116,7 +116,8 @@ def _import() -> None:
         "flows.run",
         "flows.schedule",
         "flows.cli.describe_data",
-        "flows.cli.describe_statistics",
+        "flows.serving.evaluate_model",
+        "flows.serving.predict_file",
         "flows.console.progress_bar",
         "publications.reproduce",
     ):

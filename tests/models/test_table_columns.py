@@ -50,6 +50,17 @@ def test_wrong_missing_extra_and_repeated_names_are_refused(names, said):
         encode(pd.DataFrame([[0.5] * len(names)], columns=names), COLUMNS)
 
 
+def test_numbers_outside_of_the_schema_are_refused_and_what_is_filled_in_is_not():
+    limited = {"name": "age", "kind": "number", "missing": -1.0, "range": [0, 120]}
+    assert encode(pd.DataFrame({"age": [0, None, 120]}), [limited]).ravel().tolist() == [0, -1, 120]
+    with pytest.raises(ValueError, match=r"age: got 121\.0 in row 2, expected a number from 0 to 120\. Correct"):
+        encode(pd.DataFrame({"age": [1, 121]}), [limited])
+    stage = {"name": "stage", "kind": "number", "missing": "refuse", "allowed": [1, 2.5]}
+    assert encode(pd.DataFrame({"stage": [2.5, 1]}), [stage]).ravel().tolist() == [2.5, 1]
+    with pytest.raises(ValueError, match=r"stage: got 2\.0 in row 1, expected one of 1, 2\.5\. Correct"):
+        encode(pd.DataFrame({"stage": [2]}), [stage])
+
+
 @pytest.mark.parametrize(
     ("column", "value", "said"),
     [

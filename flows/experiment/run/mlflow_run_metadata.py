@@ -23,7 +23,7 @@ from models.server_state import ClientStateRefs, Weights
 from silos.client_store import ClientStore
 from silos.cohort import Silos, inputs_standardizer
 from silos.errors import UserError
-from silos.sources.tabular.raw_columns import input_columns
+from silos.sources.tabular.raw_columns import input_columns, reading_rules
 from silos.versioning.git_commands import has_repository, run_git
 from tasks.tracking.mlflow_logging.run_spec import COMPARISON, RUN, FinalArtifacts, RunSpec
 from tasks.tracking.result_tables import write_client_table
@@ -104,12 +104,13 @@ def final_artifacts(
     result.json, `final` the record of the last metrics, and `pictures` the files of figures.
     """
     client_table = write_client_table(folder.path / "clients.csv", lambda: folder.journal.each(result["rounds"]))
-    model_spec = _model(project, method, setup, private, model)
+    of_clients = project.params.tracking.personal_models
+    spec = model_spec(project, method, setup, private, model, of_clients)
     record = folder.journal.read(final["round"])
     metrics = {name: value for name, value in record["metrics"].items() if name in result["metrics"]}
     return FinalArtifacts(
         (client_table, *pictures),
-        model=model_spec and {**model_spec, "name": folder.name, "tags": {"weights_sha256": result["weights_sha256"]}},
+        model=spec and {**spec, "name": folder.name, "tags": {"weights_sha256": result["weights_sha256"]}},
         data=dataset(project, setup.silos),
         metrics=final,
         scores=({"round": record["round"], "time_ms": record["time_ms"], "metrics": metrics}, final),
@@ -151,10 +152,22 @@ def git_commit(root: Path) -> str:
     return "none"
 
 
-def _model(
-    project: Project, method: Method, setup: TrainingSetup, private: ClientStore, model: Model
+def model_spec(
+    project: Project, method: Method, setup: TrainingSetup, private: ClientStore, model: Model, of_clients: bool
 ) -> dict[str, Any] | None:
-    """Return what is logged as the model; None if it has personal weights that params do not allow to log."""
+    """Return what is logged as the model: its card and its weights.
+
+    Args:
+        project: The project of the run.
+        method: The method that trained the model.
+        setup: What the run was trained with.
+        private: The clients' store, of which private weights are read.
+        model: The model of these clients.
+        of_clients: Whether private weights may be part of it.
+
+    Returns:
+        None if the model has private weights and they may not, or if it cannot be logged, which the screen says.
+    """
     manifest, personal, clients = setup.silos.manifest, model.personal, model.clients
     network, conditioning = model.network.served, method.conditioning()
     if not network.portable and not _is_user_code(network):
@@ -173,7 +186,7 @@ def _model(
     context_inputs: Weights = {}  # what a client's model reads besides its weights
     scaling = setup.silos.scaling
     is_private = isinstance(personal, ClientStateRefs) or bool(scaling.own_columns)
-    if is_private and not project.params.tracking.personal_models:
+    if is_private and not of_clients:
         return None
     if not model.is_personal:
         clients = setup.silos.clients
@@ -191,6 +204,7 @@ def _model(
         "shape": list(manifest.shape),
         "dtype": manifest.dtype,
         "columns": input_columns(manifest, project.params.data),
+        "reading": reading_rules(project.params.data),
         **scaling.as_json(),
         "personal": bool(personal) or bool(scaling.own_columns),
         "clients": list(clients) if personal or scaling.own_columns else [],

@@ -92,6 +92,8 @@ class Conventions:
     decimal: Decimal | None = None
     censored: Censored = "refuse"
     na_values: tuple[str, ...] | None = None
+    numbers: frozenset[str] = frozenset()
+    """Columns that are known to hold numbers, also in a file whose few rows all have limits such as <0.5."""
 
 
 AS_WRITTEN = Conventions()
@@ -143,7 +145,7 @@ def _infer_column(
     codes, present, folded, numbers = texts.present_codes, texts.present, texts.folded, texts.numbers
     if not len(present):
         return Column(name, "empty", codes, present, np.empty(0))
-    if numbers.are_numbers.all() and not numbers.censored.all():
+    if numbers.are_numbers.all() and (name in conventions.numbers or not numbers.censored.all()):
         kind, read, detail = _as_number(texts, conventions, commas, mark_sources)
         return Column(name, kind, codes, present, read, detail)
     if pc.all(pc.is_in(folded, value_set=pa.array(["false", "true"]))).as_py():

@@ -20,15 +20,31 @@ def input_columns(manifest: Manifest, params: DataParams) -> list[dict[str, Any]
         return None
     if isinstance(params.source, Table):
         return raw_columns(params.source, manifest.features, params.features)
-    return [{"name": feature.name, "kind": "number", "missing": _rule(feature)} for feature in manifest.features]
+    return [_single(feature, "number") for feature in manifest.features]
+
+
+def reading_rules(params: DataParams) -> dict[str, Any] | None:
+    """Return how the model's table is read from a file, as JSON; None if the source is no table.
+
+    `ignored` lists columns that are no features, such as the label. The other keys are those of `data.source`.
+    """
+    source = params.source
+    if not isinstance(source, Table):
+        return None
+    return {
+        "ignored": sorted({*source.roles.values(), *source.drop}),
+        "decimal": source.decimal,
+        "censored": source.censored,
+        "na_values": None if source.na_values is None else list(source.na_values),
+    }
 
 
 def raw_columns(source: Table, features: Sequence[Feature], declared: Sequence[Feature]) -> list[dict[str, Any]]:
     """Return the columns of a file as JSON, in the order of their features: the inverse of `one_hot.build_features`.
 
     A text column has its `values`, and whether there is a feature for `missing` values. Any other column has `missing`,
-    the rule of its feature. Names decide, unless a feature has a `column`: a feature `ward=eye` belongs to the text
-    column `ward`, up to the first `=`.
+    the rule of its feature, and its `range` or `allowed` numbers if the schema limits them. Names decide, unless a
+    feature has a `column`: a feature `ward=eye` belongs to the text column `ward`, up to the first `=`.
 
     Args:
         source: The source of the table, whose `categorical` columns are text columns in any case.
@@ -52,9 +68,18 @@ def raw_columns(source: Table, features: Sequence[Feature], declared: Sequence[F
             value = feature.name.removeprefix(f"{name}=")
             columns.append({"name": name, "kind": "text", "values": [value], "missing": False})
         else:
-            kind = "boolean" if one_hot else "number"
-            columns.append({"name": feature.name, "kind": kind, "missing": _rule(feature)})
+            columns.append(_single(feature, "boolean" if one_hot else "number"))
     return columns
+
+
+def _single(feature: Feature, kind: str) -> dict[str, Any]:
+    """Return the column of one feature, with the values that its schema allows, if it limits them."""
+    column: dict[str, Any] = {"name": feature.name, "kind": kind, "missing": _rule(feature)}
+    if kind == "number" and feature.categories:
+        column["allowed"] = list(feature.categories)
+    elif feature.low is not None:
+        column["range"] = [feature.low, feature.high]
+    return column
 
 
 def _rule(feature: Feature) -> float | str:

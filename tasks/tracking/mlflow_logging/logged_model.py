@@ -25,7 +25,7 @@ from mlflow.types.schema import AnyType
 from safetensors.torch import save_file
 
 import models
-from models.served_model import probability_columns
+from models.served_model import named_tensors, probability_columns
 from tasks.tracking.mlflow_logging.connection import as_current
 
 _OUTPUTS = {
@@ -99,8 +99,7 @@ def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> str:
         # MLflow ignores params that are not in the signature; the model rejects params that it does not accept
         params=ParamSchema([ParamSpec(*param) for param in _PARAMS]),
     )
-    tensors = {f"shared/{key}": tensor for key, tensor in model["shared"].items()}
-    tensors |= {f"personal/{key}": tensor for key, tensor in model["personal"].items()}
+    tensors = named_tensors(model["shared"], model["personal"])
     copied = ("method", "data_version")
     tags = {name: value for name, value in run.data.tags.items() if name in copied or name.startswith("mlflow.source.")}
     with TemporaryDirectory() as folder, as_current(model["uri"], run_id):
@@ -124,6 +123,12 @@ def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> str:
             for module in [module for module in sys.modules if module.split(".")[0] == package]:
                 del sys.modules[module]
     return str(result.model_id)
+
+
+def load_logged(uri: str, location: str) -> Any:
+    """Load a logged model of this store from its folder: a `models.served_model.ServedModel`, by the code logged with it."""
+    mlflow.set_tracking_uri(uri)  # where it looks for the artifacts of a server
+    return mlflow.pyfunc.load_model(location).unwrap_python_model().answering
 
 
 def _inputs(card: Mapping[str, Any]) -> Schema:

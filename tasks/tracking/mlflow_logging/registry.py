@@ -1,7 +1,7 @@
 """Register models in MLflow's registry, and move the aliases that say which version is in use."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tasks.tracking.mlflow_logging.connection import connect
@@ -11,10 +11,11 @@ CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 
 @dataclass(frozen=True)
 class ModelVersion:
-    """A registered version: its number, its MLflow run, and its tags."""
+    """A registered version: its number, its MLflow run, the folder of its model, and its tags."""
 
     number: str
     run_id: str
+    location: str
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -36,9 +37,9 @@ class Registry:
             created = self._client.create_model_version(
                 self.model, logged.artifact_location, run_id, await_creation_for=None, model_id=logged.model_id
             )
-            version = ModelVersion(str(created.version), run_id)
+            version = _version(created)
         self.tag(version.number, tags)
-        return ModelVersion(version.number, run_id, {**version.tags, **tags})
+        return replace(version, tags={**version.tags, **tags})
 
     def versions(self) -> list[ModelVersion]:
         """Return all versions, newest first."""
@@ -77,6 +78,11 @@ class Registry:
         for key, value in tags.items():
             self._client.set_model_version_tag(self.model, number, key, value)
 
+    def location_of(self, run_id: str) -> str | None:
+        """Return the folder of the model that the run logged; None if it has logged none."""
+        logged = self._logged_model(run_id)
+        return None if logged is None else str(logged.artifact_location)
+
     def log_decision(self, run_id: str, decision: Mapping[str, Any]) -> None:
         """Log the decision as an artifact of the run whose model it is about."""
         self._client.log_dict(run_id, dict(decision), f"decisions/{decision['id']}.json")
@@ -102,4 +108,4 @@ def is_store_failure(error: BaseException) -> bool:
 
 
 def _version(found: Any) -> ModelVersion:
-    return ModelVersion(str(found.version), str(found.run_id), dict(found.tags))
+    return ModelVersion(str(found.version), str(found.run_id), str(found.source), dict(found.tags))

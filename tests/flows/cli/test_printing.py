@@ -514,6 +514,24 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         },
         6,
     ),
+    "predict": (
+        {
+            **{"model": EVIL, "version": "3", "run": EVIL, "client": EVIL, "rows": 9, "columns": ["label"]},
+            **{"labels": {EVIL: 9, "b": 0}, "entropy": 0.5, "file": EVIL},
+        },
+        4,
+    ),
+    "evaluate": (
+        {
+            **{"run": EVIL, "version": "3", "method": EVIL, "seed": 0, "round": 4, "data_version": EVIL},
+            **{"trained_on": "d0", "task": "classification", "metric": "accuracy", "higher_is_better": True},
+            "metrics": {"accuracy/mean": 0.9},
+            "clients": [
+                {"client": EVIL, "role": "federated", "rows": 50, "accuracy": None, "loss": 0.5, "entropy": 0.5}
+            ],
+        },
+        4,
+    ),
     "history": ({"decisions": [{**DECISION, "data_version": "23496d6b761177"}]}, 4),
     "estimate": ({"seconds": {EVIL: 60.0}}, 1),
 }

@@ -24,6 +24,7 @@ from flows.experiment.run.run_folder import run_name
 from flows.methods.base import find_method, method_names
 from flows.methods.fedavg import FedAvg
 from flows.partition import partition
+from flows.predict import predict
 from flows.run import run
 from publications.published_tables import table_of
 from publications.reproduce import reproduce
@@ -49,6 +50,7 @@ FLOWS = {
     partition: {},
     run: {"method": "fedavg", "seed": 0},
     compare: {"methods": ["fedavg"], "seeds": [0]},
+    predict: {"input": "rows.csv", "output": "runs/predictions/labels.csv"},
     reproduce: {"paper": "mcmahan", "table": "2NN"},
 }
 PLACES = {
@@ -126,6 +128,24 @@ def test_parameters_of_a_flow_run_name_no_page_of_tables_by_its_file(from_outsid
     (here / "tiny.yaml").write_text("tables: {}")
     with pytest.raises(UserError, match=r"tiny\.yaml is a file, and a flow run's parameters name none;"):
         from_outside(reproduce, paper="tiny.yaml", table="1")
+
+
+@pytest.mark.parametrize(
+    ("input", "output", "key"),
+    [
+        ("rows.csv", "runs/predictions/a.csv", "input"),
+        ("runs/predictions/../../rows.csv", "runs/predictions/a.csv", "input"),
+        ("runs/predictions/rows.csv", "/tmp/a.csv", "output"),
+        ("runs/predictions/link/rows.csv", "runs/predictions/a.csv", "input"),
+    ],
+)
+def test_parameters_of_a_flow_run_name_files_in_one_folder_only(from_outside, here, input, output, key):
+    (here / "runs" / "predictions").mkdir(parents=True)
+    (here / "runs" / "predictions" / "link").symlink_to(here)
+    with pytest.raises(
+        UserError, match=rf"^{key}: got .*expected a file in runs/predictions/, since these open no other"
+    ):
+        from_outside(predict, input=input, output=output)
 
 
 def test_numbers_words_and_names_may_be_set_from_outside_over_what_the_serving_command_fixed(from_outside, here):

@@ -48,9 +48,15 @@ def test_a_declared_column_and_a_listed_one_may_have_any_name(read, name):
     declared = {"name": name, "kind": "categorical", "categories": [0, 1]}
     held = {name: [0, 1, 1], "y": ["u", "v", "u"]}
     (column,) = found(read(held, declared), declared)
-    assert column == {"name": name, "kind": "number", "missing": "refuse"}
+    assert column == {"name": name, "kind": "number", "missing": "refuse", "allowed": [0, 1]}
     (column,) = found(read(held, categorical=[name]), categorical=[name])
     assert column == {"name": name, "kind": "text", "values": ["0", "1"], "missing": False}
+
+
+def test_a_column_has_the_limits_of_its_schema(read):
+    declared = {"name": "age", "low": 0, "high": 120}
+    (column,) = found(read({"age": [1, 2, 3], "y": ["u", "v", "u"]}, declared), declared)
+    assert column == {"name": "age", "kind": "number", "missing": "refuse", "range": [0, 120]}
 
 
 def test_columns_whose_names_look_like_a_value_of_another_are_found_again(read):

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.cli.describe_statistics import client_statistics
 from flows.experiment.project import Project
+from flows.serving.describe_statistics import client_statistics
 from silos.errors import UserError
 from silos.storage.partition_store import open_client
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -14,10 +13,10 @@ from flows.experiment.project import Project
 from models.statistics.feature_vector import Statistic, too_few_rows
 from models.statistics.statistic_base import STEADY, made_as
 from silos.cohort import Stack
-from silos.errors import UserError, shown
+from silos.errors import UserError
 from tasks.client_stats import describe
 from tasks.execution.load_client_data import load_rows
-from tasks.tracking.json_io import unwritable, write_json
+from tasks.tracking.json_io import output_file, unwritable, write_json
 
 
 def client_statistics(project: Project, client: str, method: str, output: str | None = None) -> dict[str, Any]:
@@ -80,16 +79,10 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
 
 def _write(output: str, result: dict[str, Any]) -> None:
     """Write a file, or the file that a link leads to; raise UserError for a folder or a device."""
-    place = Path(output).resolve()
     try:
-        if place.exists() and not place.is_file():
-            raise UserError(
-                f"--output: got {shown(repr(output))}, which exists and is not a file, expected a "
-                "file. Name another one."
-            )
-        write_json(place, result)
+        write_json(output_file(output), result)
     except OSError as error:
-        raise UserError(f"--output: {unwritable(error) or f'cannot write {place}: {error.strerror}.'}") from None
+        raise UserError(f"--output: {unwritable(error) or f'cannot write {output}: {error.strerror}.'}") from None
 
 
 def _few(client: str, rows: int, statistics: Sequence[Statistic], features: int, classes: int) -> Iterator[str]:

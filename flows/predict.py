@@ -1,0 +1,37 @@
+"""The flow `predict`: a file of raw rows through the champion or the model of a run."""
+
+from pathlib import Path
+from typing import Any
+
+from flows.config.override_policy import is_from_outside, open_project
+from flows.flow_decorator import Overrides, Text, project_flow
+from flows.serving.predict_file import predict_file
+from silos.errors import UserError, shown
+
+FOLDER = Path("runs") / "predictions"
+"""Where a deployment's runs read and write: anyone who reaches Prefect's API may set their parameters."""
+
+
+@project_flow(run_name="predict")
+def predict(
+    input: Text = "", output: Text = "", client: Text = "", model: Text = "champion", overrides: Overrides = ()
+) -> dict[str, Any]:
+    """Predict the raw rows of a file, and write label, probabilities and entropy of each row.
+
+    Args:
+        input: A file with rows as data.source reads them; of a deployment's run, in runs/predictions/.
+        output: The .csv or .parquet file to write; of a deployment's run, in runs/predictions/.
+        client: The client whose rows they are.
+        model: champion, or a run's folder or name.
+        overrides: Values that replace those of params.yaml, each as section.key=value, for example training.rounds=20.
+    """
+    project = open_project(overrides)
+    if is_from_outside():
+        for key, path in (("input", input), ("output", output)):
+            allowed = (project.root / FOLDER).resolve()
+            if not path or not (project.root / path).resolve().is_relative_to(allowed):
+                raise UserError(
+                    f"{key}: got {shown(repr(path))} in a flow run's parameters, expected a file in {FOLDER}/, since "
+                    "these open no other paths. Move it there."
+                )
+    return predict_file(project, input or "", output or "", client or None, model or "champion")

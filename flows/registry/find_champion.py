@@ -1,0 +1,55 @@
+"""Finds the champion and logged models for commands that use a model; promotion.py decides which one is the champion."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flows.experiment.project import Project
+from flows.registry.register_candidates import model_name
+from silos.errors import UserError
+from tasks.tracking.mlflow_logging.connection import describe_problem, short_timeouts
+from tasks.tracking.mlflow_logging.registry import CHAMPION, ModelVersion, Registry, is_store_failure
+
+
+class ModelFinder:
+    """Looks up models of one project in MLflow; UserError if MLflow does not answer."""
+
+    def __init__(self, project: Project) -> None:
+        self._uri = project.tracking
+        with self._explained():
+            self._registry = Registry(self._uri, model_name(project))
+
+    @property
+    def registered(self) -> str:
+        """Return the name of the registered model."""
+        return self._registry.model
+
+    def champion_number(self) -> str | None:
+        """Return the number of the version that is the champion now; None if there is none."""
+        with self._explained(), short_timeouts():
+            return self._registry.aliases().get(CHAMPION)
+
+    def champion(self) -> ModelVersion:
+        """Return the version that is the champion now; UserError if there is none."""
+        number = self.champion_number()
+        with self._explained():
+            version = None if number is None else self._registry.find(number)
+        if version is None:
+            raise UserError(
+                f"champion: got no champion of {self.registered}, expected one. `siloflow promote` makes a model the "
+                "champion; or name a run."
+            )
+        return version
+
+    def logged_by(self, run_id: str) -> str | None:
+        """Return the folder of the model that an MLflow run logged; None if it has logged none."""
+        with self._explained():
+            return self._registry.location_of(run_id)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if not is_store_failure(error):
+                raise
+            raise UserError(f"{describe_problem(self._uri, error)}. Try again.") from error

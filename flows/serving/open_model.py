@@ -1,0 +1,133 @@
+"""Opens the champion, or the model of a finished run, to predict raw rows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from flows.config.method_settings import method_of
+from flows.experiment.project import Project
+from flows.experiment.run.load_finished_run import find_run, finished_run
+from flows.experiment.run.mlflow_run_metadata import model_spec
+from flows.registry.find_champion import ModelFinder
+from models.served_model import ServedModel, named_tensors
+from models.server_state import ClientStateRefs
+from silos.dataset import some
+from silos.errors import UserError
+from tasks.tracking.mlflow_logging.registry import CHAMPION, ModelVersion
+
+if TYPE_CHECKING:  # pandas takes long to import
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class OpenModel:
+    """A model in memory.
+
+    Attributes:
+        name: What the user knows it by.
+        method: The name of the method that trained it.
+        version: The number of its version in the registry; None if it was opened as a run.
+        run: The folder of its run, relative to the project; None if its version does not name it.
+        served: What predicts: preprocessing, weights and classes, as they were logged.
+    """
+
+    name: str
+    method: str
+    version: str | None
+    run: str | None
+    served: ServedModel
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """Return what describes the model's inputs and outputs."""
+        return self.served.card
+
+    def predict(
+        self, rows: Any, client: str = "", statistics: Sequence[float] = (), made_as: str = ""
+    ) -> "pd.DataFrame":
+        """Return one prediction per row; ValueError for rows, a client or statistics that the model does not take.
+
+        A model that all clients share answers for any client, also for one that took no part.
+
+        Args:
+            rows: A data frame with the columns of the table, or an array of rows.
+            client: The client whose model to use, if each has its own.
+            statistics: What a conditional model reads of the client.
+            made_as: How the statistics were computed.
+        """
+        params = {"client": client if self.card["personal"] else "", "statistics": statistics, "made_as": made_as}
+        return self.served.predict(rows, params)
+
+
+def open_model(project: Project, model: str, client: str | None = None) -> OpenModel:
+    """Open the champion, or the model that a finished run reports.
+
+    The logged model is opened, which needs no data. If a run logged none because its models are private, the model of
+    `client` is opened from the client's store, so call this on its machine.
+
+    Args:
+        project: The project.
+        model: `champion`, or the run's folder or name.
+        client: The client that will use it.
+
+    Raises:
+        UserError: If there is no such model, or if it has no weights for the client.
+    """
+    finder = ModelFinder(project)
+    if model == CHAMPION:
+        return open_version(project, finder, finder.champion())
+    folder = find_run(project, model)
+    result = folder.finished()
+    if result is None:
+        raise UserError(f"{model}: got an unfinished run, expected a finished one. Finish it with --resume.")
+    location = finder.logged_by(result["mlflow_run_id"]) if result["mlflow_run_id"] is not None else None
+    run = str(folder.path.relative_to(project.root))
+    served = _load(project, location) if location is not None else _from_run_folder(project, run, client)
+    return OpenModel(run, result["method"], None, run, served)
+
+
+def open_version(project: Project, finder: ModelFinder, version: ModelVersion) -> OpenModel:
+    """Open a registered version."""
+    run = version.tags.get("run")
+    name = f"{finder.registered} version {version.number}" + (f" ({run})" if run else "")
+    return OpenModel(name, version.tags.get("method", ""), version.number, run, _load(project, version.location))
+
+
+def _load(project: Project, location: str) -> ServedModel:
+    from tasks.tracking.mlflow_logging.logged_model import load_logged
+
+    served: ServedModel = load_logged(project.tracking, location)
+    return served
+
+
+def _from_run_folder(project: Project, run: str, client: str | None) -> ServedModel:
+    """Return the model that would have been logged, with the private weights of this client only."""
+    opened = finished_run(project, run)
+    model, method = opened.model, method_of(opened.project.params, opened.method)
+    if isinstance(model.personal, ClientStateRefs):
+        known = [name for name in model.clients if name in model.personal.refs]
+        if client is None:
+            raise UserError(
+                f"{run}: got a model for each client that MLflow does not have, expected a logged one or --client. Name "
+                "one client for `siloflow predict`, or train with --set tracking.personal_models=true."
+            )
+        if client not in known:
+            raise UserError(
+                f"--client: got {client}, which has no model in {run}, expected one of {some(known, 5)}, since "
+                f"{opened.method} has a model for each client. Choose another client, or a run with a common model."
+            )
+        model = model.select([client])
+    setup = opened.project.training_setup(opened.seed)
+    if opened.project.scaling.own_columns:
+        if client is None:
+            raise UserError(
+                f"{run}: got a model whose clients standardise features by their own rows, expected --client. Name one "
+                "client for `siloflow predict`, or train with --set tracking.personal_models=true."
+            )
+        setup = replace(setup, silos=opened.project.silos.select([opened.project.manifest.client(client).name]))
+    spec = model_spec(opened.project, method, setup, opened.private, model, of_clients=True)
+    if spec is None:
+        raise UserError(
+            f"{run}: got a model that cannot be served, expected one of built-in networks. Use another run."
+        )
+    return ServedModel(spec["card"], named_tensors(spec["shared"], spec["personal"]))

@@ -1,0 +1,122 @@
+"""Predicts a file of raw rows by the champion or the model of a run."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from flows.experiment.project import Project
+from flows.serving.describe_statistics import client_statistics
+from flows.serving.open_model import OpenModel, open_model
+from flows.serving.read_rows import read_rows
+from silos.dataset import some
+from silos.errors import UserError, shown
+from silos.io.atomic_io import is_there, writing
+from silos.storage.partition_store import open_client, open_missing
+from tasks.tracking.json_io import output_file, unwritable
+
+_ENDINGS = (".csv", ".parquet")
+
+
+def predict_file(project: Project, input: str, output: str, client: str | None, model: str) -> dict[str, Any]:
+    """Write label, probabilities and entropy of each row, and return what was written as plain JSON.
+
+    Args:
+        project: The project.
+        input: A file with rows as `data.source` reads them, relative to the project's folder.
+        output: The .csv or .parquet file to write.
+        client: The client whose rows they are; None if it is not known.
+        model: `champion`, or the run's folder or name.
+
+    Raises:
+        UserError: For a model, client or file that cannot be used, and for a row that the model does not take.
+    """
+    if not output.lower().endswith(_ENDINGS):
+        raise UserError(
+            f"--output: got {shown(repr(output))}, expected {' or '.join(_ENDINGS)}. Name a file with such an ending."
+        )
+    source, place = project.root / input, output_file(output)
+    if not is_there(source):
+        raise UserError(f"input: got {shown(repr(input))}, expected a file with rows. Correct the path.")
+    opened = open_model(project, model, client)
+    _check_client(opened, client)
+    rows = read_rows(input, source, opened.card)
+    if isinstance(rows, pd.DataFrame) and client is not None:
+        _fill_with_means(project, client, rows, opened.card["columns"])
+    try:
+        predictions = opened.predict(rows, client or "", **_statistics(project, opened, client))
+    except ValueError as error:
+        raise UserError(f"{input}: {error}") from None
+    try:
+        with writing(place) as file:
+            if place.suffix.lower() == ".csv":
+                predictions.to_csv(file, index=False, lineterminator="\n")
+            else:
+                predictions.to_parquet(file, index=False)
+    except OSError as error:
+        raise UserError(f"--output: {unwritable(error) or f'cannot write {output}: {error.strerror}.'}") from None
+    return {
+        "model": opened.name,
+        "version": opened.version,
+        "run": opened.run,
+        "client": client,
+        "rows": len(predictions),
+        **_summary(predictions, opened.card["classes"]),
+        "columns": list(predictions.columns),
+        "file": output,
+    }
+
+
+def _summary(predictions: pd.DataFrame, classes: list[str]) -> dict[str, Any]:
+    """Return how often each class was predicted, and the mean entropy; null for a regression."""
+    if not classes:
+        return {"labels": None, "entropy": None}
+    counts = Counter(predictions["label"])
+    entropy = float(predictions["entropy"].mean()) if len(predictions) else None
+    return {"labels": {name: counts[name] for name in classes}, "entropy": entropy}
+
+
+def _check_client(opened: OpenModel, client: str | None) -> None:
+    """Raise UserError before rows are read if the model needs a client that is not named, or that it does not know."""
+    card = opened.card
+    if card["personal"] and client not in card["clients"]:
+        raise UserError(
+            f"--client: got {client or 'none'}, expected one of {some(card['clients'], 5)}, since {opened.name} has a "
+            "model for each client. Name one of them, or a run with a common model."
+        )
+    if card["statistics"] is not None and client is None:
+        raise UserError(
+            f"--client: got none, expected a client of data/, since {opened.name} also reads the client's statistics. "
+            "Name the client whose rows they are."
+        )
+
+
+def _statistics(project: Project, opened: OpenModel, client: str | None) -> dict[str, Any]:
+    """Return what a conditional model reads of the client, from its training rows."""
+    if client is None or opened.card["statistics"] is None:
+        return {}
+    found = client_statistics(project, client, opened.method)
+    return {key: found[key] for key in ("statistics", "made_as")}
+
+
+def _fill_with_means(project: Project, client: str, rows: pd.DataFrame, columns: list[dict[str, Any]]) -> None:
+    """Fill in the client's means for columns with `fill: mean`, as in training; they come from its training rows.
+
+    The model refuses what stays missing: a client that is not in data/ has no mean here.
+    """
+    lacking = [
+        c["name"] for c in columns if c["missing"] == "mean" and c["name"] in rows and rows[c["name"]].isna().any()
+    ]
+    if not lacking or client not in project.manifest.names:
+        return
+    manifest, folder = project.manifest, Path(project.silos.folder)
+    project.silos.check([client])
+    x, _ = open_client(folder, manifest.client(client), "train")
+    missing = open_missing(folder, manifest.client(client), "train")
+    for index, feature in enumerate(manifest.features):
+        present = np.ones(len(x), bool) if missing is None else ~missing[:, index]
+        if feature.name in lacking and present.any():
+            mean = x[present, index].astype(np.float64).mean()
+            rows[feature.name] = rows[feature.name].astype(float).fillna(mean)

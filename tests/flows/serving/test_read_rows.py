@@ -1,0 +1,107 @@
+"""A file of raw rows is read to the bits that the same rows have as a source."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from flows.serving.read_rows import read_rows
+from models.preprocessing import encode
+from silos.errors import UserError
+from silos.sources.source_params import Table
+from silos.sources.source_registry import load_source
+from silos.sources.tabular.raw_columns import raw_columns, reading_rules
+
+FILE = """site;age;dose;smokes;ward;code;y
+north;34;1,5;True;heart;07;no
+south;;<0,5;False;;7;yes
+north;70;1.250,0;true;eye;12;yes
+south;n.k.;2;false;skin;7;no
+"""
+OPTIONS = {
+    **{"kind": "table", "path": "own.csv", "label": "y", "client": "site", "categorical": ["code"]},
+    **{"decimal": ",", "censored": "half", "na_values": ["n.k."], "missing": {"fill": -2}},
+}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> tuple[Path, dict[str, Any], np.ndarray]:
+    """The file, the card of a model that was trained on it, and the features of its rows."""
+    (tmp_path / "own.csv").write_text(FILE)
+    source = Table.model_validate(OPTIONS)
+    rows = load_source(source, tmp_path, 0, ())
+    reading = reading_rules(SimpleNamespace(source=source))  # type: ignore[arg-type]
+    card = {"columns": raw_columns(source, rows.features, ()), "reading": reading, "shape": [rows.x.shape[1]]}
+    return tmp_path, card, np.where(np.isnan(rows.x), np.float32(-2), rows.x)
+
+
+def features(name: str, folder: Path, card: dict[str, Any]) -> np.ndarray:
+    return encode(read_rows(name, folder / name, card), card["columns"])
+
+
+def test_rows_are_the_bits_of_the_partition_with_other_columns_first_and_without_those_that_are_no_features(table):
+    folder, card, expected = table
+    np.testing.assert_array_equal(features("own.csv", folder, card), expected)
+    lines = [line.split(";")[::-1][1:] for line in FILE.splitlines()]
+    (folder / "turned.csv").write_text("\n".join(";".join(line) for line in lines))
+    np.testing.assert_array_equal(features("turned.csv", folder, card), expected)
+    for first in range(4):  # a file of one row has no other values that say what a column is
+        (folder / "one.csv").write_text("\n".join([FILE.splitlines()[0], FILE.splitlines()[1 + first]]))
+        np.testing.assert_array_equal(features("one.csv", folder, card), expected[first : first + 1])
+
+
+def test_parquet_has_values_instead_of_text(table):
+    folder, card, expected = table
+    frame = pd.DataFrame(
+        {
+            **{"ward": ["heart", None, "eye", "skin"], "code": ["07", "7", "12", "7"], "age": [34, None, 70, None]},
+            **{"dose": [1.5, 0.25, 1250, 2], "smokes": [True, False, True, False]},
+        }
+    )
+    frame.to_parquet(folder / "own.parquet")
+    np.testing.assert_array_equal(features("own.parquet", folder, card), expected)
+
+
+def test_an_archive_finds_its_columns_by_their_names(tmp_path):
+    columns = [{"name": name, "kind": "number", "missing": "refuse"} for name in ("a", "b")]
+    card = {"columns": columns, "shape": [2]}
+    np.savez(tmp_path / "own.npz", x=np.array([[1, 2], [3, 4]], np.float32), features=["b", "a"])
+    assert features("own.npz", tmp_path, card).tolist() == [[2, 1], [4, 3]]
+    np.savez(tmp_path / "own.npz", x=np.ones((2, 2), np.float32))
+    with pytest.raises(UserError, match=r"own\.npz: features: got no names for x of shape \(2, 2\), expected one for"):
+        read_rows("own.npz", tmp_path / "own.npz", card)
+    array = read_rows("own.npz", tmp_path / "own.npz", {"columns": None, "shape": [2]})
+    assert array.shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("north;old;1,5;True;heart;07", "age: got 'old' in row 1, expected a finite float32 number"),
+        ("north;34;1,5;True;lung;07", "ward: got 'lung' in row 1, expected one of 'eye', 'heart', 'skin' or none"),
+        ("north;34;1,5;maybe;heart;07", "smokes: got 'maybe' in row 1, expected true or false"),
+        ("north;34;1,5;True;heart;", "code: got no value in row 1, expected one of"),
+    ],
+)
+def test_a_value_that_training_had_not_is_refused_with_its_row(table, line, said):
+    folder, card, _ = table
+    (folder / "new.csv").write_text(f"{FILE.splitlines()[0].removesuffix(';y')}\n{line}\n")
+    with pytest.raises(ValueError, match=said):
+        features("new.csv", folder, card)
+
+
+def test_files_that_are_no_rows_of_the_model_are_refused(table):
+    folder, card, _ = table
+    (folder / "mixed.csv").write_text("age\n1\nold\n2\n")
+    with pytest.raises(UserError, match=r"the column 'age': got numbers mixed with text"):
+        read_rows("mixed.csv", folder / "mixed.csv", card)
+    (folder / "own.txt").write_text(FILE)
+    with pytest.raises(UserError, match=r"own\.txt: got another ending, expected \.csv, \.csv\.gz, \.parquet or \.npz"):
+        read_rows("own.txt", folder / "own.txt", card)
+    with pytest.raises(
+        UserError, match=r"got a file that is no archive, expected \.npz with the array x of shape \(rows, 8"
+    ):
+        read_rows("own.csv", folder / "own.csv", {"columns": None, "shape": [8]})

@@ -1,0 +1,193 @@
+"""What the server answers to requests of every form, and the sentence with which it refuses others."""
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import uvicorn
+
+from flows.servers.server_process import listening_socket
+from flows.serving.open_model import OpenModel
+from flows.serving.scoring_server import VERSION_HEADER, scoring_app
+from models.networks.mlp import MLP
+from models.networks.network_factory import to_json
+from models.prng import server_stream
+from models.served_model import ServedModel, named_tensors
+
+COLUMNS = [
+    {"name": "age", "kind": "number", "missing": -1.0, "range": [0, 120]},
+    {"name": "smokes", "kind": "boolean", "missing": "refuse"},
+    {"name": "ward", "kind": "text", "values": ["day", "eye"], "missing": False},
+]
+ROWS = [{"age": 34, "smokes": True, "ward": "eye"}, {"age": 7.5, "smokes": False, "ward": "day"}]
+LIMIT = 20_000
+
+
+def opened(width: int, **card: Any) -> OpenModel:
+    network = MLP(width, (), 2)
+    shared = network.init(server_stream(0, 0, "init"))
+    personal = {name: torch.stack([t, 2 * t]) for name, t in shared.items()} if card.get("personal") else {}
+    full = {"method": "FedAvg", "network": to_json(network), "task": "classification", "classes": ["ill", "well"]}
+    full |= {"dtype": "float32", "columns": None, "personal": False, "clients": [], "context": [], "shape": [width]}
+    full |= {"inputs": None, "targets": None, "statistics": None, "reading": {"ignored": ["outcome"]}} | card
+    served = ServedModel(full, named_tensors({} if personal else shared, personal))
+    return OpenModel("visits version 3", "fedavg", "3", "runs/a/fedavg-seed0", served)
+
+
+@pytest.fixture(scope="module")
+def table() -> OpenModel:
+    return opened(4, columns=COLUMNS)
+
+
+class Answer:
+    """A response: its status, its JSON and its headers."""
+
+    def __init__(self, response: Any) -> None:
+        self.status, self.headers, self.text = response.status, response.headers, response.read()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+
+Ask = Callable[..., Answer]
+ASKING = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@contextmanager
+def serving(model: OpenModel) -> Iterator[Ask]:
+    """Serves a model in a thread, and yields what sends a request there: a body, or none for GET."""
+    listener = listening_socket(0)
+    address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    app = scoring_app(SimpleNamespace(model=model, follows=False), LIMIT)  # type: ignore[arg-type]
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, log_level="critical"))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+
+    def ask(body: Any = None, path: str = "/invocations", kind: str = "application/json") -> Answer:
+        content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(f"{address}{path}", content, {"Content-Type": kind})
+        try:
+            with ASKING.open(request, timeout=60) as response:
+                return Answer(response)
+        except urllib.error.HTTPError as error:
+            with error:
+                return Answer(error)
+
+    try:
+        yield ask
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def ask(table: OpenModel) -> Iterator[Ask]:
+    with serving(table) as ask:
+        yield ask
+
+
+def test_every_form_gives_the_models_predictions_with_columns_in_any_order(ask: Ask, table: OpenModel) -> None:
+    expected = {"predictions": table.predict(pd.DataFrame(ROWS)).to_dict("records")}
+    assert set(expected["predictions"][0]) == {"label", "probability", "entropy", "probability/ill", "probability/well"}
+    turned = [dict(reversed(row.items())) for row in ROWS]
+    names = ["ward", "age", "smokes"]
+    for body in (
+        {"dataframe_records": ROWS},
+        {"dataframe_records": turned},
+        {"instances": turned},
+        {"dataframe_split": {"columns": names, "data": [[row[name] for name in names] for row in ROWS]}},
+        {"inputs": {name: [row[name] for row in ROWS] for name in names}},
+        {"dataframe_records": [{**row, "outcome": "ill"} for row in ROWS]},
+        {"dataframe_records": ROWS, "params": {"client": "a client that never took part"}},
+    ):
+        answer = ask(body)
+        assert (answer.status, answer.json) == (200, expected), body
+        assert answer.headers[VERSION_HEADER] == "3"
+    assert ask({"dataframe_split": {"columns": names, "data": []}}).json == {"predictions": []}
+    filled = [ask(row(age=age)).json for age in (None, float("nan"))]
+    assert filled[0] == filled[1]
+    assert filled[0] != ask(row(age=0)).json
+
+
+def row(**changed: Any) -> dict[str, Any]:
+    """A request of one row, with a value changed."""
+    return {"dataframe_records": [{**ROWS[0], **changed}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (row(age="old"), "age: got 'old' in row 1, expected a finite float32 number. Correct the value"),
+        (row(age=121), "age: got 121.0 in row 1, expected a number from 0 to 120. Correct the value"),
+        (row(age=float("inf")), "age: got inf in row 1, expected a finite float32 number. Correct the value"),
+        (row(smokes=None), "smokes: got no value in row 1, expected one, since `missing: refuse` is set."),
+        (row(ward="skin"), "ward: got 'skin' in row 1, expected one of 'day', 'eye'. Correct the value"),
+        (row(Age=1), "columns: got unknown 'Age', expected each of"),
+        ({"dataframe_records": [{"age": 1, "ward": "eye"}]}, "columns: got no 'smokes', expected each of"),
+        ({"dataframe_records": []}, "dataframe_records: cannot be read as rows with columns (it is no list"),
+        ({"dataframe_split": {"columns": ["age"], "data": [[1, 2]]}}, "dataframe_split: cannot be read as rows"),
+        ({"dataframe_split": [1]}, "dataframe_split: cannot be read as rows with columns (it has no `columns`"),
+        ({"inputs": {"age": 1}}, "inputs: cannot be read as rows with columns"),
+        ({"inputs": [[1, 0, 1, 0]]}, "inputs: got rows without names, expected the columns age, smokes, ward."),
+        ({"rows": []}, "body: got the keys rows, expected one of dataframe_split, dataframe_records, inputs"),
+        ({}, "body: got the keys none, expected one of"),
+        ({"inputs": [], "instances": []}, "body: got the keys inputs, instances, expected one of"),
+        (b"[1]", "body: got a JSON list, expected an object with one of"),
+        (b"{", "body: got no JSON ("),
+        (b"\xff", "body: got no JSON ("),
+        (b"[" * 10_000, "body: got no JSON ("),
+        ({"inputs": [], "params": {"clinet": "a"}}, "params: got 'clinet', expected client, statistics, made_as."),
+        ({"inputs": [], "params": {"client": 3}}, "params: client: got 3, expected text. Correct it."),
+        ({"inputs": [], "params": {"statistics": ["a"]}}, "params: statistics: got ['a'], expected a list of"),
+        ({"inputs": [], "params": 3}, "params: got 3, expected an object with client, statistics, made_as."),
+    ],
+)
+def test_what_the_model_cannot_answer_is_refused_in_a_sentence(ask: Ask, body: Any, message: str) -> None:
+    refused = ask(body)
+    assert refused.status == 400, refused.text
+    assert refused.json["error_code"] == "BAD_REQUEST"
+    assert refused.json["message"].startswith(message)
+    assert refused.json["message"].endswith(".")
+    assert "\n" not in refused.json["message"]
+    assert ask({"dataframe_records": ROWS}).status == 200
+
+
+def test_other_bodies_types_paths_and_methods_are_refused_and_health_is_as_in_mlflow(ask: Ask) -> None:
+    assert [ask(path=path).status for path in ("/ping", "/health", "/version")] == [200, 200, 200]
+    for size in (LIMIT + 1, 20 * LIMIT):
+        large = ask(b" " * size)
+        assert (large.status, large.json["error_code"]) == (413, "CONTENT_TOO_LARGE")
+        assert large.json["message"].startswith("body: got more than 20,000 bytes, expected at most as many. Send")
+    csv = ask(b"age", kind="text/csv")
+    assert (csv.status, csv.json["message"]) == (
+        415,
+        "Content-Type: got text/csv, expected application/json in UTF-8. Send JSON.",
+    )
+    for refused, status in ((ask(path="/predict"), 404), (ask(path="/invocations"), 405)):
+        assert refused.status == status
+        assert "expected POST /invocations, or GET /ping, /health or /version." in refused.json["message"]
+
+
+def test_personal_models_answer_for_their_clients_and_refuse_others() -> None:
+    model = opened(2, personal=True, clients=["a", "b"], method="LocalOnly")
+    rows = [[0.5, 2.0], [1.0, -1.0]]
+    with serving(model) as ask:
+        answers = [ask({"inputs": rows, "params": {"client": name}}).json["predictions"] for name in ("a", "b")]
+        assert answers[0] != answers[1]
+        assert answers[0] == model.predict(np.array(rows), "a").to_dict("records")
+        for unknown in ({"client": "c"}, {}):
+            refused = ask({"inputs": rows, "params": unknown})
+            assert refused.status == 400
+            assert "expected one of a, b, since LocalOnly has a model of its own" in refused.json["message"]
+        shape = ask({"inputs": [[1.0, 2.0, 3.0]], "params": {"client": "a"}})
+        assert (shape.status, shape.json["message"]) == (400, "rows: got shape (3,), expected (2,)")
