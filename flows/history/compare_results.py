@@ -68,7 +68,8 @@ def _require_same_partitions(sides: list[dict[str, Any]]) -> None:
     if seeds[0] == seeds[1]:
         return
     texts = [
-        f"{side['experiment']}, on " + (f"data/ and data seeds {', '.join(map(str, of))}" if of else "data/ alone")
+        f"{side['experiment']}, on "
+        + (f"data/ and data seed{'s' * (len(of) > 1)} {', '.join(map(str, of))}" if of else "data/ alone")
         for side, of in zip(sides, seeds, strict=True)
     ]
     raise UserError(
