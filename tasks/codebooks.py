@@ -6,6 +6,7 @@ A token is a piece of a client's features as long as a code. No reported centroi
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,11 +22,11 @@ from models.training.execution_plan import Kind, resolve
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
 from silos.errors import DivergedError
+from silos.privacy.silo_policy import policy_of_run
 from tasks.execution.load_client_data import load_rows, load_weights, number_different_rows
 from tasks.execution.task_types import server_step, step
 from tasks.messages.codebook_messages import Centroids, CodebookExtension
 from tasks.messages.diagnosis_messages import ProjectedRows
-from tasks.messages.message_policy import LEAST_ROWS
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ def report_centroids(
 ) -> list[Centroids]:
     """Report centres of each client's training tokens with their numbers of tokens; one record per stack and member.
 
-    Each centre stands for tokens of at least LEAST_ROWS different rows. A client with fewer rows reports none.
+    Each centre stands for tokens of as many different rows as the client's policy requires; with fewer it reports none.
     """
     messages = []
     for stack in cohort.stacks:
@@ -149,7 +150,7 @@ def report_centroids(
         streams = client_streams(seed, stack.clients, round, "token_centres")
         for member in model.network.single_networks:
             arguments = (member, member.of(weights), member.of(context), member.stream(streams).tolist())
-            pairs = reportable_centroids(cohort, stack, *arguments, words, "train", training.engine, device)
+            pairs = reportable_centroids(cohort, stack, *arguments, words, "train", training.engine, private, device)
             centre, weight = zip(*pairs, strict=True)
             messages.append(Centroids(stack.clients, centre, weight, prefix=member.prefix))
     return messages
@@ -165,6 +166,7 @@ def reportable_centroids(
     words: int,
     split: str,
     engine: Kind,
+    private: ClientStore,
     device: str,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return each client's centres (words, d) in one member that it may report, and the number of tokens of each."""
@@ -173,8 +175,9 @@ def reportable_centroids(
     for index, (client, seed) in enumerate(zip(stack.clients, seeds, strict=True)):
         rows = len(tokens[client]) // member.network.tokens
         row_of_token = number_different_rows(x[index, :rows]).repeat(member.network.tokens)
+        least = policy_of_run(Path(private.folder), client).least_rows
         with name_diverged_client(cohort, client):
-            pairs.append(pooled_centroids(tokens[client], row_of_token, words, seed & 0x7FFFFFFF, LEAST_ROWS))
+            pairs.append(pooled_centroids(tokens[client], row_of_token, words, seed & 0x7FFFFFFF, least))
     return pairs
 
 
@@ -214,7 +217,7 @@ def projection(
         weights, context = map(member.of, load_weights(model, stack, private, device))
         seeds = client_streams(seed, stack.clients, 0, "projection").tolist()
         pairs = reportable_centroids(
-            cohort, stack, member, weights, context, seeds, _POINTS, split, training.engine, device
+            cohort, stack, member, weights, context, seeds, _POINTS, split, training.engine, private, device
         )
         tokens = tuple(torch.from_numpy(centres) @ axes for centres, _ in pairs)
         words = weights[OWN].cpu() @ axes

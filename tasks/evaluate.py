@@ -244,9 +244,10 @@ def validation_losses(
     after: Weights,
     context: Weights,
     training: Training,
+    private: ClientStore,
     device: str,
 ) -> dict[str, tuple[float, float]]:
-    """Return each client's mean validation loss before and after training; NaN if it has fewer than ten different rows.
+    """Return each client's mean validation loss before and after training; NaN with fewer rows than its policy requires.
 
     The loss is cross-entropy in nats whatever the objective, so that runs are comparable, or a regression's squared error.
     Members of a pooled client are scored one by one, with the shared weights and their own contexts.
@@ -264,7 +265,7 @@ def validation_losses(
     for weights in (before, after):
         losses = per_example_metrics(network, weights, context, rows, objective, training.engine)["loss"]
         sums.append(losses.double().sum(1).tolist())
-    reports = may_report(silos, stack, "validation", rows).tolist()
+    reports = may_report(silos, stack, "validation", rows, private).tolist()
     return {
         client: (sums[0][i] / counts[i], sums[1][i] / counts[i]) if reports[i] else (math.nan, math.nan)
         for i, client in enumerate(stack.clients)

@@ -70,7 +70,9 @@ def local_train(
             update = store_client_state(update, optimiser.section, trained.optimiser, private)
         if validate:
             before_after = (weights, trained.weights)
-            losses = validation_losses(cohort.silos, stack, model.network, *before_after, context, training, device)
+            losses = validation_losses(
+                cohort.silos, stack, model.network, *before_after, context, training, private, device
+            )
             update = replace(update, validation=losses)
         updates.append(update)
     return updates
@@ -183,6 +185,6 @@ def pooled_train(
         update = store_client_state(update, optimiser.section, trained.optimiser, private)
     if validate:
         before_after = (weights, trained.weights)
-        losses = validation_losses(silos, stack, model.network, *before_after, contexts, training, device)
+        losses = validation_losses(silos, stack, model.network, *before_after, contexts, training, private, device)
         update = replace(update, validation=losses)
     return [update]

@@ -115,14 +115,14 @@ def _difference(
 def score_by_class(cohort: Cohort, kept: Outcomes) -> list[ClassCounts]:
     """Count test rows and correct ones of each class, from stored outcomes of a classification; one record per stack.
 
-    A client with fewer different test rows than LEAST_ROWS is left out. Common rows count once for every client.
+    A client with fewer different test rows than its policy requires is left out. Common rows count once for every client.
     """
     name, classes = TASK_METRICS["classification"].outcome, len(cohort.silos.manifest.classes)
     store, refs = kept
     messages = []
     for stack in cohort.stacks:
         stack_rows = load_rows(cohort.silos, stack, "test", "cpu")
-        reports = may_report(cohort.silos, stack, "test", stack_rows).tolist()
+        reports = may_report(cohort.silos, stack, "test", stack_rows, store).tolist()
         rows, correct = np.zeros(classes, np.int64), np.zeros(classes, np.int64)
         for i, client in enumerate(stack.clients):
             if reports[i]:
@@ -138,13 +138,14 @@ def score_by_class(cohort: Cohort, kept: Outcomes) -> list[ClassCounts]:
 def count_predictions(cohort: Cohort, runs: Sequence[Sequence[Outcomes]]) -> list[PredictionCounts]:
     """Count test rows by class and predicted class, for each method over its runs; one record per stack.
 
-    A client with fewer different test rows than LEAST_ROWS is left out. Common rows count once for every client. Runs of
-    earlier versions stored no predictions, and count nothing.
+    A client with fewer different test rows than its policy requires is left out. Common rows count once for every
+    client. Runs of earlier versions stored no predictions, and count nothing.
     """
     classes, messages = len(cohort.silos.manifest.classes), []
     for stack in cohort.stacks:
         stack_rows = load_rows(cohort.silos, stack, "test", "cpu")
-        reports = may_report(cohort.silos, stack, "test", stack_rows).tolist()
+        store = next((store for method_runs in runs for store, _ in method_runs), None)
+        reports = may_report(cohort.silos, stack, "test", stack_rows, store).tolist()
         counts = np.zeros((len(runs), classes, classes + 1), np.int64)
         for i, client in enumerate(stack.clients):
             labels = stack_rows.y[i, : stack_rows.counts[i]].numpy()
@@ -162,18 +163,22 @@ def score_prior_shift(cohort: Cohort, kept: Outcomes) -> list[PriorShiftScores]:
     """Compute each client's accuracy at its training priors on the common test rows; one record per stack.
 
     It reads the outcomes that a classification's clients store, so one run gives both this score and that on all rows.
-    A client with fewer different training rows than LEAST_ROWS reports NaN.
+    A client with fewer different training rows than its policy requires reports NaN.
     """
     name = TASK_METRICS["classification"].outcome
     store, refs = kept
     labels, messages = open_common(cohort.silos, "test")[1], []
     for stack in cohort.stacks:
         outcomes = [store.load(OUTCOMES, refs, client)[name][: len(labels)].astype(bool) for client in stack.clients]
-        messages.append(PriorShiftScores(stack.clients, prior_shift_accuracies(cohort.silos, stack, outcomes, labels)))
+        messages.append(
+            PriorShiftScores(stack.clients, prior_shift_accuracies(cohort.silos, stack, outcomes, labels, store))
+        )
     return messages
 
 
-def prior_shift_accuracies(silos: Silos, stack: Stack, correct: Sequence[np.ndarray], labels: np.ndarray) -> Tensor:
+def prior_shift_accuracies(
+    silos: Silos, stack: Stack, correct: Sequence[np.ndarray], labels: np.ndarray, private: ClientStore
+) -> Tensor:
     """Compute each client's accuracy at its training priors from its correct rows; NaN if it has too few training rows.
 
     Args:
@@ -181,9 +186,10 @@ def prior_shift_accuracies(silos: Silos, stack: Stack, correct: Sequence[np.ndar
         stack: The clients, (clients,).
         correct: For each client, whether its model is correct on each row (rows,).
         labels: The labels of these rows, (rows,).
+        private: The clients' store, with the policy that says how many rows are too few.
     """
     train, classes = load_rows(silos, stack, "train", "cpu"), len(silos.manifest.classes)
-    reports = may_report(silos, stack, "train", train).tolist()
+    reports = may_report(silos, stack, "train", train, private).tolist()
     accuracy = [
         prior_shift_accuracy(rows, labels, train.y[i, : train.counts[i]].numpy(), classes) if reports[i] else math.nan
         for i, rows in enumerate(correct)

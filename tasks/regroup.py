@@ -78,12 +78,14 @@ def prior_shift_fit(query: EvidenceQuery, places: Sequence[int]) -> PriorShiftAc
     """Report the model's accuracy on some common validation rows, with classes weighted as in each client's training rows.
 
     With many models, these accuracies reveal a client's label shares. A client with fewer different training rows than
-    LEAST_ROWS reports NaN. ValueError if validation rows belong to clients.
+    its policy requires reports NaN. ValueError if validation rows belong to clients.
     """
     metrics, silos = _on_common_rows(query), query.cohort.silos
     labels = open_common(silos, "validation")[1][places]
     correct = [client[places].numpy() for client in metrics["correct"]]
-    return PriorShiftAccuracy(query.stack.clients, prior_shift_accuracies(silos, query.stack, correct, labels))
+    return PriorShiftAccuracy(
+        query.stack.clients, prior_shift_accuracies(silos, query.stack, correct, labels, query.private)
+    )
 
 
 def report_descriptor(query: EvidenceQuery, axes: Tensor, classes: int) -> Descriptor:

@@ -1,6 +1,6 @@
 """The results of a diagnosis as plain JSON: pairs, groups of similar silos, each silo against the rest, and tables."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +22,7 @@ from models.shift.magnitudes import (
 from models.shift.nested_tests import ALPHA, TYPES
 from models.shift.pair_refinement import FeaturePair, Refinement, effect_on_prediction
 from models.shift.pair_screening import INSIDE, MIN_SHARE
-from models.shift.pairwise_results import REASONS, Findings
+from models.shift.pairwise_results import REASONS, Findings, rule_features
 from models.shift.pseudo_rows import SharedModelLoss
 from tasks.diagnosis.compare_feature_pairs import FeaturePairs
 from tasks.diagnosis.compare_silos import Comparison, VersionComparison
@@ -104,10 +104,10 @@ def report(
         if record["groups"][0] != record["groups"][1]:
             two = comparison.by_group.take(record["groups"])
             types = [name for name, count in record["types"].items() if count]
-            record["changes"] = _changes(two, comparison.layout, types, record["features"], names_of_classes)
+            record["changes"] = _changes(two, comparison.layout, types, record, names_of_classes)
     for index, record in enumerate(rest):
         two = comparison.with_rest.take([index, index + len(clients)])
-        record["changes"] = _changes(two, comparison.layout, record["types"], record["features"], names_of_classes)
+        record["changes"] = _changes(two, comparison.layout, record["types"], record, names_of_classes)
     return {
         "clients": list(clients),
         "features": list(features),
@@ -137,7 +137,7 @@ def report_of_versions(comparison: VersionComparison, query: Query, classes: Seq
     names_of_classes = class_names(classes, query)
     for index, record in enumerate(pairs):
         two = comparison.summaries.take([index + len(pairs), index])
-        record["changes"] = _changes(two, query.layout, record["types"], record["features"], names_of_classes)
+        record["changes"] = _changes(two, query.layout, record["types"], record, names_of_classes)
     return {
         "clients": list(comparison.clients),
         "features": list(features),
@@ -160,17 +160,17 @@ def class_names(classes: Sequence[str], query: Query) -> list[str]:
 
 
 def _changes(
-    two: Summaries, layout: Layout, types: Sequence[str], features: Iterable[str], classes: list[str]
+    two: Summaries, layout: Layout, types: Sequence[str], record: Mapping[str, Any], classes: list[str]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Describe by how much two clients differ, by type; features: those that carry the difference."""
-    indices = [layout.names.index(name) for name in features]
+    """Describe by how much two clients differ, by type; record: names the features that carry the difference."""
+    indices, of_rule = ([layout.names.index(name) for name in record[key]] for key in ("features", "rule_features"))
     changes: dict[str, list[Change | None]] = {}
     if "feature" in types:
         changes["feature"] = [feature_change(two, layout, index) for index in indices]
     if "label" in types:
         changes["label"] = [largest_label_change(two, classes)]
     if "concept" in types:
-        changes["concept"] = [rule_change(two, layout, index, classes) for index in indices]
+        changes["concept"] = [rule_change(two, layout, index, classes) for index in of_rule]
     return {
         name: [change.to_dict() for change in found if change and change.is_clear] for name, found in changes.items()
     }
@@ -228,6 +228,7 @@ def _describe_pairs(findings: Findings, sizes: EffectSizes, features: tuple[str,
         parts = findings.parts[index]
         order = np.argsort(-parts, kind="stable")[:_SHOWN].tolist() if {"feature", "concept"} & set(types) else []
         min_part = max(_LARGE, MIN_SHARE * parts.max(initial=0.0))
+        of_rule = rule_features(findings, index)[:_SHOWN] if "concept" in types else []
         rows = findings.rows[index].tolist()
         records.append(
             {
@@ -240,6 +241,7 @@ def _describe_pairs(findings: Findings, sizes: EffectSizes, features: tuple[str,
                 "label_or_concept": bool(verdicts.label_or_concept[index]),
                 "concept_identifiable": not findings.overlap[index] < NARROW,
                 "features": {features[i]: round(float(parts[i]), 4) for i in order if parts[i] >= min_part},
+                "rule_features": {features[i]: round(float(findings.rules[index, i]), 4) for i in of_rule},
                 "labels_differ": bool(findings.labels[index]),
                 "inputs_differ": bool(findings.moved[index]),
                 "chance": float(findings.chance[index]),
@@ -316,17 +318,24 @@ def _describe_groups(findings: Findings, pairs: list[dict[str, Any]], group_of: 
             "label_or_concept": sum(record["label_or_concept"] for record in records),
             **{name: sum(record[name] for record in records) for name in ("labels_differ", "inputs_differ")},
             "not_identifiable": sum(not record["concept_identifiable"] for record in records),
-            "features": _leading_features(records),
+            "rule_unknown": sum(is_rule_unknown(record) for record in records),
+            "features": _leading_features(records, "features"),
+            "rule_features": _leading_features(records, "rule_features"),
         }
         for groups, records in sorted(tables.items())
     ]
 
 
-def _leading_features(records: list[dict[str, Any]]) -> list[str]:
-    """Return the features with the largest sum of parts over the pairs, the largest first."""
+def is_rule_unknown(record: Mapping[str, Any]) -> bool:
+    """Return whether a pair seems to have another rule, and its inputs hardly overlap, which may be all that differs."""
+    return "concept" in record["types"] and len(record["types"]) > 1 and not record["concept_identifiable"]
+
+
+def _leading_features(records: list[dict[str, Any]], key: str) -> list[str]:
+    """Return the features with the largest sum over the pairs of what `key` has, the largest first."""
     total: dict[str, float] = {}
     for record in records:
-        for name, part in record["features"].items():
+        for name, part in record[key].items():
             total[name] = total.get(name, 0.0) + part
     threshold = MIN_SHARE * max(total.values(), default=0.0)
     return [name for name in sorted(total, key=lambda name: -total[name]) if total[name] >= threshold][:_SHOWN]

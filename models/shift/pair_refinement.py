@@ -113,13 +113,14 @@ def refine_findings(
     resolved = np.zeros(len(types), bool)
     if resolve:
         refined, resolved = _resolve(refined, findings, pseudo, correlations, moved_together & ~before[:, _FEATURE])
-    types = refined.verdicts.types
-    return refined, Refinement(
+    types, products = refined.verdicts.types, _products(correlations, by_class)
+    pseudo = replace(pseudo, products=products) if products else pseudo
+    return replace(refined, rules=_rules(refined, pseudo, correlations.features)), Refinement(
         _describe(correlations, evidence, together, first, second),
         _describe(correlations, evidence, by_class, first, second),
         resolved,
         types[:, _FEATURE] & types[:, _CONCEPT] & resolve,
-        _losses(refined, replace(pseudo, products=_products(correlations, by_class))),
+        _losses(refined, pseudo),
     )
 
 
@@ -244,9 +245,27 @@ def _losses(findings: Findings, pseudo: PseudoClients) -> tuple[tuple[SharedMode
     labels = np.nan_to_num(pseudo.summaries.labels)
     known = (labels >= LEAST_ROWS).sum(-1) > 1
     differ = findings.verdicts.types.any(-1) & known[findings.first] & known[findings.second]
-    order = np.argsort(-np.where(differ, findings.parts.max(-1, initial=0.0), -1.0), kind="stable")
-    for pair in order[: min(_most_pairs(pseudo), int(differ.sum()))].tolist():
+    for pair in _largest(findings, pseudo, differ):
         clients = int(findings.first[pair]), int(findings.second[pair])
         first, second = (pseudo.loss(client, clients) for client in clients)
         losses[pair] = None if first is None or second is None else (first, second)
     return tuple(losses)
+
+
+def _rules(findings: Findings, pseudo: PseudoClients, features: np.ndarray) -> np.ndarray:
+    """Return `Findings.rules` with those given all other features, of as many pairs as the budget allows.
+
+    features: those that pseudo-rows have.
+    """
+    rules = findings.rules.copy()
+    for pair in _largest(findings, pseudo, findings.verdicts.types[:, _CONCEPT]):
+        effects = pseudo.rule_effects((int(findings.first[pair]), int(findings.second[pair])))
+        if np.isfinite(effects).all():
+            rules[pair, features] = effects
+    return rules
+
+
+def _largest(findings: Findings, pseudo: PseudoClients, selected: np.ndarray) -> list[int]:
+    """Return the selected pairs, (pairs,) bool, that differ most: as many as the budget allows."""
+    order = np.argsort(-np.where(selected, findings.parts.max(-1, initial=0.0), -1.0), kind="stable")
+    return order[: min(_most_pairs(pseudo), int(selected.sum()))].tolist()

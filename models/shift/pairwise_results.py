@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from models.shift.chi_square import effect_size, p_value
-from models.shift.classify import MIN_ROWS, Verdicts, classify_pairs, restrict_to
+from models.shift.classify import LIKELY, MIN_ROWS, Verdicts, classify_pairs, restrict_to
 from models.shift.client_summaries.client_summary import (
     LEAST_ROWS,
     Layout,
@@ -122,6 +122,8 @@ class Findings:
             also count as moved if a feature shift is named from P(X | Y) alone.
         parts: φ of the verdict by feature: of odds ratios under concept shift, otherwise of P(X) under one prior.
         inputs: φ of P(X) under one prior, for every pair.
+        rules: φ of the odds ratios by feature; where there are pseudo-rows, given all other features. Without them a feature
+            whose inputs moved counts at most as much as the best of the others, since it may only be correlated with one.
         overlap: The share of rows in the same bins, of the worst feature; NaN without counts.
         tells: (pairs, 2) bool, whether a client reported more than its number of rows.
         why: An index in REASONS, of what prevents a verdict.
@@ -136,9 +138,21 @@ class Findings:
     moved: np.ndarray
     parts: np.ndarray
     inputs: np.ndarray
+    rules: np.ndarray
     overlap: np.ndarray
     tells: np.ndarray
     why: np.ndarray
+
+
+def rule_features(findings: Findings, pair: int) -> list[int]:
+    """Return the features by which the changed rule of a pair is named, the likeliest first; empty without an effect.
+
+    Further ones explain the change about as well: it is not LIKELY that the first one does and they do not.
+    """
+    rules = findings.rules[pair]
+    likelihoods = rules**2 * effective_size(findings.rows[pair]) / 2
+    order = np.argsort(-rules, kind="stable").tolist()
+    return [i for i in order if rules[i] >= LEAST_EFFECT and likelihoods[order[0]] - likelihoods[i] < LIKELY]
 
 
 EvidenceFunction = Callable[[Pairs], Evidence]
@@ -240,4 +254,7 @@ def _compare_batch(
     shares = divide_or_zero(cells, total)
     overlap = np.where(total.any((1, 2, 3)), shares.min(2).sum(-1).min(-1, initial=1.0), np.nan)
     tells, why = reports_rows(pairs), undetermined_reason(pairs, min_rows)
-    return verdicts, (pairs.rows, _joint_p_value(evidence), evidence.labels, moved, parts, inputs, overlap, tells, why)
+    rules, unmoved = evidence.effects["interaction"], inputs < LEAST_EFFECT
+    best = np.where(unmoved & (rules >= LEAST_EFFECT), rules, 0.0).max(-1, initial=0.0, keepdims=True)
+    by_feature = parts, inputs, np.where(unmoved | (best == 0), rules, np.minimum(rules, best))
+    return verdicts, (pairs.rows, _joint_p_value(evidence), evidence.labels, moved, *by_feature, overlap, tells, why)

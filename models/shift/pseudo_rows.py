@@ -17,6 +17,7 @@ from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, Sum
 from models.shift.client_summaries.feature_pairs import Correlations, index_pairs, positions, rank_correlations
 from models.shift.client_summaries.model_predictions import Design
 from models.shift.client_summaries.query import Query
+from models.shift.nested_tests import effective_size
 
 _ROWS, _LEAST_DRAWN = 4000, 400  # pseudo-rows of a client, and of one of its classes
 _CORRECTIONS = 2  # of the latent correlations, so that bounds and skewed values do not weaken them
@@ -212,6 +213,37 @@ class PseudoClients:
             for label in range(layout.classes):
                 table[feature, :, label] = np.bincount(cells[:, feature], chances[:, label], layout.cells)
         return table
+
+    def rule_effects(self, clients: tuple[int, int]) -> np.ndarray:
+        """Return φ of letting the effect of each feature on the labels differ between two clients, (features,).
+
+        These are score tests of the model of both clients with an intercept of each, so that all other features, and other
+        inputs, are accounted for. The class that shows most counts. NaN without two classes.
+        """
+        rows = [self.rows(client) for client in clients]
+        y, weight = (np.concatenate([getattr(part, name) for part in rows]) for name in ("y", "weight"))
+        features = len(self.layout.names)
+        if any(len(np.unique(part.y)) < 2 for part in rows):
+            return np.full(features, np.nan)
+        matrix = np.concatenate([self.matrix(client) for client in clients])
+        side = np.repeat([-0.5, 0.5], [len(part.y) for part in rows])[:, None]
+        columns, owner = matrix[:, len(self.products) : -1], self._design.features
+        nuisance = np.concatenate([matrix, side], -1)
+        chances, best = _probabilities(matrix, self.model(clients)), np.zeros(features)
+        for label in np.unique(y).tolist():
+            residual, spread = weight * ((y == label) - chances[:, label]), weight * chances[:, label]
+            spread = spread * (1 - chances[:, label])
+            inverse = np.linalg.pinv(nuisance.T @ (nuisance * spread[:, None]))
+            tested = side * columns
+            cross = tested.T @ (nuisance * spread[:, None]) @ inverse
+            scores = tested.T @ residual - cross @ (nuisance.T @ residual)
+            information = tested.T @ (tested * spread[:, None]) - cross @ (nuisance.T @ (tested * spread[:, None]))
+            for feature in range(features):
+                own = owner == feature
+                statistic = scores[own] @ np.linalg.pinv(information[np.ix_(own, own)], hermitian=True) @ scores[own]
+                best[feature] = max(best[feature], statistic - own.sum())
+        size = effective_size(np.array([part.weight.sum() for part in rows]))
+        return np.sqrt(np.maximum(best, 0.0) / size)
 
     def loss(self, client: int, clients: Sequence[int]) -> SharedModelLoss | None:
         """Estimate what a model of all rows of `clients` loses at a client; None without two classes to tell apart."""

@@ -60,8 +60,9 @@ class RowRegister:
                     raise RefusalError(
                         f"client {self.client}: got {rows} training rows that other silos of private/{family.name} "
                         f"reported, such as {silo}, expected none, because rows in several silos would have several "
-                        "budgets, and differences of silos reveal rows. Partition the data into the earlier silos, or let "
-                        f"the owner of private/{family.name} set other_silos: true in its {POLICY}."
+                        "budgets, and differences of silos reveal rows. Partition the data into the earlier silos, or, if "
+                        f"you own both, write the line `other_silos: true` in private/{family.name}/{POLICY}, where it says "
+                        "`other_silos: false`."
                     )
 
     def record(self, policy: Policy) -> None:

@@ -65,7 +65,7 @@ def _train_corrected(
         losses: dict[str, tuple[float, float]] = {}
         if validate:
             before_after = (weights, trained.weights)
-            losses = validation_losses(cohort.silos, stack, model.network, *before_after, {}, training, device)
+            losses = validation_losses(cohort.silos, stack, model.network, *before_after, {}, training, private, device)
         yield _Corrected(stack, rows, weights, streams, stored, trained, losses)
 
 

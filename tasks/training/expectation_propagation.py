@@ -64,7 +64,7 @@ def update_site(
         message = _store_and_report(stack, model, site_update, rows.counts.cpu(), sites, private)
         if validate:
             compared = (site_update.before, site_update.after, site_update.context)
-            losses = validation_losses(cohort.silos, stack, model.network, *compared, training, device)
+            losses = validation_losses(cohort.silos, stack, model.network, *compared, training, private, device)
             message = replace(message, validation=losses)
         messages.append(message)
     return messages

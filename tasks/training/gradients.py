@@ -38,14 +38,14 @@ def head_gradient(
 ) -> list[HeadGradients]:
     """Report gradients of the last layer's weights over the clients' training rows; one record per stack.
 
-    `model.network` is a `GradientMatching`, and nothing is trained. A client with fewer different rows than LEAST_ROWS
-    is not in the sums.
+    `model.network` is a `GradientMatching`, and nothing is trained. A client with fewer different rows than the
+    policy of its store requires is not in the sums.
     """
     messages, network = [], cast(GradientMatching, model.network)
     for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
         clients = slice(len(stack.clients))
         by_client = gradients(network, weights, context, rows, training.objective, training.engine)
-        excluded = ~may_report(cohort.silos, stack, "train", rows)[clients]
+        excluded = ~may_report(cohort.silos, stack, "train", rows, private)[clients]
         sums = {}
         for name, gradient in by_client.items():
             mask = excluded.view(-1, *[1] * (gradient.ndim - 1))

@@ -49,7 +49,9 @@ def head_then_body(
             update = replace(update, sums={})
         if validate:
             before_after = (start, trained.weights)
-            losses = validation_losses(cohort.silos, stack, model.network, *before_after, context, training, device)
+            losses = validation_losses(
+                cohort.silos, stack, model.network, *before_after, context, training, private, device
+            )
             update = replace(update, validation=losses)
         updates.append(update)
     return updates

@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any
 
+from flows.diagnosis.report import is_rule_unknown
 from flows.diagnosis.text.phrases import (
     counted,
     few_rows,
@@ -12,6 +13,7 @@ from flows.diagnosis.text.phrases import (
     listed,
     reasons_of,
     shared,
+    shown_counts,
     small_silos,
     too_alike,
 )
@@ -32,22 +34,15 @@ _PICTURES = {
     "yy": "yy is how wide the light lies down",
     "xy": "xy is how aslant the light lies",
 }
-_NEXT = {
-    "unit": "Check the unit of {features} at {silos}, and convert it at the silo if it is another one.",
-    "feature": "{align}. If the difference is real: siloflow compare fedavg conditional uefl",
-    "label": "Judge each method by each silo's own test rows: siloflow compare fedavg conditional selective",
-    "concept": "Check that all silos code the label alike. If they do, silos need models of their own or of their group: "
-    "siloflow compare fedavg ifca cfl ditto",
+_UNIT = "Check the unit of {features} at {silos}, convert it there if it is another one, and diagnose again."
+_METHODS = {
+    "feature": ["conditional", "uefl"],
+    "label": ["conditional", "selective"],
+    "concept": ["ifca", "cfl", "ditto"],
 }
-_NEXT_REGRESSION = {
-    **_NEXT,
-    "label": "Judge each method by each silo's own test rows.",
-    "concept": "Check that all silos measure the target alike. If they do, silos need models of their own or of their "
-    "group: siloflow compare fedavg ifca ditto",
-}
+_METHODS_OF_REGRESSION = {"feature": ["conditional", "uefl"], "label": [], "concept": ["ifca", "ditto"]}
 _NEXT_AFTER_VERSION = {
-    "unit": _NEXT["unit"],
-    "feature": "{align}. If the change is real, train again on the present rows.",
+    "feature": "If the change is real, train again on the present rows.",
     "label": "Judge the model again by the present test rows of these silos.",
     "concept": "Check that the label is still coded in the same way. If the change is real, train again without the "
     "earlier rows of these silos.",
@@ -111,7 +106,7 @@ def of_power(report: dict[str, Any]) -> list[str]:
     seen = smallest_visible(smallest, 0.5, len(report["features"]))
     target = "the share of a group of targets" if report["query"]["targets"] else "how often a label occurs"
     return [
-        f"With {sizes} training rows, differences of less than {100 * seen['share']:.0f} "
+        f"At silos of {sizes} training rows, differences of less than {100 * seen['share']:.0f} "
         f"points in {target} or {seen['deviations']:.2g} standard deviations in a mean may be missed."
     ]
 
@@ -148,7 +143,9 @@ def _of_what_was_not_compared(report: dict[str, Any]) -> list[str]:
         return lines
     for entry in [entry for entry in entries if entry["what"] == "class"][:_MAX_FEATURES]:
         name = report["classes"][entry["names"][0]]
-        lines.append(f'Label "{name}" was not compared at {listed(entry["silos"])}: {entry["why"]}.')
+        lines.append(
+            f'Label "{name}" was not compared at {listed(entry["silos"])}: {entry["why"]}, too few to report their counts.'
+        )
     for entry in [entry for entry in entries if entry["what"] == "values" and "rows" in entry][:_MAX_FEATURES]:
         rows = sum(sum(far) for far in entry["rows"].values())
         lines.append(
@@ -202,33 +199,93 @@ def _participants(look: dict[str, Any]) -> list[str]:
 
 
 def next_steps(report: dict[str, Any]) -> list[str]:
-    """Return what to do about what most pairs of two groups show; not about a rule that may not differ."""
+    """Return what to do about what most pairs of two groups show, checks first; not about a rule that may not differ."""
+    if "against" not in report and _shows_no_difference(report):
+        return ["One model for all silos is a good start: siloflow compare fedavg"]
     types = {name for record in report["between"] for name in TYPES if _is_common(record, name)}
     units = _suspected_units(report)
-    steps = [
-        _texts(report)["unit"].format(features=name, silos=listed(sorted(silos)))
-        for name, silos in sorted(units.items())
-    ]
+    steps = [_UNIT.format(features=name, silos=listed(sorted(silos))) for name, silos in sorted(units.items())]
     features = [name for name in leading_features(report) if name not in units][:_MAX_FEATURES]
-    if report["query"]["pictures"]:
-        align = "Turn, centre and light the pictures of all silos alike, if it is known how"
-    elif units and not features:
+    if units and not features and not report["query"]["pictures"]:
         types -= {"feature"}
-        align = ""
-    elif any(record["transform"] > record["pairs"] / 2 for record in report["between"]):
-        align = f"Let each silo standardise {joined(features or ['them'])} before training"
-    else:
-        align = f"Check how the silos measure {joined(features or ['the inputs'])}"
-    if "label" in types and "concept" not in types and any(pair.get("label_or_concept") for pair in report["pairs"]):
-        steps.append("First check that all silos code the label with the same threshold.")
-    steps += [_texts(report)[name].format(align=align) for name in TYPES if name in types]
-    of_silos = report.get("pairs_of") == "silos"  # the second look leaves out groups
-    if of_silos and any(pair.get("second_look_recommended") for pair in report["pairs"]):
+    if "feature" in types:
+        steps += _checks_of_inputs(report, features)
+    if "against" in report:
+        return steps + [_NEXT_AFTER_VERSION[name] for name in TYPES if name in types]
+    steps += _checks_of_coding(report, types)
+    of_silos = report["pairs_of"] == "silos"  # the second look leaves out groups
+    if of_silos and any(pair.get("second_look_recommended") and not is_rule_unknown(pair) for pair in report["pairs"]):
         steps.append(
             "Where inputs and rule seem to differ, models of the silos can decide: siloflow diagnose --set "
             "diagnose.second_look=true"
         )
-    return steps
+    return steps + _methods(report, types)
+
+
+def _shows_no_difference(report: dict[str, Any]) -> bool:
+    """Return whether silos were compared, and neither two of them nor one and all others differ."""
+    determined = [pair for pair in report["pairs"] if not pair["undetermined"]]
+    alike = all(inside["alike"] for inside in report.get("inside", []))
+    return alike and bool(determined) and not any(record["types"] for record in (*determined, *report["rest"]))
+
+
+def _checks_of_inputs(report: dict[str, Any], features: list[str]) -> list[str]:
+    """Return what to check about these features, at the silos that differ in them."""
+    if report["query"]["pictures"]:
+        return ["Turn, centre and light the pictures of all silos alike, if it is known how."]
+    if any(record["transform"] > record["pairs"] / 2 for record in report["between"]):
+        return [f"Let each silo standardise {joined(features or ['them'])} before training."]
+    by_silos: dict[str, list[str]] = {}
+    for name in features:
+        columns = by_silos.setdefault(_silos_that_differ(report, "feature", name), [])
+        if name.partition("=")[0] not in columns:  # of a category, such as ward=eye, the whole
+            columns.append(name.partition("=")[0])
+    return [
+        f"Check at {silos} why {joined(columns)} {'differs' if len(columns) == 1 else 'differ'}: other cases (case mix), or "
+        "another way of measuring."
+        for silos, columns in (by_silos or {_silos_that_differ(report, "feature"): ["inputs"] * 2}).items()
+    ]
+
+
+def _checks_of_coding(report: dict[str, Any], types: set[str]) -> list[str]:
+    """Return at which silos to check how labels are coded, if their rule or threshold may differ."""
+    threshold = "label" in types and any(pair.get("label_or_concept") for pair in report["pairs"])
+    if "concept" not in types and not threshold:
+        return []
+    silos = _silos_that_differ(report, "concept" if "concept" in types else "label")
+    what = "measures the target" if report["query"]["targets"] else "codes the label"
+    suffix = "" if "concept" in types else ", with the same threshold"
+    everywhere = silos in ("all silos", joined([group_name(report, group) for group in range(len(report["groups"]))]))
+    return [f"Check that each silo {what} alike{suffix}{'' if everywhere else f', {silos} first'}."]
+
+
+def _methods(report: dict[str, Any], types: set[str]) -> list[str]:
+    """Return one command that compares the methods for all these types."""
+    by_type = _METHODS_OF_REGRESSION if report["query"]["targets"] else _METHODS
+    methods = dict.fromkeys(method for name in TYPES if name in types for method in by_type[name])
+    if not types:
+        return []
+    if not methods:
+        return ["Judge each method by each silo's own test rows."]
+    why = (
+        "silos need models of their own or of their group"
+        if "concept" in types
+        else "judge methods by each silo's test rows"
+    )
+    return [f"If the differences are real, {why}: siloflow compare fedavg {' '.join(methods)}"]
+
+
+def _silos_that_differ(report: dict[str, Any], kind: str, feature: str | None = None) -> str:
+    """Name the silos of the groups that differ from most others in a type, or in a feature that carries it."""
+    if "against" in report:
+        return listed([pair["client"] for pair in report["pairs"] if kind in pair["types"]])
+    involved = Counter[int]()
+    for record in report["between"]:
+        if record["groups"][0] != record["groups"][1] and _is_common(record, kind):
+            involved.update(record["groups"] if feature is None or feature in record["features"] else ())
+    if not involved:
+        return _silos_that_differ(report, kind) if feature else "all silos"
+    return joined([group_name(report, group) for group in sorted(_fewest(report, involved))])
 
 
 def _suspected_units(report: dict[str, Any]) -> dict[str, set[str]]:
@@ -249,22 +306,19 @@ def _unit_changes(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _fewest(report: dict[str, Any], counts: Counter[int]) -> list[int]:
-    """Return the groups that differ from most others; of two groups the smaller one."""
+    """Return the groups that differ from most others; of two groups the smaller one, or both."""
     most = max(counts.values())
     groups = [group for group, count in counts.items() if count == most]
-    return groups if len(groups) != 2 or most > 1 else [min(groups, key=lambda group: len(report["groups"][group]))]
-
-
-def _texts(report: dict[str, Any]) -> dict[str, str]:
-    if "against" in report:
-        return _NEXT_AFTER_VERSION
-    return _NEXT_REGRESSION if report["query"]["targets"] else _NEXT
+    if len(groups) != 2 or most > 1:
+        return groups
+    smallest = min(len(report["groups"][group]) for group in groups)
+    return [group for group in groups if len(report["groups"][group]) == smallest]
 
 
 def _is_common(record: dict[str, Any], name: str) -> bool:
     half = (record["pairs"] - record["undetermined"]) / 2
     identifiable = name != "concept" or record["not_identifiable"] <= half
-    return bool(record["types"][name] > half and identifiable)
+    return bool(shown_counts(record)[name] > half and identifiable)
 
 
 def _uninformative_silos(report: dict[str, Any], small: list[str]) -> list[str]:
@@ -309,10 +363,9 @@ def _of_overlap(report: dict[str, Any]) -> list[str]:
     if not far:
         return []
     target = "targets" if report["query"]["targets"] else "labels"
-    suffix = ", although another rule is named above" if any("concept" in pair["types"] for pair in far) else ""
     return [
         f"In {counted(len(far), 'pair')} of silos the inputs hardly overlap: the data cannot show whether {target} follow "
-        f"from them by the same rule{suffix}.",
+        "from them by the same rule.",
         *(_of_angles(report) if any("feature" in pair["types"] for pair in far) else []),
     ]
 
@@ -322,8 +375,7 @@ def _of_angles(report: dict[str, Any]) -> list[str]:
     if not report["query"]["pictures"]:
         return []
     return [
-        "Pictures that are turned far have this effect: few of their pixels lie where they do in an upright picture, so "
-        "labels may seem to follow another rule although only the pictures changed."
+        "Pictures that are turned far have this effect: few of their pixels lie where they do in an upright picture."
     ]
 
 

@@ -5,9 +5,18 @@ from typing import Any
 
 from flows.diagnosis.report import grades
 from flows.diagnosis.text.caveats import next_steps, notes, notes_of_versions
-from flows.diagnosis.text.phrases import counted, group_label, joined, reason_clause, reason_note, shared, type_words
+from flows.diagnosis.text.phrases import (
+    counted,
+    group_label,
+    joined,
+    reason_clause,
+    reason_note,
+    shared,
+    shown_counts,
+    shown_types,
+    type_words,
+)
 from flows.diagnosis.text.summary import differences, sentences
-from models.shift.nested_tests import TYPES
 from models.shift.pairwise_results import REASONS
 from tasks.tracking.metric_names import as_markdown
 
@@ -116,7 +125,7 @@ def _of_groups(report: dict[str, Any], line: dict[str, Any]) -> dict[str, Any]:
     words = type_words(report)
     differ = [
         (words[name] + ("" if count == total else f" ({count} of {total})"), line["grades"].get(name) or "-")
-        for name, count in line["types"].items()
+        for name, count in shown_counts(line).items()
         if count
     ]
     first, second = (group_label(report, group) for group in line["groups"])
@@ -125,7 +134,7 @@ def _of_groups(report: dict[str, Any], line: dict[str, Any]) -> dict[str, Any]:
 
 def _of_client(report: dict[str, Any], record: dict[str, Any], other: str) -> dict[str, Any]:
     strengths, words = grades([record]), type_words(report)
-    differ = [(words[name], strengths[name] or "-") for name in TYPES if name in record["types"]]
+    differ = [(words[name], strengths[name] or "-") for name in shown_types(record)]
     otherwise = _UNDETERMINED[record["why"]] if record["undetermined"] else "nothing"
     return _row(record["client"], other, differ, otherwise, list(record["features"]))
 

@@ -15,13 +15,16 @@ from flows.diagnosis.text.phrases import (
     no_verdict,
     plural,
     reversed_changes,
+    shown_counts,
+    shown_types,
     type_phrases,
 )
 from models.shift.nested_tests import TYPES
 from models.shift.pair_screening import MIN_SHARE
 from models.shift.pairwise_results import DISCOVERIES
 
-_MAX_SENTENCES = 6  # on groups, pairs or silos; headline and members come on top
+_MAX_FINDINGS = 8
+_MAX_SENTENCES = 5  # on groups, pairs or silos; headline, members and differences within groups come on top
 _MAX_FEATURES = 3
 
 
@@ -43,8 +46,9 @@ def sentences(report: dict[str, Any]) -> list[str]:
     lines = [_headline(report, len(differ), len(determined)), *_members(report)] if len(pairs) > 1 else []
     described = [*_of_groups(report, apart)]
     if len(described) > _MAX_SENTENCES:
-        return [*lines, *_by_type(report, differ, len(determined)), *_within(report)]
-    return [*lines, *described, *_within(report)]
+        by_type = _by_type(report, differ, len(determined))
+        return [*lines, *by_type, *_within(report, _MAX_FINDINGS - len(lines) - len(by_type))]
+    return [*lines, *described, *_within(report, _MAX_FINDINGS - len(lines) - len(described))]
 
 
 def _is_apart(record: Mapping[str, Any]) -> bool:
@@ -52,33 +56,46 @@ def _is_apart(record: Mapping[str, Any]) -> bool:
 
 
 def _of_groups(report: dict[str, Any], apart: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Describe groups: each against the largest one if that has several silos, otherwise all pairs of groups.
+    """Describe groups: each against the reference if there is one, otherwise all pairs of groups.
 
     Silos that differ from all others come first.
     """
-    reference = _largest_group(report, apart)
+    reference = _reference(report, apart)
     if reference is None:
         for record in apart:
             yield _of_two_groups(report, record, *record["groups"])
         return
     described = [record for record in apart if reference in record["groups"]]
     others = [sum(record["groups"]) - reference for record in described]
-    alone = [all(_is_different(record) for record in apart if other in record["groups"]) for other in others]
+    alone = [
+        len(apart) > 1 and all(_types_in_most(record) for record in apart if other in record["groups"])
+        for other in others
+    ]
     order = sorted(range(len(others)), key=lambda i: (not alone[i], len(report["groups"][others[i]]) > 1))
     for index in order:
         yield _of_two_groups(report, described[index], others[index], reference, alone[index])
 
 
-def _largest_group(report: dict[str, Any], apart: Sequence[dict[str, Any]]) -> int | None:
-    """Return the group that others are compared with; None if there are two groups or no larger one."""
+def _reference(report: dict[str, Any], apart: Sequence[dict[str, Any]]) -> int | None:
+    """Return the group that others are compared with: the largest, and of equal ones that with the fewest differences.
+
+    With more than two groups, each type of each pair of groups is a difference. None if there are several such groups.
+    """
     compared = sorted({index for record in apart for index in record["groups"]})
     sizes = [len(report["groups"][index]) for index in compared]
-    largest = max(sizes)
-    return compared[sizes.index(largest)] if len(compared) > 2 and largest > 1 and sizes.count(largest) == 1 else None
+    largest = [index for index, size in zip(compared, sizes, strict=True) if size == max(sizes)]
+    if len(largest) == 1:
+        return largest[0]
+    differences = {
+        index: sum(len(_types_in_most(record)) for record in apart if index in record["groups"]) for index in largest
+    }
+    fewest = [index for index in largest if differences[index] == min(differences.values())]
+    return fewest[0] if len(fewest) == 1 and len(compared) > 2 else None
 
 
-def _is_different(record: Mapping[str, Any]) -> bool:
-    return any(count > _num_determined(record) / 2 for count in record["types"].values())
+def _types_in_most(record: Mapping[str, Any]) -> list[str]:
+    counts = shown_counts(record)
+    return [kind for kind in TYPES if counts[kind] > _num_determined(record) / 2]
 
 
 def _of_two_groups(
@@ -86,8 +103,8 @@ def _of_two_groups(
 ) -> str:
     """Describe how a group differs from another: in most pairs, and in more pairs than by chance."""
     name, other_name = group_name(report, group), group_name(report, other)
-    total, counts, phrases = _num_determined(record), record["types"], type_phrases(report)
-    in_most = [kind for kind in TYPES if counts[kind] > total / 2]
+    total, counts, phrases = _num_determined(record), shown_counts(record), type_phrases(report)
+    in_most = _types_in_most(record)
     in_some = [kind for kind in TYPES if DISCOVERIES * total < counts[kind] <= total / 2]
     if not in_most and not in_some:
         odd = total - record["none"]
@@ -109,7 +126,7 @@ def _of_two_groups(
     parts += _effect(evidence, in_most) if set(in_most) & {"feature", "concept"} and not asks_for_unit else []
     verb, found = "differ" if plural(report, group) else "differs", "; ".join(parts)
     if from_all:
-        return f"{_capital(name)} {verb} from all other silos. Compared with {other_name}, {found}."
+        return f"{_capital(name)} {verb} from all other silos: compared with {other_name}, {found}."
     return f"{_capital(name)} {verb} from {other_name}: {found}."
 
 
@@ -147,7 +164,7 @@ def _exchanged(pair: dict[str, Any]) -> dict[str, Any]:
 def _effect(evidence: Mapping[str, Any], kinds: Sequence[str]) -> list[str]:
     """Describe by how much a model that both silos share would predict worse than one of their own."""
     if evidence.get("effect_on_prediction") == "none seen" and "concept" not in kinds:
-        return ["one model for both would predict as well, as far as the counts show"]
+        return ["one model for both would predict as well as a model for each, as far as the counts show"]
     if evidence.get("effect_on_prediction") != "seen":
         return []
     losses = {evidence[side]: loss for side, loss in evidence["shared_model_loss"].items() if loss}
@@ -169,7 +186,9 @@ def _of_type(
     """Describe one type with its numbers, or with the features that carry it."""
     phrase = type_phrases(report)[kind]
     in_units = not report["query"]["pictures"] or kind == "label"  # projections of pictures have no unit
-    found = change_phrases(changes.get(kind, [])[:_MAX_FEATURES], report) if in_units else []
+    described = changes.get(kind, [])[:_MAX_FEATURES]
+    described = _as_one_rule(described) if kind == "concept" else described
+    found = change_phrases(described, report) if in_units else []
     if kind == "label" and found:
         hedge = " (or the label is coded with another threshold)" if evidence.get("label_or_concept") else ""
         return f"{found[0]}{hedge}"
@@ -187,6 +206,14 @@ def _of_type(
     if found:
         return joined(found)
     return f"{phrase}, most in {joined(list(features)[:_MAX_FEATURES])}" if features else phrase
+
+
+def _as_one_rule(changes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Merge changes of the rule that explain it about as well: the first, which names all features."""
+    if not changes:
+        return []
+    names = {change["name"].partition("=")[0]: change["name"] for change in reversed(changes)}
+    return [{**changes[0], "name": " or ".join(reversed(names.values()))}]
 
 
 def _no_differing_pair(report: dict[str, Any]) -> Iterator[str]:
@@ -265,7 +292,7 @@ def differences(report: dict[str, Any], record: dict[str, Any]) -> str:
     """Describe the types of one pair with their numbers."""
     changes, features = record.get("changes", {}), list(record["features"])
     evidence = record if "pairs" not in record else {}
-    return "; ".join(_of_type(report, kind, changes, features, evidence) for kind in record["types"])
+    return "; ".join(_of_type(report, kind, changes, features, evidence) for kind in shown_types(record))
 
 
 def _by_type(report: dict[str, Any], differ: list[dict[str, Any]], determined: int) -> list[str]:
@@ -274,7 +301,7 @@ def _by_type(report: dict[str, Any], differ: list[dict[str, Any]], determined: i
     units = "groups" if report["pairs_of"] == "groups" else "silos"
     lines = []
     for kind in TYPES:
-        count = sum(kind in pair["types"] for pair in differ)
+        count = sum(kind in shown_types(pair) for pair in differ)
         if count:
             lines.append(f"In {count:,} of {counted(determined, 'pair')} of {units} {phrases[kind]}.")
     if report["ranking"] and any({"feature", "concept"} & set(pair["types"]) for pair in differ):
@@ -288,14 +315,16 @@ def leading_features(report: dict[str, Any]) -> list[str]:
     return [record["feature"] for record in ranking if record["mean"] >= MIN_SHARE * ranking[0]["mean"]]
 
 
-def _within(report: dict[str, Any]) -> Iterator[str]:
-    """Describe pairs of one group that differ nevertheless."""
+def _within(report: dict[str, Any], most: int) -> list[str]:
+    """Describe pairs of one group that differ nevertheless: in at most so many sentences."""
+    lines = []
     for record in report["between"]:
         num_differing = _num_determined(record) - record["none"]
         if record["groups"][0] == record["groups"][1] and num_differing:
             verb = "differs" if num_differing == 1 else "differ"
             group = group_name(report, record["groups"][0])
-            yield f"Within {group}, {num_differing:,} of {counted(record['pairs'], 'pair')} of silos {verb}."
+            lines.append(f"Within {group}, {num_differing:,} of {counted(record['pairs'], 'pair')} of silos {verb}.")
+    return lines if len(lines) <= most else [f"Within {len(lines):,} groups, pairs of silos differ as well."]
 
 
 def _num_determined(record: Mapping[str, Any]) -> int:

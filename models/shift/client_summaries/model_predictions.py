@@ -57,6 +57,14 @@ class Design:
         parts = (self.query.id.encode(), self.centre.tobytes(), self.spread.tobytes())
         return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
+    @cached_property
+    def features(self) -> np.ndarray:
+        """The feature of each column but the last: (columns - 1,)."""
+        layout = self.query.layout
+        columns = [1 if values is None else len(values) for values in layout.categories]
+        missing = layout.missing or (False,) * len(columns)
+        return np.repeat(np.arange(len(columns)), np.add(columns, missing))
+
     def matrix(self, x: np.ndarray) -> np.ndarray:
         """Return the design matrix, (rows, columns), with a last column of 1; x: (rows, features), NaN if missing."""
         layout = self.query.layout

@@ -93,6 +93,7 @@ def pair(first: str, second: str, *types: str, features: dict[str, float] | None
         "margins_only": False,
         "concept_identifiable": True,
         "features": features or {},
+        "rule_features": {},
         "rows": [1000, 1000],
         "rows_ratio": 1.0,
         "strength": {"grades": dict.fromkeys(TYPES, "significant")},
@@ -114,7 +115,9 @@ def between(places: tuple[int, int], pairs: int, also: dict[str, Any] | None = N
         "labels_differ": 0,
         "inputs_differ": 0,
         "not_identifiable": 0,
+        "rule_unknown": 0,
         "features": [],
+        "rule_features": [],
     }
     return line | (also or {})
 

@@ -41,7 +41,8 @@ def test_a_silo_that_moved_is_in_the_table_the_pictures_the_run_the_page_and_has
     assert [row["differ"][0][0] for row in rows] == ["inputs", "nothing", "nothing"]
     assert [row["features"] for row in rows] == [["lung"], [], []]
     assert answer["next"] == [
-        "Check how the silos measure lung. If the change is real, train again on the present rows."
+        "Check at north why lung differs: other cases (case mix), or another way of measuring.",
+        "If the change is real, train again on the present rows.",
     ]
     assert answer["pictures"] == PICTURES
     _is_printed(answer)

@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 
 from models.shift.client_summaries.client_summary import concatenate_summaries, summarize
 from models.shift.pair_refinement import effect_on_prediction, refine_findings
-from models.shift.pairwise_results import diagnose_pairs
+from models.shift.pairwise_results import diagnose_pairs, rule_features
 from publications.synthetic_pairs.evaluate_verdicts import correlations_of, layout_of, verdict_of
 from publications.synthetic_pairs.generators import KnownPair
 
@@ -29,10 +29,10 @@ def law(correlation=0.6, weights=(1.0, 1.0), interaction=0.0, intercept=0.0, spr
     return draw
 
 
-def compared(first, second, rows, seed, **more):
+def compared(first, second, rows, seed, categories=(0,) * FEATURES, **more):
     rng = np.random.default_rng([seed, *rows])
     pair = KnownPair(
-        (first(rng, rows[0]), second(rng, rows[1])), 2, np.zeros(FEATURES, np.int64), frozenset(), bounds=(-6.0, 6.0)
+        (first(rng, rows[0]), second(rng, rows[1])), 2, np.array(categories), frozenset(), bounds=(-6.0, 6.0)
     )
     layout = layout_of(pair)
     summaries = concatenate_summaries([summarize(x, y, np.arange(len(y)), layout) for x, y in pair.clients])
@@ -73,6 +73,35 @@ def test_a_wider_feature_that_is_correlated_with_another_is_no_other_rule():
     before, after = verdicts(law(0.8), law(0.8, spread=1.8), (4000, 4000), pairs=6)
     assert before["feature"] < 6
     assert after["feature"] == 6
+
+
+def wards(shares, weight, tied=0.0):
+    """A laboratory value decides two classes; a ward, in four columns, moves it if they are tied."""
+
+    def draw(rng, count):
+        ward = rng.choice(4, count, p=shares)
+        lab = rng.normal(size=count) + tied * (ward == 0)
+        also = 0.7 * lab + 0.7 * rng.normal(size=count)
+        y = (rng.random(count) < expit(-2.5 + weight * lab + tied * (ward == 0))).astype(np.int64)
+        return np.column_stack([lab, also, *(1.0 + (ward == at) for at in range(4))]), y
+
+    return draw
+
+
+@pytest.mark.parametrize("tied", [0.0, 0.7])
+def test_another_rule_is_named_by_the_feature_that_has_another_effect_and_not_by_one_whose_inputs_moved(tied):
+    first, second = wards([0.25] * 4, -0.7, tied), wards([0.6, 0.2, 0.1, 0.1], 0.7, tied)
+    named, by_counts, largest = Counter(), Counter(), Counter()
+    for seed in range(12):
+        _, before, after, _ = compared(first, second, (1000, 1000), seed, categories=(0, 0, 2, 2, 2, 2))
+        assert after.verdicts.types[0, 2]
+        named[tuple(rule_features(after, 0))] += 1
+        by_counts[rule_features(before, 0)[0] < 2 or 0 in rule_features(before, 0)] += 1
+        largest[int(after.parts[0].argmax())] += 1
+    assert named[(0,)] >= 10
+    assert named[(0,)] + named[(0, 1)] == 12
+    assert by_counts[True] >= 11
+    assert largest[0] <= 10
 
 
 def test_without_resolving_a_change_of_rule_stays_for_the_second_look():

@@ -1,11 +1,13 @@
 """What a task opens on the client's side."""
 
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from flows.experiment.comparison.paired_runs import count_correct_by_class, predictions_by_class
 from models.client_model import Model
 from models.networks.mlp import MLP
 from models.networks.wrappers.fediir_network import GradientMatching
@@ -14,10 +16,13 @@ from models.server_state import ClientStateRefs
 from silos.client_store import ClientStore
 from silos.cohort import Silos, Stack
 from silos.data_params import DataParams
+from silos.privacy.silo_policy import POLICY
 from silos.storage.partition_store import write
-from tasks.evaluate import ensemble_check, evaluate
+from tasks.evaluate import OUTCOMES, PREDICTED, ensemble_check, evaluate
 from tasks.execution.load_client_data import load_rows, load_weights, may_report
+from tasks.execution.task_runner import PlainRunner
 from tasks.local_train import local_train
+from tasks.paired_outcomes import prior_shift_accuracies
 from tasks.regroup import regroup
 from tasks.training.gradients import head_gradient
 from tasks.uncertainty_check import uncertainty_check
@@ -105,6 +110,33 @@ def test_no_dummy_is_in_a_message(name, make_problem, make_round):
         for at in model.shared if name == "local_train" else found[1][0].sums:
             one, two = (sum(m.sums[at] for m in found[stack]) for stack in (1, 2))
             torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
+
+
+def test_what_stands_for_fewer_rows_than_a_silos_own_policy_requires_does_not_leave(make_problem, make_round, tmp_path):
+    """Of two alike clients, one requires one row more than it has, of each split."""
+    setup = make_problem({"a": 20, "b": 20}, silos={"validation": 20, "test": 20})
+    round, clients = make_round(setup, validate=True), setup.silos.clients
+    stack, labels = Stack(clients, 2), np.arange(20) % 2
+    kept = {"correct": np.ones((2, 20), np.uint8), PREDICTED: np.zeros((2, 20), np.int32)}
+    model = Model(setup.network, setup.network.init(server_stream(0, 0, "init")), clients=clients)
+    matched = Model(GradientMatching(setup.network, 0.1), model.shared, clients=clients)
+    for least, reporting in ((20, clients), (21, clients[:1])):
+        Path(round.private.folder).mkdir(parents=True, exist_ok=True)
+        (Path(round.private.folder) / POLICY).write_text(f"silos: {{b: {{least_rows: {least}}}}}\n")
+        run = (round.private, round.private.save(OUTCOMES, clients, kept))
+        (gradients,) = round.map_clients(head_gradient, matched, training=setup.training)
+        (update,) = round.train(local_train, model)
+        found = {
+            "validation losses": [client for client in clients if np.isfinite(update.validation[client]).all()],
+            "gradients": [c for c, rows in zip(clients, gradients.rows.tolist(), strict=True) if rows],
+            "priors": np.array(clients)[
+                prior_shift_accuracies(setup.silos, stack, [labels > -1] * 2, labels, round.private).isfinite().numpy()
+            ].tolist(),
+        }
+        assert [*found.values()] == [list(reporting)] * 3
+        counted = count_correct_by_class(PlainRunner(), setup.silos, run)
+        assert sum(rows for _, rows in counted.values()) == 20 * len(reporting)
+        assert predictions_by_class(PlainRunner(), setup.silos, [[run]]).sum() == 20 * len(reporting)
 
 
 @pytest.mark.parametrize("units", [9, 10])

@@ -5,6 +5,8 @@ from itertools import product
 import pytest
 
 from flows.diagnosis.text.caveats import _SIZE_RATIO, next_steps, notes, notes_of_versions
+from flows.diagnosis.text.findings_page import overview
+from flows.diagnosis.text.summary import sentences
 
 UNIT = {"what": "mean", "name": "crp", "first": 6.0, "second": 0.6, "difference": 5.4, "factor": 10.0}
 
@@ -23,12 +25,16 @@ PICTURES = {"pictures": True, "counts": True, "targets": [], "bins": 32}
 
 def test_where_inputs_hardly_overlap_the_rule_is_said_to_be_unknown(a_report, a_pair, a_line):
     far = {"concept_identifiable": False}
-    for types, also in ((["feature"], False), (["feature", "concept"], True)):
-        (said,) = limits(a_report([["a"], ["b"]], [a_pair("a", "b", *types, **far)], [a_line((0, 1), 1, feature=1)]))
-        assert said.startswith(
-            "In 1 pair of silos the inputs hardly overlap: the data cannot show whether labels follow"
-        )
-        assert (", although another rule is named above" in said) == also
+    for types in (["feature"], ["feature", "concept"]):
+        line = a_line((0, 1), 1, {"rule_unknown": len(types) - 1}, **dict.fromkeys(types, 1))
+        report = a_report([["a"], ["b"]], [a_pair("a", "b", *types, **far)], [line])
+        assert limits(report) == [
+            "In 1 pair of silos the inputs hardly overlap: the data cannot show whether labels follow from them by the same "
+            "rule."
+        ]
+        assert sentences(report) == ["a differs from b: inputs differ."]
+        assert overview(report)["rows"][0]["differ"] == [("inputs", "significant")]
+        assert not any("ifca" in step for step in next_steps(report))
 
 
 def test_of_pictures_it_is_said_what_large_angles_do_and_what_the_named_numbers_are(a_report, a_pair, a_line):
@@ -58,14 +64,50 @@ def test_what_a_minority_of_pairs_has_leads_to_no_advice(a_report, a_pair, a_lin
     pairs = [a_pair(a, b, "feature") for a, b in product(*groups)]
     steps = next_steps(a_report(groups, pairs, [a_line((0, 1), 9, feature=9, concept=4, label=4)], ranking=["age"]))
     assert steps == [
-        "Check how the silos measure age. If the difference is real: siloflow compare fedavg conditional uefl"
+        "Check at a, b and c and d, e and f why age differs: other cases (case mix), or another way of measuring.",
+        "If the differences are real, judge methods by each silo's test rows: siloflow compare fedavg conditional uefl",
+    ]
+
+
+def test_all_types_lead_to_one_command_after_checks_that_name_the_silos_that_differ(a_report, a_pair, a_line):
+    groups, ward = [["a"], ["b"], ["c"]], {"features": ["ward=eye", "ward=ear"]}
+    lines = [
+        a_line((0, 1), 1, concept=1),
+        a_line((0, 2), 1, ward, feature=1),
+        a_line((1, 2), 1, ward, feature=1, concept=1),
+    ]
+    pairs = [a_pair("a", "b", "concept"), a_pair("a", "c", "feature"), a_pair("b", "c", "feature", "concept")]
+    report = a_report(groups, pairs, lines, ranking=["ward=eye", "ward=ear"])
+    assert next_steps(report) == [
+        "Check at c why ward differs: other cases (case mix), or another way of measuring.",
+        "Check that each silo codes the label alike, b first.",
+        "If the differences are real, silos need models of their own or of their group: siloflow compare fedavg "
+        "conditional uefl ifca cfl ditto",
+    ]
+
+
+def test_where_nothing_differs_one_model_is_proposed_but_not_where_nothing_could_be_compared(a_report, a_pair, a_line):
+    line = a_line((0, 0), 1)
+    alike = a_report([["a", "b"]], [a_pair("a", "b")], [line])
+    assert next_steps(alike) == ["One model for all silos is a good start: siloflow compare fedavg"]
+    unclear = [a_pair("a", "b", undetermined=True, why="rows")]
+    assert next_steps(a_report([["a", "b"]], unclear, [line])) == []
+    assert next_steps(alike | {"rest": [{"client": "a"} | a_pair("a", "", "label")]}) == []
+    assert next_steps(alike | {"inside": [{"alike": False}]}) == []
+
+
+def test_rows_of_a_rare_class_are_said_to_be_too_few_to_be_counted(a_report, a_pair, a_line):
+    entry = {"what": "class", "why": "fewer than 10 different rows", "names": [1], "silos": ["a"]}
+    report = a_report([["a", "b"]], [a_pair("a", "b")], [a_line((0, 0), 1)], not_compared=[entry])
+    assert limits(report) == [
+        'Label "ill" was not compared at a: fewer than 10 different rows, too few to report their counts.'
     ]
 
 
 def test_a_second_look_is_proposed_for_pairs_of_silos_and_not_of_groups(a_report, a_pair, a_line):
     pairs = [a_pair("a", "b", "feature", "concept", second_look_recommended=True)]
     report = a_report([["a"], ["b"]], pairs, [a_line((0, 1), 1, feature=1, concept=1)])
-    assert "second_look=true" in next_steps(report)[-1]
+    assert "second_look=true" in next_steps(report)[-2]
     assert not any("second_look" in step for step in next_steps(report | {"pairs_of": "groups"}))
 
 
@@ -73,7 +115,7 @@ def test_only_features_that_carry_a_shift_are_to_be_aligned(a_report, a_pair, a_
     report = a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [a_line((0, 1), 1, feature=1)])
     means = {"age": 0.9, "smokes": 0.3, "noise": 0.29}
     report["ranking"] = [{"feature": name, "mean": mean, "largest": 1.0} for name, mean in means.items()]
-    assert next_steps(report)[0].startswith("Check how the silos measure age and smokes.")
+    assert next_steps(report)[0].startswith("Check at a and b why age and smokes differ: ")
 
 
 def test_small_silos_and_sizes_are_told(a_report, a_pair, a_line):
@@ -150,9 +192,9 @@ def test_to_standardise_is_proposed_where_a_gain_and_an_offset_undo_more_than_ha
     turned, standardised, a_report, a_pair, a_line
 ):
     line = a_line((0, 1), 4, {"transform": turned}, feature=4)
-    (step,) = next_steps(a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [line], ranking=["age"]))
+    step, _ = next_steps(a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [line], ranking=["age"]))
     assert ("Let each silo standardise age before training" in step) == standardised
-    assert ("Check how the silos measure age" in step) != standardised
+    assert ("Check at a and b why age differs" in step) != standardised
 
 
 @pytest.mark.parametrize(("large", "said"), [(_SIZE_RATIO * 100 - 1, False), (_SIZE_RATIO * 100, True)])
@@ -171,7 +213,7 @@ def test_what_may_be_missed_is_stated_for_the_two_smallest_silos(rows, points, d
     ]
     report = a_report([["a", "b", "c"]], [a_pair("a", "b")], [a_line((0, 0), 1)], rest=rest)
     assert missed(report) == [
-        f"With {sizes} training rows, differences of less than {points} points in how often a label "
+        f"At silos of {sizes} training rows, differences of less than {points} points in how often a label "
         f"occurs or {deviations} standard deviations in a mean may be missed."
     ]
     assert missed(report | {"verdict": "paper"}) == []
@@ -180,7 +222,7 @@ def test_what_may_be_missed_is_stated_for_the_two_smallest_silos(rows, points, d
 def test_a_change_since_a_version_may_be_missed_too(a_report, a_pair):
     pairs = [{"client": "a"} | a_pair("", "", rows=[30, 40])]
     (said,) = notes_of_versions(a_report([["a"]], pairs, [], against="HEAD~1"))
-    assert said.startswith("With 30 and 40 training rows")
+    assert said.startswith("At silos of 30 and 40 training rows")
 
 
 def test_another_unit_is_to_be_checked_at_the_silo_that_differs_from_most(a_report, a_pair, a_line):
@@ -188,11 +230,11 @@ def test_another_unit_is_to_be_checked_at_the_silo_that_differs_from_most(a_repo
     lines = [a_line((0, 1), 2, changes, feature=2), a_line((1, 2), 1, changes, feature=1), a_line((0, 2), 2)]
     pairs = [a_pair("a", "c", "feature"), a_pair("b", "c", "feature"), a_pair("c", "d", "feature")]
     assert next_steps(a_report(groups, pairs, lines, ranking=["crp"])) == [
-        "Check the unit of crp at c, and convert it at the silo if it is another one."
+        "Check the unit of crp at c, convert it there if it is another one, and diagnose again."
     ]
     two = a_report([["a", "b"], ["c"]], pairs[:2], lines[:1], ranking=["crp", "age"])
-    assert next_steps(two)[0] == "Check the unit of crp at c, and convert it at the silo if it is another one."
-    assert next_steps(two)[1].startswith("Check how the silos measure age.")
+    assert next_steps(two)[0].startswith("Check the unit of crp at c, ")
+    assert next_steps(two)[1].startswith("Check at c why age differs: ")
 
 
 def test_features_without_values_or_withheld_are_named_with_their_silos(a_report, a_pair, a_line):
