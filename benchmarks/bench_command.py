@@ -10,7 +10,7 @@ from flows.cli.command_session import Json, Overrides, Session
 
 
 def bench(
-    workloads: Annotated[list[str] | None, typer.Argument(help="W1 to W5, and W7; all if none is named.")] = None,
+    workloads: Annotated[list[str] | None, typer.Argument(help="W1 to W5, W7 and W8; all if none is named.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Turns of every contestant.")] = 3,
     peer: Annotated[list[str] | None, typer.Option(help="flower, pfl or fedlab, if it is installed.")] = None,
     tune: Annotated[

@@ -139,6 +139,18 @@ WORKLOADS = {
                 "visits-in-turn": ("virtual", "--set", "method.virtual.visits=sequential"),
             },
         ),
+        Workload(
+            "W8",
+            100,
+            600,
+            "W1, and methods with the same local steps",
+            _DENSE,
+            32,
+            _SGD,
+            rounds=8,
+            shape=(28, 28),
+            others={name: (name,) for name in ("finetune", "scaffold", "fedopt")},
+        ),
     )
 }
 
@@ -146,7 +158,7 @@ WORKLOADS = {
 def chosen_workloads(names: Sequence[str]) -> list[Workload]:
     """Return the workloads with these names, where W4 is all its sizes; UserError for another name."""
     workloads = []
-    for name in names or ["W1", "W2", "W3", "W4", "W5", "W7"]:
+    for name in names or ["W1", "W2", "W3", "W4", "W5", "W7", "W8"]:
         matching = [w for w in WORKLOADS.values() if w.name == name or w.name.startswith(f"{name}-")]
         if not matching:
             raise UserError(f"there is no workload {name!r}; there are {', '.join(WORKLOADS)}.")

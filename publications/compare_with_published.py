@@ -34,6 +34,7 @@ def table_of_records(sweep: Sweep) -> dict[str, Any]:
         "unit": page.unit or " or ".join(dict.fromkeys(row["quantity"] for row in rows)),
         "known_errors": page.known_errors,
         "seeds_are": page.seeds_are,
+        "tune_seed": sweep.tune_seed,
         "scale": sweep.scale,
         "rows": rows,
         "by_class": {name: _of_class(sweep, name) for name in page.by_class},
@@ -111,14 +112,24 @@ def difference(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
     """
     if not sweep.from_records(pair):
         return sweep.difference(pair)
-    quantity = sweep.quantity(pair.first)
-    draws = zip(sweep.of_seeds(pair.first), sweep.of_seeds(pair.second), strict=True)
+    return over_draws(sweep, pair.first, pair.second)
+
+
+def over_draws(sweep: Sweep, first: str, second: str, other: Sweep | None = None) -> dict[str, Any] | None:
+    """Return the difference of two cells over seeds; None if no seed has both numbers.
+
+    Args:
+        sweep: The table of the first cell.
+        first: The cell from which is subtracted.
+        second: The cell that is subtracted.
+        other: The table of the second cell, with the same seeds, if it is another one.
+    """
+    quantity = sweep.quantity(first)
+    draws = zip(sweep.of_seeds(first), (other or sweep).of_seeds(second), strict=True)
     differences = [quantity.mean_of(a) - quantity.mean_of(b) for a, b in draws if not (a is None or b is None)]
     if not differences:
         return None
-    return cell_difference_record(
-        pair.first, pair.second, difference_over_draws(differences, bound=quantity.bound), quantity
-    )
+    return cell_difference_record(first, second, difference_over_draws(differences, bound=quantity.bound), quantity)
 
 
 def _draw(sweep: Sweep) -> Iterator[str]:

@@ -66,7 +66,7 @@ def _plan(sweep: Sweep, before: dict[str, int]) -> None:
 
 
 def _fill_cell(sweep: Sweep, cell: str, before: dict[str, int]) -> bool:
-    """Run the grid on the first seed, what lies beyond it, then every seed at the best choice; True if any was missing."""
+    """Run the grid on one seed, what lies beyond it, then every seed at the best choice; True if any was missing."""
     news, done = [], 0
     while rest := sweep.tries(cell)[done:]:
         news += [_fill_one(sweep, cell, *one) for one in rest]

@@ -161,7 +161,7 @@ def reproduce(answer: dict[str, Any], console: PlainConsole) -> None:
     seeds += f", or {fewest} alone" if len(fewest) < len(most) else ""
     console.print(f"in {answer['unit']}; mean ± standard deviation over {seeds}; scale {answer['scale']}")
     if any(row["choice"] for row in rows):
-        _chosen(rows, console)
+        _chosen(rows, answer["tune_seed"], console)
     if answer["by_class"]:
         _by_class(answer["by_class"], console)
     if answer["also"]:
@@ -182,7 +182,7 @@ def reproduce(answer: dict[str, Any], console: PlainConsole) -> None:
     console.print(f"experiment    {answer['experiment']}")
 
 
-def _chosen(rows: list[dict[str, Any]], console: PlainConsole) -> None:
+def _chosen(rows: list[dict[str, Any]], seed: int, console: PlainConsole) -> None:
     """Print what each cell was tuned to, and whether the choice is at the edge of the settings tried."""
     table = console.table("cell", "chosen", "settings tried", "at the edge of these")
     for row in rows:
@@ -191,7 +191,7 @@ def _chosen(rows: list[dict[str, Any]], console: PlainConsole) -> None:
             edge = ", ".join(key.rpartition(".")[2] for key in row["at_edge"])
             table.add_row(row["cell"], chosen, f"{row['tried']}", edge)
     console.print()
-    console.print("each cell's settings, chosen on the first seed")
+    console.print(f"each cell's settings, chosen on seed {seed}")
     console.print(table)
 
 

@@ -146,7 +146,7 @@ class Cell(Record):
         about: A description, which is printed with the number.
         floor: The least error by theory: a number, or the statistic from which it follows for each draw of synthetic data.
         beside: Published numbers of other metrics.
-        tune: Values by key of the settings from which the best on the first seed is chosen.
+        tune: Values by key of the settings from which the best on the seed of tuning is chosen.
         said: Of a trial, how often each judge gave each verdict in the publication.
         of: Of a trial, the number of published pairs.
         distances: Of a trial, published mean and standard deviation by name of the distance.
@@ -175,10 +175,21 @@ class Pair(Record):
     classes: Names | None = None
 
 
-class Scale(Record):
-    """The size of a table's runs: seeds, settings, and the values of the grid, for all cells or by cell."""
+Seed = Annotated[int, Field(ge=0, le=param_limits.SEED)]
 
-    seeds: tuple[Annotated[int, Field(ge=0, le=param_limits.SEED)], ...] = Field(min_length=1)
+
+class Scale(Record):
+    """The size of a table's runs.
+
+    Attributes:
+        seeds: The seeds of a cell's numbers.
+        tune_seed: The seed on which the best of a grid is chosen; the first of `seeds` if none.
+        grid: The values of the grid, for all cells or by cell.
+        set: Settings of all cells.
+    """
+
+    seeds: tuple[Seed, ...] = Field(min_length=1)
+    tune_seed: Seed | None = None
     grid: tuple[Any, ...] | dict[str, tuple[Any, ...]] = ()
     set: Settings = ()
 
@@ -189,6 +200,14 @@ class Scale(Record):
         if len(set(seeds)) < len(seeds):
             raise ValueError("a seed is named twice; name each once")
         return seeds
+
+    @model_validator(mode="after")
+    def _apart(self) -> "Scale":
+        if self.tune_seed in self.seeds:
+            raise ValueError(
+                f"tune_seed: got {self.tune_seed}, expected none of `seeds`. Drop it for the first of these"
+            )
+        return self
 
 
 class Table(Record):

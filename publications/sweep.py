@@ -48,7 +48,7 @@ _LOSS = "validation_loss"
 
 
 class Sweep:
-    """One table at one scale: each cell has a grid on the first seed, and then every seed at the best choice.
+    """One table at one scale: each cell has a grid on one seed, and then every seed at the best choice.
 
     docs/results/<paper>.json is parsed once, and again after each write. The settings of siloflow's own pages override the
     params.yaml that siloflow comes with, and not that of the project.
@@ -69,7 +69,9 @@ class Sweep:
     ) -> None:
         self.page = table_of(paper, table, scale)
         self.named, self.paper, self.table, self.scale = paper, Path(paper).stem, table, scale
-        self.seeds = seeds or list(self.page.scales[scale].seeds)
+        size = self.page.scales[scale]
+        self.seeds = seeds or list(size.seeds)
+        self.tune_seed = self.seeds[0] if size.tune_seed is None else size.tune_seed
         self.overrides = list(overrides)
         if self.page.family and overrides:
             raise UserError(f"{paper}, table {table} draws pairs of clients, which no setting changes; drop --set.")
@@ -111,11 +113,13 @@ class Sweep:
         return whole and not any(map(self.could_pair, self.pairs())) and not any(map(self.could_join, self.page.cells))
 
     def tries(self, cell: str) -> list[tuple[int, str | None]]:
-        """Return seed and choice of the runs from which a cell's choice is made, on the first seed.
+        """Return seed and choice of the runs from which a cell's choice is made; of an untuned cell the first seed's run.
 
         They are the grid. Once the grid is recorded, points beyond its edge follow if the best point is at the edge.
         """
-        return [(self.seeds[0], choice) for choice in self._settings_of(cell)]
+        choices = list(self._settings_of(cell))
+        seed = self.tune_seed if len(choices) > 1 else self.seeds[0]
+        return [(seed, choice) for choice in choices]
 
     def wanted(self, cell: str) -> list[tuple[int, str | None]]:
         """Return seed and choice of the runs that give a cell's numbers; the tries must be recorded."""
@@ -270,7 +274,8 @@ class Sweep:
 
     def count(self, cell: str) -> int:
         """Count the runs of a cell that are known to be needed so far."""
-        return len(self._settings_of(cell)) - 1 + len(self.seeds_of(cell))
+        tries, seeds = self.tries(cell), self.seeds_of(cell)
+        return len(tries) + len(seeds) - (tries[0][0] in seeds)
 
     @cached_property
     def _projects(self) -> "dict[str, Project]":
@@ -305,19 +310,19 @@ class Sweep:
         """Return the points of the grid and, once they are recorded, those beyond the edges at which the best point is."""
         points = grid.points()
         choices: list[str | None] = ["; ".join(grid.settings(point)) for point in points]
-        if not all(self.record(cell, self.seeds[0], choice) for choice in choices):
+        if not all(self.record(cell, self.tune_seed, choice) for choice in choices):
             return points
         return points + self.page.beyond(cell, self.scale, points[choices.index(self._best(cell, choices))])
 
     def _best(self, cell: str, choices: Sequence[str | None]) -> str | None:
-        """Return the best of the first seed's recorded runs, by the measure or on validation rows.
+        """Return the best of the recorded runs of the grid, by the measure or on validation rows.
 
         If none has a score, the first is chosen. Of equal runs the one with the least validation loss is chosen, as in
         `compare --tune`; if a record lacks that loss, the first, so that older choices stay.
         """
         measure, on_validation = self.page.measure_of(cell), self.page.choose_on == "validation"
         key = "validation" if on_validation else "value"
-        results = [(self.recorded(cell, self.seeds[0], choice), choice) for choice in choices]
+        results = [(self.recorded(cell, self.tune_seed, choice), choice) for choice in choices]
         scored = [(record, choice) for record, choice in results if record[key] is not None]
         if not scored:
             return choices[0]

@@ -109,7 +109,8 @@ def comparison_sections(
             figures=[
                 Figure(
                     by_round,
-                    f"{quantity.title}, by round: mean over seeds, and each seed thin; dotted: the constant baseline",
+                    f"{quantity.title}, by round: mean over seeds, and each seed thin; dotted: the constant baseline, "
+                    "if it is in range",
                     f"{quantity.title} by round. At the reported round: {', '.join(last)}",
                 )
             ],

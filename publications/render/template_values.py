@@ -25,8 +25,10 @@ from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, Undefine
 from jinja2.exceptions import FilterArgumentError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from models.metrics.client_metrics import lower_is_better
 from publications.clinical_rates import rates_by_size
 from publications.compare_with_published import difference as difference_of
+from publications.compare_with_published import over_draws
 from publications.detection_rates import row_of, together
 from publications.published_tables import Pair
 from publications.sweep import Sweep, whole
@@ -175,12 +177,43 @@ class Figures:
         pair = next((pair for pair in pairs if (pair.first, pair.second, bool(pair.classes)) == wanted), None)
         if pair is None:
             raise _MissingError(f"the cells {first} and {second} are no pair")
-        record = difference_of(self._sweep, pair)
-        if record is None:
-            raise _MissingError(f"{first} - {second} is not recorded")
-        text = self._sweep.quantity(first).difference(record["difference"], record["low"], record["high"])
-        points, _, interval = text.partition(", ")
-        return f"{points.partition(' ')[0]}, {interval}" if self._short else f"{points} ({interval})"
+        return self._difference(first, second, difference_of(self._sweep, pair))
+
+    @_undefined_if_missing
+    def change(self, cell: str, table: str) -> str:
+        """Return the cell's number less the number of the same cell in another table, over draws of the data."""
+        other = self.table(table)
+        if "training" in (self._sweep.page.seeds_are, other._sweep.page.seeds_are):
+            raise UserError(f"{self.where}: change() needs seeds that draw the data, here and in table {table}.")
+        for figures in (self, other):
+            figures._records(cell)
+        return self._difference(cell, cell, over_draws(self._sweep, cell, cell, other._sweep))
+
+    @_undefined_if_missing
+    def best(self) -> str:
+        """Return the name of the cell with the best mean."""
+        means = {cell: statistics.fmean(self._values(cell, "")) for cell in self._sweep.page.cells}
+        falling = lower_is_better(self._sweep.quantity(next(iter(means))).headline)
+        return (min if falling else max)(means, key=lambda cell: means[cell])
+
+    @_undefined_if_missing
+    def above(self, second: str) -> str:
+        """Return the cells whose paired interval less this cell is above 0, by difference, the largest first; or `none`."""
+        found = {}
+        for pair in (pair for pair in self._sweep.page.paired if pair.second == second and not pair.classes):
+            for cell in (pair.first, second):
+                self._records(cell)
+            record = difference_of(self._sweep, pair)
+            if record is None:
+                raise _MissingError(f"{pair.first} - {second} is not recorded")
+            if record["low"] > 0:
+                found[pair.first] = record["difference"]
+        return ", ".join(sorted(found, key=lambda cell: -found[cell])) or "none"
+
+    @_undefined_if_missing
+    def spread(self, cell: str, decimals: int | None = None) -> str:
+        """Return the standard deviation of the cell's number over seeds."""
+        return self._number(statistics.stdev(self._values(cell, "")), decimals)
 
     @_undefined_if_missing
     def right(self, cell: str, judge: str) -> str:
@@ -270,6 +303,13 @@ class Figures:
         if judge not in self._confusions[title][what]:
             raise _MissingError(f"of the confusion {title!r} nothing is recorded under {judge!r}")
         return dict(self._confusions[title][what][judge])
+
+    def _difference(self, first: str, second: str, record: Mapping[str, Any] | None) -> str:
+        if record is None:
+            raise _MissingError(f"{first} - {second} is not recorded")
+        text = self._sweep.quantity(first).difference(record["difference"], record["low"], record["high"])
+        points, _, interval = text.partition(", ")
+        return f"{points.partition(' ')[0]}, {interval}" if self._short else f"{points} ({interval})"
 
     def _with_spread(self, values: Sequence[float], decimals: int | None = None) -> str:
         mean = statistics.fmean(values)

@@ -1,4 +1,7 @@
-"""A hospital's table from `siloflow init` to the report that is handed on: breast cancer, six silos of unequal size."""
+"""A hospital's table from `siloflow init` to the report that is handed on: six silos of unequal size.
+
+One is of breast cancer, and one is made: 4 % of the stays end in death.
+"""
 
 import html
 import re
@@ -8,31 +11,69 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.datasets import load_breast_cancer
 
 pytestmark = pytest.mark.slow
 
 SIZES = {"north": 180, "south": 140, "<b>east</b>": 100, "west": 70, "coast": 50, "hills": 29}
+STAYS = {"north": 2000, "south": 2000, "city": 700, "west": 400, "coast": 60, "hills": 40}
 QUICK = ("--set", "training.rounds=3", "--seeds", "0,1")
 
 
+Start = Callable[[pd.DataFrame, str], Any]
+
+
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory, databases: Path, server: str, folder_at: Callable[..., Any]) -> Any:
-    """The project that `init` makes, partitioned and diagnosed."""
-    home = tmp_path_factory.mktemp("hospital")
-    data = load_breast_cancer(as_frame=True)
-    table = data.frame.rename(columns=lambda name: name.replace(" ", "_")).sample(frac=1, random_state=0)
+def start(
+    tmp_path_factory: pytest.TempPathFactory, databases: Path, server: str, folder_at: Callable[..., Any]
+) -> Start:
+    """Makes a project of a table by `init`, and partitions it."""
+
+    def started(table: pd.DataFrame, label: str) -> Any:
+        home = tmp_path_factory.mktemp("hospital")
+        table.to_csv(home / "visits.csv", index=False)
+        folder_at(home, server).type("init", "study", "--data", "visits.csv", "--label", label, "--client", "hospital")
+        (home / "study" / "runs").mkdir()
+        shutil.copy(databases / "mlflow.db", home / "study" / "runs")
+        folder = folder_at(home / "study", server)
+        folder.type("partition")
+        return folder
+
+    return started
+
+
+@pytest.fixture(scope="module")
+def study(start: Start) -> Any:
+    """The project of the breast cancer table."""
+    table = load_breast_cancer(as_frame=True).frame.rename(columns=lambda name: name.replace(" ", "_"))
+    table = table.sample(frac=1, random_state=0)
     table["diagnosis"] = np.where(table.pop("target") == 0, "malignant", "benign")
     table["hospital"] = np.repeat([*SIZES], [*SIZES.values()])
-    table.to_csv(home / "visits.csv", index=False)
-    wanted = ("--data", "visits.csv", "--label", "diagnosis", "--client", "hospital")
-    folder_at(home, server).type("init", "study", *wanted)
-    (home / "study" / "runs").mkdir()
-    shutil.copy(databases / "mlflow.db", home / "study" / "runs")
-    folder = folder_at(home / "study", server)
-    folder.type("partition")
-    return folder
+    return start(table, "diagnosis")
+
+
+@pytest.fixture(scope="module")
+def rare(start: Start) -> Any:
+    """The project of 5,200 stays, of which 4 % end in death: in the south those of low risk.
+
+    On the coast and in the hills one does, which is a training row on the coast, and a test row in the hills.
+    """
+    rng, rows = np.random.default_rng(6), sum(STAYS.values())
+    table = pd.DataFrame(
+        {
+            "hospital": np.repeat([*STAYS], [*STAYS.values()]),
+            "age": rng.normal(70, 12, rows).round(),
+            "lactate": rng.gamma(2, 1, rows).round(2),
+        }
+    )
+    risk = 0.1 * (table["age"] - 70) + (table["lactate"] - 2)
+    risk = np.where(table["hospital"] == "south", -risk, risk) + rng.logistic(size=rows)
+    deaths = {name: 1 if name in ("coast", "hills") else round(0.04 * size) for name, size in STAYS.items()}
+    rank = pd.Series(risk).groupby(table["hospital"]).rank(ascending=False)
+    table["died"] = np.where(rank <= table["hospital"].map(deaths), "yes", "no")
+    return start(table, "died")
 
 
 def test_a_table_of_a_hospital_reaches_a_report_that_names_every_silo(study: Any) -> None:
@@ -52,6 +93,24 @@ def test_a_table_of_a_hospital_reaches_a_report_that_names_every_silo(study: Any
     name = compared["experiment"]
     assert study.type("results", name, "--cost", "--json").json["cost"] == compared["cost"]
     assert "No method reached accuracy 2.000 within its rounds." in study.type("results", name, "--target", "2").out
+
+
+def test_a_table_with_a_rare_class_is_compared_by_the_area_and_names_the_silos_that_lose(rare: Any) -> None:
+    assert "  metric: auc " in (rare.path / "params.yaml").read_text(encoding="utf-8")
+    compared = rare.type("compare", "local_only", "fedavg", *QUICK[:2], "--seeds", "0", "--json").json
+    assert (compared["metric"], compared["failed"]) == ("auc", [])
+    gains = compared["gains"]["methods"]["fedavg"]
+    assert (gains["compared"], gains["left_out"]) == (4, ["hills"])
+    assert "south" in gains["certain_worse"]
+    assert gains["clients"]["south"]["difference"] < -0.2
+    lost, single = compared["gains"]["sentences"]
+    assert lost.endswith(f" of 4 clients lose, {', '.join(gains['certain_worse'])} certainly.")
+    assert single == "hills has no difference, since one class has a single row among its test rows."
+    undefined = "1 client had no auc, since its test rows have one class: means leave it out."
+    assert undefined in [note["sentence"] for note in compared["notes"]]
+    page = html.unescape((rare.path / compared["report"]).read_text(encoding="utf-8"))
+    for shown in (lost, single, undefined, *(f'<th scope="row">{name}</th>' for name in STAYS)):
+        assert shown in page
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,7 @@ def test_cells_may_be_tuned_by_settings_of_their_own_if_they_are_equally_many():
         ({"cells": {"a": {"about": "w"}}}, "the cell a names no method"),
         ({"scales": {"cpu": {"seeds": [0], "grid": [0.1]}}}, "add `grid`"),
         ({"seeds_are": "weather"}, "seeds_are"),
+        ({"scales": {"cpu": {"seeds": [0, 1], "tune_seed": 1}}}, "tune_seed: got 1, expected none of `seeds`"),
         ({"scales": {"cpu": {"seeds": [-1]}}}, "greater than or equal to 0"),
         ({"scales": {"cpu": {"seeds": [0, 0]}}}, "named twice"),
         ({"seeds_are": "data", "paired": [{"first": "a", "second": "b", "classes": ["1"]}]}, "same rows in every seed"),

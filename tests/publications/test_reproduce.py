@@ -248,6 +248,7 @@ def test_a_table_prints_within_120_columns(seeds_are):
         "source": "s",
         "rows": [row],
         "seeds_are": seeds_are,
+        "tune_seed": 0,
         "unit": "rmse or accuracy",
         "scale": "cpu",
         "also": {

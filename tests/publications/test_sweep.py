@@ -95,6 +95,29 @@ def test_where_the_best_stands_at_an_edge_of_its_grid_it_is_looked_for_beyond_it
     assert [found.place("a", choice) for _, choice in found.tries("a")] == [f"a-{at}" for at in range(8)]
 
 
+def test_a_seed_of_tuning_is_none_of_those_that_give_the_numbers(sweep, tmp_path):
+    apart = {**TUNED, "scales": {"cpu": {"seeds": [0, 1, 2], "tune_seed": 9}}}
+    sweep("tuned", {})
+    (tmp_path / "tiny.yaml").write_text(
+        yaml.safe_dump({"tables": {"apart": apart, "runs": {**RUNS, "scales": apart["scales"]}}})
+    )
+    found = Sweep("tiny.yaml", "apart", "cpu")
+    assert {seed for seed, _ in found.tries("a")} == {9}
+    assert found.count("a") == 4 + 3
+    for at, (seed, choice) in enumerate(found.tries("a")):
+        score = [0.1, 0.2, 0.4, 0.3][at]
+        found.results.keep((found.owner, "cpu", "a"), found.key(seed, choice), {"value": 0.5, "validation": score})
+    beyond = found.tries("a")[4:]
+    for seed, choice in beyond:
+        found.results.keep((found.owner, "cpu", "a"), found.key(seed, choice), {"value": 0.5, "validation": 0.2})
+    assert found.wanted("a") == [(seed, found.tries("a")[2][1]) for seed in (0, 1, 2)]
+    assert not found.finished
+    untuned = Sweep("tiny.yaml", "runs", "cpu")
+    assert untuned.tries("b") == [(0, None)]
+    assert untuned.count("b") == 3
+    assert Sweep("tiny.yaml", "apart", "cpu", [9, 4]).count("a") == len(found.tries("a")) + 1
+
+
 @pytest.mark.parametrize(
     ("losses", "chosen"),
     [

@@ -103,6 +103,7 @@ def gains_over_training_alone(
     if scores:
         shown = dict.fromkeys([m for m in (reference,) if m in scores] + [max(scores, key=lambda m: scores[m])])
         gains["sentences"] = [gains["methods"][method]["sentence"] for method in shown]
+    gains["sentences"] += left_out_sentences(gains["methods"])
     return gains
 
 
@@ -137,6 +138,7 @@ def gains_of_method(
     Returns:
         `mean` is the mean gain over clients, with its 95 % interval `low` to `high`. `better` and `worse` count clients;
         `certain_better` and `certain_worse` name those with Holm's p-value of at most 0.05 over all clients.
+        `left_out` names clients that have a metric and no difference, since one of their classes has a single test row.
         `untested` names clients with fewer than ten test rows, or by AUC and balanced accuracy of a class, which have a
         difference but no p-value. `worst_tenth`
         is the gain in the mean metric of the worst tenth of clients, in units of the metric. `worst_client` is the
@@ -158,6 +160,7 @@ def gains_of_method(
         "compared": sum(math.isfinite(d.mean) for d in measured.values()),
         "certain_better": [client for client, side in certain.items() if side > 0],
         "certain_worse": [client for client, side in certain.items() if side < 0],
+        "left_out": [c for c in metrics[1] if c in metrics[0] and c not in measured],
         "untested": [c for c, d in measured.items() if c not in corrected and math.isfinite(d.mean)],
         **_spread(*metrics, quantity),
         "clients": {c: _client_record(d, corrected.get(c)) for c, d in measured.items()},
@@ -174,6 +177,19 @@ def gain_sentence(method: str, record: Mapping[str, Any], quantity: TaskMetrics)
     count = f"{losers} of {record['compared']} clients lose{'s' if losers == 1 else ''}"
     lose = f"{count}, {names}" if losers else f"none of {record['compared']} clients loses"
     return f"{method} {_average(record, quantity)}; {lose}."
+
+
+def left_out_sentences(methods: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the sentence on clients that have a metric under a method and no difference; none without such clients."""
+    clients = list(dict.fromkeys(client for record in methods.values() for client in record["left_out"]))
+    if not clients:
+        return []
+    whose = (
+        "has no difference, since one class has a single row among its"
+        if len(clients) == 1
+        else ("have no difference, since one class has a single row among their")
+    )
+    return [f"{some(clients, _NAMES)} {whose} test rows."]
 
 
 def class_records(project: Project, runs: Runs) -> dict[str, Any]:

@@ -401,6 +401,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
                 }
             ],
             "seeds_are": "data",
+            "tune_seed": 0,
             "unit": EVIL,
             "scale": EVIL,
             "by_class": {EVIL: {EVIL: NUMBERS}},

@@ -26,6 +26,16 @@ MEASURED = {
     **{"ratio": 2.5, "ratio_by_turn": [2.25, 2.75], "seconds": {"plain 1": 0.125, "ours": 0.0675}},
     **{"share": 0.72, "pairs": 499500, "change": -0.25},
 }
+DRAWS = {
+    **PAGE,
+    "cells": {"fed-avg": {"about": "one"}, "b": {"about": "two"}, "c": {"about": "three"}},
+    "paired": [{"first": "b", "second": "fed-avg"}, {"first": "c", "second": "fed-avg"}],
+    "seeds_are": "data",
+}
+DRAWN = {
+    "hard": {"fed-avg": [0.5, 0.51, 0.52], "b": [0.7, 0.705, 0.72], "c": [0.5, 0.6, 0.4]},
+    "easy": {"fed-avg": [0.9, 0.9, 0.93], "b": [0.9, 0.91, 0.92], "c": [0.9, 0.89, 0.93]},
+}
 VALUES = {"fed-avg": [0.5, 0.75, 0.625], "b": [12.25, 14.25, 13.25]}
 
 
@@ -69,6 +79,31 @@ def quotes(tmp_path, monkeypatch):
 )
 def test_a_quote_is_what_the_records_say(quotes, text, said):
     assert quotes(text) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{{ best() }} {{ table('easy').best() }}", "b b"),
+        ("{{ above('fed-avg') }} {{ table('easy').above('fed-avg') }}", "b none"),
+        ("{{ spread('c') }}", "0.100"),
+        ("{{ change('fed-avg', 'easy') }}", "−40.0 points (−42.5 to −37.5)"),
+    ],
+)
+def test_a_table_whose_seeds_draw_the_data_is_compared_with_another(text, said, tmp_path, monkeypatch):
+    shutil.copy(CHECKOUT / "params.yaml", tmp_path)
+    page = {"tables": {**dict.fromkeys(DRAWN, DRAWS), "fixed": PAGE}}
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(page))
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep("tiny.yaml", "hard", "cpu")
+    for table, cells in DRAWN.items():
+        for cell, values in cells.items():
+            for seed, value in enumerate(values):
+                record = {"value": value, "accuracy": value, "data_version": f"{seed}"}
+                sweep.results.keep((table, "cpu", cell), sweep.key(seed, None), record)
+    assert render(text, **Figures(sweep).functions()) == said
+    with pytest.raises(UserError, match=r"change\(\) needs seeds that draw the data, here and in table fixed"):
+        render("{{ change('fed-avg', 'fixed') }}", **Figures(sweep).functions())
 
 
 def test_tables_of_docs_leave_the_zero_before_the_point_away_and_units_to_the_heading(quotes):

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from flows.experiment.comparison.client_gains import client_records, describe_classes, gains_of_method, worst_client
+from flows.experiment.comparison.client_gains import (
+    client_records,
+    describe_classes,
+    gains_of_method,
+    left_out_sentences,
+    worst_client,
+)
 from flows.experiment.comparison.client_text import (
     clients_of_role,
     clients_table,
@@ -104,6 +110,20 @@ def test_a_client_with_fewer_than_ten_test_rows_has_a_difference_and_no_certaint
     assert found["clients"]["few"] == {"difference": -1.0, "low": None, "high": None, "p": None, "p_holm": None}
     assert (found["worse"], found["certain_worse"], found["untested"]) == (2, ["ten"], ["few"])
     assert found["clients"]["ten"]["p_holm"] == pytest.approx(stats.binomtest(0, 10).pvalue)
+
+
+@pytest.mark.parametrize(
+    ("scored", "sentences"),
+    [
+        ("a", []),
+        ("ab", ["b has no difference, since one class has a single row among its test rows."]),
+        ("abc", ["b, c have no difference, since one class has a single row among their test rows."]),
+    ],
+)
+def test_a_client_that_has_a_metric_and_no_difference_is_named(scored, sentences):
+    found = gains({"a": np.ones((1, 20))}, metrics=(dict.fromkeys("abcd", 0.5), dict.fromkeys(scored, 0.6)))
+    assert found["left_out"] == [client for client in scored if client != "a"]
+    assert left_out_sentences({"fedavg": found, "fedprox": found}) == sentences
 
 
 @pytest.mark.parametrize(("quantity", "order"), [(ACCURACY, 1), (RMSE, -1)])
