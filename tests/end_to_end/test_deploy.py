@@ -141,7 +141,7 @@ def test_a_worker_runs_what_is_deployed_in_the_projects_folder_and_tells_a_mista
 
 def test_a_form_says_what_a_parameter_is_and_what_there_is_to_choose(deployed):
     forms = {d["name"]: d["parameter_openapi_schema"]["properties"] for d in deployed[0]("/deployments/filter", {})}
-    assert {"partition", "diagnose", "run", "compare", "advise", "watch"} <= set(forms)
+    assert {"partition", "diagnose", "run", "compare", "advise", "predict", "watch"} <= set(forms)
     assert [name for form in forms.values() for name, field in form.items() if not field.get("description")] == []
     assert {"fedavg", "uefl"} <= set(forms["run"]["method"]["enum"])
     assert {"fedavg", "uefl"} <= set(forms["watch"]["methods"]["items"]["enum"])
