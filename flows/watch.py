@@ -19,6 +19,7 @@ from flows.diagnose import diagnose
 from flows.experiment import prefect_artifacts
 from flows.experiment.project import Project
 from flows.flow_decorator import MethodNames, Overrides, one_of, project_flow
+from flows.history.clean_runs import enforce_retention
 from flows.partition import is_source_changed, make
 from flows.registry import FOLDER
 from flows.registry.promotion import decisions, find_champion, keep, promote
@@ -61,7 +62,9 @@ def watch(
             lock.enter_context(exclusive_lock(project.root / FOLDER / "watch"))
         except UserError:
             return _answer("busy", "Another `siloflow watch` works in this project; it finishes what there is to do.")
-        return look(project) or _decide(project)
+        answer = look(project) or _decide(project)
+        enforce_retention(project)
+        return answer
 
 
 def look(project: Project) -> dict[str, Any] | None:
