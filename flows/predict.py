@@ -1,4 +1,4 @@
-"""The flow `predict`: a file of raw rows through the champion or the model of a run."""
+"""Defines the flow `predict`: it sends a file of raw rows through the champion or the model of a run."""
 
 from pathlib import Path
 from typing import Any

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from itertools import count
 from typing import Annotated, Any, get_args
 from urllib.parse import quote
 from uuid import NAMESPACE_URL, uuid5
@@ -62,19 +61,26 @@ def watch(
             lock.enter_context(exclusive_lock(project.root / FOLDER / "watch"))
         except UserError:
             return _answer("busy", "Another `siloflow watch` works in this project; it finishes what there is to do.")
-        answer = look(project) or _decide(project)
-        enforce_retention(project)
+        answer = look(project)
+        if answer is None:
+            answer = _decide(project)
+            enforce_retention(project)
         return answer
 
 
 def look(project: Project) -> dict[str, Any] | None:
     """Return the answer if there is nothing to do, after a look at hashes only; None if silos may have changed.
 
+    If there is nothing to do, what is older than `retention.days` is deleted.
+
     Raises:
         UserError: If there is no champion, or if MLflow does not answer.
     """
     champion = _champion(project)
-    return None if is_source_changed(project) else _settled(project, champion)
+    answer = None if is_source_changed(project) else _settled(project, champion)
+    if answer is not None:
+        enforce_retention(project)
+    return answer
 
 
 def _champion(project: Project) -> ModelVersion:
@@ -201,16 +207,16 @@ def _comparison_name(project: Project, champion: ModelVersion, methods: list[str
     """Return the name of the comparison, and whether an earlier watch that was stopped has begun it."""
     plan = make_plan(project, methods, None, None)
     base = f"watch-{project.silos.version[:8]}-champion{champion.number}"
-    for number in count(1):
-        name = base if number == 1 else f"{base}-{number}"
-        if not (project.runs / name / "experiment.json").is_file():
-            return name, False
+    number, name = 1, base
+    while (project.runs / name / "experiment.json").is_file():
         try:
             check_resume(project, plan, name)
         except UserError:  # it was begun with other params
-            continue
-        return name, True
-    raise AssertionError("numbers do not end")
+            number += 1
+            name = f"{base}-{number}"
+        else:
+            return name, True
+    return name, False
 
 
 def _emit_shifts(project: Project, champion: ModelVersion, shifted: Sequence[Mapping[str, Any]]) -> None:

@@ -29,7 +29,6 @@ from flows.cli import app
 from flows.config.load_config import load_params
 from flows.config.method_settings import method_of
 from flows.config.params_schema import Params, layers_of
-from flows.diagnose import run_diagnosis
 from flows.experiment.fit_standardizer import fit_standardizer
 from flows.experiment.project import Project
 from flows.experiment.training_setup import training_setup
@@ -250,17 +249,6 @@ def test_the_regression_of_the_docs_converges_at_its_rate_and_not_at_that_of_cla
     converged, diverged = found.values()
     assert converged < 0.1  # of a variance of 1
     assert not math.isfinite(diverged)
-
-
-@pytest.mark.slow
-def test_the_table_of_the_docs_that_is_split_by_texture_differs_in_its_inputs_and_in_texture_most(folder):
-    page = CHECKOUT / "docs" / "diagnose.md"
-    typed(folder, sys.executable, "-c", block_with(page, "python", "cancer.npz"))
-    said = yaml.safe_load(block_with(page, "yaml", "cancer.npz"))["data"]
-    asked = [f"data.{key}={json.dumps(value)}" for key, value in said.items()]
-    _, found = run_diagnosis(Project.open(asked, folder, derived=True), PlainRunner())
-    assert [pair["types"] for pair in found["pairs"]] == [["feature"]] * 3
-    assert [line["feature"] for line in found["ranking"][:2]] == ["worst texture", "texture error"]
 
 
 QUICK = "--set training.rounds=2 --set comparison.seeds=[0]"

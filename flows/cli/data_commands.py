@@ -81,11 +81,11 @@ def init(
 
 def print_init(made: dict[str, Any], console: "PlainConsole") -> None:
     """Print what was made, what was guessed, and the next command."""
-    stages = ["dvc.yaml", "ops/", ".github/workflows/", ".pre-commit-config.yaml"] if made.get("ops") else []
+    operations = ["dvc.yaml", "ops/", ".github/workflows/", ".pre-commit-config.yaml"] if made.get("ops") else []
     files = [
         "params.yaml",
         "prefect.yaml",
-        *stages,
+        *operations,
         ".gitignore",
         *(f"a {name} repository" for name in made["repositories"]),
     ]

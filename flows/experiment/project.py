@@ -36,12 +36,12 @@ from silos.versioning import dvc_files, history
 from silos.versioning.data_swap import recover
 from silos.versioning.hashing import code_digest, file_hashes, listing_digest
 from tasks.tracking.json_io import RESTORE_ADVICE, read_json, write_json
+from tasks.tracking.mlflow_logging.run_spec import Experiment
 
 if TYPE_CHECKING:
     from flows.methods.context import TrainingSetup
     from flows.methods.samplers.client_sampler import Sampler
     from tasks.execution.worker_backends import Workers
-    from tasks.tracking.mlflow_logging.run_spec import Experiment
 
 
 _MOST_OF_NAME = 200  # characters
@@ -225,13 +225,11 @@ class Project:
         return tracking_uri(self.root, self.params.tracking.uri) if self.scratch is None else own_store(self.scratch)
 
     @property
-    def mlflow_experiment(self) -> "Experiment":
+    def mlflow_experiment(self) -> Experiment:
         """Return the MLflow experiment of the project: MLFLOW_EXPERIMENT_NAME, or its folder's name at the first use.
 
         The name and the project's random id are kept, so that a folder that moves keeps its experiment.
         """
-        from tasks.tracking.mlflow_logging.run_spec import Experiment
-
         file = self.runs / "mlflow.json"
         with locks.in_turn(self.runs / "locks" / "mlflow"):
             saved = read_json(file, keys=("name", "id"))

@@ -152,7 +152,7 @@ def _flow_runs(root: Path, before: datetime, days: float) -> Leftover:
 
 
 def _delete_flow_runs(file: Path, age: timedelta) -> None:
-    """Delete old flow runs by Prefect's own functions, which servers may run beside; shrink the file if none does."""
+    """Delete old flow runs by Prefect's own functions, also while a server runs; shrink the file if none does."""
     from prefect.server.database import provide_database_interface
     from prefect.server.services import db_vacuum
     from prefect.settings import (

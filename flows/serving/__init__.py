@@ -1,1 +1,1 @@
-"""Models in use: opening one, predicting a file, scoring it on the present rows, and serving it over HTTP."""
+"""Open a model that is in use, predict a file with it, score it on the present rows, and serve it over HTTP."""

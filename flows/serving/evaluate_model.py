@@ -6,11 +6,10 @@ from flows.experiment.evaluation import other_metrics
 from flows.experiment.project import Project
 from flows.experiment.run.load_finished_run import find_run
 from flows.experiment.run.round_record import metrics_of
-from flows.experiment.run.score_finished_run import score_on_present_rows
-from flows.registry.find_champion import ModelFinder
+from flows.experiment.run.score_finished_run import check_same_data, score_on_present_rows
+from flows.registry.model_finder import ModelFinder
 from models.metrics.client_metrics import metric_record
 from silos.errors import UserError
-from tasks.tracking.json_io import RESTORE_ADVICE, read_json
 from tasks.tracking.mlflow_logging.registry import CHAMPION
 from tasks.tracking.result_tables import by_client
 
@@ -51,7 +50,7 @@ def evaluate_model(project: Project, model: str) -> dict[str, Any]:
             "seed": run.seed,
             "round": run.round,
             "data_version": project.silos.version,
-            "trained_on": (read_json(folder / "run.json", RESTORE_ADVICE) or {})["data_version"],
+            "trained_on": check_same_data(project, folder)["data_version"],
             **metric_record(quantity),
             "metrics": metrics_of(table, silos, quantity, others),
             "clients": [

@@ -8,7 +8,7 @@ from flows.config.method_settings import method_of
 from flows.experiment.project import Project
 from flows.experiment.run.load_finished_run import find_run, finished_run
 from flows.experiment.run.mlflow_run_metadata import model_spec
-from flows.registry.find_champion import ModelFinder
+from flows.registry.model_finder import ModelFinder
 from models.served_model import ServedModel, named_tensors
 from models.server_state import ClientStateRefs
 from silos.dataset import some

@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect
 from flows.console import gc_tuning, progress
 from flows.console.safe_text import say
 from flows.experiment.project import Project
-from flows.registry.find_champion import ModelFinder
+from flows.registry.model_finder import ModelFinder
 from flows.servers.server_process import listen
 from flows.serving.open_model import OpenModel, open_model, open_version
 from silos.dataset import some

@@ -1,6 +1,9 @@
 """`siloflow watch` on three small silos: what it does if nothing changed, if a silo shifted, and if a model is worse."""
 
 import asyncio
+import json
+import os
+import shutil
 import signal
 import threading
 import time
@@ -85,8 +88,16 @@ def contents(folder: Any) -> set[str]:
 
 def test_without_a_change_or_beside_another_watch_one_line_is_printed_and_nothing_done(champion: Any) -> None:
     before = contents(champion)
-    answer = champion.type("watch", "--once")
+    old = champion.path / "runs" / "stopped" / "fedavg-seed0" / "run.json"
+    about = {"kind": "compare", "name": "stopped", "methods": ["fedavg"], "seeds": [0], "reference": "fedavg"}
+    for path, content in ((old, {"tag": "stopped"}), (old.parents[1] / "experiment.json", about)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content))
+    os.utime(old.parents[1] / "experiment.json", (0, 0))
+    answer = champion.type("watch", "--once", "--set", "retention.days=30")
     assert answer.out == "No silo has changed since champion 1 was trained.\n"
+    assert not old.exists(), "it is older than retention.days, and unfinished"
+    shutil.rmtree(old.parents[1])
     write_rows(champion.path, {"south": 1.0})
     with exclusive_lock(champion.path / "runs" / "registry" / "watch"):
         answer = champion.type("watch", "--once")

@@ -240,10 +240,13 @@ def _checks_of_inputs(report: dict[str, Any], features: list[str]) -> list[str]:
         columns = by_silos.setdefault(_silos_that_differ(report, "feature", name), [])
         if name.partition("=")[0] not in columns:  # of a category, such as ward=eye, the whole
             columns.append(name.partition("=")[0])
+    differ = {
+        silos: f"{joined(columns)} {'differs' if len(columns) == 1 else 'differ'}"
+        for silos, columns in by_silos.items()
+    }
     return [
-        f"Check at {silos} why {joined(columns)} {'differs' if len(columns) == 1 else 'differ'}: other cases (case mix), or "
-        "another way of measuring."
-        for silos, columns in (by_silos or {_silos_that_differ(report, "feature"): ["inputs"] * 2}).items()
+        f"Check at {silos} why {what}: other cases (case mix), or another way of measuring."
+        for silos, what in (differ or {_silos_that_differ(report, "feature"): "inputs differ"}).items()
     ]
 
 

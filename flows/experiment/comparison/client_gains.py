@@ -187,7 +187,7 @@ def left_out_sentences(methods: Mapping[str, Mapping[str, Any]]) -> list[str]:
     whose = (
         "has no difference, since one class has a single row among its"
         if len(clients) == 1
-        else ("have no difference, since one class has a single row among their")
+        else "have no difference, since one class has a single row among their"
     )
     return [f"{some(clients, _NAMES)} {whose} test rows."]
 

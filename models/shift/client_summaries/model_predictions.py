@@ -59,7 +59,7 @@ class Design:
 
     @cached_property
     def features(self) -> np.ndarray:
-        """The feature of each column but the last: (columns - 1,)."""
+        """Return the feature of each column but the last: (columns - 1,)."""
         layout = self.query.layout
         columns = [1 if values is None else len(values) for values in layout.categories]
         missing = layout.missing or (False,) * len(columns)

@@ -144,7 +144,7 @@ def test_a_changed_rule_that_no_linear_regression_sees_stays_one_and_to_a_test_o
 def test_the_second_look_names_inputs_that_go_together_and_leaves_a_changed_rule_and_what_is_alike(
     row, pairs, first, then
 ):
-    """Of the first pairs of 2,000 and 1,000 rows of table 2; docs/diagnose.md has the figures of all."""
+    """Of the first pairs of 2,000 and 1,000 rows of table 2; docs/results/shift-types.json has the figures of all."""
     family = FAMILIES["six_features"]
     truth = named_types(family.truths[row])
     right = Counter(before=0, after=0)

@@ -116,6 +116,7 @@ def test_only_features_that_carry_a_shift_are_to_be_aligned(a_report, a_pair, a_
     means = {"age": 0.9, "smokes": 0.3, "noise": 0.29}
     report["ranking"] = [{"feature": name, "mean": mean, "largest": 1.0} for name, mean in means.items()]
     assert next_steps(report)[0].startswith("Check at a and b why age and smokes differ: ")
+    assert next_steps(report | {"ranking": []})[0].startswith("Check at a and b why inputs differ: ")
 
 
 def test_small_silos_and_sizes_are_told(a_report, a_pair, a_line):

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flows.serving.read_rows import read_rows
+from flows.serving.predict_file import read_rows
 from models.preprocessing import encode
 from silos.errors import UserError
 from silos.sources.source_params import Table
