@@ -112,8 +112,9 @@ def test_an_ensemble_answers_raw_rows_as_reported(finished: Any, server: str) ->
 def test_private_weights_are_not_logged_unless_asked_for(finished: Any) -> None:
     client, run = finished.folder.mlflow(), finished.run("local_only", 0)
     experiment = client.get_run(run["mlflow_run_id"]).info.experiment_id
-    logged = client.search_logged_models([experiment])
-    assert {m.source_run_id for m in logged} == {finished.run("fedavg", seed)["mlflow_run_id"] for seed in (0, 1)}
+    logged = {model.source_run_id for model in client.search_logged_models([experiment])}
+    shared, private = ({finished.run(m, seed)["mlflow_run_id"] for seed in (0, 1)} for m in ("fedavg", "local_only"))
+    assert logged & (shared | private) == shared  # other runs of the project are in the same experiment
     names = {file.path for file in client.list_artifacts(run["mlflow_run_id"])}
     assert names == {"clients.csv"}
 

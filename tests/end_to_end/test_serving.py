@@ -79,7 +79,7 @@ class Served:
         x, _ = open_client(Path(project.silos.folder), project.manifest.client(client), "test")
         parts = load_weights(opened.model.select([client]), Stack((client,), 1), opened.private, "cpu")
         weights, context = ({name: tensor[0] for name, tensor in part.items()} for part in parts)
-        raw = RawInputModel(**opened.project.scaling.as_json())
+        raw = RawInputModel(**opened.project.scaling.agreed_as_json())
         with torch.no_grad():
             logits = opened.model.network.served.apply(
                 {**opened.model.shared, **weights}, context, raw(torch.from_numpy(np.array(x))), None
