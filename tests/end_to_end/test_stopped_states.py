@@ -32,7 +32,7 @@ def test_a_killed_comparison_is_closed_by_the_next_command_and_finished_by_a_res
     assert folder.not_over() == []
     stopped = folder.flow_runs()[known:][:2]
     assert {state for _, state in stopped} == {"CRASHED"}
-    assert new_in_mlflow(folder, logged) == {"KILLED": 1, "FINISHED": 1}
+    assert new_in_mlflow(folder, logged) == {"KILLED": 2, "FINISHED": 1}  # the comparison and its run
     closed = [
         line for line in following.err.splitlines() if line.startswith("closed runs that a stopped command had left ")
     ]
