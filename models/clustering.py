@@ -131,11 +131,31 @@ def largest_gap(similarity: np.ndarray) -> float:
     return float(values[upper - 1 : upper + 1].mean())
 
 
+_DECIMALS, _MARGIN = 12, 1e-9  # between equal values the distance falls by just the mean step, which is no elbow
+
+
 def elbow(values: np.ndarray) -> float:
-    """Return the value at the elbow of sorted values: the one farthest below the line from the smallest to the largest."""
+    """Return the value at the elbow of sorted values, as Kneedle finds it from the largest on (Satopää et al. 2011).
+
+    The distance below the line from the smallest to the largest value has local maxima. The elbow is the first after
+    which it falls by more than the mean step (a sensitivity of 1), or below zero after a minimum; else the global one.
+    """
     values = np.sort(values)
-    line = np.linspace(values[0], values[-1], len(values))
-    return float(values[(line - values).argmax()])
+    if values[0] == values[-1]:
+        return float(values[0])
+    step = 1 / (len(values) - 1)
+    gap = (np.linspace(0, 1, len(values)) - (values - values[0]) / (values[-1] - values[0])).round(_DECIMALS)[::-1]
+    before, after = np.append(gap[0], gap[:-1]), np.append(gap[1:], gap[-1])
+    highest, lowest = (gap >= before) & (gap >= after), (gap <= before) & (gap <= after)
+    found, threshold = 0, 0.0
+    for index in range(len(values) - 1):
+        if highest[index]:
+            found, threshold = index, gap[index] - step
+        if lowest[index]:
+            threshold = 0.0
+        if gap[index + 1] < threshold - _MARGIN:
+            return float(values[-1 - found])
+    return float(values[gap[::-1].argmax()])
 
 
 def cluster_by_density(points: np.ndarray, scale: float = 1.0) -> Clusters:

@@ -2,7 +2,7 @@
 
 w <- FedAvg over all clients for the warm-up;  e <- w, whose encoder stays fixed
 once:   each client k sends d_k: mean and deviation of l components of e's features, over its rows and by class
-        clusters <- connected points d_k, scaled, within the elbow of the distances to the nearest neighbour
+        clusters <- connected points d_k, scaled, within the elbow (Kneedle's) of the distances to the nearest neighbour
         w_c <- w for each cluster c
 repeat: w_c <- a round of FedAvg over the clients of cluster c
 test:   a client that never trained takes the cluster whose mean of d is nearest in the part that reads no label
@@ -120,6 +120,11 @@ def _describe(round: RoundContext, model: Model, shared: Tensor, classes: int) -
 
 
 def _axes(width: int, components: int) -> Tensor:
-    """Return principal components of random points, the same for every client and run: (width, components) float64."""
+    """Return principal components of random points, the same for every client and run: (width, components) float64.
+
+    The largest loading of each is positive, since the sign of a component is free and decides how means are scaled.
+    """
     points = np.random.default_rng(1).uniform(size=(_POINTS, width))
-    return torch.from_numpy(np.linalg.svd(points - points.mean(0), full_matrices=False)[2][:components].T.copy())
+    axes = np.linalg.svd(points - points.mean(0), full_matrices=False)[2][:components].T
+    largest = axes[np.abs(axes).argmax(0), np.arange(axes.shape[1])]
+    return torch.from_numpy(axes * np.sign(largest))

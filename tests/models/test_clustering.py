@@ -115,7 +115,17 @@ def test_density_clusters_are_those_of_dbscan_with_each_lone_point_a_cluster(poi
 
 
 @pytest.mark.parametrize(
-    ("values", "expected"), [([1, 1.1, 1.2, 5], 1.2), ([5, 1.2, 1, 1.1], 1.2), ([2, 2], 2), ([1, 2, 3], 1), ([7], 7)]
+    ("values", "expected"),
+    [
+        ([1, 1.1, 1.2, 5], 1.2),
+        ([5, 1.2, 1, 1.1], 1.2),
+        ([2, 2], 2),
+        ([1, 2, 3], 1),
+        ([7], 7),
+        ([0.1, 0.12, 0.15, 1.1, 1.2, 1.25, 2.6], 1.25),  # the last elbow, not the one farthest below the line
+        ([0.0, 0.9, 1.0, 1.1], 1.1),  # above the line all the way
+        ([0.2, 0.2, 0.25, 0.25, 0.6, 0.6, 1.0], 0.25),  # at 0.6 it falls by no more than the mean step
+    ],
 )
-def test_the_elbow_is_farthest_below_the_line_between_the_ends(values, expected):
+def test_the_elbow_is_the_first_that_kneedle_finds_from_the_largest_value_on(values, expected):
     assert elbow(np.array(values)) == expected

@@ -73,7 +73,7 @@ def metrics_of(quantity: TaskMetrics, comparison: Mapping[str, Any]) -> dict[str
 
     These are the best method's headline metric, each method's mean and standard deviation over seeds, as
     `accuracy/mean/fedavg` and `accuracy/mean/sd/fedavg`, and each paired difference from the reference with its 95 %
-    interval.
+    interval, corrected for several methods as in the sentences.
     """
     best, headline_name = _best_row(quantity, comparison), quantity.headline
     metrics = {} if best is None else {f"best/{headline_name}": best[headline_name]}
