@@ -71,7 +71,8 @@ def encode(rows: "pd.DataFrame", columns: Columns) -> np.ndarray:
     Raises:
         ValueError: If a name is missing, unknown or repeated, or a value is unusable; rows are counted from 1.
     """
-    _check_names([str(name) for name in rows.columns], [column["name"] for column in columns])
+    rows = rows.set_axis([str(name) for name in rows.columns], axis=1)  # JSON may hold numbers as names
+    _check_names(list(rows.columns), [column["name"] for column in columns])
     parts = [(_one_hot if column["kind"] == "text" else _numbers)(rows[column["name"]], column) for column in columns]
     return np.concatenate(parts, axis=1)
 
@@ -173,7 +174,7 @@ def _is_same(value: Any, text: str) -> bool:
         return text.lower() == str(value).lower()
     try:
         return float(text) == float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False
 
 

@@ -130,14 +130,14 @@ class ServedModel:
         if not self.card["personal"]:
             if client:
                 raise ValueError(
-                    f"client: got {client!r}, expected none, since {self.card['method']} has one model for all clients. "
-                    "Drop the parameter."
+                    f"client: got {repr(client)[:60]}, expected none, since {self.card['method']} has one model for all "
+                    "clients. Drop the parameter."
                 )
             return shared
         if client not in self.card["clients"]:
             names = ", ".join(self.card["clients"][:20])
             raise ValueError(
-                f"client: got {client!r}, expected one of {names}, since {self.card['method']} has a model of its "
+                f"client: got {repr(client)[:60]}, expected one of {names}, since {self.card['method']} has a model of its "
                 f'own for each client. Choose one by params={{"client": name}}.'
             )
         index = self.card["clients"].index(client)

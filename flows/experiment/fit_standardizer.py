@@ -86,8 +86,9 @@ def load_standardizer(project: Project) -> FittedStandardization:
 def _fit_key(params: dict[str, Any]) -> list[Any]:
     """Return what the fit depends on besides the data version: partition, what is scaled, and which clients join later."""
     later = sorted(client for client, first_round in params["clients"]["join"].items() if first_round > 1)
-    align = params["clients"].get("align")  # runs of earlier versions have none
-    return [params["data"]["name"], params["model"]["inputs"], params["model"]["targets"], later, align]
+    align = params["clients"].get("align", {"kind": "none"})  # a run's fingerprint has none if clients align nothing
+    aligned = None if align["kind"] == "none" else align
+    return [params["data"]["name"], params["model"]["inputs"], params["model"]["targets"], later, aligned]
 
 
 def fit_standardizer(

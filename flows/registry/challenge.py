@@ -39,7 +39,7 @@ def challenge(project: Project, candidate: str | None, champion: str | None) -> 
     try:
         sides = [_outcomes(project, folder) for folder in folders]
     except UserError as error:
-        return {"why_not": str(error).rstrip(".")}
+        return {"why_not": str(error).replace(f"{project.root}/", "").rstrip(".")}  # MLflow gets it, as a tag
     silos = project.silos.federated()
     shared = set.intersection(*(set(hashes) for _, hashes in sides)).intersection(silos.clients)
     clients = silos.select(sorted(shared, key=silos.index))

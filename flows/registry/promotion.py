@@ -22,7 +22,7 @@ from flows.experiment.run.load_finished_run import find_run
 from flows.experiment.run.mlflow_run_metadata import git_commit
 from flows.registry import FOLDER, JOURNAL
 from flows.registry.challenge import challenge, is_better, is_cheaper
-from flows.registry.register_candidates import model_name, register_run
+from flows.registry.register_candidates import all_registries, model_name, register_run
 from silos.errors import UserError, shown
 from silos.io.locks import in_turn
 from silos.versioning import dvc_files, history
@@ -109,13 +109,15 @@ def roll_back(project: Project, with_data: bool) -> dict[str, Any]:
 
 
 def needed_runs(project: Project) -> set[str]:
-    """Return the folders of the runs whose versions have an alias, or to which a rollback may return."""
-    registry = Registry(project.tracking, model_name(project))
-    aliases = registry.aliases()
-    versions = {version.number: version for version in registry.versions()} if aliases else {}
-    champion = versions.get(aliases.get(CHAMPION, ""))
-    needed = {*aliases.values(), *(_former_champions(champion) if champion else ())}
-    return {versions[number].tags["run"] for number in needed & {*versions} if "run" in versions[number].tags}
+    """Return the folders of the runs whose versions have an alias, or to which a rollback may return, of all data."""
+    needed: set[str] = set()
+    for registry in all_registries(project):
+        aliases = registry.aliases()
+        versions = {version.number: version for version in registry.versions()} if aliases else {}
+        champion = versions.get(aliases.get(CHAMPION, ""))
+        numbers = {*aliases.values(), *(_former_champions(champion) if champion else ())} & {*versions}
+        needed |= {versions[number].tags["run"] for number in numbers if "run" in versions[number].tags}
+    return needed
 
 
 def keep(project: Project, champion: ModelVersion, reason: str, watch: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,10 +144,10 @@ def finish(project: Project) -> None:
 
 
 def decisions(root: Path) -> list[dict[str, Any]]:
-    """Return every decision, newest first."""
+    """Return every decision, newest first, without a line that a kill cut off."""
     path = root / HISTORY
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    return [json.loads(line) for line in reversed(lines)]
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    return [json.loads(line) for line in reversed(text[: text.rfind("\n") + 1].splitlines())]
 
 
 _REPLACED = "replaced"  # the champion's tag with the numbers of the former champions, newest first

@@ -12,7 +12,14 @@ from flows.experiment.run.mlflow_run_metadata import git_commit
 from flows.experiment.run.run_folder import RunFolder
 from flows.registry.challenge import challenge, is_better
 from tasks.tracking.mlflow_logging.connection import describe_problem, own_store
-from tasks.tracking.mlflow_logging.registry import CHALLENGER, CHAMPION, ModelVersion, Registry, is_store_failure
+from tasks.tracking.mlflow_logging.registry import (
+    CHALLENGER,
+    CHAMPION,
+    ModelVersion,
+    Registry,
+    is_store_failure,
+    registries,
+)
 
 Result = Mapping[str, Any]
 _MOST = 200  # characters
@@ -23,8 +30,19 @@ def model_name(project: Project) -> str:
 
     A folder that moves takes its own store along, and so keeps its champion.
     """
-    is_own = project.tracking == own_store(project.root)
-    name = project.params.data.name if is_own else f"{project.root.name}-{project.params.data.name}"
+    return _plain(f"{_start(project)}{project.params.data.name}")
+
+
+def all_registries(project: Project) -> list[Registry]:
+    """Return the registered models of all the project's data, not only of those that params.yaml names now."""
+    return registries(project.tracking, _plain(_start(project)))
+
+
+def _start(project: Project) -> str:
+    return "" if project.tracking == own_store(project.root) else f"{project.root.name}-"
+
+
+def _plain(name: str) -> str:
     return re.sub(r"[^\w.-]", "_", name)[:_MOST]
 
 

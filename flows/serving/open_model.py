@@ -125,6 +125,7 @@ def _from_run_folder(project: Project, run: str, client: str | None) -> ServedMo
                 "client for `siloflow predict`, or train with --set tracking.personal_models=true."
             )
         setup = replace(setup, silos=opened.project.silos.select([opened.project.manifest.client(client).name]))
+        model = model.select([client]) if model.is_personal else model
     spec = model_spec(opened.project, method, setup, opened.private, model, of_clients=True)
     if spec is None:
         raise UserError(

@@ -181,4 +181,5 @@ def _fill_with_means(project: Project, client: str, rows: pd.DataFrame, columns:
         present = np.ones(len(x), bool) if missing is None else ~missing[:, index]
         if feature.name in lacking and present.any():
             mean = x[present, index].astype(np.float64).mean()
-            rows[feature.name] = rows[feature.name].astype(float).fillna(mean)
+            values = rows[feature.name].astype(object)  # the model refuses what is no number, and names its row
+            rows[feature.name] = values.where(values.notna(), mean)

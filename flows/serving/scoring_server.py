@@ -6,6 +6,7 @@ another one while the old one answers, and then replaces it; requests that have 
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
@@ -245,12 +246,17 @@ def _params(given: Any) -> dict[str, Any]:
         kind = _PARAMS.get(key)
         if kind is None:
             raise _bad(f"params: got {shown(repr(key))}, expected {some(list(_PARAMS), 3)}. Correct the name.")
-        numbers = kind is not list or (isinstance(value, list) and all(type(each) in (int, float) for each in value))
+        numbers = kind is not list or (isinstance(value, list) and all(map(_is_number, value)))
         if not isinstance(value, kind) or not numbers:
             raise _bad(
                 f"params: {key}: got {shown(value)}, expected {'text' if kind is str else 'a list of numbers'}. Correct it."
             )
     return given
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number that a float can hold."""
+    return type(value) is float or (type(value) is int and abs(value) <= sys.float_info.max)
 
 
 def _rows(form: str, content: Any) -> Any:
@@ -259,7 +265,10 @@ def _rows(form: str, content: Any) -> Any:
         if form == "dataframe_split":
             if not isinstance(content, Mapping) or not {"columns", "data"} <= content.keys():
                 raise ValueError("it has no `columns` and `data`")
-            return pd.DataFrame(content["data"], columns=content["columns"])
+            names = content["columns"]
+            if not isinstance(names, list) or any(isinstance(name, list | dict) for name in names):
+                raise ValueError("its `columns` are no list of names")
+            return pd.DataFrame(content["data"], columns=names)
         are_records = isinstance(content, list) and bool(content) and all(isinstance(row, Mapping) for row in content)
         if are_records or (form != "dataframe_records" and isinstance(content, Mapping)):
             return pd.DataFrame(content)

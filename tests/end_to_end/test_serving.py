@@ -231,6 +231,7 @@ def test_a_raw_file_is_predicted_as_the_run_does_and_evaluate_agrees_with_the_ru
             assert answer["labels"] == rows["label"].value_counts().reindex(["ill", "well"], fill_value=0).to_dict()
     lacking = served.test_rows("a")[INPUTS].assign(visits=None)
     lacking.to_parquet(folder / "lacking.parquet")
+    lacking.assign(visits=[None] + 19 * ["old"]).to_parquet(folder / "text.parquet")
     filled = served.typed("predict", "lacking.parquet", "--output", "labels.csv", "--client", "a")
     assert (filled["version"], filled["rows"]) == ("1", 20)
     manifest = Project.open(OWN, folder).manifest
@@ -243,6 +244,10 @@ def test_a_raw_file_is_predicted_as_the_run_does_and_evaluate_agrees_with_the_ru
         (
             ("lacking.parquet", "--output", "labels.csv"),
             "lacking.parquet: visits: got no value in row 1, expected one, since",
+        ),
+        (
+            ("text.parquet", "--output", "labels.csv", "--client", "a"),
+            "text.parquet: visits: got 'old' in row 2, expected a finite float32 number.",
         ),
         (("none.csv", "--output", "labels.csv"), "input: got 'none.csv', expected a file with rows."),
         (("new.csv", "--output", "labels.txt"), "--output: got 'labels.txt', expected .csv or .parquet."),

@@ -30,6 +30,9 @@ def test_values_may_be_written_as_json_or_pandas_writes_them():
     assert encode(pd.DataFrame({"code": ["007", "7.0", True]}), codes).argmax(1).tolist() == [1, 0, 2]
     with pytest.raises(ValueError, match="got 7 in row 1"):  # both 7.0 and 007 are equal to it
         encode(pd.DataFrame({"code": [7]}), codes)
+    with pytest.raises(ValueError, match=r"got 1000.* in row 1"):
+        encode(pd.DataFrame({"code": [10**400]}), codes)
+    assert encode(pd.DataFrame([[7]], columns=[1990]), [AGE | {"name": "1990"}]).tolist() == [[7]]
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,17 @@ class Registry:
                 raise
 
 
+def registries(uri: str, start: str) -> list[Registry]:
+    """Return the registered models of a store whose names begin with `start`."""
+    client, token, names = connect(uri), None, list[str]()
+    while True:
+        page = client.search_registered_models(page_token=token)
+        names += [model.name for model in page if model.name.startswith(start)]
+        token = page.token
+        if not token:
+            return [Registry(uri, name) for name in names]
+
+
 def is_store_failure(error: BaseException) -> bool:
     """Return whether the error comes from the store: it does not answer, or refuses a request."""
     return type(error).__module__.partition(".")[0] in ("mlflow", "requests", "sqlalchemy", "urllib3")

@@ -10,6 +10,7 @@ import torch
 from flows.advice.candidates import candidates, features_to_align
 from flows.cli.export_model import export_model
 from flows.experiment.project import Project
+from flows.serving.open_model import open_model
 from silos.errors import UserError
 from silos.standardizer import Standardizer
 from tasks.tracking.json_io import write_json
@@ -93,6 +94,15 @@ def test_a_client_gets_the_same_answers_from_its_file_and_from_mlflow(folder, pl
     np.testing.assert_allclose(answers[columns].to_numpy(), probabilities, rtol=1e-5, atol=1e-7)
     others = model.predict(rows, params={"client": "north"})
     assert not np.allclose(others[columns].to_numpy(), probabilities)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["conditional", "flux"])
+def test_a_client_opens_its_model_of_a_run_that_logged_none(method, folder, play_run, units):
+    write_json(folder / "runs" / "paper" / "experiment.json", {"kind": "reproduce", "name": "paper", "about": ""})
+    run = play_run(method, "threads", 1, *settings("units"), ALIGNED[0], experiment="paper", cell=f"own-{method}")
+    opened = open_model(Project.open([], folder), run["folder"], "east")
+    assert opened.card["clients"] == ["east"]
 
 
 def test_fedavg_races_with_the_features_that_differ_aligned(folder, units):

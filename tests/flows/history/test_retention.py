@@ -113,6 +113,12 @@ def test_old_flow_runs_and_single_runs_go_and_what_is_needed_stays(project: Proj
     assert enforce_retention(project) == {"kinds": []}
 
 
+def test_champions_of_other_data_of_the_project_stay(project: Project) -> None:
+    enforce_retention(Project.open(["retention.days=30", "data.name=other"], project.root))
+    assert all((project.runs / name / "fedavg-seed0").is_dir() for name in ("run-champion", "run-former"))
+    assert not (project.runs / "run-old").exists()
+
+
 def test_without_an_age_nothing_goes_and_an_age_below_a_day_is_refused(project: Project) -> None:
     assert enforce_retention(Project.open(root=project.root)) == {"kinds": []}
     with pytest.raises(UserError, match="got 0"):

@@ -23,3 +23,9 @@ def test_models_that_were_scored_by_another_metric_have_no_interval_and_the_reas
     assert challenge(project, name, name) == {
         "why_not": "fedavg-seed0 was scored by accuracy, and evaluation.metric is auc"
     }
+
+
+def test_a_reason_names_a_missing_run_without_the_folder_of_the_project(tmp_path: Path) -> None:
+    project: Any = SimpleNamespace(root=tmp_path)
+    why = challenge(project, "runs/gone/fedavg-seed0", "runs/champion/fedavg-seed0")["why_not"]
+    assert why == "runs/gone/fedavg-seed0 is missing. Restore it from a copy"

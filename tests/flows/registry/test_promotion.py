@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flows.config.params_schema import WatchParams
-from flows.registry.promotion import decisions, promote, roll_back
+from flows.registry.promotion import HISTORY, decisions, promote, roll_back
 from silos.errors import UserError
 from tasks.tracking.mlflow_logging.connection import connect
 from tasks.tracking.mlflow_logging.registry import Registry
@@ -67,3 +67,12 @@ def test_rollback_passes_over_a_version_that_was_deleted(project: Any) -> None:
         promote(project, number, force=True, with_data=False)
     connect(project.tracking).delete_model_version(f"{project.root.name}-digits", "2")
     assert roll_back(project, with_data=False)["version"] == "1"
+
+
+def test_a_line_of_the_history_that_a_kill_cut_off_is_left_out_and_then_replaced(project: Any) -> None:
+    promote(project, "1", force=True, with_data=False)
+    with (project.root / HISTORY).open("a") as file:
+        file.write('{"id": "0", "at": "20')
+    assert [each["version"] for each in decisions(project.root)] == ["1"]
+    promote(project, "2", force=True, with_data=False)
+    assert [each["version"] for each in decisions(project.root)] == ["2", "1"]

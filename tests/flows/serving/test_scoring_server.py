@@ -136,6 +136,10 @@ def row(**changed: Any) -> dict[str, Any]:
         ({"dataframe_records": [{"age": 1, "ward": "eye"}]}, "columns: got no 'smokes', expected each of"),
         ({"dataframe_records": []}, "dataframe_records: cannot be read as rows with columns (it is no list"),
         ({"dataframe_split": {"columns": ["age"], "data": [[1, 2]]}}, "dataframe_split: cannot be read as rows"),
+        (
+            {"dataframe_split": {"columns": [{"age": 1}], "data": [[1]]}},
+            "dataframe_split: cannot be read as rows with columns (its `columns` are no list of names",
+        ),
         ({"dataframe_split": [1]}, "dataframe_split: cannot be read as rows with columns (it has no `columns`"),
         ({"inputs": {"age": 1}}, "inputs: cannot be read as rows with columns"),
         ({"inputs": [[1, 0, 1, 0]]}, "inputs: got rows without names, expected the columns age, smokes, ward."),
@@ -149,6 +153,7 @@ def row(**changed: Any) -> dict[str, Any]:
         ({"inputs": [], "params": {"clinet": "a"}}, "params: got 'clinet', expected client, statistics, made_as."),
         ({"inputs": [], "params": {"client": 3}}, "params: client: got 3, expected text. Correct it."),
         ({"inputs": [], "params": {"statistics": ["a"]}}, "params: statistics: got ['a'], expected a list of"),
+        ({"inputs": [], "params": {"statistics": [10**400]}}, "params: statistics: got [1000"),
         ({"inputs": [], "params": 3}, "params: got 3, expected an object with client, statistics, made_as."),
     ],
 )
