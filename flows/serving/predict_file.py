@@ -22,6 +22,8 @@ from silos.storage.partition_store import open_client, open_missing
 from tasks.tracking.json_io import output_file, unwritable
 
 _ENDINGS = (".csv", ".parquet")
+_KEPT = ("data", "private")
+"""Folders of rows, which predictions must not change."""
 
 
 def predict_file(project: Project, input: str, output: str, client: str | None, model: str) -> dict[str, Any]:
@@ -44,6 +46,11 @@ def predict_file(project: Project, input: str, output: str, client: str | None, 
     source, place = project.root / input, output_file(output)
     if not is_there(source):
         raise UserError(f"input: got {shown(repr(input))}, expected a file with rows. Correct the path.")
+    if place == source.resolve() or any(place.is_relative_to((project.root / kept).resolve()) for kept in _KEPT):
+        raise UserError(
+            f"--output: got {shown(repr(output))}, which holds rows, expected another file than INPUT, outside of "
+            f"{'/ and '.join(_KEPT)}/. Name another one."
+        )
     opened = open_model(project, model, client)
     _check_client(opened, client)
     rows = read_rows(input, source, opened.card)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flows.serving.predict_file import read_rows
+from flows.serving.predict_file import predict_file, read_rows
 from models.preprocessing import encode
 from silos.errors import UserError
 from silos.sources.source_params import Table
@@ -105,3 +105,14 @@ def test_files_that_are_no_rows_of_the_model_are_refused(table):
         UserError, match=r"got a file that is no archive, expected \.npz with the array x of shape \(rows, 8"
     ):
         read_rows("own.csv", folder / "own.csv", {"columns": None, "shape": [8]})
+
+
+@pytest.mark.parametrize("output", ["own.csv", "data/digits/labels.csv", "private/labels.parquet"])
+def test_predictions_do_not_replace_rows(output, table, monkeypatch):
+    folder: Path = table[0]
+    monkeypatch.chdir(folder)
+    project: Any = SimpleNamespace(root=folder)
+    with pytest.raises(
+        UserError, match=r"which holds rows, expected another file than INPUT, outside of data/ and private/"
+    ):
+        predict_file(project, "own.csv", output, None, "champion")
