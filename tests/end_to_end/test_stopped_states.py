@@ -1,5 +1,6 @@
 """A command that was stopped is over, in Prefect and in MLflow, after the next command at the latest."""
 
+import re
 import signal
 import time
 from collections import Counter
@@ -36,7 +37,8 @@ def test_a_killed_comparison_is_closed_by_the_next_command_and_finished_by_a_res
     closed = [
         line for line in following.err.splitlines() if line.startswith("closed runs that a stopped command had left ")
     ]
-    assert [("'run waits-seed0'" in line, "'waits-seed0' in MLflow" in line) for line in closed] == [(True, True)]
+    (line,) = closed
+    assert re.search("'run waits-seed0'.*'waits-seed0'.* in MLflow", line)
     assert list((folder.path / "runs" / "open").iterdir()) == []
     folder.go_on()
     folder.type(*folder.waiting(*MORE, verb="compare"), "--resume")
