@@ -17,7 +17,8 @@ def params_of(project: Path) -> Any:
     opened = Project.open(root=project)
 
     def ticket_of(kind: str, methods: list[str], method: str) -> dict[str, Any]:
-        folder = RunFolder(opened.runs / new_experiment(opened, kind, {"methods": methods}) / f"{method}-seed0")
+        about = {"methods": methods, "data_version": "v"}
+        folder = RunFolder(opened.runs / new_experiment(opened, kind, about) / f"{method}-seed0")
         page = method_of(opened.params, method)
         identity = {"method": method, "seed": 0, "tag": "t", "data_version": "v"}
         identity["params"] = {"training": {"rounds": 3}, "method": page.model_dump(mode="json")}
