@@ -65,7 +65,7 @@ def comparison_spec(project: Project, info: Mapping[str, Any]) -> RunSpec:
         tag=info.get("tag", info["name"]),  # earlier versions wrote no tag
         tags={
             "kind": COMPARISON,
-            "data_version": info["data_version"] if "data_version" in info else project.silos.version,
+            "data_version": info.get("data_version") or project.silos.version,
             "git_commit": git_commit(project.root),
         },
         params={},
