@@ -11,7 +11,7 @@ SITE := rm -rf site && $(BIN)/sphinx-build -q -W --keep-going -E -d .venv/doctre
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check docs pictures look clean
+.PHONY: help run test test-all services check docs pictures look clean
 
 help:            ## What there is to type
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -25,6 +25,10 @@ test: $(INSTALLED)   ## The fast tests: all but those marked slow
 
 test-all: $(INSTALLED)  ## Every test
 	@$(PYTEST)
+
+services: $(INSTALLED)  ## The tests on PostgreSQL and an S3-compatible store (needs postgres and initdb)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[services]'
+	@$(BIN)/python -m pytest -m services
 
 check: $(INSTALLED)  ## Format, lint, types, import contracts, links of the site, and that README and docs are true
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run $(BIN)/ruff format ."; exit 1; }

@@ -57,6 +57,7 @@ from silos.io.locks import write_lock
 from tasks.execution.task_runner import PrefectRunner
 from tasks.paired_outcomes import Outcomes
 from tasks.tracking.json_io import write_json
+from tasks.tracking.mlflow_logging.connection import check_server
 from tasks.tracking.plots.curve_figures import draw_comparison, draw_cost
 from tasks.tracking.result_tables import table_rows
 
@@ -179,6 +180,7 @@ def _run_comparison(project: Project, name: str, plan: Plan) -> dict[str, Any]:
         for index, partition in enumerate(partitions):
             projects = {m: partition.with_overrides(chosen[m].settings if m in chosen else []) for m in plan.methods}
             drawn.append((projects, run_all(name, plan, projects, {} if index else first, index, failed)))
+        _deliver_late(project, name, drawn)
     tuning = [{**asdict(result), "seed": plan.seeds[0]} for result in chosen.values()]
     comparison = conclude(project, name, plan, drawn, failed, tuning, flow_run)
     if failed:
@@ -280,6 +282,27 @@ def run_all(
         else:
             results[method, seed] = result
     return results
+
+
+def _deliver_late(project: Project, name: str, drawn: Sequence[Drawn]) -> None:
+    """Deliver the runs that ended while MLflow was away, if it answers now; else `resume` will."""
+    late = [
+        (projects[method], method, seed, results)
+        for projects, results in drawn
+        for (method, seed), result in results.items()
+        if result["mlflow_run_id"] is None
+    ]
+    try:
+        if late:
+            check_server(project.tracking)
+    except UserError:
+        return
+    for with_settings, method, seed, results in late:
+        folder = results[method, seed]["folder"].rpartition("/")[2]
+        cell = folder.removesuffix(run_name(method, seed)).removesuffix("-")
+        delivered = run_trial(with_settings, method, seed, name, cell)
+        if not isinstance(delivered, str):
+            results[method, seed] = delivered
 
 
 def _conclusions(project: Project, plan: Plan, drawn: Sequence[Drawn]) -> dict[str, Any]:

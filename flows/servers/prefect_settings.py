@@ -18,12 +18,17 @@ _SETTINGS = {
     "PREFECT_RUNNER_HEARTBEAT_FREQUENCY": "30",
 }
 
+# of a server that the user names: its database may be away for a minute, in which it responds with code 500
+_ELSEWHERE = {"PREFECT_CLIENT_MAX_RETRIES": "6", "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500"}  # 126 s
+
 # loggers outside Prefect's own: two count open events at ctrl-C, the third shows a traceback if the server is gone
 _QUEUES = ("EventsWorker", "APILogWorker", "websockets")
 
 
 def quiet_prefect() -> None:
     """Set the variables that are not set yet, and silence Prefect's loggers; call this before Prefect is imported."""
-    os.environ.update({k: v for k, v in _SETTINGS.items() if k not in os.environ})
+    is_elsewhere = os.environ.get("PREFECT_API_URL") and "PREFECT_CLIENT_MAX_RETRIES" not in os.environ
+    settings = _SETTINGS | (_ELSEWHERE if is_elsewhere else {})
+    os.environ.update({k: v for k, v in settings.items() if k not in os.environ})
     for queue in _QUEUES:
         logging.getLogger(queue).setLevel(logging.CRITICAL)
