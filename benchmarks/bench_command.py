@@ -25,6 +25,7 @@ def bench(
     intervals: Annotated[
         bool, typer.Option("--intervals", help="How often the intervals of a comparison cover a known truth.")
     ] = False,
+    serving: Annotated[bool, typer.Option("--serving", help="How long requests to a served model take.")] = False,
     device: Annotated[str, typer.Option(help="Where workloads are computed: cpu or cuda.")] = "cpu",
     record: Annotated[bool, typer.Option("--record", help="Keep what is measured in docs/results/bench.json.")] = False,
     overrides: Overrides = None,
@@ -57,6 +58,10 @@ def bench(
             from benchmarks.bench_intervals import interval_coverage
 
             session.print_result(keep("intervals", interval_coverage(session.print_progress)), _print("intervals"))
+        elif serving:
+            from benchmarks.bench_serving import serving_cost
+
+            session.print_result(keep("serving", serving_cost(session.print_progress)), _print("serving"))
         elif population:
             from benchmarks.bench_population import population_cost
 

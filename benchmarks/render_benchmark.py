@@ -179,6 +179,19 @@ def intervals(answer: dict[str, Any], console: PlainConsole) -> None:
     )
 
 
+def serving(answer: dict[str, Any], console: PlainConsole) -> None:
+    """Print the milliseconds of requests, a row a size, and the server's memory."""
+    table = console.table("rows of a request", "p50", "p99")
+    for line in answer["lines"]:
+        table.add_row(str(line["rows"]), *(f"{line[name] * 1000:.1f} ms" for name in ("p50", "p99")))
+    console.print(table)
+    before, after = (answer[name] / 2**20 for name in ("bytes_before", "bytes_after"))
+    console.print(
+        f"{answer['requests']:,} requests of each size with {answer['columns']} columns, one after another on loopback. "
+        f"Memory of the server before and after: {before:.1f} and {after:.1f} MiB."
+    )
+
+
 def tune(answer: dict[str, Any], console: PlainConsole) -> None:
     """Print the measurements, and the block for params.yaml."""
     table = console.table("kind", "stack", "ms a client and epoch")

@@ -295,7 +295,7 @@ def command(root: Path, *arguments: str) -> tuple[dict[str, Any], int]:
 def child(command: list[str], folder: Path) -> tuple[dict[str, Any], int]:
     """Run a process, and return the last line of its output, as JSON, and its peak memory in bytes."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=err, text=True, env=_environment())
+        process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=err, text=True, env=clean_environment())
         try:
             _, status, usage = os.wait4(process.pid, 0)
         except BaseException:
@@ -311,7 +311,7 @@ def child(command: list[str], folder: Path) -> tuple[dict[str, Any], int]:
         return json.loads(out.read().splitlines()[-1]), usage.ru_maxrss * unit
 
 
-def _environment() -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
     """Return an environment without settings of Prefect and MLflow, and with this checkout on the path."""
     variables = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_"))}
     code = str(Path(__file__).resolve().parents[1])

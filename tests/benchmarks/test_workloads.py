@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import bench_clustering, bench_codebook, bench_diagnose, bench_population, run_benchmark
+from benchmarks import bench_clustering, bench_codebook, bench_diagnose, bench_population, bench_serving, run_benchmark
 from benchmarks.baselines import bayes_by_backprop, reference_loop, uefl_author_code
 from benchmarks.bench_tuning import tune
 from benchmarks.workloads import WORKLOADS, Workload, chosen_workloads
@@ -320,3 +320,11 @@ def test_plain_loops_make_every_tensor_where_the_rows_are():
         out, nats = layers[0](x.flatten(1))
     for tensor in (*plain.state_dict().values(), logits, distance, out, nats):
         assert tensor.device.type == "cpu"
+
+
+@pytest.mark.slow
+def test_a_served_champion_answers_every_request_of_a_bench():
+    found = bench_serving.serving_cost(lambda _: None, requests=5)
+    assert [line["rows"] for line in found["lines"]] == [1, 100]
+    assert all(0 < line["p50"] <= line["p99"] for line in found["lines"])
+    assert found["bytes_before"] > 10 * 2**20

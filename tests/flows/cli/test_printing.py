@@ -23,7 +23,7 @@ SHOWN = r"[/b][red]:heart:{}é日±\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud800"
 ASCII = r"[/b][red]:heart:{}\xe9\u65e5+-\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud800"
 
 CHECKOUT = {
-    render_benchmark: ("bench", "overhead", "regroup", "population", "diagnose_cost", "tune", "intervals"),
+    render_benchmark: ("bench", "overhead", "regroup", "population", "diagnose_cost", "serving", "tune", "intervals"),
     print_tables: ("reproduce", "estimate", "listing"),
 }
 PRINTERS = {
@@ -303,6 +303,16 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "repeats": 1,
         },
         1,
+    ),
+    "serving": (
+        {
+            "requests": 1000,
+            "columns": 11,
+            "lines": [{"rows": 1, "p50": 0.005, "p99": 0.009}],
+            "bytes_before": 2**29,
+            "bytes_after": 2**29,
+        },
+        0,
     ),
     "population": (
         {
