@@ -94,6 +94,9 @@ def serve(
     model: ModelArgument = "champion",
     port: Annotated[int, typer.Option(help="The local port.")] = 5001,
     max_body: Annotated[int, typer.Option(min=1, max=1024, help="The largest request, in megabytes.")] = 16,
+    host: Annotated[
+        str, typer.Option(help="The IPv4 address to listen at; 0.0.0.0, without a password, in a container.")
+    ] = "127.0.0.1",
     overrides: Overrides = None,
 ) -> None:
     """Serve the champion, or the model of a run, over HTTP on this machine until ctrl-C.
@@ -106,4 +109,4 @@ def serve(
         project = session.open_project(overrides)
         from flows.serving import scoring_server
 
-        scoring_server.serve(project, model, port, max_body)
+        scoring_server.serve(project, model, host, port, max_body)

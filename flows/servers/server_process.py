@@ -193,24 +193,24 @@ def must_be_free(port: int, option: str) -> None:
     listen(port, option).close()
 
 
-def listen(port: int, option: str) -> socket.socket:
-    """Return a socket that listens at this loopback port; UserError if the port is invalid or taken."""
+def listen(port: int, option: str, host: str = "127.0.0.1") -> socket.socket:
+    """Return a socket that listens at this port, by default of loopback; UserError if the port is invalid or taken."""
     if not is_port(port):
         raise UserError(f"{option}: got {port}, expected a port from 1 to 65535. Choose another.")
     try:
-        return listening_socket(port)
+        return listening_socket(port, host)
     except OSError as error:
         raise UserError(
             f"{option}: got {port}, which cannot be used ({error.strerror}), expected a free port. Choose another."
         ) from None
 
 
-def listening_socket(port: int) -> socket.socket:
-    """Return a socket that listens at this loopback port, or for 0 at a free one; OSError if the port is taken."""
+def listening_socket(port: int, host: str = "127.0.0.1") -> socket.socket:
+    """Return a socket that listens at this port, or for 0 at a free one; OSError if the port is taken."""
     listener = socket.socket()
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
+        listener.bind((host, port))
         listener.listen()
     except OSError:
         listener.close()

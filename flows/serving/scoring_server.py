@@ -1,4 +1,4 @@
-"""Serves a model over HTTP on loopback, with the endpoints and request forms of MLflow's scoring server.
+"""Serves a model over HTTP, by default on loopback, with the endpoints and request forms of MLflow's scoring server.
 
 MLflow's own server never reloads an alias (mlflow#4039). This one reads each second which version is the champion, opens
 another one while the old one answers, and then replaces it; requests that have begun end on the old one.
@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
+from ipaddress import IPv4Address
 from typing import Any
 from urllib.parse import quote
 
@@ -27,7 +28,7 @@ from flows.registry.model_finder import ModelFinder
 from flows.servers.server_process import listen
 from flows.serving.open_model import OpenModel, open_model, open_version
 from silos.dataset import some
-from silos.errors import shown
+from silos.errors import UserError, shown
 from tasks.tracking.mlflow_logging.registry import CHAMPION
 
 VERSION_HEADER = "siloflow-version"
@@ -83,24 +84,31 @@ class Serving:
         progress.current().say(f"now serving {self.model.name}")
 
 
-def serve(project: Project, model: str, port: int, max_megabytes: int) -> None:
+def serve(project: Project, model: str, host: str, port: int, max_megabytes: int) -> None:
     """Serve the champion, or the model of a run, until ctrl-C.
 
     Args:
         project: The project.
         model: `champion`, or the run's folder or name.
-        port: The port on loopback.
+        host: The IPv4 address to listen at.
+        port: The port.
         max_megabytes: The limit of a request's body.
 
     Raises:
-        UserError: If there is no such model, or if the port cannot be used.
+        UserError: If there is no such model, or if the address cannot be used.
     """
-    listener = listen(port, "--port")
+    try:
+        IPv4Address(host)
+    except ValueError:
+        raise UserError(
+            f"--host: got {shown(host)}, expected an IPv4 address of this machine. Use 127.0.0.1, or 0.0.0.0 for all."
+        ) from None
+    listener = listen(port, "--port", host)
     with listener:
         serving = Serving(project, model)
         app = scoring_app(serving, max_megabytes * 10**6)
         say(f"serving {serving.model.name}")
-        say(f"at      http://127.0.0.1:{port}/invocations")
+        say(f"at      http://{host}:{port}/invocations")
         say("Press ctrl-C to end." + (" Another champion is served within seconds." if serving.follows else ""))
         gc_tuning.resume_gc()
         config = uvicorn.Config(

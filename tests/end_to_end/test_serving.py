@@ -216,6 +216,9 @@ def test_a_body_of_a_hundred_megabytes_is_refused_and_the_server_answers_on(serv
         assert (code, out) == (2, "")
         assert f"--port: got {port}, " in err
         assert said in err
+    assert served.folder.run(["serve", "--host", "here", *SET])[2].startswith(
+        "error: --host: got here, expected an IPv4"
+    )
 
 
 def test_a_raw_file_is_predicted_as_the_run_does_and_evaluate_agrees_with_the_run(served: Served) -> None:

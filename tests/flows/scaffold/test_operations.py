@@ -72,7 +72,7 @@ def test_a_service_is_checked_waits_for_those_that_it_needs_and_keeps_its_files(
         assert condition == {"condition": expected}
     named = {volume.split(":")[0] for volume in service.get("volumes", [])} - {".."}
     assert named <= COMPOSE["volumes"].keys()
-    assert named or name in ONE_SHOT
+    assert named or name in {*ONE_SHOT, "serve"}
     for host in set(re.findall(r"[@/](\w+):\d{4}", str(service["environment"]))):
         assert host in SERVICES or host == "127"
     for port in service.get("ports", []):
