@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from flows.servers.prefect_server import PrefectServer, _bind
+from flows.servers.prefect_settings import quiet_prefect
 
 pytestmark = pytest.mark.slow
 
@@ -92,3 +93,18 @@ def test_the_lock_holds_the_migration_that_the_database_has(databases):
     with closing(sqlite3.connect(databases / "prefect.db")) as connection:
         (revision,) = connection.execute("select version_num from alembic_version").fetchone()
     assert (databases / "tables.lock").read_text().split() == [version("prefect"), revision]
+
+
+@pytest.mark.parametrize(
+    ("given", "retries"),
+    [
+        ({}, ("3", None)),
+        ({"PREFECT_API_URL": "http://prefect:4200/api"}, ("6", "500")),
+        ({"PREFECT_API_URL": "http://prefect:4200/api", "PREFECT_CLIENT_MAX_RETRIES": "1"}, ("1", None)),
+    ],
+)
+def test_calls_to_a_server_that_the_user_names_outlast_a_minute_without_its_database(monkeypatch, given, retries):
+    monkeypatch.setattr(os, "environ", dict(given))
+    quiet_prefect()
+    names = ("PREFECT_CLIENT_MAX_RETRIES", "PREFECT_CLIENT_RETRY_EXTRA_CODES")
+    assert tuple(os.environ.get(name) for name in names) == retries
