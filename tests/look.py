@@ -51,11 +51,13 @@ def main() -> None:
     """Do everything in order; an assertion fails if something is not as promised."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome") or sys.exit("This needs chromium.")
     with TemporaryDirectory() as folder:
+        project = Path(folder) / "digits"  # MLflow's pages show the name
+        project.mkdir()
         if sys.argv[1:] == ["pictures"]:
-            run_examples(Path(folder))
-            draw_pictures(chromium, Path(folder))
+            run_examples(project)
+            draw_pictures(chromium, project)
         else:
-            look_at_schedule(chromium, Path(folder))
+            look_at_schedule(chromium, project)
 
 
 def run_examples(project: Path) -> None:
