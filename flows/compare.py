@@ -180,7 +180,6 @@ def _run_comparison(project: Project, name: str, plan: Plan) -> dict[str, Any]:
         for index, partition in enumerate(partitions):
             projects = {m: partition.with_overrides(chosen[m].settings if m in chosen else []) for m in plan.methods}
             drawn.append((projects, run_all(name, plan, projects, {} if index else first, index, failed)))
-        _deliver_late(project, name, drawn)
     tuning = [{**asdict(result), "seed": plan.seeds[0]} for result in chosen.values()]
     comparison = conclude(project, name, plan, drawn, failed, tuning, flow_run)
     if failed:
@@ -209,6 +208,7 @@ def conclude(
         flow_run: The name of Prefect's flow run.
     """
     with project.workers():
+        _deliver_late(project, name, drawn)
         conclusions = _conclusions(project, plan, drawn)
     results = drawn[0][1]
     comparison = {
