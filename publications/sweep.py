@@ -16,6 +16,7 @@ from flows.experiment.comparison.search_space import Grid, Point
 from flows.scaffold import create_project
 from models.metrics.client_metrics import lower_is_better
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
+from publications.code_version import code_hash, modules_of_run, modules_of_verdicts
 from publications.noise_floor import covariance_floor, least_squares_floor
 from publications.published_tables import Pair, is_own, table_of
 from publications.results_file import RECORDS, Results, without_places
@@ -248,6 +249,24 @@ class Sweep:
 
         return Project.open_shared(self.settings(cell, seed, choice), self.root, derived=True)
 
+    def modules(self, cell: str) -> tuple[str, ...]:
+        """Return the modules whose code can change a cell's numbers."""
+        if self.page.judged:
+            return modules_of_verdicts(self._projects[cell].params if self.page.cells[cell].silos else None)
+        return modules_of_run(self.page.method_of(cell), self._projects[cell].params)
+
+    def stale(self, cell: str) -> list[dict[str, Any]]:
+        """Return the recorded runs of a cell whose code differs from today's; those that do not name theirs are left out."""
+        named = [record for record in self.all_records(cell) if "code" in record]
+        return [record for record in named if record["code"] != code_hash(self.modules(cell))]
+
+    def all_records(self, cell: str) -> list[dict[str, Any]]:
+        """Return the records of all of a cell's runs that are recorded."""
+        tries = self.tries(cell)
+        chosen = len(tries) == 1 or all(self.record(cell, *one) for one in tries)  # the other seeds wait for the choice
+        ran = dict.fromkeys([*tries, *(self.wanted(cell) if chosen else ())])
+        return [record for one in ran if (record := self.record(cell, *one)) is not None]
+
     def quantity(self, cell: str) -> TaskMetrics:
         """Return the task metrics of a cell from its records, or from its settings if there are no records yet."""
         record = self.results.find((self.owner, self.scale, cell), {"set": without_places(self.overrides)}) or {}
@@ -363,8 +382,4 @@ def whole(sweep: Sweep, cell: str) -> bool:
 
 def runs(sweep: Sweep, cell: str) -> int:
     """Count the recorded runs of a cell."""
-    tries = sweep.tries(cell)
-    recorded = {one for one in tries if sweep.record(cell, *one)}
-    if len(recorded) < len(tries) > 1:  # the other seeds wait for the choice
-        return len(recorded)
-    return len(recorded | {one for one in sweep.wanted(cell) if sweep.record(cell, *one)})
+    return len(sweep.all_records(cell))
