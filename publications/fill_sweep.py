@@ -39,10 +39,10 @@ from tasks.tracking.mlflow_logging.connection import connect, own_store
 def fill(sweep: Sweep) -> None:
     """Run and record every cell, then compare pairs of cells on their rows, and seeds as one deep ensemble."""
     page = sweep.page
-    if not page.judged:
-        path = sweep.root / "runs" / sweep.experiment / "experiment.json"
-        about = f"{page.title}. {page.source}."
-        write_json(path, {"kind": "reproduce", "name": sweep.experiment, "about": about})
+    for name in () if page.judged else {sweep.experiment, *map(sweep.experiment_of, page.cells)}:
+        path = sweep.root / "runs" / name / "experiment.json"
+        if name == sweep.experiment or not path.is_file():
+            write_json(path, {"kind": "reproduce", "name": name, "about": f"{page.title}. {page.source}."})
     before = {cell: runs(sweep, cell) for cell in page.cells}
     _commit()
     for cell in page.cells:
@@ -95,7 +95,7 @@ def _fill_one(sweep: Sweep, cell: str, seed: int, choice: str | None) -> bool:
             del record["commit"]
         else:
             record["code"] = code_hash(sweep.modules(cell))
-        sweep.results.keep((sweep.owner, sweep.scale, cell), sweep.key(seed, choice), record)
+        sweep.results.keep(sweep.place_of_runs(cell), sweep.key(seed, choice), record)
     return True
 
 
@@ -106,7 +106,7 @@ def _run(sweep: Sweep, cell: str, seed: int, choice: str | None) -> dict[str, An
         seed,
         sweep.settings(cell, seed, choice),
         resume=True,
-        experiment=sweep.experiment,
+        experiment=sweep.experiment_of(cell),
         cell=sweep.place(cell, choice),
         derived=True,
     )

@@ -61,7 +61,7 @@ def listing(paper: str | None = None) -> dict[str, Any]:
 def stale_records(paper: str | None = None) -> dict[str, Any]:
     """Compare the code of recorded runs with today's, over the tables of one paper or of all.
 
-    A table that shows another table's runs is left out. Without a record that names its code, nothing of the code is read.
+    A table or cell that shows another's runs is left out. Without a record that names its code, nothing of the code is read.
     """
     tables = [found for one in ([paper] if paper else names()) for found in _code_of_tables(one)]
     sums = {name: sum(found[name] for found in tables) for name in ("today", "unknown")}
@@ -75,7 +75,8 @@ def _code_of_tables(paper: str) -> Iterator[dict[str, Any]]:
         for scale in content["scales"]:
             sweep = Sweep(paper, str(table), scale)
             results = sweep.results = results or sweep.results
-            records = {cell: sweep.all_records(cell) for cell in sweep.page.cells}
+            own = [cell for cell, page_cell in sweep.page.cells.items() if page_cell.shared is None]
+            records = {cell: sweep.all_records(cell) for cell in own}
             count = sum(map(len, records.values()))
             if not count or sweep.page.runs_of is not None:
                 continue
