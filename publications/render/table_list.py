@@ -71,10 +71,9 @@ def stale_records(paper: str | None = None) -> dict[str, Any]:
 def _code_of_tables(paper: str) -> Iterator[dict[str, Any]]:
     """Yield for every table and scale with records the counts by code, and the cells with records of other code."""
     results: Results | None = None
-    for table, content in written(paper)["tables"].items():
-        for scale in content["scales"]:
-            sweep = Sweep(paper, str(table), scale)
-            results = sweep.results = results or sweep.results
+    for table in map(str, written(paper)["tables"]):
+        for sweep in _sweeps(paper, table, results):
+            results = sweep.results
             own = [cell for cell, page_cell in sweep.page.cells.items() if page_cell.shared is None]
             records = {cell: sweep.all_records(cell) for cell in own}
             count = sum(map(len, records.values()))
@@ -83,8 +82,7 @@ def _code_of_tables(paper: str) -> Iterator[dict[str, Any]]:
             cells = [_stale_cell(sweep, cell, stale) for cell in records if (stale := sweep.stale(cell))]
             unknown = sum("code" not in record for of_cell in records.values() for record in of_cell)
             yield {
-                "command": f"siloflow reproduce {paper} {option(str(table))}"
-                + ("" if scale == "cpu" else f" --scale {scale}"),
+                "command": f"siloflow reproduce {paper} {option(table)} --scale {sweep.scale}",
                 "records": count,
                 "unknown": unknown,
                 "today": count - unknown - sum(cell["records"] for cell in cells),
@@ -136,19 +134,12 @@ def _of_paper(paper: str) -> dict[str, Any]:
 
 def _of_table(paper: str, table: str, page: Sentences, results: Results | None) -> tuple[dict[str, Any], Results]:
     """Return the entry of a table, and the results, which are parsed once for all tables."""
-    as_written = written(paper)["tables"][table]
-    scales_there = as_written.get("scales") if isinstance(as_written, dict) else None
-    first = next(iter(scales_there), "cpu") if isinstance(scales_there, dict) else "cpu"
-    sweeps = []
-    for scale in table_of(paper, table, first).scales:  # raises UserError for a page that is no table
-        sweep = Sweep(paper, table, scale)
-        results = sweep.results = results or sweep.results
-        sweeps.append(sweep)
+    sweeps = _sweeps(paper, table, results)
+    results = sweeps[0].results
     scales = [_runs(sweep) for sweep in sweeps]
     best = max(zip(scales, sweeps, strict=True), key=lambda pair: pair[0]["runs"] / pair[0]["of"])
     verdict = page.verdicts.get(table) if best[0]["runs"] else None
     figures = Figures(best[1])
-    assert results is not None
     return {
         "name": table,
         "command": f"siloflow reproduce {paper} {option(table)}",
@@ -158,6 +149,19 @@ def _of_table(paper: str, table: str, page: Sentences, results: Results | None) 
         "stale": bool(figures.take_stale()),
         "not_run": page.not_run.get(table),
     }, results
+
+
+def _sweeps(paper: str, table: str, results: Results | None) -> list[Sweep]:
+    """Return the sweep of every scale of a table, with these results if they are parsed already."""
+    as_written = written(paper)["tables"][table]
+    scales_there = as_written.get("scales") if isinstance(as_written, dict) else None
+    first = next(iter(scales_there), "cpu") if isinstance(scales_there, dict) else "cpu"
+    sweeps = []
+    for scale in table_of(paper, table, first).scales:  # raises UserError for a page that is no table
+        sweep = Sweep(paper, table, scale)
+        results = sweep.results = results or sweep.results
+        sweeps.append(sweep)
+    return sweeps
 
 
 def _runs(sweep: Sweep) -> dict[str, Any]:

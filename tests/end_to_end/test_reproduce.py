@@ -141,7 +141,7 @@ def test_a_record_names_code_commit_processor_versions_and_date_and_counts_as_to
         assert record["processor"]
     answer = folder.type("reproduce", "tiny.yaml", "--stale", "--json").json
     assert (answer["stale"], answer["unknown"]) == (0, 0)
-    assert answer["tables"][0]["command"] == "siloflow reproduce tiny.yaml --table digits"
+    assert answer["tables"][0]["command"] == "siloflow reproduce tiny.yaml --table digits --scale cpu"
     refused = folder.type("reproduce", "tiny.yaml", "--stale", "--estimate", code=2)
     assert "--stale: got an option of one table, expected none" in refused.err
 
