@@ -75,6 +75,11 @@ def overlaps(bits: np.ndarray, rows: int, kind: Overlap, other: np.ndarray | Non
         return both / rows
     if kind == "equal":
         return (rows - total + 2 * both) / rows
+    return _jaccard(both, total)
+
+
+def _jaccard(both: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """Compute the jaccard overlaps; total: the sums of both clients' counts of correct rows."""
     return np.divide(both, total - both, out=np.zeros_like(both), where=total > 0)
 
 
@@ -129,6 +134,54 @@ def largest_gap(similarity: np.ndarray) -> float:
     gaps = np.diff(values)
     upper = len(gaps) - int(gaps[::-1].argmax())
     return float(values[upper - 1 : upper + 1].mean())
+
+
+CHANCE = 0.05
+"""The level of the test that precedes the widest gap."""
+
+_PERMUTATIONS = 199
+_MOST_TESTED = 100  # clients: the time of the test grows with their square
+
+
+def chance_of_gap(bits: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> float | None:
+    """Return the p-value of the widest gap between the jaccard overlaps of clients, if they do not differ in their laws.
+
+    The bits of all rows of a class are permuted among clients, each class separately. So which classes a client is good at
+    is left to chance, and how its bits depend on each other within a class is not. If clients are exchangeable and their
+    classes independent, the p-value is exact.
+
+    Args:
+        bits: Packed bits as in `count_both_correct`, of clients with a correct row.
+        labels: (rows,) int64, the class of each row.
+        rng: The generator of permutations, and of the clients if there are more than `_MOST_TESTED`.
+
+    Returns:
+        None if so few clients or classes have no permutations that could make the p-value as small as `CHANCE`.
+    """
+    if len(bits) > _MOST_TESTED:
+        bits = bits[np.sort(rng.choice(len(bits), _MOST_TESTED, replace=False))]
+    classes, clients = np.unique(labels), len(bits)
+    least = (3 if clients < 5 else clients) ** (
+        len(classes) - 1
+    )  # permutations for one that leaves two groups as they are
+    if clients < 3 or least * CHANCE < 1:
+        return None
+    correct = np.unpackbits(bits, axis=1, count=len(labels)).astype(np.float32)
+    both = np.stack([correct[:, labels == code] @ correct[:, labels == code].T for code in classes]).astype(np.float64)
+
+    def gap(orders: np.ndarray) -> float:
+        counts = both[np.arange(len(classes))[:, None, None], orders[:, :, None], orders[:, None, :]].sum(0)
+        return _widest(_jaccard(counts, np.diag(counts)[:, None] + np.diag(counts)))
+
+    unpermuted = np.tile(np.arange(clients), (len(classes), 1))
+    observed = gap(unpermuted)
+    as_wide = sum(gap(rng.permuted(unpermuted, axis=1)) >= observed for _ in range(_PERMUTATIONS))
+    return (1 + as_wide) / (1 + _PERMUTATIONS)
+
+
+def _widest(similarity: np.ndarray) -> float:
+    """Return the widest gap between the sorted pairwise similarities."""
+    return float(np.diff(np.sort(similarity[np.triu_indices(len(similarity), 1)])).max())
 
 
 _DECIMALS, _MARGIN = 12, 1e-9  # between equal values the distance falls by just the mean step, which is no elbow

@@ -25,6 +25,13 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+class Shared(Record):
+    """A cell of another table with the same settings, whose runs a cell shows."""
+
+    table: str
+    cell: str
+
+
 class Line(Record):
     """One line of a figure.
 
@@ -33,6 +40,7 @@ class Line(Record):
         at: The places that the line has; all places of the figure if none.
         published: The published number by place.
         beside: The same of other metrics, by metric.
+        shared: The cell whose runs are shown, by place.
     """
 
     about: str
@@ -41,6 +49,7 @@ class Line(Record):
     at: tuple[int | float, ...] | None = None
     published: dict[int | float, float] = {}
     beside: dict[str, dict[int | float, float]] = {}
+    shared: dict[int | float, Shared] = {}
     set: Settings = ()
 
 
@@ -66,7 +75,12 @@ class Curves(Record):
     def _fits_together(self) -> "Curves":
         known = {*self.at}
         for name, line in self.lines.items():
-            own = {*(line.at or ()), *line.published, *(place for of in line.beside.values() for place in of)}
+            own = {
+                *(line.at or ()),
+                *line.published,
+                *line.shared,
+                *(place for of in line.beside.values() for place in of),
+            }
             for place in sorted(own - known):
                 raise ValueError(f"the line {name} has {place}, which is no place of the axis: `at` names them")
         for place in sorted({*self.first_seed} - known):
@@ -89,6 +103,7 @@ class Curves(Record):
                 "method": line.method,
                 "published": line.published.get(at),
                 "beside": {metric: of[at] for metric, of in line.beside.items() if at in of},
+                "shared": line.shared.get(at),
                 "set": [*line.set, insert_value(line.place or self.place, at)],
             }
             for name, line, at in self.points()

@@ -7,6 +7,8 @@ import platform
 import statistics
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version as installed
 from itertools import pairwise
 from pathlib import Path
@@ -18,10 +20,12 @@ from flows.experiment.comparison.paired_runs import compare_pairs, count_correct
 from flows.experiment.comparison.trials import ensemble
 from flows.experiment.processor import processor_name
 from flows.experiment.project import Project, scratch_dir
+from flows.experiment.run.mlflow_run_metadata import git_commit
 from flows.experiment.run.run_folder import RunFolder
 from flows.run import probe, run
 from models.metrics.client_metrics import recorded_metric
 from models.metrics.paired_difference import cell_difference_record
+from publications.code_version import CODE, code_hash
 from publications.published_tables import Pair
 from publications.sweep import Sweep, runs
 from publications.verdict_trials import run_trials, seconds_of_cell
@@ -35,11 +39,14 @@ from tasks.tracking.mlflow_logging.connection import connect, own_store
 def fill(sweep: Sweep) -> None:
     """Run and record every cell, then compare pairs of cells on their rows, and seeds as one deep ensemble."""
     page = sweep.page
-    if not page.judged:
-        path = sweep.root / "runs" / sweep.experiment / "experiment.json"
-        about = f"{page.title}. {page.source}."
-        write_json(path, {"kind": "reproduce", "name": sweep.experiment, "about": about})
+    for name in () if page.judged else {sweep.experiment, *map(sweep.experiment_of, page.cells)}:
+        path = sweep.root / "runs" / name / "experiment.json"
+        if name == sweep.experiment or not path.is_file():
+            write_json(path, {"kind": "reproduce", "name": name, "about": f"{page.title}. {page.source}."})
     before = {cell: runs(sweep, cell) for cell in page.cells}
+    _commit()
+    for cell in page.cells:
+        code_hash(sweep.modules(cell))  # as the sweep starts: files may change while it runs
     _plan(sweep, before)
     news = {cell for cell in page.cells if _fill_cell(sweep, cell, before)}
     for pair in sweep.pairs():
@@ -48,13 +55,13 @@ def fill(sweep: Sweep) -> None:
         if changed or sweep.could_pair(pair):
             difference = _compare_rows(sweep, pair)
             if difference is not None:
-                sweep.results.keep(*sweep.place_of_pair(pair), difference)
+                sweep.results.keep(*sweep.place_of_pair(pair), {**difference, **_origin(sweep, pair.first)})
     for cell in page.cells if page.ensembles else ():
         if sweep.could_join(cell) or cell in news:
             means = _join_seeds(sweep, cell)
             if means is not None:
                 numbers = {name: round(value, 6) for name, value in means.items()}
-                sweep.results.keep(*sweep.place_of_ensemble(cell), {"numbers": numbers})
+                sweep.results.keep(*sweep.place_of_ensemble(cell), {"numbers": numbers, **_origin(sweep, cell)})
 
 
 def _plan(sweep: Sweep, before: dict[str, int]) -> None:
@@ -81,8 +88,14 @@ def _fill_one(sweep: Sweep, cell: str, seed: int, choice: str | None) -> bool:
         return False
     sweep.results.read_again()  # another sweep may have recorded it meanwhile
     if sweep.record(cell, seed, choice) is None:
+        begun = not sweep.page.judged and sweep.folder(cell, seed, choice).path.exists()
         record = run_trials(sweep, cell, seed) if sweep.page.judged else _run(sweep, cell, seed, choice)
-        sweep.results.keep((sweep.owner, sweep.scale, cell), sweep.key(seed, choice), record)
+        record |= _origin(sweep, cell)
+        if begun:  # by which code is not known
+            del record["commit"]
+        else:
+            record["code"] = code_hash(sweep.modules(cell))
+        sweep.results.keep(sweep.place_of_runs(cell), sweep.key(seed, choice), record)
     return True
 
 
@@ -93,12 +106,11 @@ def _run(sweep: Sweep, cell: str, seed: int, choice: str | None) -> dict[str, An
         seed,
         sweep.settings(cell, seed, choice),
         resume=True,
-        experiment=sweep.experiment,
+        experiment=sweep.experiment_of(cell),
         cell=sweep.place(cell, choice),
         derived=True,
     )
     record = _record(sweep, cell, result)
-    record["processor"] = processor_name(sweep.project(cell, seed, choice).device)
     if sweep.page.by_class:
         record["by_class"] = _count_by_class(sweep, cell, seed, choice)
     return record
@@ -124,12 +136,29 @@ def _record(sweep: Sweep, cell: str, result: dict[str, Any]) -> dict[str, Any]:
         "seconds_per_round": round(result["seconds"]["per_round"], 4),
         "data_version": result["data_version"],
         "weights_sha256": result["weights_sha256"],
-        "command": f"siloflow reproduce {sweep.paper} --table {sweep.table} --scale {sweep.scale}",
-        "versions": {name: installed(name) for name in ("torch", "numpy")} | {"python": platform.python_version()},
     }
     if sweep.page.also:
         record["also"] = {name: round(v, 6) for name, v in metrics.items() if isinstance(v, int | float)}
     return record
+
+
+def _origin(sweep: Sweep, cell: str) -> dict[str, Any]:
+    """Return when, where, with which command and with which versions a record is made."""
+    device = "cpu" if sweep.page.judged else sweep.project(cell, *sweep.tries(cell)[0]).device
+    return {
+        "command": f"siloflow reproduce {sweep.paper} --table {sweep.table} --scale {sweep.scale}",
+        "commit": _commit(),
+        "date": datetime.now(UTC).date().isoformat(),
+        "processor": processor_name(device),
+        "versions": {name: installed(name) for name in ("torch", "numpy", "scipy")}
+        | {"python": platform.python_version()},
+    }
+
+
+@cache
+def _commit() -> str:
+    """Return the commit of siloflow, with `+changes` if a file differs from it; records in docs/ do not count."""
+    return git_commit(CODE, ".", ":!docs")
 
 
 def _measured(sweep: Sweep, cell: str, result: dict[str, Any], metrics: dict[str, Any]) -> float | None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from flows.console.safe_text import PlainConsole, duration
 from publications.render.table_list import lines
+from silos.dataset import some
 
 
 def truth_table(answer: dict[str, Any], console: PlainConsole) -> None:
@@ -245,6 +246,24 @@ def estimate(answer: dict[str, Any], console: PlainConsole) -> None:
     for cell, seconds in answer["seconds"].items():
         console.print(f"{cell:<20} about {duration(seconds)}")
     console.print(f"in all               about {duration(sum(answer['seconds'].values()))} on this machine")
+
+
+def stale(answer: dict[str, Any], console: PlainConsole) -> None:
+    """Print the cells with records of other code, and by table how many records name no code."""
+    for found in answer["tables"]:
+        for cell in found["cells"]:
+            changed = "a commit that is not here" if cell["changed"] is None else some(cell["changed"], 3) or "no file"
+            console.print(f"{found['command']}  {cell['cell']}: {cell['records']} of other code")
+            console.print(f"  commit {some(cell['commits'], 3)}; changed since: {changed}")
+    table = console.table("table", "records", "of other code", "of an unknown version")
+    for found in answer["tables"]:
+        counts = (found["records"], sum(cell["records"] for cell in found["cells"]), found["unknown"])
+        table.add_row(found["command"].removeprefix("siloflow reproduce "), *(f"{count:,}" for count in counts))
+    console.print(table)
+    console.print(
+        f"records: {answer['stale']:,} of other code, {answer['unknown']:,} of an unknown version, {answer['today']:,} of "
+        "today's code"
+    )
 
 
 def listing(answer: dict[str, Any], console: PlainConsole) -> None:

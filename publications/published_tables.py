@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt, ValidationError, fiel
 
 from flows.config.validation_errors import nearest_hint
 from flows.experiment.comparison.search_space import Axis, Grid, Point, insert_value
-from publications.curves import Curves, Record, Settings
+from publications.curves import Curves, Record, Settings, Shared
 from publications.synthetic_pairs.evaluate_verdicts import named_types
 from publications.synthetic_pairs.families import FAMILIES
 from silos import param_limits, strict_yaml
@@ -146,6 +146,7 @@ class Cell(Record):
         about: A description, which is printed with the number.
         floor: The least error by theory: a number, or the statistic from which it follows for each draw of synthetic data.
         beside: Published numbers of other metrics.
+        shared: The cell of another table whose runs it shows; neither is tuned.
         tune: Values by key of the settings from which the best on the seed of tuning is chosen.
         said: Of a trial, how often each judge gave each verdict in the publication.
         of: Of a trial, the number of published pairs.
@@ -159,6 +160,7 @@ class Cell(Record):
     measure: Measure | None = None
     beside: dict[str, float] = Field({})
     set: Settings = ()
+    shared: Shared | None = None
     tune: dict[str, Axis] = Field({})
     trial: Trial | None = None
     silos: KnownSilos | None = None

@@ -20,6 +20,7 @@ def reproduce(
     scale: Annotated[str, typer.Option(help="cpu, or paper for the published size.")] = "cpu",
     seeds: Annotated[str | None, typer.Option(help="Comma-separated; those of the scale if not given.")] = None,
     estimate: Annotated[bool, typer.Option("--estimate", help="Only say how long it would take.")] = False,
+    stale: Annotated[bool, typer.Option("--stale", help="List records that other code made.")] = False,
     overrides: Overrides = None,
     json: Json = False,
     timings: Timings = False,
@@ -33,7 +34,7 @@ def reproduce(
     with Session(json, timings, retry_hint=_GOES_ON) as session:
         from publications.compare_with_published import table_of_records
         from publications.published_tables import names
-        from publications.render.table_list import listing
+        from publications.render.table_list import listing, stale_records
         from publications.sweep import Sweep
         from silos.errors import UserError
 
@@ -41,6 +42,11 @@ def reproduce(
         if figure is not None and table is not None:
             raise UserError("--table and --figure name two things to repeat; give one of them.")
         table = table if figure is None else f"figure-{figure}"
+        if stale:
+            if table is not None or estimate or seeds or overrides:
+                raise UserError("--stale: got an option of one table, expected none. Name a paper, or nothing for all.")
+            session.print_result(stale_records(paper), _print("stale"))
+            return
         if table is None and not (estimate or seeds or overrides):
             session.print_result(listing(paper), _print("listing"))
             return

@@ -16,9 +16,11 @@ from flows.experiment.comparison.search_space import Grid, Point
 from flows.scaffold import create_project
 from models.metrics.client_metrics import lower_is_better
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
+from publications.code_version import code_hash, modules_of_run, modules_of_verdicts
 from publications.noise_floor import covariance_floor, least_squares_floor
-from publications.published_tables import Pair, is_own, table_of
+from publications.published_tables import Pair, Table, is_own, table_of
 from publications.results_file import RECORDS, Results, without_places
+from silos import strict_yaml
 from silos.data_params import DataParams
 from silos.errors import UserError
 from silos.sources.source_params import Synthetic
@@ -80,10 +82,11 @@ class Sweep:
         shipped = None if is_own(paper) else RECORDS / results.name
         self.results = Results(results, self.root / "runs" / f"{self.paper}.results.lock", shipped)
         # runs with other settings are other runs: each set of overrides has its own folder
-        suffix = f"-{sha256(repr(self.overrides).encode()).hexdigest()[:6]}" if overrides else ""
+        self._suffix = f"-{sha256(repr(self.overrides).encode()).hexdigest()[:6]}" if overrides else ""
         self.owner = self.page.runs_of or table
         self._as_its_owner(paper)
-        self.experiment = f"reproduce-{self.paper}-{self.owner}-{scale}{suffix}"
+        self._as_shared(paper)
+        self.experiment = self._experiment(self.owner)
 
     def _as_its_owner(self, paper: str) -> None:
         """Raise UserError if a table that shows another table's runs has other settings than that table."""
@@ -104,6 +107,45 @@ class Sweep:
                     f"{paper}, table {self.table}: {cell} has other settings than in table {self.owner}, whose runs it "
                     "shows; give it the same `set`, `method` and `tune`, or drop runs_of."
                 )
+
+    def _as_shared(self, paper: str) -> None:
+        """Raise UserError if a cell that shows another cell's runs has other settings than that cell."""
+        for cell, page_cell in self.page.cells.items():
+            if page_cell.shared is None:
+                continue
+            table, name = self.home(cell)
+            owner = table_of(paper, table, self.scale)
+            where = f"{paper}, table {self.table}: {cell}"
+            if name not in owner.cells:
+                raise UserError(f"{where}: shared: got {name}, expected a cell of table {table}. Correct the name.")
+            if self._settings_in(self.page, cell) != self._settings_in(owner, name):
+                raise UserError(
+                    f"{where}: shared: got other settings than those of {name} in table {table}, expected the same. Correct "
+                    "`set` or `method`, or drop shared."
+                )
+
+    def _settings_in(self, page: Table, cell: str) -> tuple[str, Grid | None, dict[str, Any]]:
+        """Return a cell's method, its grid, and its settings as parsed values by key."""
+        lines = (line.partition("=") for line in page.settings(cell, self.scale, (), 0))
+        parsed = {key: strict_yaml.load(value.encode()) for key, _, value in lines}
+        return page.method_of(cell), page.grid_of(cell, self.scale), parsed
+
+    def home(self, cell: str) -> tuple[str, str]:
+        """Return table and name of the cell whose runs a cell shows: its own, unless it shares another's."""
+        shared = self.page.cells[cell].shared
+        return (self.owner, cell) if shared is None else (shared.table, shared.cell)
+
+    def place_of_runs(self, cell: str) -> tuple[str, str, str]:
+        """Return where the records of a cell's runs are kept."""
+        table, name = self.home(cell)
+        return table, self.scale, name
+
+    def experiment_of(self, cell: str) -> str:
+        """Return the folder in runs/ of a cell's runs."""
+        return self._experiment(self.home(cell)[0])
+
+    def _experiment(self, table: str) -> str:
+        return f"reproduce-{self.paper}-{table}-{self.scale}{self._suffix}"
 
     @property
     def finished(self) -> bool:
@@ -145,7 +187,7 @@ class Sweep:
 
     def record(self, cell: str, seed: int, choice: str | None) -> dict[str, Any] | None:
         """Return the record of a run; None if it is missing."""
-        return self.results.find((self.owner, self.scale, cell), self.key(seed, choice))
+        return self.results.find(self.place_of_runs(cell), self.key(seed, choice))
 
     def recorded(self, cell: str, seed: int, choice: str | None) -> dict[str, Any]:
         """Return the record of a run that must be recorded."""
@@ -191,8 +233,13 @@ class Sweep:
 
     def place_of_pair(self, pair: Pair) -> tuple[tuple[str, ...], dict[str, Any]]:
         """Return where a pair's record is kept, and the items by which it is found."""
-        names = {"first": pair.first, "second": pair.second, "classes": list(pair.classes) if pair.classes else None}
-        return (self.owner, "paired", self.scale), {**names, **self._together(pair.first)}
+        homes = [self.home(cell) for cell in (pair.first, pair.second)]
+        table = homes[0][0] if homes[0][0] == homes[1][0] else self.owner
+        first, second = (
+            name if table == home else cell for (home, name), cell in zip(homes, (pair.first, pair.second), strict=True)
+        )
+        names = {"first": first, "second": second, "classes": list(pair.classes) if pair.classes else None}
+        return (table, "paired", self.scale), {**names, **self._together(pair.first)}
 
     def from_records(self, pair: Pair) -> bool:
         """Whether a pair's difference follows from the records: seeds draw the data, or the measure is no mean over rows."""
@@ -231,11 +278,12 @@ class Sweep:
         from flows.experiment.run.run_folder import RunFolder, run_name
 
         name = run_name(self.page.method_of(cell), seed, self.place(cell, choice))
-        return RunFolder(self.root / "runs" / self.experiment / name)
+        return RunFolder(self.root / "runs" / self.experiment_of(cell) / name)
 
     def place(self, cell: str, choice: str | None) -> str:
         """Return the cell's name in a run's folder, with the number of the choice on the grid."""
-        return cell if choice is None else f"{cell}-{list(self._settings_of(cell)).index(choice)}"
+        name = self.home(cell)[1]
+        return name if choice is None else f"{name}-{list(self._settings_of(cell)).index(choice)}"
 
     def settings(self, cell: str, seed: int, choice: str | None) -> list[str]:
         """Return the settings of a run, over params.yaml."""
@@ -248,9 +296,27 @@ class Sweep:
 
         return Project.open_shared(self.settings(cell, seed, choice), self.root, derived=True)
 
+    def modules(self, cell: str) -> tuple[str, ...]:
+        """Return the modules whose code can change a cell's numbers."""
+        if self.page.judged:
+            return modules_of_verdicts(self._projects[cell].params if self.page.cells[cell].silos else None)
+        return modules_of_run(self.page.method_of(cell), self._projects[cell].params)
+
+    def stale(self, cell: str) -> list[dict[str, Any]]:
+        """Return the recorded runs of a cell whose code differs from today's; those that do not name theirs are left out."""
+        named = [record for record in self.all_records(cell) if "code" in record]
+        return [record for record in named if record["code"] != code_hash(self.modules(cell))]
+
+    def all_records(self, cell: str) -> list[dict[str, Any]]:
+        """Return the records of all of a cell's runs that are recorded."""
+        tries = self.tries(cell)
+        chosen = len(tries) == 1 or all(self.record(cell, *one) for one in tries)  # the other seeds wait for the choice
+        ran = dict.fromkeys([*tries, *(self.wanted(cell) if chosen else ())])
+        return [record for one in ran if (record := self.record(cell, *one)) is not None]
+
     def quantity(self, cell: str) -> TaskMetrics:
         """Return the task metrics of a cell from its records, or from its settings if there are no records yet."""
-        record = self.results.find((self.owner, self.scale, cell), {"set": without_places(self.overrides)}) or {}
+        record = self.results.find(self.place_of_runs(cell), {"set": without_places(self.overrides)}) or {}
         recorded = [quantity for quantity in TASK_METRICS.values() if quantity.name in record]
         return recorded[0] if recorded else self._projects[cell].quantity
 
@@ -339,7 +405,8 @@ class Sweep:
         """Return the number that this table measures of a run, which may be another table's; None if it is not recorded."""
         measure, quantity = self.page.measure_of(cell), self.quantity(cell)
         value: float | None = record["value"]
-        if self.page.runs_of is not None and measure.rounds_to is None:
+        others = self.page.runs_of is not None or self.page.cells[cell].shared is not None
+        if others and measure.rounds_to is None:
             there = {**record.get("also", {}), quantity.headline: record[quantity.name]}
             value = there.get(measure.metric or quantity.headline)
         return value
@@ -363,8 +430,4 @@ def whole(sweep: Sweep, cell: str) -> bool:
 
 def runs(sweep: Sweep, cell: str) -> int:
     """Count the recorded runs of a cell."""
-    tries = sweep.tries(cell)
-    recorded = {one for one in tries if sweep.record(cell, *one)}
-    if len(recorded) < len(tries) > 1:  # the other seeds wait for the choice
-        return len(recorded)
-    return len(recorded | {one for one in sweep.wanted(cell) if sweep.record(cell, *one)})
+    return len(sweep.all_records(cell))

@@ -1,12 +1,10 @@
 """Run the cells that are trials: verdicts judge pairs of clients, or silos, with a known shift."""
 
-import platform
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -59,8 +57,6 @@ def run_trials(sweep: Sweep, cell: str, seed: int) -> dict[str, Any]:
         "ranked": {"pairs": len(ranked), "all": sum(one[0] for one in ranked), "first": sum(one[1] for one in ranked)},
         "by": _by(pairs, judges),
         "seconds": seconds,
-        "command": f"siloflow reproduce {sweep.paper} --table {sweep.table} --scale {sweep.scale}",
-        "versions": {name: installed(name) for name in ("numpy", "scipy")} | {"python": platform.python_version()},
     }
     hedged = Counter(judge for pair in pairs for judge in pair.opinion.hedged)
     if hedged:

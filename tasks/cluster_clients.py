@@ -12,8 +12,10 @@ from torch import Tensor
 
 from models import clustering
 from models.clustering import (
+    CHANCE,
     Assign,
     Overlap,
+    chance_of_gap,
     cluster_by_density,
     cluster_by_threshold,
     count_correct,
@@ -34,7 +36,8 @@ class OverlapClusters:
     """Clusters of client names, the threshold that formed them, and the clients whose models are correct on no row.
 
     These flagged clients are clusters of their own and count in no pair. `within` is the smallest overlap of a pair in
-    one cluster. `across` is the largest of a pair in two clusters. Both are None if there is no such pair.
+    one cluster. `across` is the largest of a pair in two clusters. Both are None if there is no such pair. `chance` is the
+    p-value of the widest gap, if it was tested (see `chance_of_gap`).
     """
 
     groups: tuple[tuple[str, ...], ...]
@@ -42,6 +45,7 @@ class OverlapClusters:
     flagged: tuple[str, ...]
     within: float | None
     across: float | None
+    chance: float | None = None
 
 
 def split_rows(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -61,13 +65,19 @@ def overlap(
     threshold: float | None,
     assign: Assign,
     seed: int | None = None,
+    labels: np.ndarray | None = None,
 ) -> OverlapClusters:
     """Cluster all clients that reported, by `threshold` or else by the threshold of the largest gap between overlaps.
 
     With a seed, one half of the rows chooses the threshold and the other forms the clusters (see `split_rows`). So the
-    choice is not judged on its own rows. ValueError without both a threshold and a seed.
+    choice is not judged on its own rows. With the classes of the rows, all clients form one cluster if the gap may be by
+    chance. ValueError without both a threshold and a seed.
     """
     names, bits = correctness_by_client(messages)
+    chance = None
+    if threshold is None and seed is not None and labels is not None:
+        chance = chance_of_gap(bits[count_correct(bits) > 0], labels, np.random.default_rng([seed, 1]))
+        threshold = 0.0 if chance is not None and chance > CHANCE else None
     if seed is not None:
         choosing, clustering_rows = split_rows(rows, seed)
         choosing_bits, bits, rows = _of_rows(bits, choosing), _of_rows(bits, clustering_rows), len(clustering_rows)
@@ -85,6 +95,7 @@ def overlap(
         threshold,
         tuple(names[client] for client in flagged),
         *_margins(affinity, clusters),
+        chance,
     )
 
 

@@ -143,7 +143,8 @@ def quantity_of(params: Params) -> TaskMetrics:
     if name not in known:
         raise UserError(f"params.yaml: evaluation.metric: {_unknown_metric(name, task, list(known), own)}")
     rows = [each for each in own if each not in of_clients]
-    return known[name].with_metrics(rows, [metric for each, metric in of_clients.items() if each != name])
+    chosen = known[name].with_metrics(rows, [metric for each, metric in of_clients.items() if each != name])
+    return chosen.with_loss("focal loss") if params.training.objective.kind == "focal" else chosen
 
 
 def metric_plugin(section: Any) -> Any:

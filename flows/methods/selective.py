@@ -36,6 +36,8 @@ LOCAL, TRAINED = "weights", "trained"
 class Selective(Method):
     """`threshold` is the minimum overlap of two clients in a group; `gap` and `accuracy` choose it.
 
+    With `gap` all clients are one group if a permutation test finds nothing to part.
+
     `accuracy` trains the groups of each threshold for `trial_rounds`. `start` is the initial weights of groups.
     `regroup_every` regroups after this many rounds of phase 2, by the weights that clients trained in the last of them,
     before averaging.
@@ -153,9 +155,9 @@ class Selective(Method):
         if not isinstance(self.threshold, float):
             seed = correctness_overlap.halving_seed(round, each_round=self.threshold == "gap")
         threshold = self._threshold(state, round, messages, seed)
-        grouping = round.run_on_server(
-            overlap, messages, correctness_overlap.num_common_rows(round), self.overlap, threshold, self.assign, seed
-        )
+        rows = correctness_overlap.num_common_rows(round)
+        labels = correctness_overlap.common_labels(round.setup) if self.threshold == "gap" else None
+        grouping = round.run_on_server(overlap, messages, rows, self.overlap, threshold, self.assign, seed, labels)
         return correctness_overlap.with_groups(state, messages, grouping.groups, grouping.threshold), grouping
 
     def _threshold(

@@ -22,7 +22,8 @@ class ServerBN(fedavg.FedAvg):
         if normalisation_statistics(setup.network) and not setup.silos.common("validation"):
             raise UserError(
                 "params.yaml: data.split.validation_rows: got no common rows, expected some, on which serverbn "
-                "measures running statistics. Set it to common and data.split.validation to a share."
+                "measures running statistics. Set it to common and data.split.validation to a share, then run "
+                "`siloflow partition`."
             )
         return super().init(setup)
 

@@ -69,9 +69,10 @@ class NamedMetric(TaskMetrics):
         mean, spread, worst = (self.number(metrics.get(f"{self.name}/{part}")) for part in ("mean", "sd", "worst"))
         usual = TASK_METRICS[self.task]
         others = [usual.headline_text(metrics) or usual.name]
-        for name, unit in (("loss", " nats" if self.task == "classification" else ""), ("entropy", " nats")):
-            if f"{name}/mean" in metrics:
-                others.append(f"{name} {usual.number(metrics[f'{name}/mean'])}{unit}")
+        if "loss/mean" in metrics:
+            others.append(self.loss_text(metrics["loss/mean"]))
+        if "entropy/mean" in metrics:
+            others.append(f"entropy {usual.number(metrics['entropy/mean'])} nats")
         return f"{self.name} {mean} ± {spread} over clients, worst {worst}\n{', '.join(others)}"
 
     def number(self, value: float | None, digits: int = 4) -> str:
@@ -333,18 +334,20 @@ METRICS_BY_NAME: Mapping[str, TaskMetrics] = {
 
 def metric_record(metric: TaskMetrics) -> dict[str, Any]:
     """Return what a result says about its metric, as JSON; `recorded_metric` reads it."""
-    return {"task": metric.task, "metric": metric.name, "higher_is_better": metric.higher_is_better}
+    record = {"task": metric.task, "metric": metric.name, "higher_is_better": metric.higher_is_better}
+    return record if metric.loss == TaskMetrics.loss else {**record, "loss_name": metric.loss}
 
 
 def recorded_metric(record: Mapping[str, Any]) -> TaskMetrics:
     """Return the metric of a result or comparison that was written as JSON; results of earlier versions name none."""
     name = record.get("metric") or TASK_METRICS[record["task"]].name
-    if name in METRICS_BY_NAME:
-        return METRICS_BY_NAME[name]
-    metric = NamedMetric()
-    for key in ("task", "higher_is_better"):
-        object.__setattr__(metric, key, record[key])
-    return metric.named(name)
+    known = METRICS_BY_NAME.get(name)
+    if known is None:
+        plain = NamedMetric()
+        for key in ("task", "higher_is_better"):
+            object.__setattr__(plain, key, record[key])
+        known = plain.named(name)
+    return known.with_loss(record["loss_name"]) if "loss_name" in record else known
 
 
 def metrics_of_task(task: Task) -> list[str]:

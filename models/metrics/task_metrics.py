@@ -35,6 +35,9 @@ class TaskMetrics(ABC):
     alike: ClassVar[bool]  # whether one variance of that difference may be taken for the rows of all clients
     difference_axis: ClassVar[str]
     by_class: ClassVar[bool] = False  # whether all classes count the same, so that few rows of a rare one decide
+    loss: ClassVar[str] = (
+        "loss"  # the name of the training objective's loss: cross-entropy or squared error if it is "loss"
+    )
 
     def of_mean(self, mean: float) -> float:
         """Convert the mean outcome of a client's rows to its metric; by default they are equal."""
@@ -86,6 +89,17 @@ class TaskMetrics(ABC):
             object.__setattr__(extended, "reported", (*self.reported, *metrics))
         return extended
 
+    def with_loss(self, name: str) -> "TaskMetrics":
+        """Return a copy that names the loss so in texts, as it is neither cross-entropy nor squared error."""
+        named = copy(self)
+        object.__setattr__(named, "loss", name)
+        return named
+
+    def loss_text(self, value: float | None) -> str:
+        """Format a mean loss with its name, and its unit if there is one."""
+        unit = " nats" if self.task == "classification" and self.loss == TaskMetrics.loss else ""
+        return f"{self.loss} {TASK_METRICS[self.task].number(value)}{unit}"
+
     def rank(self, metrics: Mapping[str, Any], prefix: str = "") -> tuple[float, float]:
         """Return what models are selected by: the score and, for equal scores as with few rows, the least mean loss."""
         score, loss = self.score(metrics, prefix), metrics.get(f"{prefix}loss/mean")
@@ -126,9 +140,10 @@ class Accuracy(TaskMetrics):
 
     def as_text(self, metrics: Mapping[str, Any]) -> str:
         """Format mean, deviation and worst client, loss and entropy."""
-        names = ("accuracy/mean", "accuracy/sd", "accuracy/worst", "loss/mean", "entropy/mean")
-        mean, spread, worst, loss, entropy = (self.number(metrics.get(name)) for name in names)
-        return f"accuracy {mean} ± {spread} over clients, worst {worst}\nloss {loss} nats, entropy {entropy} nats"
+        names = ("accuracy/mean", "accuracy/sd", "accuracy/worst", "entropy/mean")
+        mean, spread, worst, entropy = (self.number(metrics.get(name)) for name in names)
+        loss = self.loss_text(metrics.get("loss/mean"))
+        return f"accuracy {mean} ± {spread} over clients, worst {worst}\n{loss}, entropy {entropy} nats"
 
     def number(self, value: float | None, digits: int = 4) -> str:
         """Format with three decimals."""

@@ -18,7 +18,8 @@ A comment in a page holds a Jinja2 template, and its text follows the comment:
 The comment names the paper, the table, and the scale if it is not cpu; publications/render/template_values.py has the
 functions and filters. `<!-- table: bench` is a table of benchmarks: `bench` has the records of docs/results/bench.json by
 name, and `MiB` is 2**20. `<!-- list: PAPER -->` is the list of a paper's tables, which `siloflow reproduce` prints. Blank
-lines of a table are left out. A comment in a fenced block is an example.
+lines of a table are left out. A comment in a fenced block is an example. Below a table that shows records of older code is a
+mark.
 
     python -m publications.render.doc_tables        writes all tables; `make docs` calls it
 """
@@ -40,6 +41,14 @@ _BLOCK = re.compile(
 )
 
 
+_MARK = "\nOlder code: `siloflow reproduce --stale`.\n"
+
+
+def unmarked(text: str) -> str:
+    """Return a page without marks of older code, which change with the code and not with the records."""
+    return text.replace(_MARK, "")
+
+
 def pages(docs: Path) -> list[Path]:
     """Return the pages that have such a table."""
     return [page for page in sorted(docs.rglob("*.md")) if any(map(_BLOCK.search, _prose(page)[::2]))]
@@ -47,16 +56,21 @@ def pages(docs: Path) -> list[Path]:
 
 def renewed(page: Path) -> str:
     """Return a page with all its tables written from the records; UserError with the page and the table that fails."""
-    names: dict[str, dict[str, Any]] = {}
+    figures: dict[str, Figures] = {}
 
     def block(found: re.Match[str]) -> str:
         about = found["about"]
         try:
             if found["kind"] == "list":
                 return f"{found['comment']}{_list(about)}"
-            if about not in names:
-                names[about] = _names(about)
-            return f"{found['comment']}{_table(found['template'] or '', names[about])}"
+            template = found["template"] or ""
+            if about == "bench":
+                names = {"bench": BenchRecords(Path().resolve()).all(), "MiB": 2**20}
+                return f"{found['comment']}{_table(template, names)}"
+            if about not in figures:
+                figures[about] = _figures(about)
+            table = _table(template, figures[about].functions())
+            return f"{found['comment']}{table}{_MARK if figures[about].take_stale() else ''}"
         except UserError as error:
             raise UserError(f"{page.name}, <!-- {found['kind']}: {about}: {error}") from None
 
@@ -77,12 +91,10 @@ def main(docs: Path) -> None:
             print(f"written {page}")
 
 
-def _names(about: str) -> dict[str, Any]:
-    """Return what a template can use: the functions for a paper's table, or the records of benchmarks."""
-    if about == "bench":
-        return {"bench": BenchRecords(Path().resolve()).all(), "MiB": 2**20}
+def _figures(about: str) -> Figures:
+    """Return the figures of the table of a paper that a comment names."""
     paper, table, scale = [*about.split(), "cpu", "cpu"][:3]
-    return Figures(Sweep(paper, table, scale), short=True).functions()
+    return Figures(Sweep(paper, table, scale), short=True)
 
 
 def _table(template: str, names: dict[str, Any]) -> str:
@@ -96,7 +108,8 @@ def _list(paper: str) -> str:
     rows = [f"`{entry['name']}` | {_outcome(entry)}" for entry in found["tables"]]
     absent = " ".join(f"{entry['name'].capitalize()}: {entry['why']}" for entry in found["absent"])
     table = ["`--table` | outcome", "---|---", *rows]
-    return "\n".join([f"{found['title']}.\n", *table, f"\nNot repeated. {absent}\n"])
+    mark = _MARK if any(entry["stale"] for entry in found["tables"]) else ""
+    return "\n".join([f"{found['title']}.\n", *table, f"{mark}\nNot repeated. {absent}\n"])
 
 
 def _outcome(entry: dict[str, Any]) -> str:

@@ -1,15 +1,16 @@
-"""List the tables and figures of papers: the command, what is recorded, the verdict, or why there is none.
+"""List the tables and figures of papers: the command, what is recorded, the verdict or why there is none, and stale records.
 
 Nothing is run, and neither torch nor Prefect is imported. Runs are counted in docs/results/<paper>.json. Verdicts are
 templates of the page, which publications/render/template_values.py fills from the records.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError
 
+from publications.code_version import changed_since
 from publications.curves import Record
 from publications.published_tables import is_own, names, table_of, written
 from publications.render.template_values import Figures, render
@@ -57,6 +58,49 @@ def listing(paper: str | None = None) -> dict[str, Any]:
     return {"papers": [_of_paper(one) for one in ([paper] if paper else names())]}
 
 
+def stale_records(paper: str | None = None) -> dict[str, Any]:
+    """Compare the code of recorded runs with today's, over the tables of one paper or of all.
+
+    A table or cell that shows another's runs is left out. Without a record that names its code, nothing of the code is read.
+    """
+    tables = [found for one in ([paper] if paper else names()) for found in _code_of_tables(one)]
+    sums = {name: sum(found[name] for found in tables) for name in ("today", "unknown")}
+    return {**sums, "stale": sum(cell["records"] for found in tables for cell in found["cells"]), "tables": tables}
+
+
+def _code_of_tables(paper: str) -> Iterator[dict[str, Any]]:
+    """Yield for every table and scale with records the counts by code, and the cells with records of other code."""
+    results: Results | None = None
+    for table in map(str, written(paper)["tables"]):
+        for sweep in _sweeps(paper, table, results):
+            results = sweep.results
+            own = [cell for cell, page_cell in sweep.page.cells.items() if page_cell.shared is None]
+            records = {cell: sweep.all_records(cell) for cell in own}
+            count = sum(map(len, records.values()))
+            if not count or sweep.page.runs_of is not None:
+                continue
+            cells = [_stale_cell(sweep, cell, stale) for cell in records if (stale := sweep.stale(cell))]
+            unknown = sum("code" not in record for of_cell in records.values() for record in of_cell)
+            yield {
+                "command": f"siloflow reproduce {paper} {option(table)} --scale {sweep.scale}",
+                "records": count,
+                "unknown": unknown,
+                "today": count - unknown - sum(cell["records"] for cell in cells),
+                "cells": cells,
+            }
+
+
+def _stale_cell(sweep: Sweep, cell: str, stale: list[dict[str, Any]]) -> dict[str, Any]:
+    """Describe a cell with records of other code: their commits, and the modules that differ from the first of these."""
+    commits = list(dict.fromkeys(record["commit"] for record in stale))
+    return {
+        "cell": cell,
+        "records": len(stale),
+        "commits": commits,
+        "changed": changed_since(commits[0], sweep.modules(cell)),
+    }
+
+
 def read_sentences(paper: str) -> Sentences:
     """Return the sentences of a page; UserError for a sentence about a table that the page lacks."""
     page = written(paper)
@@ -90,6 +134,25 @@ def _of_paper(paper: str) -> dict[str, Any]:
 
 def _of_table(paper: str, table: str, page: Sentences, results: Results | None) -> tuple[dict[str, Any], Results]:
     """Return the entry of a table, and the results, which are parsed once for all tables."""
+    sweeps = _sweeps(paper, table, results)
+    results = sweeps[0].results
+    scales = [_runs(sweep) for sweep in sweeps]
+    best = max(zip(scales, sweeps, strict=True), key=lambda pair: pair[0]["runs"] / pair[0]["of"])
+    verdict = page.verdicts.get(table) if best[0]["runs"] else None
+    figures = Figures(best[1])
+    return {
+        "name": table,
+        "command": f"siloflow reproduce {paper} {option(table)}",
+        "title": sweeps[0].page.title,
+        "scales": scales,
+        "verdict": render(verdict, **figures.functions()) if verdict else None,
+        "stale": bool(figures.take_stale()),
+        "not_run": page.not_run.get(table),
+    }, results
+
+
+def _sweeps(paper: str, table: str, results: Results | None) -> list[Sweep]:
+    """Return the sweep of every scale of a table, with these results if they are parsed already."""
     as_written = written(paper)["tables"][table]
     scales_there = as_written.get("scales") if isinstance(as_written, dict) else None
     first = next(iter(scales_there), "cpu") if isinstance(scales_there, dict) else "cpu"
@@ -98,18 +161,7 @@ def _of_table(paper: str, table: str, page: Sentences, results: Results | None) 
         sweep = Sweep(paper, table, scale)
         results = sweep.results = results or sweep.results
         sweeps.append(sweep)
-    scales = [_runs(sweep) for sweep in sweeps]
-    best = max(zip(scales, sweeps, strict=True), key=lambda pair: pair[0]["runs"] / pair[0]["of"])
-    verdict = page.verdicts.get(table) if best[0]["runs"] else None
-    assert results is not None
-    return {
-        "name": table,
-        "command": f"siloflow reproduce {paper} {option(table)}",
-        "title": sweeps[0].page.title,
-        "scales": scales,
-        "verdict": render(verdict, **Figures(best[1]).functions()) if verdict else None,
-        "not_run": page.not_run.get(table),
-    }, results
+    return sweeps
 
 
 def _runs(sweep: Sweep) -> dict[str, Any]:

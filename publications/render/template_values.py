@@ -64,10 +64,12 @@ class Figures:
     Args:
         sweep: The table, the scale and the records.
         short: Whether to omit the zero before the decimal point, and the unit of a difference.
+        stale: Collects the cells that were read, by table, and have records of other code; other tables share it.
     """
 
-    def __init__(self, sweep: Sweep, short: bool = False) -> None:
+    def __init__(self, sweep: Sweep, short: bool = False, stale: set[tuple[str, str]] | None = None) -> None:
         self._sweep, self._short = sweep, short
+        self._stale: set[tuple[str, str]] = set() if stale is None else stale
         self._confusions: dict[str, dict[str, Any]] = {}
 
     @property
@@ -77,13 +79,23 @@ class Figures:
 
     def functions(self) -> dict[str, Any]:
         """Return the public methods by name, as names of a template."""
-        return {name: getattr(self, name) for name in vars(Figures) if name[0] != "_" and name != "where"}
+        return {
+            name: getattr(self, name)
+            for name in vars(Figures)
+            if name[0] != "_" and name not in ("where", "take_stale")
+        }
+
+    def take_stale(self) -> set[tuple[str, str]]:
+        """Return table and name of the cells read since the last call that have records of other code."""
+        found = {*self._stale}
+        self._stale.clear()
+        return found
 
     def table(self, name: str) -> "Figures":
         """Return the figures of another table of the paper."""
         sweep = Sweep(self._sweep.named, name, self._sweep.scale)
         sweep.results = self._sweep.results
-        return Figures(sweep, self._short)
+        return Figures(sweep, self._short, self._stale)
 
     @_undefined_if_missing
     def figure(self, cell: str, metric: str = "", decimals: int | None = None) -> str:
@@ -264,6 +276,8 @@ class Figures:
         self._page_cell(cell)
         if not whole(self._sweep, cell):
             raise _MissingError(f"the cell {cell} is not recorded, or not with all its seeds")
+        if self._sweep.stale(cell):
+            self._stale.add((self._sweep.table, cell))
         return self._sweep.records(cell)
 
     def _values(self, cell: str, metric: str) -> list[float]:

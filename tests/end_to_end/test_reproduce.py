@@ -1,6 +1,7 @@
 """A page of published tables with cells of several methods, pairs of them, and seeds that draw the data."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -129,6 +130,20 @@ def test_counts_by_class_add_up_to_the_accuracy_over_rows(folder, digits):
         right, rows = map(sum, zip(*record["by_class"].values(), strict=True))
         assert rows == sum(r for _, r in record["by_class"].values()) > 400
         assert right / rows == pytest.approx(record["accuracy"], abs=0.01)  # clients differ by one row
+
+
+def test_a_record_names_code_commit_processor_versions_and_date_and_counts_as_todays(folder, digits):
+    kept = [*records(folder, "digits")["cpu"]["alone"], *records(folder, "digits")["paired"]["cpu"]]
+    for record in kept:
+        assert re.fullmatch(r"[0-9a-f]{12}(\+changes)?|none", record["commit"])
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", record["date"])
+        assert record["versions"].keys() == {"torch", "numpy", "scipy", "python"}
+        assert record["processor"]
+    answer = folder.type("reproduce", "tiny.yaml", "--stale", "--json").json
+    assert (answer["stale"], answer["unknown"]) == (0, 0)
+    assert answer["tables"][0]["command"] == "siloflow reproduce tiny.yaml --table digits --scale cpu"
+    refused = folder.type("reproduce", "tiny.yaml", "--stale", "--estimate", code=2)
+    assert "--stale: got an option of one table, expected none" in refused.err
 
 
 def test_the_list_quotes_what_is_recorded_and_says_what_is_not_there(folder, digits):

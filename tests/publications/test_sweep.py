@@ -164,3 +164,36 @@ def test_a_table_of_another_ones_runs_has_its_settings(sweep, other, message, tm
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(page, sort_keys=False))
     with pytest.raises(UserError, match=message):
         Sweep("tiny.yaml", "side", "cpu")
+
+
+def test_a_cell_may_show_the_runs_of_a_cell_of_another_table_and_pairs_of_such_cells_are_theirs(sweep, tmp_path):
+    places = "training.rounds={}"
+    curves = {"over": "rounds", "at": [1, 2], "place": places, "lines": {"x": {"about": "a line"}}}
+    curves["lines"]["x"]["shared"] = {2: {"table": "owner", "cell": "a"}}
+    owner = {**RUNS, "measure": {}, "base": ["training={rounds: 2}", "training.rounds=2.0"]}
+    other = {**owner, "cells": {"b": {"about": "two", "shared": {"table": "owner", "cell": "b"}}}, "curves": curves}
+    pages = {"owner": owner, "other": other}
+    sweep("runs", {})
+
+    def opened(name, tables=pages):
+        (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({"tables": tables}, sort_keys=False))
+        return Sweep("tiny.yaml", name, "cpu")
+
+    mine, theirs = opened("other"), opened("owner")
+    assert mine.home("x-1") == ("other", "x-1")
+    assert mine.home("x-2") == ("owner", "a")
+    assert mine.folder("x-2", 0, None).path == theirs.folder("a", 0, None).path
+    for seed in (0, 1, 2):
+        for cell in ("x-2", "b"):
+            mine.results.keep(mine.place_of_runs(cell), mine.key(seed, None), {"value": 3, "accuracy": 0.25})
+    theirs.results.read_again()
+    assert (mine.values("x-2"), theirs.of_seeds("a")) == ([0.25] * 3, [3] * 3)
+    pair = Pair(first="x-2", second="b")
+    assert mine.place_of_pair(pair) == theirs.place_of_pair(Pair(first="a", second="b"))
+    assert mine.place_of_pair(Pair(first="x-1", second="b"))[0][0] == "other"
+    curves["lines"]["x"]["shared"] = {1: {"table": "owner", "cell": "a"}}
+    with pytest.raises(UserError, match="x-1: shared: got other settings than those of a in table owner"):
+        opened("other")
+    curves["lines"]["x"]["shared"] = {2: {"table": "owner", "cell": "z"}}
+    with pytest.raises(UserError, match="shared: got z, expected a cell of table owner"):
+        opened("other")

@@ -39,6 +39,22 @@ def test_laws_are_told_apart_and_the_margins_say_how_far(kind, threshold):
     assert made.flagged == ()
 
 
+def test_clients_with_nothing_to_part_are_one_group_and_a_fixed_threshold_is_not_tested():
+    """Five classes: laws know three or two of them, and clients that are alike miss rows at random."""
+    labels, rng = np.arange(ROWS) % 5, np.random.default_rng(1)
+    known = {"l": labels < 3, "r": labels >= 3, "a": np.ones(ROWS, bool)}
+
+    def made(names, threshold=None):
+        right = {name: known[name[0]] & (rng.random(ROWS) < 0.8) for name in names}
+        return overlap.fn(told(right), ROWS, "dot", threshold, "complete", 0, labels)
+
+    apart, alike = made(["l1", "l2", "l3", "r1", "r2", "r3"]), made(["a1", "a2", "a3", "a4", "a5"])
+    assert (len(apart.groups), apart.chance <= 0.05) == (2, True)
+    assert (len(alike.groups), alike.threshold, alike.chance > 0.05) == (1, 0.0, True)
+    fixed = made(["a1", "a2", "a3", "a4", "a5"], 0.99)
+    assert (len(fixed.groups), fixed.chance) == (5, None)
+
+
 def test_the_order_of_listing_and_of_stacks_is_nothing():
     known = laws()
     one, other = (

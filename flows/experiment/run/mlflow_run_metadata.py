@@ -130,17 +130,18 @@ def dataset(project: Project, silos: Silos) -> dict[str, Any]:
     }
 
 
-def git_commit(root: Path) -> str:
+def git_commit(root: Path, *paths: str) -> str:
     """Return the checkout's commit, with `+changes` if files differ from it; `none` without a repository.
 
-    If there is a repository and git fails, the reason is shown on the screen once.
+    Only files that match `paths` are compared, or all. If there is a repository and git fails, the reason is shown on the
+    screen once.
     """
     if not has_repository(root):
         return "none"
     try:
         head = run_git(root, "rev-parse", "--verify", "--quiet", "--short=12", "HEAD")
         if head.returncode == 0:
-            changed = run_git(root, "status", "--porcelain", "-uno").stdout.strip()
+            changed = run_git(root, "status", "--porcelain", "-uno", "--", *paths).stdout.strip()
             return head.stdout.strip() + ("+changes" if changed else "")
         reason = (head.stderr.strip().splitlines() or [""])[-1]  # empty before the first commit
     except FileNotFoundError:

@@ -17,7 +17,7 @@ from flows.experiment.client_optimizer_state import ClientOptimizerStates
 from flows.methods.common.clusters import group_members, select_group, stack_groups, train_groups
 from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
-from models.clustering import Assign, Overlap
+from models.clustering import CHANCE, Assign, Overlap
 from models.prng import server_stream
 from models.server_state import ServerState, Weights
 from silos.cohort import open_common
@@ -46,7 +46,7 @@ def check_common_rows(method: str, setup: TrainingSetup) -> None:
     if not setup.silos.common("validation"):
         raise UserError(
             f"params.yaml: data.split.validation_rows: got no common rows, expected some, on which {method} tests "
-            "every client. Set it to common and data.split.validation to a share."
+            "every client. Set it to common and data.split.validation to a share, then run `siloflow partition`."
         )
 
 
@@ -55,9 +55,15 @@ def num_common_rows(round: RoundContext) -> int:
     return round.setup.silos.common("validation")
 
 
-def missing_classes_message(setup: TrainingSetup) -> tuple[str, ...]:
-    """Return a message that names the classes of the data without common rows, if any; no client owns common rows."""
+def common_labels(setup: TrainingSetup) -> np.ndarray:
+    """Return the classes of the common validation rows, (rows,) int64; no client owns common rows."""
     _, labels = open_common(setup.silos, "validation")
+    return np.asarray(labels)
+
+
+def missing_classes_message(setup: TrainingSetup) -> tuple[str, ...]:
+    """Return a message that names the classes of the data without common rows, if any."""
+    labels = common_labels(setup)
     present = set(np.unique(labels).tolist())
     missing = [name for code, name in enumerate(setup.silos.manifest.classes) if code not in present]
     if not missing:
@@ -118,6 +124,9 @@ def groups_message(overlapping: OverlapClusters) -> str:
     flagged = ", ".join(overlapping.flagged)
     alone = f"; correct on no common row, so alone: {flagged}" if flagged else ""
     count = "one group" if len(overlapping.groups) == 1 else f"{len(overlapping.groups)} groups"
+    chance = overlapping.chance
+    if chance is not None and chance > CHANCE:
+        return f"{count}, since the widest gap between overlaps may be by chance (p = {chance:.2f}): {groups}{alone}"
     return f"{count} at an overlap of {overlapping.threshold:.3f}: {groups}{_separation(overlapping)}{alone}"
 
 

@@ -24,7 +24,7 @@ ASCII = r"[/b][red]:heart:{}\xe9\u65e5+-\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud80
 
 CHECKOUT = {
     render_benchmark: ("bench", "overhead", "regroup", "population", "diagnose_cost", "serving", "tune", "intervals"),
-    print_tables: ("reproduce", "estimate", "listing"),
+    print_tables: ("reproduce", "estimate", "listing", "stale"),
 }
 PRINTERS = {
     name.removeprefix("print_"): value
@@ -545,6 +545,18 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
     ),
     "history": ({"decisions": [{**DECISION, "data_version": "23496d6b761177"}]}, 4),
     "estimate": ({"seconds": {EVIL: 60.0}}, 1),
+    "stale": (
+        {
+            **{"stale": 2, "unknown": 3, "today": 4},
+            "tables": [
+                {
+                    **{"command": EVIL, "records": 9, "unknown": 3},
+                    "cells": [{"cell": EVIL, "records": 2, "commits": [EVIL], "changed": [EVIL]}],
+                }
+            ],
+        },
+        5,
+    ),
 }
 
 

@@ -85,8 +85,15 @@ def test_above_1_it_is_local_training_to_the_bit(start, setup, play, tmp_path):
         assert all(torch.equal(mine[name], other[name]) for name in other), client
 
 
-def test_every_client_is_in_one_group_and_groups_say_their_margins(setup, play):
+def test_clients_with_nothing_to_part_are_one_group_and_it_says_so(setup, play):
     played = play(Selective(local_rounds=1), setup, [1, 2])
+    assert set(played.state.numbers["group"].values()) == {0}
+    (said,) = played.reports[0].messages
+    assert said == "one group, since the widest gap between overlaps may be by chance (p = 0.17): a b c d e"
+
+
+def test_every_client_is_in_one_group_and_groups_say_their_margins(setup, play):
+    played = play(Selective(local_rounds=1, threshold=0.9), setup, [1, 2])
     assert played.state.numbers["group"].keys() == SIZES.keys()
     numbers = played.reports[0].metrics
     assert numbers["groups"] == len(set(played.state.numbers["group"].values()))

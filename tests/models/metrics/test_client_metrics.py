@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as oracle
 
+from flows.config.load_config import load_params, quantity_of
 from flows.plugins import METRICS
+from flows.scaffold import create_project
 from models.metrics.client_metrics import (
     CLIENT_METRICS,
     METRICS_BY_NAME,
@@ -164,6 +166,19 @@ def test_a_record_without_a_metric_has_the_usual_one_and_one_of_a_plugin_is_show
     shown = recorded_metric({"task": "regression", "metric": "pinball", "higher_is_better": False})
     assert shown.headline_text({"pinball/mean": 1234.4}) == "pinball 1234"
     assert shown.gain(-1.0) == 1.0
+
+
+@pytest.mark.parametrize("name", ["accuracy", "auc"])
+def test_a_loss_that_is_no_cross_entropy_is_named_and_has_no_unit(name):
+    plain = METRICS_BY_NAME[name]
+    metrics = {"loss/mean": 0.3, "entropy/mean": 0.1, "accuracy/mean": 0.9, f"{name}/mean": 0.9}
+    assert "loss 0.300 nats, entropy 0.100 nats" in plain.as_text(metrics)
+    named = recorded_metric(metric_record(plain.with_loss("focal loss")))
+    assert "focal loss 0.300, entropy 0.100 nats" in named.as_text(metrics)
+    assert (named.name, plain.loss) == (name, "loss")
+    for kind, loss in (("focal", "focal loss"), ("cross_entropy", "loss")):
+        params = load_params(create_project.TEMPLATES, [f"training.objective={{kind: {kind}}}"])
+        assert quantity_of(params).loss == loss
 
 
 def test_as_text_and_as_a_sentence():
