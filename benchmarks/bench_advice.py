@@ -4,6 +4,7 @@ Regret is how far a choice is behind the best method in hindsight, in points: hu
 error over the variance of the targets. Every number is a mean over clients, on test rows of seeds that no choice saw.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -16,15 +17,15 @@ from benchmarks.advice.federations import Federation
 from benchmarks.advice.run_table import RunTable, paired
 from benchmarks.advice.strategies import RACE_SEED, REPORT_SEEDS, Contest, hindsight, strategies
 from flows.advice.candidates import POOLED, SHARED, candidates, features_to_align
-from flows.advice.prior import Evidence, Situation, in_order, predicted_gains, situation_of
+from flows.advice.prior import EVIDENCE, Evidence, Situation, in_order, predicted_gains, situation_of
 from flows.advice.race import Candidate
 from flows.diagnose import run_diagnosis
 from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.project import Project
 from flows.scaffold.create_project import template_text
+from models.metrics.paired_difference import difference_over_draws
 from models.shift.nested_tests import TYPES
 from silos.io.atomic_io import write_bytes
-from silos.io.locks import in_turn
 from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.json_io import read_json, write_json, write_records
 
@@ -47,7 +48,8 @@ METHODS = (
 )
 """The methods that race in the study; the others take five to twenty times as long for a round."""
 MINUTES = (2, 5, 15)
-LEG_SECONDS = 1.5  # PLACEHOLDER
+REFERENCE = "advise, 5 minutes"
+LEG_SECONDS = 1.5
 SEEDS = (*REPORT_SEEDS, 12)  # of the matrix
 _SETTINGS = (
     "data.name=study",
@@ -62,7 +64,7 @@ _SETTINGS = (
 
 
 class AdviceStudy:
-    """The study in a project's folder: rows, runs and diagnoses in cache/, and results in docs/results/advice.json.
+    """The study in a project's folder, in cache/advice: rows, runs, diagnoses and results.
 
     Args:
         root: The project.
@@ -70,19 +72,21 @@ class AdviceStudy:
     """
 
     def __init__(self, root: Path, say: Callable[[str], None]) -> None:
-        self._file, self._lock = root / "docs" / "results" / "advice.json", root / "runs" / "advice.results.lock"
         self._downloads, self._cache, self._say = root / "downloads", root / "cache" / "advice", say
+        self._file = self._cache / "results.json"
         self._cache.mkdir(parents=True, exist_ok=True)
         write_bytes(self._cache / "params.yaml", template_text().encode())
 
     def fill(self) -> dict[str, Any]:
         """Measure the cells and federations that are not recorded; return all results."""
-        parts = (("matrix", federations.matrix(), self._cell), ("study", federations.study(), self._contest))
-        for part, chosen, measure in parts:
-            for number, federation in enumerate(chosen, 1):
-                if federation.name not in self.results().get(part, {}):
-                    self._say(f"{part} {number} of {len(chosen)}: {federation.name}, {federation.about}")
-                    self._keep(part, federation.name, measure(federation))
+        chosen = [
+            *(("matrix", cell) for cell in federations.matrix()),
+            *(("study", one) for one in federations.study()),
+        ]
+        for number, (part, federation) in enumerate(chosen, 1):
+            if federation.name not in self.results().get(part, {}):
+                self._say(f"{part}, {number} of {len(chosen)}: {federation.name}, {federation.about}")
+                self._keep(part, federation.name, (self._cell if part == "matrix" else self._contest)(federation))
         return self.results()
 
     def results(self) -> dict[str, Any]:
@@ -90,9 +94,8 @@ class AdviceStudy:
         return read_json(self._file) or {}
 
     def _keep(self, part: str, name: str, result: dict[str, Any]) -> None:
-        with in_turn(self._lock):
-            known = self.results()
-            write_records(self._file, {**known, part: {**known.get(part, {}), name: [result]}})
+        known = self.results()
+        write_records(self._file, {**known, part: {**known.get(part, {}), name: [result]}})
 
     def open(self, federation: Federation) -> Project:
         """Open the project of a federation, whose rows are written at the first time."""
@@ -195,6 +198,55 @@ class AdviceStudy:
                 }
             values_of = {method: _rounded(value) for method, value in hindsight(contest).items()}
             return {"types": list(contest.types), "strategies": found, "methods": values_of}
+
+
+def study(root: Path, say: Callable[[str], None], record: bool = False) -> dict[str, Any]:
+    """Fill the study in a project's folder, and return its summary.
+
+    Args:
+        root: The project.
+        say: Reports progress.
+        record: Write all results to docs/results/advice.json, and the matrix to the evidence that siloflow comes with.
+    """
+    results = AdviceStudy(root, say).fill()
+    if record:
+        write_records(root / "docs" / "results" / "advice.json", results)
+        evidence = {name: [_as_evidence(cell)] for name, [cell] in results["matrix"].items()}
+        write_records(root / EVIDENCE.relative_to(Path(__file__).parents[1]), evidence)
+    return summary(results)
+
+
+def _as_evidence(cell: Mapping[str, Any]) -> dict[str, Any]:
+    gains = {
+        method: round(of_method["gain"][0], 2) for method, of_method in cell["methods"].items() if method != POOLED
+    }
+    return {"situation": cell["situation"], "gains": gains}
+
+
+def summary(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the regret of each strategy in points: mean, interval over federations, worst, and the share within a point.
+
+    `behind` is how far a strategy is behind `siloflow advise` of five minutes, with its interval.
+    """
+    study = [of for [of] in results.get("study", {}).values()]
+    best = [max(value for value in of["methods"].values() if value is not None) for of in study]
+    lines, regrets = {}, {}
+    for name in study[0]["strategies"] if study else ():
+        values = [of["strategies"][name]["value"] for of in study]
+        regrets[name] = [100 * (most - value) for most, value in zip(best, values, strict=True)]
+    for name, points in regrets.items():
+        mean = difference_over_draws(points, bound=math.inf)
+        behind = difference_over_draws(
+            [own - ours for own, ours in zip(points, regrets[REFERENCE], strict=True)], bound=math.inf
+        )
+        lines[name] = {
+            "regret": [round(bound, 2) for bound in (mean.mean, mean.low, mean.high)],
+            "worst": round(max(points), 1),
+            "within_a_point": sum(point <= 1 for point in points),
+            "behind": [round(bound, 2) for bound in (behind.mean, behind.low, behind.high)],
+            "seconds": round(fmean(of["strategies"][name]["seconds"] for of in study), 1),
+        }
+    return {"federations": len(study), "strategies": lines}
 
 
 def _candidates(project: Project, align: Sequence[str] = ()) -> list[Candidate]:

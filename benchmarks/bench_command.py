@@ -25,6 +25,10 @@ def bench(
     intervals: Annotated[
         bool, typer.Option("--intervals", help="How often the intervals of a comparison cover a known truth.")
     ] = False,
+    advice: Annotated[
+        bool,
+        typer.Option("--advice", help="What methods gain by shift, and the regret of advise: two hours of a core."),
+    ] = False,
     device: Annotated[str, typer.Option(help="Where workloads are computed: cpu or cuda.")] = "cpu",
     record: Annotated[bool, typer.Option("--record", help="Keep what is measured in docs/results/bench.json.")] = False,
     overrides: Overrides = None,
@@ -57,6 +61,10 @@ def bench(
             from benchmarks.bench_intervals import interval_coverage
 
             session.print_result(keep("intervals", interval_coverage(session.print_progress)), _print("intervals"))
+        elif advice:
+            from benchmarks.bench_advice import study
+
+            session.print_result(keep("advice", study(session.root, session.print_progress, record)), _print("advice"))
         elif population:
             from benchmarks.bench_population import population_cost
 

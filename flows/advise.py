@@ -344,7 +344,7 @@ def _first_leg(
     if needed > budget:
         raise UserError(
             f"minutes: got {budget / 60:.2g}, expected at least {math.ceil(needed / 60)}, since one run of "
-            f"{first.method} takes about {duration(one_run)}, and the shortest advice has eight. Give more minutes, or "
+            f"{first.method} takes about {duration(one_run)}, and the shortest advice has eleven. Give more minutes, or "
             "lower training.rounds."
         )
     return race_seconds(budget, one_run)

@@ -15,12 +15,12 @@ import numpy as np
 from benchmarks.advice.run_table import RunTable, paired
 from flows.advice.advice_text import advised_method
 from flows.advice.candidates import SHARED
-from flows.advice.proof import proved_pairs, race_seconds
+from flows.advice.proof import proved_pairs, race_seconds, seeds_that_fit
 from flows.advice.race import Candidate, Leg, Race, run_race
 from flows.experiment.comparison.client_gains import ALONE
 from models.metrics.paired_difference import Difference
 
-RACE_SEED, PROOF_SEEDS, REPORT_SEEDS = 0, (1, 2, 3), (10, 11)
+RACE_SEED, PROOF_SEEDS, REPORT_SEEDS = 0, (1, 2, 3, 4, 5), (10, 11)
 TRIALS, POPULATION = 8, 4  # of the genetic search: runs, and those of them that are random
 DRAWS = 5  # seeds of a strategy that draws
 
@@ -106,7 +106,7 @@ def advise(contest: Contest, budget: float, candidates: Sequence[Candidate]) -> 
     chosen = {m: race.best_of(m) for m in (SHARED, ALONE, ranking[0].method)}
     proved = {m: c for m, c in chosen.items() if c is not None}
     cost = sum(race.legs[c.name].seconds for c in proved.values())
-    count = max(2, min(len(PROOF_SEEDS), int((budget - race.seconds) / max(cost, 1e-9))))
+    count = seeds_that_fit(budget - race.seconds, cost)
     tests = {m: [table.run(c, s, table.rungs[-1]).test for s in PROOF_SEEDS[:count]] for m, c in proved.items()}
     pairs = [pair for pair in proved_pairs(ranking[0].method, list(proved)) if all(all(tests[m]) for m in pair)]
     differences = {(a, b): paired(tests[a], tests[b], quantity, 1 - 0.05 / len(pairs)) for a, b in pairs}

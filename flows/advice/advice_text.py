@@ -46,7 +46,7 @@ def advised_method(choice: str, differences: Differences, quantity: TaskMetrics)
 
 
 def excluded_silos(advised: str, proof: Proof, quantity: TaskMetrics) -> list[str]:
-    """Return the silos that should not take part: FedAvg without them is proved to be better than the advised method."""
+    """Return the silos that should not take part: FedAvg without them is proved better than the advised method."""
     exclusion = proof.exclusion
     measured = None if exclusion is None else exclusion.differences.get(advised)
     if exclusion is None or measured is None or not measured.distinguishable or quantity.gain(measured.mean) < 0:
@@ -131,8 +131,8 @@ def _exclude(proof: Proof, proved: str, quantity: TaskMetrics) -> str:
     assert proof.exclusion is not None, "silos are excluded"
     silos, gain = proof.exclusion.silos, _size(proof.exclusion.differences[proved], quantity)
     return (
-        f"Train FedAvg without {joined(silos)}, which train{'s' if len(silos) == 1 else ''} alone: over all silos this gains "
-        f"{gain} over {proved}."
+        f"Train FedAvg without {joined(silos)}, which train{'s' if len(silos) == 1 else ''} alone: over all silos this "
+        f"gains {gain} over {proved}."
     )
 
 

@@ -25,7 +25,7 @@ from tasks.tracking.json_io import read_json, write_json
 LEAVE = "clients.leave"
 
 _RACING = 0.6  # share of the minutes for the race; the rest is for the proof
-_SEEDS = range(2, 6)  # numbers of fresh seeds; as many as the time allows
+_SEEDS = range(3, 6)  # numbers of fresh seeds, as many as the time allows; with two, intervals are five times as wide
 _LEVEL = 0.05  # of all intervals of a proof, and of all silos that may lose
 
 OutcomesOf = Mapping[str, Sequence[Outcomes]]
@@ -33,13 +33,18 @@ OutcomesOf = Mapping[str, Sequence[Outcomes]]
 
 
 def seconds_needed(one_run: float) -> float:
-    """Return the seconds of the shortest advice: two methods race to the end, and three are proved on two seeds."""
+    """Return the seconds of the shortest advice: two methods race to the end, and three are proved on three seeds."""
     return one_run * (2 + 3 * _SEEDS.start)
 
 
 def race_seconds(budget: float, one_run: float) -> float:
-    """Return the seconds of the race, so that the budget also suffices for a proof on two seeds."""
+    """Return the seconds of the race, so that the budget also suffices for a proof on three seeds."""
     return max(min(budget * _RACING, budget - one_run * 3 * _SEEDS.start), one_run * 2)
+
+
+def seeds_that_fit(seconds: float, of_one: float) -> int:
+    """Return how many seeds a proof has, if one takes `of_one` seconds."""
+    return max(_SEEDS.start, min(_SEEDS.stop - 1, int(seconds / max(of_one, 1e-9))))
 
 
 class ProofPlan(NamedTuple):
@@ -52,7 +57,7 @@ class ProofPlan(NamedTuple):
 def plan_proof(
     file: Path, race: Race, proved: Mapping[str, Candidate], seed: int, seconds: float, excludes: bool = False
 ) -> ProofPlan:
-    """Return the seeds, which the race did not use: as many as fit, but at least two; pooled training only if it fits.
+    """Return the seeds, which the race did not use: as many as fit, but at least three; pooled training only if it fits.
 
     A resumed proof has the methods and seeds it began with, which the file holds. excludes: FedAvg is also trained without
     some silos.
@@ -63,7 +68,7 @@ def plan_proof(
         more = cost[SHARED] if excludes else 0.0
         methods = [m for m in proved if m != POOLED or (sum(cost.values()) + more) * _SEEDS.start <= seconds]
         of_seed = sum(cost[m] for m in methods) + more
-        count = max(_SEEDS.start, min(_SEEDS.stop - 1, int(seconds / max(of_seed, 1e-9))))
+        count = seeds_that_fit(seconds, of_seed)
         saved = {"seeds": [seed + 1 + index for index in range(count)], "methods": methods}
         write_json(file, saved)
     return ProofPlan(saved["methods"], saved["seeds"])
