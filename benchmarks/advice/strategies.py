@@ -128,7 +128,7 @@ def genetic_search(contest: Contest, seed: int) -> Choice | None:
         return of_method[rng.integers(len(of_method))]
 
     tried: list[Candidate] = []
-    while len(tried) < TRIALS:
+    while len(tried) < min(TRIALS, sum(map(len, settings.values()))):
         child = drawn()
         if len(tried) >= POPULATION and rng.random() > 1 / 4:
             first = contest.best(tried)
