@@ -50,7 +50,7 @@ class Rung(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """A run at each rung of a race, the outcomes of its test rows at the end, and the bytes that all clients sent and got.
+    """A run at each rung of a race, the outcomes of its test rows at the end, and all clients' bytes in its rounds.
 
     A `failure` says why it ended early.
     """
