@@ -45,6 +45,7 @@ docs: $(INSTALLED)   ## Write the tables of docs/ from the records, and build th
 
 pictures: $(INSTALLED)  ## The pictures of docs/ from real runs: figures, MLflow's and Prefect's pages (needs chromium)
 	@$(BIN)/python tests/look.py pictures
+	@$(BIN)/python -m benchmarks.advice.draw_matrix
 
 look: $(INSTALLED)   ## Schedule and both pages in a headless browser, pictures into runs/look (needs chromium)
 	@$(BIN)/python tests/look.py

@@ -26,6 +26,10 @@ def bench(
         bool, typer.Option("--intervals", help="How often the intervals of a comparison cover a known truth.")
     ] = False,
     serving: Annotated[bool, typer.Option("--serving", help="How long requests to a served model take.")] = False,
+    advice: Annotated[
+        bool,
+        typer.Option("--advice", help="What methods gain by shift, and the regret of advise: two hours of a core."),
+    ] = False,
     device: Annotated[str, typer.Option(help="Where workloads are computed: cpu or cuda.")] = "cpu",
     record: Annotated[bool, typer.Option("--record", help="Keep what is measured in docs/results/bench.json.")] = False,
     overrides: Overrides = None,
@@ -62,6 +66,10 @@ def bench(
             from benchmarks.bench_serving import serving_cost
 
             session.print_result(keep("serving", serving_cost(session.print_progress)), _print("serving"))
+        elif advice:
+            from benchmarks.bench_advice import study
+
+            session.print_result(keep("advice", study(session.root, session.print_progress, record)), _print("advice"))
         elif population:
             from benchmarks.bench_population import population_cost
 

@@ -192,6 +192,18 @@ def serving(answer: dict[str, Any], console: PlainConsole) -> None:
     )
 
 
+def advice(answer: dict[str, Any], console: PlainConsole) -> None:
+    """Print the regret of each strategy that chooses a method."""
+    table = console.table("strategy", "regret, points", "worst", "within a point", "behind advise of 5 minutes")
+    for name, line in answer["strategies"].items():
+        mean, low, high = line["regret"]
+        behind = f"{line['behind'][0]:+.2f} ({line['behind'][1]:.2f} to {line['behind'][2]:.2f})"
+        within = f"{line['within_a_point']} of {answer['federations']}"
+        table.add_row(name, f"{mean:.2f} ({low:.2f} to {high:.2f})", f"{line['worst']:.1f}", within, behind)
+    console.print(table)
+    console.print("Points are hundredths of accuracy, or of squared error over the variance of the targets.")
+
+
 def tune(answer: dict[str, Any], console: PlainConsole) -> None:
     """Print the measurements, and the block for params.yaml."""
     table = console.table("kind", "stack", "ms a client and epoch")

@@ -2,16 +2,18 @@
 
 import hashlib
 import math
+import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
 
 from flows.advice.advice_text import decide, described, race_line
 from flows.advice.candidates import POOLED, SHARED, candidates, features_to_align
+from flows.advice.prior import in_order, load_evidence, predicted_gains, situation_of
+from flows.advice.proof import Proof, leaving, losing_silos, measure, plan_proof, race_seconds, seconds_needed
 from flows.advice.race import Candidate, Leg, Race, run_race, rungs_of
 from flows.compare import conclude, run_all
 from flows.config.override_policy import open_project
@@ -35,6 +37,7 @@ from flows.methods.samplers.client_sampler import validation_rows
 from flows.reports.comparison_report import newest_diagnosis
 from models.metrics.client_metrics import metric_record
 from models.metrics.paired_difference import Difference
+from silos.dataset import some
 from silos.errors import UserError
 from tasks.execution.task_runner import PlainRunner, PrefectRunner
 from tasks.paired_outcomes import Outcomes
@@ -43,9 +46,8 @@ from tasks.tracking.json_io import read_json, write_json
 RACE = "race.json"
 ADVICE = "advice.json"
 PROOF = "proof.json"
-_RACING = 0.6  # share of the minutes for the race; the rest is for the proof
+_WITHOUT = "without"  # starts the names of FedAvg's runs without the silos that lose
 _PROOF = ("comparison.over=rows", "comparison.publish=false")
-_SEEDS = range(2, 6)  # numbers of fresh seeds of the proof; as many as the time allows
 
 Minutes = Annotated[float, WithJsonSchema({"type": "number", "minimum": 0})]
 
@@ -153,7 +155,8 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
     diagnosis = _diagnosis(project)
     seed = project.params.comparison.seeds[0]
     with project.workers():
-        race = _race(project, name, seed, budget * _RACING, methods, diagnosis.pop("align"))
+        align, gains = diagnosis.pop("align"), diagnosis.pop("gains")
+        race = _race(project, name, seed, budget, methods, align, gains)
         ranking = race.ranking()
         if not ranking:
             raise UserError(
@@ -163,18 +166,25 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
         choice = ranking[0]
         chosen = {m: race.best_of(m) for m in (SHARED, ALONE, choice.method, POOLED)}
         proved = {m: c for m, c in chosen.items() if c is not None}
-        reference = SHARED if SHARED in proved else choice.method
+        losers = _losers(project, name, proved, seed)
         left = budget - (time.perf_counter() - began)
-        seeds = _proof_seeds(folder / PROOF, race, list(proved.values()), seed, left)
-        plan = Plan(list(proved), seeds, reference, 0, project.silos.version)
-        projects = {m: project.with_overrides(c.settings) for m, c in proved.items()}
+        methods, seeds = plan_proof(folder / PROOF, race, proved, seed, left, bool(losers))
+        settings = {m: proved[m].settings for m in methods}
+        plan = Plan(methods, seeds, SHARED if SHARED in methods else choice.method, 0, project.silos.version)
+        projects = {m: project.with_overrides(lines) for m, lines in settings.items()}
         progress.current().restart()
-        progress.current().say(f"proof on {len(seeds)} fresh seeds and test rows: {', '.join(proved)}")
+        progress.current().say(f"proof on {len(seeds)} fresh seeds and test rows: {', '.join(methods)}")
+        if losers:
+            progress.current().say(
+                f"{SHARED} is also trained without {some(losers, 3)}, which lose by it on validation rows"
+            )
         failed: list[dict[str, Any]] = []
         results = run_all(name, plan, projects, {}, 0, failed)
-    settings = [{"method": m, "settings": list(c.settings)} for m, c in proved.items()]
+        without = _runs_without(projects[SHARED], name, losers, seeds) if losers else []
     comparison = conclude(project, name, plan, [(projects, results)], failed, [], flow_run)
-    differences = _differences(project, choice.method, plan, results)
+    whole = [s for s in seeds if all((m, s) in results for m in methods)]
+    outcomes = {m: [outcomes_of_run(project, project.root / results[m, s]["folder"]) for s in whole] for m in methods}
+    proof = measure(project, choice.method, outcomes, losers, without if whole == seeds else ()) if whole else Proof({})
     advice = {
         "experiment": name,
         "data_version": project.silos.version,
@@ -184,8 +194,8 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
         "diagnosis": diagnosis,
         "race": race.as_json(),
         "race_seed": seed,
-        "proved": settings,
-        **decide(project, choice.method, {m: c.settings for m, c in proved.items()}, differences, comparison),
+        "proved": [{"method": m, "settings": list(lines)} for m, lines in settings.items()],
+        **decide(project, choice.method, settings, proof, comparison),
     }
     if failed:
         raise IncompleteError(f"the proof of {name} is {not_complete(comparison)}", advice)
@@ -197,9 +207,10 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
 
 
 def _diagnosis(project: Project) -> dict[str, Any]:
-    """Return the first sentences of the newest diagnosis of these data, and what to align; diagnose if there is none.
+    """Return what the newest diagnosis of these data says; diagnose if there is none.
 
-    If the silos refuse, the advice has the reason instead.
+    Besides its first sentences, what to `align`, each method's predicted `gains`, and the cell of the evidence that is
+    `nearest`. If the silos refuse, the advice has the reason instead, and nothing is predicted.
     """
     newest = newest_diagnosis(project, project.silos.version)
     if newest is not None:
@@ -209,11 +220,29 @@ def _diagnosis(project: Project) -> dict[str, Any]:
             with project.workers() as workers:
                 report = save_report(project, *run_diagnosis(project, PrefectRunner(workers)))
         except UserError as error:
-            return {"folder": None, "sentences": [f"How the silos differ is not known: {error}"], "align": []}
-    return {"folder": report["folder"], "sentences": report["sentences"][:3], "align": features_to_align(report)}
+            refused = f"How the silos differ is not known: {error}"
+            return {"folder": None, "sentences": [refused], "align": [], "gains": {}, "nearest": None}
+    rows = list(project.scored.federated().rows("train").values())
+    gains, nearest = predicted_gains(load_evidence(), situation_of(report, rows))
+    align = features_to_align(report)
+    return {
+        "folder": report["folder"],
+        "sentences": report["sentences"][:3],
+        "align": align,
+        "gains": gains,
+        "nearest": nearest,
+    }
 
 
-def _race(project: Project, name: str, seed: int, budget: float, methods: Sequence[str], align: Sequence[str]) -> Race:
+def _race(
+    project: Project,
+    name: str,
+    seed: int,
+    budget: float,
+    methods: Sequence[str],
+    align: Sequence[str],
+    gains: Mapping[str, float],
+) -> Race:
     file, quantity, sink = project.runs / name / RACE, project.quantity, progress.current()
     saved = read_json(file)
     if saved is not None:
@@ -222,7 +251,8 @@ def _race(project: Project, name: str, seed: int, budget: float, methods: Sequen
             if not _run_folder(project, name, candidate, seed).path.is_dir():
                 race.legs.pop(candidate.name, None)
     else:
-        race = Race(rungs_of(project.params.training.rounds), candidates(project, seed, methods, align))
+        started = in_order(candidates(project, seed, methods, align), gains, (SHARED, ALONE))
+        race = Race(rungs_of(project.params.training.rounds), started)
     silos = project.scored.federated()
 
     def train(candidate: Candidate, rounds: int) -> Leg:
@@ -234,9 +264,7 @@ def _race(project: Project, name: str, seed: int, budget: float, methods: Sequen
         if isinstance(outcome, str):
             return Leg(rounds, None, seconds, outcome)
         record = read_json(_run_folder(project, name, candidate, seed).validation)
-        leg = Leg(rounds, validation_score(record, quantity), seconds)
-        _refuse_short(project, race, candidate, leg, budget)
-        return leg
+        return Leg(rounds, validation_score(record, quantity), seconds)
 
     def compare(first: Candidate, second: Candidate, level: float) -> Difference | None:
         own, others = ([_outcomes(project, name, c, seed)] for c in (first, second))
@@ -257,67 +285,69 @@ def _race(project: Project, name: str, seed: int, budget: float, methods: Sequen
             sink.say(race_line(race, quantity))
 
     if race.rung < len(race.rungs):
+        seconds = _first_leg(project, name, seed, race, train, budget)
         count = len(race.alive) + math.ceil(len(race.alive) / 3) + math.ceil(len(race.alive) / 9) + len(race.rungs)
         sink.plan(1, count)
         sink.begin("race", 0, count)
         sink.say(
             f"{len(race.alive)} settings of {len({c.method for c in race.alive})} methods race for up to "
-            f"{duration(budget)} on validation rows of seed {seed}"
+            f"{duration(seconds)} on validation rows of seed {seed}"
         )
-    return run_race(race, budget, (SHARED, ALONE, POOLED), train, compare, quantity.gain, save)
+        run_race(race, seconds, (SHARED, ALONE, POOLED), train, compare, quantity.gain, save)
+    return race
 
 
-def _refuse_short(project: Project, race: Race, candidate: Candidate, leg: Leg, budget: float) -> None:
-    """Raise a UserError after the first leg if the minutes do not suffice for the shortest advice."""
-    if race.legs:
-        return
-    one_run = leg.seconds / leg.rounds * project.params.training.rounds
-    needed = one_run * 2 / _RACING  # FedAvg and training alone to the end
-    if needed > budget / _RACING:
-        raise UserError(
-            f"minutes: got {budget / _RACING / 60:.2g}, expected at least {math.ceil(needed / 60)}, since one run of "
-            f"{candidate.method} takes about {duration(one_run)}. Give more minutes with --resume, or lower "
-            "training.rounds."
-        )
+def _losers(project: Project, name: str, proved: Mapping[str, Candidate], seed: int) -> list[str]:
+    """Return the silos that validation rows of the race show to lose by FedAvg; none if it has no run, or by itself."""
+    if not {SHARED, ALONE} <= {*proved}:
+        return []
+    shared, alone = (_outcomes(project, name, proved[m], seed) for m in (SHARED, ALONE))
+    return losing_silos(project, shared, alone)
 
 
-def _proof_seeds(file: Path, race: Race, proved: Sequence[Candidate], seed: int, seconds: float) -> list[int]:
-    """Return seeds that the race did not use: as many as fit, but at least two; a resumed proof has those it began with."""
-    saved = read_json(file, keys=("seeds",))
-    if saved is None:
-        cost = sum(race.legs[c.name].seconds for c in proved)
-        count = max(_SEEDS.start, min(_SEEDS.stop - 1, int(seconds / max(cost, 1e-9))))
-        saved = {"seeds": [seed + 1 + index for index in range(count)]}
-        write_json(file, saved)
-    seeds: list[int] = saved["seeds"]
-    return seeds
-
-
-def _differences(
-    project: Project, choice: str, plan: Plan, results: dict[tuple[str, int], dict[str, Any]]
-) -> dict[tuple[str, str], Difference]:
-    """Return the paired differences that the advice rests on, with intervals that hold at once (Bonferroni)."""
-    found, pairs = {}, proved_pairs(choice, plan.methods)
-    for first, second in pairs:
-        seeds = [s for s in plan.seeds if (first, s) in results and (second, s) in results]
-        own, others = (
-            [outcomes_of_run(project, project.root / results[m, s]["folder"]) for s in seeds] for m in (first, second)
-        )
-        if seeds:
-            silos, level = project.scored.federated(), 1 - 0.05 / len(pairs)
-            measured = compare_pairs(PlainRunner(), silos, own, others, project.quantity, level=level)
-            if measured is not None:
-                found[first, second] = measured
+def _runs_without(project: Project, name: str, silos: Sequence[str], seeds: Sequence[int]) -> list[Outcomes]:
+    """Train FedAvg without some silos; return the outcomes by seed, or none if a run failed."""
+    smaller, found = project.with_overrides([leaving(project, silos)]), []
+    for seed in seeds:
+        result = run_trial(smaller, SHARED, seed, name, _WITHOUT)
+        if isinstance(result, str):
+            return []
+        found.append(outcomes_of_run(project, project.root / result["folder"]))
     return found
 
 
-def proved_pairs(choice: str, methods: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the pairs of proved methods whose difference the advice needs, each once."""
-    wanted = [(choice, SHARED), (choice, ALONE), (SHARED, ALONE), *((POOLED, m) for m in (choice, SHARED, ALONE))]
-    first = {frozenset(pair): pair for pair in reversed(wanted)}  # ALONE that won is in two pairs with SHARED
-    return [
-        pair for pair in dict.fromkeys(first[frozenset(p)] for p in wanted if p[0] != p[1]) if {*pair} <= {*methods}
-    ]
+def _first_leg(
+    project: Project,
+    name: str,
+    seed: int,
+    race: Race,
+    train: Callable[[Candidate, int], Leg],
+    budget: float,
+) -> float:
+    """Train the first candidate to the first rung, if it is not, and return the seconds of the race by what a run takes.
+
+    Raises:
+        UserError: If the budget is too short for any advice.
+    """
+    first = race.alive[0]
+    leg = race.legs.get(first.name)
+    if leg is None:
+        leg = train(first, race.rungs[0])
+        if leg.score is None:  # the race drops it
+            return race_seconds(budget, 0.0)
+        race.legs[first.name] = leg
+        race.seconds += leg.seconds
+    records = _run_folder(project, name, first, seed).rounds(leg.rounds)
+    a_round = statistics.median(record["seconds"]["round"] for record in records)
+    one_run = leg.seconds + a_round * (project.params.training.rounds - leg.rounds)
+    needed = seconds_needed(one_run)
+    if needed > budget:
+        raise UserError(
+            f"minutes: got {budget / 60:.2g}, expected at least {math.ceil(needed / 60)}, since one run of "
+            f"{first.method} takes about {duration(one_run)}, and the shortest advice has eleven. Give more minutes, or "
+            "lower training.rounds."
+        )
+    return race_seconds(budget, one_run)
 
 
 def _run_folder(project: Project, name: str, candidate: Candidate, seed: int) -> RunFolder:

@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 
 from flows.advice.candidates import ALIGN, POOLED, SHARED
+from flows.advice.proof import Proof, leaving
 from flows.advice.race import Race
 from flows.diagnosis.text.phrases import joined
 from flows.experiment.comparison.client_gains import ALONE, gain_sentence
@@ -44,41 +45,54 @@ def advised_method(choice: str, differences: Differences, quantity: TaskMetrics)
     return SHARED if better(SHARED, choice) else choice
 
 
+def excluded_silos(advised: str, proof: Proof, quantity: TaskMetrics) -> list[str]:
+    """Return the silos that should not take part: FedAvg without them is proved better than the advised method."""
+    exclusion = proof.exclusion
+    measured = None if exclusion is None else exclusion.differences.get(advised)
+    if exclusion is None or measured is None or not measured.distinguishable or quantity.gain(measured.mean) < 0:
+        return []
+    return list(exclusion.silos)
+
+
 def decide(
     project: Project,
     choice: str,
     settings: Mapping[str, Sequence[str]],
-    differences: Differences,
+    proof: Proof,
     comparison: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the advice as plain JSON.
+    """Return the advice as plain JSON; `train_alone` names the silos that should not take part in FedAvg.
 
     Args:
         project: The project.
         choice: The method that won the race.
         settings: The settings that each proved method was given.
-        differences: Of the proof, first minus second.
+        proof: What the proof measured.
         comparison: The record of the proof's runs.
     """
-    quantity = project.quantity
-    advised = advised_method(choice, differences, quantity)
+    quantity, differences = project.quantity, proof.differences
+    proved = advised_method(choice, differences, quantity)
+    outside = excluded_silos(proved, proof, quantity)
+    advised = SHARED if outside else proved
+    given = [*settings.get(advised, ()), *([leaving(project, outside)] if outside else [])]
     rows = {row["method"]: row for row in comparison["table"]}
-    lines = [*sentences_first(comparison), _use(advised, settings.get(advised, ()))]
+    lines = [*sentences_first(comparison), _exclude(proof, proved, quantity) if outside else _use(advised, given)]
     lines += [_difference(pair, measured, quantity) for pair, measured in differences.items() if POOLED not in pair]
-    if is_better(POOLED, advised, differences, quantity):
+    if is_better(POOLED, proved, differences, quantity) and not outside:
         lines.append(
-            f"Training on pooled rows would gain {_size(differences[POOLED, advised], quantity)}: ask whether rows may "
+            f"Training on pooled rows would gain {_size(differences[POOLED, proved], quantity)}: ask whether rows may "
             "be pooled."
         )
     gains = (comparison.get("gains") or {}).get("methods", {}).get(advised)
-    if gains:
-        proved = any(is_better(*pair, differences, quantity) for pair in ((advised, ALONE), (ALONE, advised)))
-        lines.append(gain_sentence(advised, {**gains, "distinguishable": proved}, quantity))
-    lines.append(_new_silo(_aligned_features(settings.get(advised, ())), rows.get(advised, {}), quantity))
+    if gains and not outside:
+        certain = any(is_better(*pair, differences, quantity) for pair in ((advised, ALONE), (ALONE, advised)))
+        lines.append(gain_sentence(advised, {**gains, "distinguishable": certain}, quantity))
+    lines.append(_new_silo(_aligned_features(given), rows.get(advised, {}), quantity))
     return {
         "choice": choice,
         "advised": advised,
-        "settings": list(settings.get(advised, ())),
+        "settings": given,
+        "train_alone": outside,
         "differences": [
             {"first": a, "second": b, "difference": d.mean, "low": d.low, "high": d.high}
             for (a, b), d in differences.items()
@@ -110,6 +124,16 @@ def race_line(race: Race, quantity: TaskMetrics) -> str:
     score = f"{quantity.name} {quantity.number(quantity.gain(leg.score.value))}"
     onward = f"; {len(race.alive)} train on" if race.rung < len(race.rungs) else ""
     return f"round {rounds}: {ranking[0].method} leads with {score} on validation rows{onward}"
+
+
+def _exclude(proof: Proof, proved: str, quantity: TaskMetrics) -> str:
+    """Return which silos should train alone, and what the federation gains by that over what was proved."""
+    assert proof.exclusion is not None, "silos are excluded"
+    silos, gain = proof.exclusion.silos, _size(proof.exclusion.differences[proved], quantity)
+    return (
+        f"Train FedAvg without {joined(silos)}, which train{'s' if len(silos) == 1 else ''} alone: over all silos this "
+        f"gains {gain} over {proved}."
+    )
 
 
 def _use(advised: str, settings: Sequence[str]) -> str:

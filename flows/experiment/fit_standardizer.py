@@ -84,8 +84,9 @@ def load_standardizer(project: Project) -> FittedStandardization:
 
 
 def _fit_key(params: dict[str, Any]) -> list[Any]:
-    """Return what the fit depends on besides the data version: partition, what is scaled, and which clients join later."""
-    later = sorted(client for client, first_round in params["clients"]["join"].items() if first_round > 1)
+    """Return what the fit depends on besides the data version: partition, what is scaled, and who is not in round 1."""
+    join, leave = (params["clients"][key] for key in ("join", "leave"))
+    later = sorted({c for c, first in join.items() if first > 1} | {c for c, left in leave.items() if left == 1})
     align = params["clients"].get("align", {"kind": "none"})  # a run's fingerprint has none if clients align nothing
     aligned = None if align["kind"] == "none" else align
     return [params["data"]["name"], params["model"]["inputs"], params["model"]["targets"], later, aligned]
@@ -111,8 +112,8 @@ def fit_standardizer(
     own = own_columns(params, setup.silos.manifest)
     if not (inputs or targets):
         return FittedStandardization(Standardization(own_columns=own), 0, 0)
-    silos, join = setup.silos, params.clients.join
-    active_clients = tuple(client for client in silos.clients if join.get(client, 1) <= 1)
+    silos, join, leave = setup.silos, params.clients.join, params.clients.leave
+    active_clients = tuple(c for c in silos.clients if join.get(c, 1) <= 1 < leave.get(c, 2))
     round = RoundContext(0, setup, active_clients, (), runner, ledgers)
     model = Model(setup.network, {}, clients=silos.clients)
     messages: list[ScaleMoments] = round.map_clients(report_moments, model, inputs=inputs, targets=targets)

@@ -302,7 +302,7 @@ def _check_joins(params: Params, silos: Silos) -> None:
 
 
 def _check_leaves(params: Params, silos: Silos) -> None:
-    """Raise a UserError if a client leaves before it joins or takes no part at all, or if no client remains."""
+    """Raise a UserError if a client leaves before it joins, or if no client remains. From round 1 on, it never trains."""
     join, leave, rounds = params.clients.join, params.clients.leave, params.training.rounds
     for client, left in leave.items():
         _check_takes_part(client, "leave", params, silos)
@@ -311,11 +311,11 @@ def _check_leaves(params: Params, silos: Silos) -> None:
                 f"params.yaml: clients.leave.{client}: got {left}, expected at most training.rounds, which is "
                 f"{rounds}, since the client would stay to the end. Let it leave earlier, or train longer."
             )
-        if left <= join.get(client, 1):
+        if client in join and left <= join[client]:
             raise UserError(
-                f"params.yaml: clients.leave.{client}: got {left}, expected a round after its first, "
-                f"{join.get(client, 1)}, since the client would never take part. Let it leave later, or exclude "
-                "it from training (fresh or hold_out in data.scheme)."
+                f"params.yaml: clients.leave.{client}: got {left}, expected a round after its first, {join[client]}, "
+                f"since the client would never take part. Let it leave later, or drop clients.join.{client} and let it "
+                "leave in round 1."
             )
     for left in sorted({*leave.values()}):
         if not any(join.get(c, 1) <= left < leave.get(c, left + 1) for c in silos.clients):

@@ -100,9 +100,10 @@ def _count_started(tasks: int) -> None:
 
 @dataclass(frozen=True)
 class PlainRunner:
-    """Calls tasks as plain functions, one after another and without Prefect, for tests and notebooks."""
+    """Calls tasks as plain functions, one after another and without Prefect: for tests, notebooks and studies."""
 
     workers: int = 1
+    when: str = ""  # as PrefectRunner's; no page shows it
 
     def map_cohorts(self, task: ClientStep, calls: Sequence[Call]) -> list[Any]:
         _check_type(task, ClientStep)

@@ -17,7 +17,7 @@ from flows.methods.context import RoundContext, TrainingSetup
 from flows.methods.samplers.client_sampler import SampledClients, Sampler
 from models.server_state import ServerState
 from silos.client_store import ClientStore
-from tasks.execution.task_runner import PrefectRunner
+from tasks.execution.task_runner import PlainRunner, PrefectRunner
 from tasks.tracking.checkpoint import Checkpoint, load_state
 from tasks.tracking.mlflow_logging.run_spec import FinalArtifacts
 
@@ -49,7 +49,7 @@ class RunContext:
     setup: TrainingSetup
     identity: dict[str, Any]
     folder: RunFolder
-    runner: PrefectRunner
+    runner: PrefectRunner | PlainRunner
     private: ClientStore
     agreement: FittedStandardization
     state: ServerState
@@ -96,7 +96,7 @@ def open_run(
     setup: TrainingSetup,
     identity: dict[str, Any],
     folder: RunFolder,
-    runner: PrefectRunner,
+    runner: PrefectRunner | PlainRunner,
     began: float,
 ) -> RunContext:
     """Open a run at its start, or after the last round that its checkpoint counts.

@@ -170,7 +170,7 @@ class FractionSampler(Sampler):
         if self.dropout:
             keys = uniform_by_client(setup, sampled, round_number, "dropout")
         clients, dropped = (tuple(c for c in sampled if (keys[c] >= self.dropout) == stays) for stays in (True, False))
-        leaving = sorted((c for c, last in self.leave.items() if last == round_number), key=setup.silos.index)
+        leaving = sorted((c for c, last in self.leave.items() if last == round_number > 1), key=setup.silos.index)
         return SampledClients(clients, dropped, tuple(leaving))
 
     def _missing(self, round_number: int) -> set[str]:

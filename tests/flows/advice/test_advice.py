@@ -11,7 +11,8 @@ import pytest
 from flows.advice.advice_text import advised_method, decide, is_better
 from flows.advice.apply_advice import apply_advice
 from flows.advice.candidates import POOLED, SHARED, candidates
-from flows.advise import check_advisable, folder_name, proved_pairs
+from flows.advice.proof import Exclusion, Proof, proved_pairs
+from flows.advise import check_advisable, folder_name
 from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.project import Project
 from models.metrics.paired_difference import Difference
@@ -84,7 +85,7 @@ def test_the_gain_over_training_alone_is_as_certain_as_the_proof(over_alone, dou
     }
     found = {("ditto", SHARED): UP, ("ditto", ALONE): over_alone, (SHARED, ALONE): UP}
     comparison = {"table": [], "gains": {"methods": {"ditto": gains}}}
-    advice = decide(cast(Project, SimpleNamespace(quantity=ACCURACY)), "ditto", {}, found, comparison)
+    advice = decide(cast(Project, SimpleNamespace(quantity=ACCURACY)), "ditto", {}, Proof(found), comparison)
     (line,) = [line for line in advice["lines"] if line.startswith("ditto gains 4.0 points on average")]
     assert advice["advised"] == "ditto"
     assert ("not distinguishable from none" in line) == doubt
@@ -95,13 +96,27 @@ def test_alignment_comes_first_in_the_advice():
         SHARED: ("training.optimiser.learning_rate=0.1", 'clients.align={kind: standardise, features: ["crp", "age"]}')
     }
     found = {(SHARED, ALONE): UP}
-    advice = decide(cast(Project, SimpleNamespace(quantity=ACCURACY)), SHARED, settings, found, {"table": []})
+    advice = decide(cast(Project, SimpleNamespace(quantity=ACCURACY)), SHARED, settings, Proof(found), {"table": []})
     assert advice["lines"][0] == (
         "Align first: let each silo standardise crp and age by its own rows. Then FedAvg is enough (learning_rate 0.1)."
     )
     assert advice["lines"][-1].startswith(
         "A new silo can use the model once it standardises crp and age by its own rows;"
     )
+
+
+@pytest.mark.parametrize(("over", "excluded"), [(UP, True), (EVEN, False), (DOWN, False)])
+def test_silos_are_excluded_only_if_fedavg_without_them_is_proved_better_than_what_is_advised(over, excluded):
+    project: Any = SimpleNamespace(quantity=ACCURACY, params=SimpleNamespace(clients=SimpleNamespace(leave={"c01": 5})))
+    proof = Proof({(SHARED, ALONE): DOWN}, Exclusion(["c07", "c08"], {ALONE: over, SHARED: UP}))
+    advice = decide(project, SHARED, {SHARED: ("training.optimiser.learning_rate=0.1",)}, proof, {"table": []})
+    assert advice["train_alone"] == (["c07", "c08"] if excluded else [])
+    assert advice["advised"] == (SHARED if excluded else ALONE)
+    if excluded:
+        assert advice["lines"][0].startswith(
+            "Train FedAvg without c07 and c08, which train alone: over all silos this gains"
+        )
+        assert advice["settings"][1:] == ['clients.leave={"c01": 5, "c07": 1, "c08": 1}']
 
 
 def test_test_rows_may_not_end_the_runs_that_race():
@@ -139,7 +154,9 @@ def test_trees_race_with_options_of_their_own_and_pooled_trees_are_a_bound(proje
 
 def test_that_nothing_is_better_than_a_constant_is_said_before_the_advice():
     comparison = {"table": [], "baseline": {"sentence": "No method is better than always predicting 0."}}
-    advice = decide(cast(Project, SimpleNamespace(quantity=ACCURACY)), ALONE, {}, {(SHARED, ALONE): EVEN}, comparison)
+    advice = decide(
+        cast(Project, SimpleNamespace(quantity=ACCURACY)), ALONE, {}, Proof({(SHARED, ALONE): EVEN}), comparison
+    )
     assert advice["lines"][0] == comparison["baseline"]["sentence"]
     assert advice["lines"][1].startswith("Train alone")
 

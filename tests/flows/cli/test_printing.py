@@ -23,7 +23,17 @@ SHOWN = r"[/b][red]:heart:{}é日±\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud800"
 ASCII = r"[/b][red]:heart:{}\xe9\u65e5+-\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud800"
 
 CHECKOUT = {
-    render_benchmark: ("bench", "overhead", "regroup", "population", "diagnose_cost", "serving", "tune", "intervals"),
+    render_benchmark: (
+        "bench",
+        "overhead",
+        "regroup",
+        "population",
+        "diagnose_cost",
+        "serving",
+        "tune",
+        "intervals",
+        "advice",
+    ),
     print_tables: ("reproduce", "estimate", "listing", "stale"),
 }
 PRINTERS = {
@@ -311,6 +321,21 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "lines": [{"rows": 1, "p50": 0.005, "p99": 0.009}],
             "bytes_before": 2**29,
             "bytes_after": 2**29,
+        },
+        0,
+    ),
+    "advice": (
+        {
+            "federations": 24,
+            "strategies": {
+                "always fedavg": {
+                    "regret": [5.2, 2.1, 8.3],
+                    "worst": 20.5,
+                    "within_a_point": 7,
+                    "behind": [4.1, 1.0, 7.2],
+                    "seconds": 9.5,
+                }
+            },
         },
         0,
     ),

@@ -102,11 +102,7 @@ ALL = {f"c0{i}": 3 for i in range(6)}
             "{}",
             r"clients\.leave\.c05: got 4, expected at most training\.rounds, which is 3",
         ),
-        (
-            "{c05: 1}",
-            "{}",
-            r"clients\.leave\.c05: got 1, expected a round after its first, 1",
-        ),
+        ("{c05: 1}", "{c05: 1}", r"clients\.leave\.c05: got 1, expected a round after its first, 1"),
         ("{c05: 2}", "{c05: 2}", r"clients\.leave\.c05: got 2, expected a round after its first, 2"),
         (
             str(ALL),

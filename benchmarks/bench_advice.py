@@ -1,0 +1,262 @@
+"""Measure what `siloflow advise` chooses: the evidence matrix, and its regret on 24 federations beside other strategies.
+
+Regret is how far a choice is behind the best method in hindsight, in points: hundredths of accuracy, or of mean squared
+error over the variance of the targets. Every number is a mean over clients, on test rows of seeds that no choice saw.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from benchmarks.advice import federations
+from benchmarks.advice.federations import Federation
+from benchmarks.advice.run_table import RunTable, paired
+from benchmarks.advice.strategies import RACE_SEED, REPORT_SEEDS, Contest, hindsight, strategies
+from flows.advice.candidates import POOLED, SHARED, candidates, features_to_align
+from flows.advice.prior import EVIDENCE, Evidence, Situation, in_order, predicted_gains, situation_of
+from flows.advice.race import Candidate
+from flows.diagnose import run_diagnosis
+from flows.experiment.comparison.client_gains import ALONE
+from flows.experiment.project import Project
+from flows.scaffold.create_project import template_text
+from models.metrics.paired_difference import difference_over_draws
+from models.shift.nested_tests import TYPES
+from silos.io.atomic_io import write_bytes
+from tasks.execution.task_runner import PlainRunner
+from tasks.tracking.json_io import read_json, write_json, write_records
+
+METHODS = (
+    *(
+        SHARED,
+        ALONE,
+        "cfl",
+        "conditional",
+        "ditto",
+        "feddyn",
+        "fedopt",
+        "fedper",
+        "fedprox",
+        "finetune",
+        "flux",
+        "ifca",
+    ),
+    *("scaffold", POOLED),
+)
+"""The methods that race in the study; the others take five to twenty times as long for a round."""
+MINUTES = (2, 5, 15)
+REFERENCE = "advise, 5 minutes"
+LEG_SECONDS = 1.5
+SEEDS = (*REPORT_SEEDS, 12)  # of the matrix
+_SETTINGS = (
+    "data.name=study",
+    "data.split={validation: 0.2, test: 0.3, test_rows: own, validation_rows: own}",
+    "model={kind: mlp, hidden: [64], inputs: standardise}",
+    "training.rounds=20",
+    "training.epochs=2",
+    "training.batch=16",
+    "training.optimiser={kind: sgd, learning_rate: 0.3}",
+    "evaluation.passes=0",
+)
+
+
+class AdviceStudy:
+    """The study in a project's folder, in cache/advice: rows, runs, diagnoses and results.
+
+    Args:
+        root: The project.
+        say: Reports progress.
+    """
+
+    def __init__(self, root: Path, say: Callable[[str], None]) -> None:
+        self._downloads, self._cache, self._say = root / "downloads", root / "cache" / "advice", say
+        self._file = self._cache / "results.json"
+        self._cache.mkdir(parents=True, exist_ok=True)
+        write_bytes(self._cache / "params.yaml", template_text().encode())
+
+    def fill(self) -> dict[str, Any]:
+        """Measure the cells and federations that are not recorded; return all results."""
+        chosen = [
+            *(("matrix", cell) for cell in federations.matrix()),
+            *(("study", one) for one in federations.study()),
+        ]
+        for number, (part, federation) in enumerate(chosen, 1):
+            if federation.name not in self.results().get(part, {}):
+                self._say(f"{part}, {number} of {len(chosen)}: {federation.name}, {federation.about}")
+                self._keep(part, federation.name, (self._cell if part == "matrix" else self._contest)(federation))
+        return self.results()
+
+    def results(self) -> dict[str, Any]:
+        """Return the results by part and name."""
+        return read_json(self._file) or {}
+
+    def _keep(self, part: str, name: str, result: dict[str, Any]) -> None:
+        known = self.results()
+        write_records(self._file, {**known, part: {**known.get(part, {}), name: [result]}})
+
+    def open(self, federation: Federation) -> Project:
+        """Open the project of a federation, whose rows are written at the first time."""
+        file = self._cache / "rows" / f"{federation.name}.npz"
+        if not file.is_file():
+            rows = federation.rows(self._downloads)
+            file.parent.mkdir(exist_ok=True)
+            arrays = {name: values for name, values in rows._asdict().items() if values is not None}
+            with file.open("wb") as opened:
+                np.savez(opened, **arrays)
+        with np.load(file) as stored:
+            unit = ", unit: unit" if "unit" in stored.files else ""
+        kind = "regression" if federation.regression else "classification"
+        source = f"data.source={{kind: npz, path: rows/{file.name}, task: {kind}{unit}}}"
+        settings = [*_SETTINGS, source, "data.scheme=[{kind: column, column: client}]"]
+        if federation.regression:
+            settings += ["model.targets=standardise", "training.objective={kind: squared_error}"]
+        return Project.open_shared(settings, self._cache, derived=True)
+
+    def _diagnosed(self, federation: Federation, project: Project) -> dict[str, Any]:
+        """Return the diagnosis that advice needs, which is stored."""
+        file = self._cache / "diagnoses" / f"{federation.name}.json"
+        stored: dict[str, Any] | None = read_json(file)
+        if stored is None:
+            report = run_diagnosis(project, PlainRunner())[1]
+            stored = {
+                "between": report["between"],
+                "align": features_to_align(report),
+                "sentences": report["sentences"][:3],
+            }
+            file.parent.mkdir(exist_ok=True)
+            write_json(file, stored)
+        return stored
+
+    def _cell(self, federation: Federation) -> dict[str, Any]:
+        """Measure a cell: each method's difference to FedAvg on test rows, with the setting that led a third of the way."""
+        project = self.open(federation)
+        with project.working("study"):
+            table = RunTable(project, self._cache / "runs" / federation.name)
+            report, quantity, last = self._diagnosed(federation, project), project.quantity, table.rungs[-1]
+            chosen: dict[str, Candidate] = {}
+            for method in METHODS:
+                tried = [c for c in _candidates(project) if c.method == method]
+                legs = [table.run(c, RACE_SEED, table.rungs[-2]).leg(table.rungs[-2]) for c in tried]
+                scored = [(leg.score, c) for leg, c in zip(legs, tried, strict=True) if leg.score is not None]
+                if scored:
+                    chosen[method] = max(scored, key=lambda pair: (pair[0].value, -pair[0].loss))[1]
+            runs = {m: [table.run(c, seed, last) for seed in SEEDS] for m, c in chosen.items()}
+            tests = {
+                m: [run.test for run in of_seeds] for m, of_seeds in runs.items() if all(run.test for run in of_seeds)
+            }
+            methods = {}
+            for method, of_seeds in tests.items():
+                found = paired(of_seeds, tests[SHARED], quantity, 0.95)
+                methods[method] = {
+                    "value": _rounded(fmean(_mean(test) for test in of_seeds)),
+                    "gain": [_rounded(100 * bound) for bound in (found.mean, found.low, found.high)],
+                    "seconds": round(fmean(run.rungs[-1].seconds for run in runs[method]), 2),
+                    "bytes": round(fmean(run.bytes for run in runs[method])),
+                    "settings": list(chosen[method].settings),
+                }
+            rows = list(project.silos.federated().rows("train").values())
+            situation = [_rounded(number) for number in situation_of(report, rows)]
+            return {"situation": situation, "sentences": report["sentences"], "methods": methods}
+
+    def _evidence(self) -> list[Evidence]:
+        """Return the recorded cells of the matrix."""
+        return [
+            Evidence(
+                name,
+                Situation(*cell["situation"]),
+                {m: of_method["gain"][0] for m, of_method in cell["methods"].items()},
+            )
+            for name, [cell] in self.results().get("matrix", {}).items()
+        ]
+
+    def contest(self, federation: Federation, project: Project) -> Contest:
+        """Return a federation as strategies see it."""
+        report = self._diagnosed(federation, project)
+        rows = list(project.silos.federated().rows("train").values())
+        gains, _ = predicted_gains(self._evidence(), situation_of(report, rows))
+        plain, aligned = _candidates(project), _candidates(project, report["align"])
+        types = [name for name in TYPES if any(record["types"][name] for record in report["between"])]
+        table = RunTable(project, self._cache / "runs" / federation.name)
+        return Contest(table, plain, in_order(aligned, gains, (SHARED, ALONE)), types, LEG_SECONDS)
+
+    def _contest(self, federation: Federation) -> dict[str, Any]:
+        """Replay every strategy on a federation."""
+        project = self.open(federation)
+        with project.working("study"):
+            contest = self.contest(federation, project)
+            found = {}
+            for name, strategy in strategies(MINUTES).items():
+                choices = [choice for choice in strategy(contest) if choice is not None]
+                values = [contest.value(choice.candidate) for choice in choices]
+                found[name] = {
+                    "value": _rounded(fmean(values)) if values else None,
+                    "seconds": round(fmean(choice.seconds for choice in choices), 1) if choices else None,
+                    "choices": [f"{c.method} {' '.join(c.settings)}" for c, _ in choices][:1],
+                }
+            values_of = {method: _rounded(value) for method, value in hindsight(contest).items()}
+            return {"types": list(contest.types), "strategies": found, "methods": values_of}
+
+
+def study(root: Path, say: Callable[[str], None], record: bool = False) -> dict[str, Any]:
+    """Fill the study in a project's folder, and return its summary.
+
+    Args:
+        root: The project.
+        say: Reports progress.
+        record: Write all results to docs/results/advice.json, and the matrix to the evidence that siloflow comes with.
+    """
+    results = AdviceStudy(root, say).fill()
+    if record:
+        write_records(root / "docs" / "results" / "advice.json", results)
+        evidence = {name: [_as_evidence(cell)] for name, [cell] in results["matrix"].items()}
+        write_records(root / EVIDENCE.relative_to(Path(__file__).parents[1]), evidence)
+    return summary(results)
+
+
+def _as_evidence(cell: Mapping[str, Any]) -> dict[str, Any]:
+    gains = {
+        method: round(of_method["gain"][0], 2) for method, of_method in cell["methods"].items() if method != POOLED
+    }
+    return {"situation": cell["situation"], "gains": gains}
+
+
+def summary(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the regret of each strategy in points: mean, interval over federations, worst, and the share within a point.
+
+    `behind` is how far a strategy is behind `siloflow advise` of five minutes, with its interval.
+    """
+    study = [of for [of] in results.get("study", {}).values()]
+    best = [max(value for value in of["methods"].values() if value is not None) for of in study]
+    lines, regrets = {}, {}
+    for name in study[0]["strategies"] if study else ():
+        values = [of["strategies"][name]["value"] for of in study]
+        regrets[name] = [100 * (most - value) for most, value in zip(best, values, strict=True)]
+    for name, points in regrets.items():
+        mean = difference_over_draws(points, bound=math.inf)
+        behind = difference_over_draws(
+            [own - ours for own, ours in zip(points, regrets[REFERENCE], strict=True)], bound=math.inf
+        )
+        lines[name] = {
+            "regret": [round(bound, 2) for bound in (mean.mean, mean.low, mean.high)],
+            "worst": round(max(points), 1),
+            "within_a_point": sum(point <= 1 for point in points),
+            "behind": [round(bound, 2) for bound in (behind.mean, behind.low, behind.high)],
+            "seconds": round(fmean(of["strategies"][name]["seconds"] for of in study), 1),
+        }
+    return {"federations": len(study), "strategies": lines}
+
+
+def _candidates(project: Project, align: Sequence[str] = ()) -> list[Candidate]:
+    return [c for c in candidates(project, RACE_SEED, (), align) if c.method in METHODS]
+
+
+def _mean(test: Mapping[str, np.ndarray]) -> float:
+    """Return the mean over clients of the mean over rows."""
+    return float(np.mean([rows.mean() for rows in test.values()]))
+
+
+def _rounded(value: float) -> float:
+    return round(float(value), 5)

@@ -1,0 +1,169 @@
+"""Prove what won a race: on fresh seeds and on test rows, none of which took part in the choice.
+
+Besides the winner, FedAvg and training alone, one policy may be proved: FedAvg without the silos that lose by it, which
+train alone.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from flows.advice.candidates import POOLED, SHARED
+from flows.advice.race import Candidate, Race
+from flows.experiment.comparison.client_gains import ALONE
+from flows.experiment.comparison.paired_runs import client_strata, compare_pairs
+from flows.experiment.project import Project
+from models.metrics.paired_difference import Difference, difference, holm
+from tasks.execution.task_runner import PlainRunner
+from tasks.messages.message_policy import LEAST_ROWS
+from tasks.paired_outcomes import Outcomes
+from tasks.tracking.json_io import read_json, write_json
+
+LEAVE = "clients.leave"
+
+_RACING = 0.6  # share of the minutes for the race; the rest is for the proof
+_SEEDS = range(3, 6)  # numbers of fresh seeds, as many as the time allows; with two, intervals are five times as wide
+_LEVEL = 0.05  # of all intervals of a proof, and of all silos that may lose
+
+OutcomesOf = Mapping[str, Sequence[Outcomes]]
+"""The outcomes of each proved method's runs, by seed."""
+
+
+def seconds_needed(one_run: float) -> float:
+    """Return the seconds of the shortest advice: two methods race to the end, and three are proved on three seeds."""
+    return one_run * (2 + 3 * _SEEDS.start)
+
+
+def race_seconds(budget: float, one_run: float) -> float:
+    """Return the seconds of the race, so that the budget also suffices for a proof on three seeds."""
+    return max(min(budget * _RACING, budget - one_run * 3 * _SEEDS.start), one_run * 2)
+
+
+def seeds_that_fit(seconds: float, of_one: float) -> int:
+    """Return how many seeds a proof has, if one takes `of_one` seconds."""
+    return max(_SEEDS.start, min(_SEEDS.stop - 1, int(seconds / max(of_one, 1e-9))))
+
+
+class ProofPlan(NamedTuple):
+    """The methods of a proof, and its seeds."""
+
+    methods: list[str]
+    seeds: list[int]
+
+
+def plan_proof(
+    file: Path, race: Race, proved: Mapping[str, Candidate], seed: int, seconds: float, excludes: bool = False
+) -> ProofPlan:
+    """Return the seeds, which the race did not use: as many as fit, but at least three; pooled training only if it fits.
+
+    A resumed proof has the methods and seeds it began with, which the file holds. excludes: FedAvg is also trained without
+    some silos.
+    """
+    saved = read_json(file, keys=("seeds", "methods"))
+    if saved is None:
+        cost = {m: race.legs[c.name].seconds for m, c in proved.items()}
+        more = cost[SHARED] if excludes else 0.0
+        methods = [m for m in proved if m != POOLED or (sum(cost.values()) + more) * _SEEDS.start <= seconds]
+        of_seed = sum(cost[m] for m in methods) + more
+        count = seeds_that_fit(seconds, of_seed)
+        saved = {"seeds": [seed + 1 + index for index in range(count)], "methods": methods}
+        write_json(file, saved)
+    return ProofPlan(saved["methods"], saved["seeds"])
+
+
+def proved_pairs(choice: str, methods: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the pairs of proved methods whose difference the advice needs, each once."""
+    wanted = [(choice, SHARED), (choice, ALONE), (SHARED, ALONE), *((POOLED, m) for m in (choice, SHARED, ALONE))]
+    first = {frozenset(pair): pair for pair in reversed(wanted)}  # ALONE that won is in two pairs with SHARED
+    return [
+        pair for pair in dict.fromkeys(first[frozenset(p)] for p in wanted if p[0] != p[1]) if {*pair} <= {*methods}
+    ]
+
+
+def losing_silos(project: Project, shared: Outcomes, alone: Outcomes) -> list[str]:
+    """Return the silos that FedAvg's validation rows show to lose against training alone (Holm over all silos).
+
+    Empty if half of the silos lose or more, since FedAvg is then wrong for all, and for common test rows, which belong to no
+    silo.
+    """
+    silos, quantity = project.scored.federated(), project.quantity
+    if silos.common("validation") or silos.common("test"):
+        return []
+    strata = client_strata(
+        PlainRunner(), silos, [shared], [alone], quantity, split="validation", least_of_class=LEAST_ROWS
+    )
+    found = {
+        client: difference([stratum], 1 - _LEVEL, quantity.bound, quantity.alike)
+        for client, stratum in strata.items()
+        if stratum.rows >= LEAST_ROWS
+    }
+    tested = [client for client, measured in found.items() if math.isfinite(measured.p)]
+    corrected = holm([found[client].p for client in tested])
+    losers = [
+        client
+        for client, p in zip(tested, corrected, strict=True)
+        if p <= _LEVEL and quantity.gain(found[client].mean) < 0
+    ]
+    return losers if 2 * len(losers) < len(silos.clients) else []
+
+
+def leaving(project: Project, silos: Sequence[str]) -> str:
+    """Return the setting by which silos take no part in training, besides those that leave in params.yaml."""
+    leave = {**project.params.clients.leave, **dict.fromkeys(silos, 1)}
+    return f"{LEAVE}={{{', '.join(f'{json.dumps(client)}: {number}' for client, number in leave.items())}}}"
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """FedAvg without the `silos`, which train alone, and its difference to each proved method, over all silos."""
+
+    silos: Sequence[str]
+    differences: Mapping[str, Difference]
+
+
+class Proof(NamedTuple):
+    """The differences of proved methods, first minus second, and of FedAvg without losing silos, if there are any."""
+
+    differences: Mapping[tuple[str, str], Difference]
+    exclusion: Exclusion | None = None
+
+
+def measure(
+    project: Project, choice: str, outcomes: OutcomesOf, losers: Sequence[str] = (), without: Sequence[Outcomes] = ()
+) -> Proof:
+    """Return the paired differences that the advice rests on, with intervals that hold at once (Bonferroni).
+
+    Args:
+        project: The project.
+        choice: The method that won the race.
+        outcomes: Of each proved method's runs, by seed; all methods have the same seeds.
+        losers: The silos that FedAvg was also trained without.
+        without: The outcomes of these runs, by seed; none if there are no such silos.
+    """
+    silos, quantity = project.scored.federated(), project.quantity
+    pairs = proved_pairs(choice, list(outcomes))
+    against = [m for m in dict.fromkeys((choice, SHARED, ALONE)) if m in outcomes] if without else []
+    level = 1 - _LEVEL / max(len(pairs) + len(against), 1)
+    found = {
+        (a, b): measured
+        for a, b in pairs
+        if (measured := compare_pairs(PlainRunner(), silos, outcomes[a], outcomes[b], quantity, level=level))
+        is not None
+    }
+    if not without or ALONE not in outcomes:
+        return Proof(found)
+    rest = silos.select([client for client in silos.clients if client not in losers])
+    policies = ((rest, without), (silos.select(list(losers)), outcomes[ALONE]))
+    differences = {}
+    for method in against:
+        strata = [
+            stratum
+            for some_silos, own in policies
+            for stratum in client_strata(PlainRunner(), some_silos, own, outcomes[method], quantity).values()
+        ]
+        if strata:
+            differences[method] = difference(strata, level, quantity.bound, quantity.alike)
+    return Proof(found, Exclusion(losers, differences))
