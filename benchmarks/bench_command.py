@@ -69,7 +69,7 @@ def bench(
         elif advice:
             from benchmarks.bench_advice import study
 
-            session.print_result(keep("advice", study(session.root, session.print_progress, record)), _print("advice"))
+            session.print_result(keep("advice", study(session.root, session.print_progress, record)), _print("regret"))
         elif population:
             from benchmarks.bench_population import population_cost
 

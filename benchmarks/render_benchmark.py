@@ -192,7 +192,7 @@ def serving(answer: dict[str, Any], console: PlainConsole) -> None:
     )
 
 
-def advice(answer: dict[str, Any], console: PlainConsole) -> None:
+def regret(answer: dict[str, Any], console: PlainConsole) -> None:
     """Print the regret of each strategy that chooses a method."""
     table = console.table("strategy", "regret, points", "worst", "within a point", "behind advise of 5 minutes")
     for name, line in answer["strategies"].items():

@@ -324,7 +324,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         },
         0,
     ),
-    "advice": (
+    "regret": (
         {
             "federations": 24,
             "strategies": {
