@@ -9,6 +9,7 @@ from flows.diagnosis.text.phrases import (
     few_rows,
     group_name,
     joined,
+    least_rows,
     left_out,
     listed,
     reasons_of,
@@ -119,7 +120,8 @@ def of_gaps(report: dict[str, Any]) -> list[str]:
         ("absent", "{feature} was not compared at {silos}: no reported row has a value."),
         (
             "withheld",
-            f"{{feature}} was not compared at {{silos}}: fewer than ten different rows of a {label} have a value.",
+            f"{{feature}} was not compared at {{silos}}: fewer than {least_rows(report)} different rows of a {label} have "
+            "a value.",
         ),
     ):
         affected = list(gaps[what].items())

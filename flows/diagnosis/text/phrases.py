@@ -7,7 +7,6 @@ from flows.diagnosis.report import is_rule_unknown
 from models.shift import moment_tests
 from models.shift.classify import MIN_ROWS
 from models.shift.client_summaries import gaussian_mechanism
-from models.shift.client_summaries.client_summary import LEAST_ROWS
 from models.shift.pairwise_results import REASONS
 
 _TYPE_PHRASES = {
@@ -234,7 +233,7 @@ def shared(report: Mapping[str, Any]) -> str:
     """Return the rows that a label needs on both sides for inputs within it to be compared by the verdict."""
     if report["noise"]:
         return "more rows than the noise hides"
-    return f"{moment_tests.LEAST_ROWS if report['verdict'] == 'moments' else LEAST_ROWS} rows or more"
+    return f"{moment_tests.LEAST_ROWS if report['verdict'] == 'moments' else least_rows(report)} rows or more"
 
 
 def few_rows(report: Mapping[str, Any]) -> str:
@@ -246,7 +245,12 @@ def too_alike(report: Mapping[str, Any]) -> str:
     """Describe a silo that may report nothing but its number of rows."""
     if report["noise"]:
         return f"no label with {gaussian_mechanism.MIN_NOISY_ROWS} rows, which the noise would not hide"
-    return f"fewer than {LEAST_ROWS} different training rows of any label, too few to report"
+    return f"fewer than {least_rows(report)} different training rows of any label, too few to report"
+
+
+def least_rows(report: Mapping[str, Any]) -> str:
+    """Return the least rows of the silos' policies: a number, or the smallest and the largest."""
+    return " to ".join(dict.fromkeys(map(str, report["least_rows"])))
 
 
 def small_silos(report: Mapping[str, Any]) -> list[str]:
@@ -295,7 +299,7 @@ def reasons_of(pairs: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) ->
 
 
 def _rows_needed(report: Mapping[str, Any]) -> str:
-    return f"{gaussian_mechanism.MIN_NOISY_ROWS} rows" if report["noise"] else f"{LEAST_ROWS} different rows"
+    return f"{gaussian_mechanism.MIN_NOISY_ROWS} rows" if report["noise"] else f"{least_rows(report)} different rows"
 
 
 def _has(names: Sequence[str]) -> str:

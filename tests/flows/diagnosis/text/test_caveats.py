@@ -249,11 +249,11 @@ def test_features_without_values_or_withheld_are_named_with_their_silos(a_report
     assert found[:3] == [f"x{at} was not compared at a: no reported row has a value." for at in range(3)]
     assert found[3:5] == [
         "The same holds for 2 more features, which report.json names.",
-        "dose was not compared at a and b: fewer than ten different rows of a label have a value.",
+        "dose was not compared at a and b: fewer than 10 different rows of a label have a value.",
     ]
     assert found[5].startswith("Differences within age cannot be seen: nearly all values lie in one or two of 32 bins")
     report["query"] |= {"targets": [0.0]}
-    assert "fewer than ten different rows of a group of targets have a value" in notes(report)[5]
+    assert "fewer than 10 different rows of a group of targets have a value" in notes(report)[5]
 
 
 def test_repeated_rows_are_named_unless_rows_count_by_unit(a_report, a_pair, a_line):
