@@ -18,6 +18,7 @@ from flows.diagnosis.query_clients import (
     collect_answers,
     dependent_rows,
     first_query,
+    label_column,
     query_clients,
 )
 from flows.diagnosis.report import report
@@ -181,6 +182,7 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, dict[st
         {
             "verdict": params.verdict,
             "noise": params.noise.model_dump() if params.noise else None,
+            "label": label_column(silos),
             "least_rows": [min(least.values()), max(least.values())],
             **report(comparison, query, project.manifest.classes, feature_pairs),
             "not_compared": not_compared(

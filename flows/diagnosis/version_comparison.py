@@ -9,6 +9,7 @@ from flows.diagnosis.query_clients import (
     agree_on_query,
     bytes_reported,
     dependent_rows,
+    label_column,
     no_answers_message,
     query_clients,
 )
@@ -61,6 +62,7 @@ def compare_with_version(project: Project, runner: Runner, revision: str) -> tup
         {
             "verdict": params.verdict,
             "noise": params.noise.model_dump() if params.noise else None,
+            "label": label_column(now),
             "least_rows": [*least_rows_of(Path(private.folder), shared)],
             **report_of_versions(comparison, query, project.manifest.classes),
             **dependent_rows(now, [old, new]),

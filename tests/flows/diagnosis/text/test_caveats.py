@@ -215,7 +215,8 @@ def test_what_may_be_missed_is_stated_for_the_two_smallest_silos(rows, points, d
     report = a_report([["a", "b", "c"]], [a_pair("a", "b")], [a_line((0, 0), 1)], rest=rest)
     assert missed(report) == [
         f"At silos of {sizes} training rows, differences of less than {points} points in how often a label "
-        f"occurs or {deviations} standard deviations in a mean may be missed."
+        f"occurs or {deviations} standard deviations in a mean may be missed. So may another coding of labels in a part of "
+        "the rows."
     ]
     assert missed(report | {"verdict": "paper"}) == []
 
