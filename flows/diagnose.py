@@ -18,6 +18,7 @@ from flows.diagnosis.query_clients import (
     collect_answers,
     dependent_rows,
     first_query,
+    label_column,
     query_clients,
 )
 from flows.diagnosis.report import report
@@ -32,7 +33,7 @@ from models.shift.fomichev_distances import Readings
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError
-from silos.privacy.silo_policy import check_named_silos
+from silos.privacy.silo_policy import check_named_silos, policy_of_run
 from tasks.diagnosis.compare_feature_pairs import (
     pair_question,
     refine_by_feature_pairs,
@@ -176,13 +177,22 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, dict[st
     if params.second_look:
         comparison, second_look = refine(runner, silos, private, query, responses, comparison)
     dependent = dependent_rows(silos, [responses])
+    least = {client: policy_of_run(Path(private.folder), client).least_rows for client in silos.clients}
     report_ = report_text(
         {
             "verdict": params.verdict,
             "noise": params.noise.model_dump() if params.noise else None,
+            "label": label_column(silos),
+            "least_rows": [min(least.values()), max(least.values())],
             **report(comparison, query, project.manifest.classes, feature_pairs),
             "not_compared": not_compared(
-                comparison, query, summaries, feature_pairs, dependent["unit"] is not None, second_look is not None
+                comparison,
+                query,
+                summaries,
+                feature_pairs,
+                least,
+                dependent["unit"] is not None,
+                second_look is not None,
             ),
             **dependent,
             "refused": dict(responses.refusals),

@@ -55,7 +55,8 @@ def _with_hedges(records: Sequence[Mapping[str, Any]]) -> dict[str, Counter[str]
     """Count verdicts by judge, and apart those of label shift that add another threshold."""
     counted = count_verdicts(records)
     for record in records:
-        for judge, pairs in record.get("hedged", {}).items():
+        for judge, hedged in record.get("hedged", {}).items():
+            pairs = min(hedged, record["said"][judge].get("label", 0))  # correlations may have changed a hedged verdict
             counted[judge].update({HEDGED: pairs})
             counted[judge].subtract({"label": pairs})
     return {judge: +counts for judge, counts in counted.items()}

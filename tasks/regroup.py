@@ -13,10 +13,9 @@ from models.clustering import best_fit
 from models.training.engine import Training, broadcast_weights, per_example_metrics
 from models.training.execution_plan import resolve
 from silos.client_store import ClientStore
-from silos.cohort import Cohort, Silos, Stack, open_common
+from silos.cohort import Cohort, Stack, open_common
 from silos.privacy.silo_policy import policy_of_run
-from silos.storage.partition_store import open_units
-from tasks.execution.load_client_data import load_rows, load_weights, may_report, number_different_rows
+from tasks.execution.load_client_data import load_rows, load_weights, may_report, reportable_classes
 from tasks.execution.task_types import step
 from tasks.messages.clustering_messages import ABSENT, ClusterChoice, CorrectnessBits, Descriptor, PriorShiftAccuracy
 from tasks.messages.message_policy import Message
@@ -105,7 +104,7 @@ def report_descriptor(query: EvidenceQuery, axes: Tensor, classes: int) -> Descr
         x, y, z = rows.x[index, :count], rows.y[index, :count].cpu(), components[index, :count]
         moments[index, 0] = _moments(z)
         least = policy_of_run(Path(query.private.folder), client).least_rows
-        for label in _reportable_classes(cohort.silos, client, x, y, classes, least):
+        for label in reportable_classes(cohort.silos, client, "train", x, y.numpy(), classes, least):
             moments[index, 1 + label] = _moments(z[y == label])
     silent = tuple(client for client, reports in zip(stack.clients, may.tolist(), strict=True) if not reports)
     return Descriptor(stack.clients, counts, moments, silent)
@@ -126,26 +125,6 @@ def _components(query: EvidenceQuery, x: Tensor, axes: Tensor) -> Tensor:
 def _moments(components: Tensor) -> Tensor:
     """Return the mean and the standard deviation over rows: (2, components) float32."""
     return torch.stack([components.mean(0), components.std(0, correction=0)]).float()
-
-
-def _reportable_classes(silos: Silos, client: str, x: Tensor, y: Tensor, classes: int, least: int) -> list[int]:
-    """List the classes with `least` different rows, and as many units, of the client.
-
-    If fewer are left of the other classes, but some, the smallest of the listed classes is left out. Otherwise the
-    moments of all rows without those by class would be the moments of these few.
-    """
-    row = number_different_rows(x)
-    unit = open_units(Path(silos.folder), silos.entries(client), "train")
-
-    def different(chosen: np.ndarray) -> int:
-        return min(len(np.unique(number[chosen])) for number in (row, row if unit is None else unit))
-
-    labels = y.numpy()
-    sizes = {label: different(labels == label) for label in range(classes)}
-    listed = sorted((label for label, size in sizes.items() if size >= least), key=sizes.__getitem__)
-    if 0 < different(~np.isin(labels, listed)) < least:
-        listed = listed[1:]
-    return listed
 
 
 def _on_common_rows(query: EvidenceQuery) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """FedAvg whose loss weighs classes by how far the shared model is from right on them, told by gradients of each class.
 
-every client: g_c = sum of the loss's gradient in the logits over its rows of class c, where it has ten such rows
+every client: g_c = sum of the loss's gradient in the logits over its rows of class c, if they are enough to report
 the server:   u_c = |sum of g_c| / rows of c;  in this round's loss class c weighs (u_c / mean u)^strength"""
 
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from models.training.execution_plan import resolve
 from models.training.objectives import loss_and_gradient
 from silos.cohort import Cohort
 from tasks.aggregate import aggregate
-from tasks.execution.load_client_data import has_enough_of_class, load_stacks
+from tasks.execution.load_client_data import has_enough_of_class, least_rows, load_stacks
 from tasks.execution.task_types import step
 from tasks.local_train import local_train
 from tasks.messages.message_policy import SEVERAL_ADDED, Message
@@ -35,8 +35,8 @@ def class_gradients(cohort: Cohort, model, private, training, device="cpu") -> l
     for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
         logits = resolve(model.network, training.engine).logits(weights, context, rows.x, None)
         _, slope = loss_and_gradient(training.objective, logits.flatten(0, 1), rows.y.flatten())
-        own, slope = has_enough_of_class(rows, logits.shape[-1]), slope.view_as(logits).double().cpu()
-        told.append(ClassGradients(stack.clients, own.sum((0, 1)).long(), torch.einsum("kri,kro->io", own, slope)))
+        own = has_enough_of_class(rows, logits.shape[-1], least_rows(stack, private))
+        told.append(ClassGradients(stack.clients, own.sum((0, 1)).long(), own.flatten(0, 1).T @ slope.double().cpu()))
     return told
 
 

@@ -1,10 +1,11 @@
 """What a diagnosis did not compare, and why, as plain JSON: classes, features, values, pairs of features, interactions."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries
+from models.shift.client_summaries.client_summary import Layout, Summaries
 from models.shift.client_summaries.feature_pairs import LEAST_PAIR_ROWS, MOST_FEATURES
 from models.shift.client_summaries.query import Query
 from tasks.diagnosis.compare_feature_pairs import FeaturePairs
@@ -16,6 +17,7 @@ def not_compared(
     query: Query,
     summaries: Summaries,
     feature_pairs: FeaturePairs | None,
+    least: Mapping[str, int],
     by_unit: bool = False,
     second_look: bool = False,
 ) -> list[dict[str, Any]]:
@@ -23,11 +25,12 @@ def not_compared(
 
     Every entry has `what`, `why`, `names` and `silos`. `what` is class, targets, feature, values, feature pairs,
     interactions or rest. `names` are classes (by index) or features; if it is empty, all are meant, and likewise `silos`.
-    summaries: of the comparison's clients; by_unit: whether rows are counted by unit; second_look: whether pairs had one.
+    summaries: of the comparison's clients; least: the least rows of each client's policy; by_unit: whether rows are
+    counted by unit; second_look: whether pairs had one.
     """
     clients, layout = comparison.clients, query.layout
     return [
-        *_rare_classes(summaries, layout, clients),
+        *_rare_classes(summaries, layout, clients, least),
         *_features(comparison, layout),
         *_far_values(feature_pairs, query, clients),
         *_feature_pairs(comparison, query, summaries, feature_pairs, by_unit),
@@ -39,8 +42,10 @@ def _entry(what: str, why: str, names: list[Any] | None = None, silos: list[str]
     return {"what": what, "why": why, "names": names or [], "silos": silos or []}
 
 
-def _rare_classes(summaries: Summaries, layout: Layout, clients: tuple[str, ...]) -> list[dict[str, Any]]:
-    """List classes of fewer than ten different rows at a silo; without unreported rows it has none of the class.
+def _rare_classes(
+    summaries: Summaries, layout: Layout, clients: tuple[str, ...], least: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """List classes of fewer different rows at a silo than it reports; without unreported rows it has none of the class.
 
     In a regression, small groups of targets are pooled with others, so only silos that report one pool are listed.
     """
@@ -49,22 +54,20 @@ def _rare_classes(summaries: Summaries, layout: Layout, clients: tuple[str, ...]
     withheld = np.isnan(summaries.labels)
     if layout.targets:
         pooled = np.isfinite(summaries.moments).any((1, 2, 3))
-        whys = {
-            True: "only the mean and spread, since few lie in other groups",
-            False: f"fewer than {LEAST_ROWS} different rows",
-        }
-        return [
-            _entry("targets", why, silos=[clients[i] for i in np.flatnonzero(withheld.all(1) & (pooled == reported))])
-            for reported, why in whys.items()
-            if (withheld.all(1) & (pooled == reported)).any()
-        ]
+        few, silent = (
+            [clients[i] for i in np.flatnonzero(withheld.all(1) & (pooled == reported))] for reported in (True, False)
+        )
+        why = "only the mean and spread, since few lie in other groups"
+        entries = [_entry("targets", why, silos=few)] if few else []
+        return [*entries, *([_entry("targets", _too_few(silent, least), silos=silent)] if silent else [])]
     some = summaries.rows - np.nan_to_num(summaries.labels).sum(-1) > 0
-    why = f"fewer than {LEAST_ROWS} different rows"
-    return [
-        _entry("class", why, [index], [clients[i] for i in np.flatnonzero(column & some)])
-        for index, column in enumerate(withheld.T)
-        if (column & some).any()
-    ]
+    of_class = [[clients[i] for i in np.flatnonzero(column & some)] for column in withheld.T]
+    return [_entry("class", _too_few(silos, least), [i], silos) for i, silos in enumerate(of_class) if silos]
+
+
+def _too_few(silos: list[str], least: Mapping[str, int]) -> str:
+    numbers = [least[silo] for silo in silos]
+    return f"fewer than {' to '.join(map(str, sorted({min(numbers), max(numbers)})))} different rows"
 
 
 def _features(comparison: Comparison, layout: Layout) -> list[dict[str, Any]]:

@@ -234,6 +234,12 @@ def dependent_rows(silos: Silos, responses: Sequence[Responses]) -> dict[str, An
     return {"unit": silos.manifest.params.get("source", {}).get("unit"), "repeats": sorted(repeats)}
 
 
+def label_column(silos: Silos) -> str:
+    """Return the name of a table's column of labels; "" for other sources."""
+    source = silos.manifest.params.get("source", {})
+    return str(source["label"]) if source.get("kind") == "table" else ""
+
+
 def no_answers_message(refusals: Mapping[str, str]) -> str:
     """Return the error message if every client refuses."""
     first = min(refusals)

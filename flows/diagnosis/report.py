@@ -162,7 +162,11 @@ def class_names(classes: Sequence[str], query: Query) -> list[str]:
 def _changes(
     two: Summaries, layout: Layout, types: Sequence[str], record: Mapping[str, Any], classes: list[str]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Describe by how much two clients differ, by type; record: names the features that carry the difference."""
+    """Describe by how much two clients differ, by type.
+
+    record: of the two, or of all pairs of two groups; it names the features that carry the difference. Another rule that no
+    feature explains, at inputs without a difference, is described by labels.
+    """
     indices, of_rule = ([layout.names.index(name) for name in record[key]] for key in ("features", "rule_features"))
     changes: dict[str, list[Change | None]] = {}
     if "feature" in types:
@@ -171,6 +175,9 @@ def _changes(
         changes["label"] = [largest_label_change(two, classes)]
     if "concept" in types:
         changes["concept"] = [rule_change(two, layout, index, classes) for index in of_rule]
+        half = record.get("pairs", 1) / 2
+        if not of_rule and record["labels_differ"] > half >= record["inputs_differ"]:
+            changes["concept"] = [largest_label_change(two, classes)]
     return {
         name: [change.to_dict() for change in found if change and change.is_clear] for name, found in changes.items()
     }

@@ -9,6 +9,7 @@ from flows.diagnosis.query_clients import (
     agree_on_query,
     bytes_reported,
     dependent_rows,
+    label_column,
     no_answers_message,
     query_clients,
 )
@@ -17,7 +18,7 @@ from flows.diagnosis.text.findings_page import version_report_text
 from flows.experiment.project import Project
 from models.shift.fomichev_distances import Readings
 from silos.errors import UserError, shown
-from silos.privacy.silo_policy import check_named_silos
+from silos.privacy.silo_policy import check_named_silos, least_rows_of
 from tasks.diagnosis.compare_silos import VersionComparison, compare_versions
 from tasks.execution.task_runner import Runner
 
@@ -61,6 +62,8 @@ def compare_with_version(project: Project, runner: Runner, revision: str) -> tup
         {
             "verdict": params.verdict,
             "noise": params.noise.model_dump() if params.noise else None,
+            "label": label_column(now),
+            "least_rows": [*least_rows_of(Path(private.folder), shared)],
             **report_of_versions(comparison, query, project.manifest.classes),
             **dependent_rows(now, [old, new]),
             "came": sorted({*now.clients} - {*shared}),

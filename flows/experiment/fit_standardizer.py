@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from flows.config.params_schema import Params
@@ -16,12 +17,12 @@ from models.client_model import Model
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError
+from silos.privacy.silo_policy import least_rows_of
 from silos.standardizer import NO_STANDARDIZATION, Standardization, Standardizer
 from silos.storage.manifest import schema_of
 from tasks.execution.round_cost import RoundCost
 from tasks.execution.task_runner import PlainRunner, Runner
 from tasks.feature_moments import combine_moments, report_moments
-from tasks.messages.message_policy import LEAST_ROWS
 from tasks.messages.statistics_messages import ScaleMoments
 from tasks.tracking.json_io import RESTORE_ADVICE, read_json, write_json
 
@@ -118,8 +119,9 @@ def fit_standardizer(
     model = Model(setup.network, {}, clients=silos.clients)
     messages: list[ScaleMoments] = round.map_clients(report_moments, model, inputs=inputs, targets=targets)
     standardizer: Standardizer = round.run_on_server(combine_moments, messages)
-    notes = _ledger_notes(messages)
-    _require_all(standardizer, params, silos, notes)
+    folder = Path(ledgers.folder)
+    notes = _ledger_notes(messages, folder)
+    _require_all(standardizer, params, silos, least_rows_of(folder, silos.clients)[0], notes)
     width = math.prod(silos.manifest.shape) if inputs else 0
     mean, scale = standardizer.mean, standardizer.scale
     parts = Standardizer(mean[:width], scale[:width]), Standardizer(mean[width:], scale[width:])
@@ -149,7 +151,7 @@ def _read_saved(folder: RunFolder) -> FittedStandardization | None:
         raise UserError(f"{folder.scaling} is damaged ({error!r}). {RESTORE_ADVICE}.") from None
 
 
-def _ledger_notes(messages: Sequence[ScaleMoments]) -> tuple[Note, ...]:
+def _ledger_notes(messages: Sequence[ScaleMoments], folder: Path) -> tuple[Note, ...]:
     """Note clients that report nothing new.
 
     A report would reveal the few rows that were added or removed since their last one.
@@ -163,10 +165,14 @@ def _ledger_notes(messages: Sequence[ScaleMoments]) -> tuple[Note, ...]:
     }
     repeated = {client: version for client, version in earlier.items() if client not in silent}
     withheld = {client: version for client, version in earlier.items() if client in silent}
-    return tuple(note_of_earlier(group, group is withheld) for group in (repeated, withheld) if group)
+    return tuple(
+        note_of_earlier(group, least_rows_of(folder, [min(group)])[0], group is withheld)
+        for group in (repeated, withheld)
+        if group
+    )
 
 
-def _require_all(standardizer: Standardizer, params: Params, silos: Silos, notes: Sequence[Note]) -> None:
+def _require_all(standardizer: Standardizer, params: Params, silos: Silos, least: int, notes: Sequence[Note]) -> None:
     missing = [index for index, mean in enumerate(standardizer.mean) if math.isnan(mean)]
     if not missing:
         return
@@ -174,12 +180,12 @@ def _require_all(standardizer: Standardizer, params: Params, silos: Silos, notes
     if len(missing) == len(standardizer.mean):
         raise UserError(
             "params.yaml: model.inputs or model.targets: got standardise, expected none, since no client of "
-            f"{where} has {LEAST_ROWS} different training rows to compute a mean and scale from. Set both to "
+            f"{where} has {least} different training rows to compute a mean and scale from. Set both to "
             "none, or give one client more rows." + _as_text(notes)
         )
     names = [feature.name for feature in schema_of(silos.manifest).features]  # only tables have missing values
     raise UserError(
-        f"params.yaml: model.inputs: got standardise, expected none, since no client of {where} has {LEAST_ROWS} "
+        f"params.yaml: model.inputs: got standardise, expected none, since no client of {where} has {least} "
         f"different training rows with a value of {names[missing[0]]} to compute a mean and scale from. Drop that "
         "feature, or set it to none." + _as_text(notes)
     )

@@ -16,7 +16,6 @@ from silos.cohort import Silos
 from silos.storage.client_table import ROLES
 from tasks.execution.task_runner import Runner
 from tasks.feature_moments import LARGE, SMALL, check_scale
-from tasks.messages.message_policy import LEAST_ROWS
 from tasks.messages.statistics_messages import ScaleCheck
 
 Note = dict[str, str]
@@ -66,11 +65,12 @@ def notes_of_rows(project: Project, setup: TrainingSetup, runner: Runner, privat
     ]
 
 
-def note_of_earlier(versions: Mapping[str, str], silent: bool) -> Note:
+def note_of_earlier(versions: Mapping[str, str], least: int, silent: bool) -> Note:
     """Note clients whose ledgers withhold a new mean and scale.
 
     Args:
         versions: Each client and the version of its rows that it reported before.
+        least: The least rows of the first client's policy.
         silent: Whether the clients report nothing; otherwise they repeat their earlier report.
     """
     first = min(versions)
@@ -79,7 +79,7 @@ def note_of_earlier(versions: Mapping[str, str], silent: bool) -> Note:
     before = f"client {first}'s report of version {versions[first][:12]} of its rows and its new one"
     instead = "the client reports no mean and scale" if silent else "the client repeats its earlier mean and scale"
     sentence = (
-        f"{before} differ by fewer than {LEAST_ROWS} different rows, which subtracting the reports would reveal: "
+        f"{before} differ by fewer than {least} different rows, which subtracting the reports would reveal: "
         f"{instead}{more}"
     )
     return {"about": "inputs", "sentence": sentence}

@@ -10,6 +10,7 @@ stage: repeat: each client k trains (w_k, C_k) from (w, C_k) for E local epochs
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -33,8 +34,8 @@ from models.client_model import Model
 from models.networks.network_factory import Network
 from models.server_state import ServerState
 from silos import param_limits
+from silos.privacy.silo_policy import least_rows_of
 from tasks.codebook_extend import Fill, codebook_extend
-from tasks.messages.message_policy import LEAST_ROWS
 
 _ARMS: Mapping[str, Mapping[str, Any]] = {
     "paper": {},
@@ -48,7 +49,6 @@ _ARMS: Mapping[str, Mapping[str, Any]] = {
         "until": "budget",
     },
 }
-_WAITS = f"codewords start when a client with {LEAST_ROWS} different training rows takes part"
 
 
 class UEFL(Method):
@@ -167,7 +167,8 @@ class UEFL(Method):
         if round.number > self.warm_up and not codebook_stages.num_shared_codewords(state):
             state = self._with_common_codebook(state, round)
             if not codebook_stages.num_shared_codewords(state):
-                return state, (_WAITS,)
+                least, _ = least_rows_of(Path(round.private.folder), round.setup.silos.clients)
+                return state, (f"codewords start when a client with {least} different training rows takes part",)
         never = self.tolerance is None or self.stages == 1 or self.joining == "shared" or self.extend == "shared"
         late = [] if never else codebook_stages.late_clients(state, round)
         if not late:

@@ -8,12 +8,33 @@ of shares is weighted cell by cell by its own variance, of the sample and of the
 clients of two sizes, or for cells with few and many rows. Without noise the statistics are Pearson's.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from scipy.special import chdtrc
 
 from models.shift.client_summaries.client_summary import divide_or_zero
 
 ChiSquare = tuple[np.ndarray, np.ndarray]
+
+
+class Focused(NamedTuple):
+    """The largest of `hypotheses` tests of single contrasts of a table, (...) each; without degrees of freedom untested."""
+
+    statistic: np.ndarray
+    dof: np.ndarray
+    hypotheses: np.ndarray
+
+    @property
+    def result(self) -> ChiSquare:
+        """The statistic and its degrees of freedom."""
+        return self.statistic, self.dof
+
+    @property
+    def p_value(self) -> np.ndarray:
+        """The p-value over the hypotheses (Bonferroni)."""
+        return np.minimum(p_value(self.result) * self.hypotheses, 1.0)
+
 
 MIN_SIGNAL_TO_NOISE = 3.0
 """The least ratio of a number of rows to the deviation of its noise, for its shares to be compared."""
@@ -50,12 +71,89 @@ def compare_classes_given_inputs(tables: np.ndarray, noise: np.ndarray | None = 
     return _summed(tables, noise, -2)
 
 
-def compare_odds_ratios(tables: np.ndarray, noise: np.ndarray | None = None) -> ChiSquare:
+def focus_on_inputs_in_classes(tables: np.ndarray, numeric: np.ndarray) -> Focused:
+    """Test P(X | Y) in one respect: the mean rank of a number, or the share of each category, summed over classes.
+
+    A difference in one respect alone is found in far fewer rows than by a test of all cells. tables: (pairs, features, 2,
+    cells, classes) without noise, the last cell of missing values; numeric: (features,) bool.
+    """
+    rank = _ranks(tables)[..., None]
+    with_value = tables * (np.arange(tables.shape[-2]) < tables.shape[-2] - 1)[:, None]
+    rows, both = with_value.sum(-2), with_value.sum(-3)
+    mean = divide_or_zero((with_value * rank[..., None, :, :]).sum(-2), rows)
+    of_both = divide_or_zero((both * rank).sum(-2), both.sum(-2))
+    variance = divide_or_zero((both * (rank - of_both[..., None, :]) ** 2).sum(-2), both.sum(-2))
+    variance = variance * divide_or_zero(1.0, rows).sum(-2)
+    compared = (rows > 0).all(-2) & (variance > 0)
+    trend = np.where(compared, divide_or_zero((mean[..., 0, :] - mean[..., 1, :]) ** 2, variance), 0.0).sum(-1)
+    rows, both = tables.sum(-2), tables.sum(-3)
+    share = divide_or_zero(tables, rows[..., None, :])
+    pooled = divide_or_zero(both, both.sum(-2, keepdims=True))
+    variance = pooled * (1 - pooled) * divide_or_zero(1.0, rows).sum(-2)[..., None, :]
+    in_both = (rows > 0).all(-2)
+    squares = divide_or_zero((share[..., 0, :, :] - share[..., 1, :, :]) ** 2, variance)
+    cells = np.where(in_both[..., None, :], squares, 0.0).sum(-1) * (both.sum(-1) >= _LEAST_OF_CELL)
+    dof = np.where(numeric, compared.sum(-1), in_both.sum(-1))
+    return _focused(np.where(numeric, trend, cells.max(-1)), dof, numeric, both.sum(-1) > 0, 1)
+
+
+def focus_on_odds_ratios(tables: np.ndarray, expected: np.ndarray, numeric: np.ndarray) -> Focused:
+    """Test odds ratios in one respect, by score tests: their trend over a number's ranks, or one category against the rest.
+
+    With more than two classes, of each class against the rest. expected: of equal odds ratios, as `fit_margins` gives;
+    tables, numeric: as for `focus_on_inputs_in_classes`.
+    """
+    rest = expected.sum(-1, keepdims=True) - expected
+    possible = ((expected > _ZERO) & (rest > _ZERO)).all(-3)
+    inverse = (divide_or_zero(1.0, expected) + divide_or_zero(1.0, rest)).sum(-3)
+    variance = np.where(possible, divide_or_zero(1.0, inverse), 0.0)
+    residual = np.where(possible, (tables - expected)[..., 0, :, :], 0.0)
+    rank = _ranks(tables)[..., None]
+    has_value = (np.arange(tables.shape[-2]) < tables.shape[-2] - 1)[:, None]
+    weight = variance * has_value
+    deviation = rank - divide_or_zero((weight * rank).sum(-2), weight.sum(-2))[..., None, :]
+    score = (deviation * residual * has_value).sum(-2)
+    trend = divide_or_zero(score**2, (weight * deviation**2).sum(-2))
+    of_cell = divide_or_zero(variance, variance.sum(-2, keepdims=True))
+    remaining = variance * (1 - of_cell)
+    squares = divide_or_zero((residual - of_cell * residual.sum(-2, keepdims=True)) ** 2, remaining)
+    cells = np.where(remaining >= _LEAST_VARIANCE, squares, 0.0)
+    classes = (tables.sum((-3, -2)) > 0).sum(-1)
+    statistic = np.where(numeric, trend.max(-1, initial=0.0), cells.max((-2, -1), initial=0.0))
+    present: np.ndarray = np.any(variance > 0, axis=-1)
+    return _focused(statistic, 1, numeric, present, np.where(classes > 2, classes, 1))
+
+
+_LEAST_OF_CELL, _LEAST_VARIANCE = 20, 0.5  # rows of a single category, and the variance of its rows in a class
+
+
+def _focused(
+    statistic: np.ndarray, dof: np.ndarray | int, numeric: np.ndarray, present: np.ndarray, times: np.ndarray | int
+) -> Focused:
+    """Leave out features of two cells, of which a single respect is all there is; present: (..., cells) bool."""
+    cells = present.sum(-1)
+    tested = cells > 2
+    hypotheses = np.where(numeric, 1, np.maximum(cells, 1)) * times
+    return Focused(np.where(tested, statistic, 0.0), np.where(tested, dof, 0), hypotheses)
+
+
+def _ranks(tables: np.ndarray) -> np.ndarray:
+    """Return the mean rank of the rows of both clients in each cell, as a share; 0 of missing values: (..., cells)."""
+    total = tables.sum((-3, -1))
+    total[..., -1] = 0.0
+    ranks = np.cumsum(total, -1) - total / 2
+    ranks[..., -1] = 0.0
+    return divide_or_zero(ranks, total.sum(-1, keepdims=True))
+
+
+def compare_odds_ratios(
+    tables: np.ndarray, noise: np.ndarray | None = None, expected: np.ndarray | None = None
+) -> ChiSquare:
     """Test whether all odds ratios are equal: clients, X and Y have no three-way interaction.
 
     Expected counts have the three two-way margins, by iterative proportional fitting (Deming and Stephan 1940).
     """
-    expected = fit_margins(tables)
+    expected = fit_margins(tables) if expected is None else expected
     if noise is not None:
         return _noisy_odds(tables, noise, expected)
     margins = [tables.sum(axis, keepdims=True) for axis in (-1, -2, -3)]

@@ -78,13 +78,15 @@ def classify_pairs(
     simple = none | label | feature
     mixed, moved = ~simple & ~concept, evidence.at_priors.any(-1)
     last = ~simple & concept
+    # another rule moves P(Y) as well: inputs that label shift would move, and that did not move, show that it is all
+    only_rule = last & ~inputs_differ & (evidence.label_odds < LIKELY) & (not regression)
     rule_differs = evidence.classes_in_bins.any(-1) | (evidence.labels & ~np.isnan(evidence.label_odds))
     rule |= mixed & ~inputs_differ & rule_differs & ~(evidence.label_odds >= LIKELY)
     targets_moved = rule & regression & evidence.labels
     types = np.stack(
         [
             feature | (mixed & ~rule) | (last & moved),
-            (label & ~rule) | (~simple & evidence.labels & ~rule) | targets_moved,
+            (label & ~rule) | (~simple & evidence.labels & ~rule & ~only_rule) | targets_moved,
             last | rule,
         ],
         -1,

@@ -3,7 +3,7 @@
 The tests decide whether clients differ. These numbers only describe by how much, from the same summaries.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ class Change:
     Attributes:
         what: `label`, `mean`, `spread`, `category`, `missing` or `rule`.
         name: The label or feature.
-        first: A share, a mean or a deviation; for `rule` NaN.
+        first: A share, a mean or a deviation; for `rule` without a cell NaN.
         second: Likewise.
         difference: first - second; for `rule` the difference of the share of `value` among rows with equal `name`.
         low: The lower end of the interval, NaN if it is unknown.
@@ -33,6 +33,7 @@ class Change:
         deviations: The difference in pooled standard deviations, for `mean` only.
         factor: The ratio of means and of deviations, for `mean` only, if it looks like a change of unit.
         value: The category, or for `rule` the label.
+        cell: For `rule` of a categorical feature, the category to whose rows the numbers belong, if it shows more than all.
     """
 
     what: str
@@ -45,6 +46,7 @@ class Change:
     deviations: float | None = None
     factor: float | None = None
     value: str | None = None
+    cell: str | None = None
 
     @property
     def z(self) -> float:
@@ -120,7 +122,8 @@ def rule_change(pair: Summaries, layout: Layout, feature: int, classes: list[str
     """Return how much more often rows of the first client have a label than rows with the same value at the second.
 
     This is the Mantel-Haenszel risk difference over the cells of a feature (Greenland and Robins 1985), for the class
-    in which it is largest in standard errors. None if no cell has rows of both clients.
+    in which it is largest in standard errors. If a single category shows it more clearly, the difference is of its rows.
+    None if no cell has rows of both clients.
     """
     counts = np.maximum(pair.counts[:, feature], 0.0)
     if not counts.shape[1]:
@@ -145,7 +148,17 @@ def rule_change(pair: Summaries, layout: Layout, feature: int, classes: list[str
     half = _Z95 * float(error[best]) if pair.noise is None else float("nan")
     change = float(difference[best])
     nan = float("nan")
-    return Change("rule", layout.names[feature], nan, nan, change, change - half, change + half, value=classes[best])
+    name, values = layout.names[feature], layout.categories[feature] or ()
+    of_all = Change("rule", name, nan, nan, change, change - half, change + half, value=classes[best])
+    of_cells = [
+        replace(
+            _share_change("rule", name, counts[:, cell, best], rows[:, cell], pair.noise is not None, classes[best]),
+            cell=f"{value:g}",
+        )
+        for cell, value in enumerate(values)
+        if rows[:, cell].min() > 0
+    ]
+    return max([of_all, *of_cells], key=lambda change: change.z)
 
 
 def _share_change(

@@ -67,25 +67,33 @@ def count_evidence(pairs: Pairs) -> Evidence:
             mask_test(comparable, test.pearson(inputs, None if noise is None else noise.sum(-1))),
             effective_size(pairs.counts.sum((-2, -1))),
         ),
-        "bins_in_classes": SizedTest(test.compare_inputs_in_classes(in_classes, noise_within), size_within),
+        "bins_in_classes": SizedTest(
+            test.compare_inputs_in_classes(in_classes, noise_within),
+            size_within,
+            None if noise is not None else test.focus_on_inputs_in_classes(within, pairs.numeric),
+        ),
         "classes_in_bins": SizedTest(test.compare_classes_given_inputs(within, noise_within), size_within),
         "at_mean": SizedTest(test.compare_inputs_at_prior(within, mean, noise_within), size_within),
         "at_even": SizedTest(test.compare_inputs_at_prior(within, even, noise_within), size_within),
     }
     features = pairs.counts.shape[1]
     differ = tested["labels"].rejected(1) | tested["bins_in_classes"].rejected(features).any(-1)
-    interaction = SizedTest(_compare_odds_ratios(differ, within, noise_within), size_within)
+    interaction = _compare_odds_ratios(differ, within, noise_within, pairs.numeric, size_within)
     evidence = build_evidence(tested | {"interaction": interaction}, features, covered(pairs, compared_classes))
     return evidence if noise is not None else replace(evidence, label_odds=label_log_odds(within))
 
 
-def label_log_odds(within: np.ndarray) -> np.ndarray:
+def label_log_odds(within: np.ndarray, correlation: np.ndarray | None = None) -> np.ndarray:
     """Return the log likelihood ratio of label shift, P(X | Y) equal, to another rule for equal inputs: (pairs,).
 
     Under label shift P(X) moves by Δ = Σ over classes of P(X | Y) times the difference of shares; under another rule
     alone it does not move. The share λ of Δ that is seen, weighted by information and over all features together, is
-    normal about 1 or 0. Its variance takes features to be correlated by CORRELATION, as joint counts are not known.
-    within: counts of compared classes, (pairs, features, 2, bins, classes).
+    normal about 1 or 0. Without `correlation`, its variance takes features to be correlated by CORRELATION, as joint
+    counts are not known.
+
+    Args:
+        within: Counts of compared classes, (pairs, features, 2, bins, classes).
+        correlation: Rank correlations of features over all rows, (pairs, features, features), NaN if not reported.
     """
     rows_of_class = within.sum(-2)
     rows = rows_of_class.sum(-1)
@@ -105,18 +113,63 @@ def label_log_odds(within: np.ndarray) -> np.ndarray:
     inverse_rows = divide_or_zero(1.0, rows).sum(-1)
     variances = information * inverse_rows
     variance = (1 - CORRELATION) * variances.sum(-1) + CORRELATION * np.sqrt(variances).sum(-1) ** 2
+    if correlation is not None:
+        variance = _variance_of_sum(variances, _rank_correlation(score, pooled), correlation)
     return divide_or_zero(total * (moved - total / 2), variance)
 
 
+def _rank_correlation(score: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Return the correlation of a score of cells with their ranks: (...), from (..., cells) and the cells' shares."""
+    rank = np.cumsum(share, -1) - share / 2
+    rank, score = (part - (part * share).sum(-1, keepdims=True) for part in (rank, score))
+    spread = np.sqrt((share * rank**2).sum(-1) * (share * score**2).sum(-1))
+    return divide_or_zero((share * rank * score).sum(-1), spread)
+
+
+def _variance_of_sum(variances: np.ndarray, with_ranks: np.ndarray, correlation: np.ndarray) -> np.ndarray:
+    """Return the variance of the sum over features of scores: (pairs,), at least that of the largest.
+
+    Two scores are correlated as ranks are, times the correlations of both with ranks.
+    """
+    between = with_ranks[:, :, None] * with_ranks[:, None] * correlation
+    between = np.where(np.isfinite(between), between, CORRELATION)
+    between[:, np.arange(variances.shape[1]), np.arange(variances.shape[1])] = 1.0
+    deviations = np.sqrt(variances)
+    total = np.einsum("pi,pij,pj->p", deviations, between, deviations)
+    return np.maximum(total, variances.max(-1, initial=0.0))
+
+
 class SizedTest(NamedTuple):
-    """A test of pairs, or of features of pairs, and n_A n_B / (n_A + n_B) of the rows it used."""
+    """A test of pairs, or of features of pairs, and n_A n_B / (n_A + n_B) of the rows it used.
+
+    `focused` tests the same hypothesis in one respect; of the two the smaller p-value counts, twice.
+    """
 
     tested: test.ChiSquare
     size: np.ndarray
+    focused: test.Focused | None = None
 
     def rejected(self, num_hypotheses: int) -> np.ndarray:
         """Return whether the hypothesis, one of `num_hypotheses`, is rejected and the effect is not small."""
-        return (test.p_value(self.tested) * num_hypotheses < ALPHA) & (test.effect_size(*self) >= LEAST_EFFECT)
+        return (self.p_value * num_hypotheses < ALPHA) & (self.effect >= LEAST_EFFECT)
+
+    @property
+    def p_value(self) -> np.ndarray:
+        """The p-value, of the hypothesis in whole and in one respect."""
+        whole = test.p_value(self.tested)
+        if self.focused is None:
+            return whole
+        both = np.minimum(2 * np.minimum(whole, self.focused.p_value), 1.0)
+        return np.where(self.focused.dof > 0, both, whole)
+
+    @property
+    def effect(self) -> np.ndarray:
+        """φ of the test with the smaller p-value."""
+        whole = test.effect_size(self.tested, self.size)
+        if self.focused is None:
+            return whole
+        respect = test.effect_size(self.focused.result, self.size)
+        return np.where(self.focused.p_value < test.p_value(self.tested), respect, whole)
 
 
 def build_evidence(tested: Mapping[str, SizedTest], features: int, covered: np.ndarray) -> Evidence:
@@ -131,22 +184,30 @@ def build_evidence(tested: Mapping[str, SizedTest], features: int, covered: np.n
         rejected["bins"] & rejected["at_mean"] & rejected["at_even"],
         _misfit(tested["bins_in_classes"].tested),
         _misfit(tested["classes_in_bins"].tested),
-        {name: test.p_value(entry.tested) for name, entry in tested.items()},
-        {name: test.effect_size(*entry) for name, entry in tested.items()},
+        {name: entry.p_value for name, entry in tested.items()},
+        {name: entry.effect for name, entry in tested.items()},
         np.any(tested["bins_in_classes"].tested[1] > 0, axis=-1),
         covered,
         np.full(len(covered), np.nan),
     )
 
 
-def _compare_odds_ratios(differ: np.ndarray, within: np.ndarray, noise: np.ndarray | None) -> test.ChiSquare:
+def _compare_odds_ratios(
+    differ: np.ndarray, within: np.ndarray, noise: np.ndarray | None, numeric: np.ndarray, size: np.ndarray
+) -> SizedTest:
     """Test odds ratios of the pairs that differ; the other pairs are not tested."""
-    statistic, dof = np.zeros(within.shape[:2]), np.zeros(within.shape[:2], np.int64)
+    shape = within.shape[:2]
+    whole = np.zeros(shape), np.zeros(shape, np.int64)
+    focused = test.Focused(np.zeros(shape), np.zeros(shape, np.int64), np.ones(shape))
     if differ.any():
-        statistic[differ], dof[differ] = test.compare_odds_ratios(
-            within[differ], None if noise is None else noise[differ]
-        )
-    return statistic, dof
+        expected = test.fit_margins(within[differ])
+        results = test.compare_odds_ratios(within[differ], None if noise is None else noise[differ], expected)
+        for part, result in zip(whole, results, strict=True):
+            part[differ] = result
+        if noise is None:
+            for part, result in zip(focused, test.focus_on_odds_ratios(within[differ], expected, numeric), strict=True):
+                part[differ] = result
+    return SizedTest(whole, size, focused)
 
 
 def covered(pairs: Pairs, compared_classes: np.ndarray) -> np.ndarray:

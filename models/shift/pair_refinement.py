@@ -8,12 +8,13 @@ import numpy as np
 from scipy.special import ndtr
 
 from models.shift import chi_square as test
-from models.shift.classify import check_covariates, restrict_to
+from models.shift.classify import LIKELY, check_covariates, restrict_to
 from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries
 from models.shift.client_summaries.feature_pairs import Correlations, index_pairs
 from models.shift.correlation_tests import CorrelationEvidence, compare_correlations
-from models.shift.nested_tests import ALPHA, LEAST_EFFECT, effective_size
+from models.shift.nested_tests import ALPHA, LEAST_EFFECT, comparable_classes, effective_size, label_log_odds
 from models.shift.pairwise_results import REASONS, Findings, find_differences
+from models.shift.pairwise_tables import build_pairs
 from models.shift.pseudo_rows import PseudoClients, SharedModelLoss, select_for_pseudo_rows
 
 _FEATURE, _LABEL, _CONCEPT = range(3)
@@ -85,6 +86,7 @@ def refine_findings(
     resolve: whether to remove changes of rule that inputs explain, by pseudo-rows and not by models of real rows.
     """
     findings = findings if targets is None else _compare_targets(findings, targets)
+    findings = findings if layout.targets else _compare_thresholds(findings, summaries, layout, correlations)
     first, second = findings.first, findings.second
     evidence = compare_correlations(correlations, summaries.labels, first, second)
     asked = evidence.compared.any(-1)
@@ -122,6 +124,27 @@ def refine_findings(
         types[:, _FEATURE] & types[:, _CONCEPT] & resolve,
         _losses(refined, pseudo),
     )
+
+
+def _compare_thresholds(
+    findings: Findings, summaries: Summaries, layout: Layout, correlations: Correlations
+) -> Findings:
+    """Judge pairs of label shift alone again, where inputs did not differ: which of the two moved, by known correlations."""
+    types, hedged = findings.verdicts.types.copy(), findings.verdicts.label_or_concept.copy()
+    judged = np.flatnonzero(types[:, _LABEL] & (types.sum(-1) == 1) & ~findings.moved & ~findings.verdicts.margins_only)
+    if not len(judged) or not summaries.counts.shape[2]:
+        return findings
+    first, second = findings.first[judged], findings.second[judged]
+    counts = build_pairs(summaries, layout, first, second).counts
+    within = counts[..., :-1] * comparable_classes(counts)[:, :, None, None]
+    between = np.full((len(judged), counts.shape[1], counts.shape[1]), np.nan)
+    one, other = (correlations.features[members] for members in index_pairs(len(correlations.features)))
+    of_pair = (correlations.values[first, :, -1] + correlations.values[second, :, -1]) / 2
+    between[:, one, other] = between[:, other, one] = of_pair
+    odds = label_log_odds(within, between)
+    types[judged[odds < -LIKELY]] = np.arange(3) == _CONCEPT
+    hedged[judged] = (odds >= -LIKELY) & (odds < LIKELY)
+    return replace(findings, verdicts=replace(findings.verdicts, types=types, label_or_concept=hedged))
 
 
 def _compare_targets(findings: Findings, targets: np.ndarray) -> Findings:

@@ -105,6 +105,12 @@ def policy_of_run(folder: Path, client: str) -> Policy:
     return DEFAULT if store is None else _policies(store / POLICY).of(client)
 
 
+def least_rows_of(folder: Path, clients: Collection[str]) -> tuple[int, int]:
+    """Return the smallest and the largest `least_rows` of these silos' policies, as `policy_of_run` reads them."""
+    least = {policy_of_run(folder, client).least_rows for client in clients}
+    return min(least), max(least)
+
+
 _RUN_DEPTH = 2  # private/<data.name>/<experiment>/<seed>
 
 

@@ -1,6 +1,6 @@
 """Load, at the client, the rows and the private state that a task refers to."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,16 +57,18 @@ def number_different_rows(x: Tensor) -> np.ndarray:
     return np.asarray(index).ravel()
 
 
-def may_report(silos: Silos, stack: Stack, split: str, rows: Rows, private: ClientStore | None = None) -> Tensor:
-    """Return whether each client has LEAST_ROWS different rows of a split, and as many units: (stack size,) bool.
+def least_rows(stack: Stack, private: ClientStore) -> list[int]:
+    """Return the least rows of each client's policy, and LEAST_ROWS of padding: (stack size,)."""
+    least = [policy_of_run(Path(private.folder), client).least_rows for client in stack.clients]
+    return least + [LEAST_ROWS] * (stack.size - len(stack.clients))
 
-    The units of common rows, which no client owns, do not count. With `private`, the least is that of the policy of each
-    client's store.
+
+def may_report(silos: Silos, stack: Stack, split: str, rows: Rows, private: ClientStore) -> Tensor:
+    """Return whether each client has as many different rows of a split, and units, as its policy requires: (stack size,).
+
+    The units of common rows, which no client owns, do not count.
     """
-    least = [LEAST_ROWS] * stack.size
-    if private is not None:
-        for index, client in enumerate(stack.clients):
-            least[index] = policy_of_run(Path(private.folder), client).least_rows
+    least = least_rows(stack, private)
     parts = zip(rows.x, rows.counts.tolist(), least, strict=True)
     enough = torch.tensor([_at_least(x[:count], own) for x, count, own in parts])
     for index, client in enumerate(stack.clients if not silos.common(split) else ()):
@@ -77,18 +79,39 @@ def may_report(silos: Silos, stack: Stack, split: str, rows: Rows, private: Clie
     return enough
 
 
-def has_enough_of_class(rows: Rows, classes: int, least: int = LEAST_ROWS) -> Tensor:
+def has_enough_of_class(rows: Rows, classes: int, least: Sequence[int]) -> Tensor:
     """Mark the rows that may be reported by class: (clients, rows, classes) float64, on the CPU because sums of it leave.
 
-    A row has 1 at its class if its client has at least `least` different rows of that class, else 0.
+    A row has 1 at its class if its client has at least its `least` different rows of that class, else 0.
     """
     mask = torch.zeros(*rows.y.shape, classes, dtype=torch.float64)
-    for i, count in enumerate(rows.counts.tolist()):
+    for i, (count, own) in enumerate(zip(rows.counts.tolist(), least, strict=True)):
         labels = rows.y[i, :count].cpu()
         for c in labels.unique().tolist():
             indices = (labels == c).nonzero()[:, 0]
-            mask[i, indices, c] = float(_at_least(rows.x[i, indices], least))
+            mask[i, indices, c] = float(_at_least(rows.x[i, indices], own))
     return mask
+
+
+def reportable_classes(
+    silos: Silos, client: str, split: str, x: Tensor, labels: np.ndarray, classes: int, least: int
+) -> list[int]:
+    """List the classes with `least` different rows, and as many units, of the client in this split.
+
+    If fewer are left of the other classes, but some, the smallest of the listed classes is left out. Otherwise numbers
+    of all rows without those by class would be the numbers of these few.
+    """
+    row = number_different_rows(x)
+    unit = open_units(Path(silos.folder), silos.entries(client), split)
+
+    def different(chosen: np.ndarray) -> int:
+        return min(len(np.unique(number[chosen])) for number in (row, row if unit is None else unit))
+
+    sizes = {label: different(labels == label) for label in range(classes)}
+    listed = sorted((label for label, size in sizes.items() if size >= least), key=sizes.__getitem__)
+    if 0 < different(~np.isin(labels, listed)) < least:
+        listed = listed[1:]
+    return listed
 
 
 def _at_least(x: Tensor, least: int) -> bool:

@@ -9,7 +9,7 @@ import yaml
 from scipy.stats import binomtest
 
 from flows.console.safe_text import PlainConsole
-from publications.clinical_rates import HEDGED, confidently_wrong, is_right, wilson
+from publications.clinical_rates import HEDGED, _with_hedges, confidently_wrong, is_right, wilson
 from publications.compare_with_published import table_of_records
 from publications.fill_sweep import fill
 from publications.print_tables import reproduce
@@ -46,6 +46,11 @@ def sweep(tmp_path, monkeypatch):
         return Sweep("tiny.yaml", "one", "cpu")
 
     return of
+
+
+def test_a_hedge_counts_only_for_a_verdict_of_label_shift_alone():
+    record = {"said": {"guarded": {"label": 3, "feature": 5}}, "hedged": {"guarded": 4}}
+    assert _with_hedges([record]) == {"guarded": {HEDGED: 3, "feature": 5}}
 
 
 def test_a_small_table_counts_pairs_and_federations_and_prints_them(sweep):

@@ -6,6 +6,7 @@ import pytest
 from flows.experiment.comparison.paired_runs import count_correct_by_class, predictions_by_class
 from silos.client_store import ClientStore
 from silos.cohort import open_common
+from silos.privacy.silo_policy import POLICY
 from tasks.evaluate import OUTCOMES
 from tasks.execution.task_runner import PlainRunner
 
@@ -52,6 +53,34 @@ def test_predictions_are_counted_by_class_over_clients_with_enough_rows_and_over
     found = predictions_by_class(PlainRunner(workers), silos, runs)
     assert (found[:2] == expected).all()
     assert not found[2].any()
+
+
+@pytest.mark.parametrize(
+    ("least", "counted"),
+    [
+        (10, [0, 1, 2]),
+        (11, [2]),  # without class 1, too: else the rows of no counted class would be the 10 of class 0
+        (13, [2]),
+        (31, []),
+        (53, []),  # more than the client's rows
+    ],
+)
+def test_a_stricter_policy_holds_for_each_class_of_the_client(least, counted, write_silos, tmp_path):
+    """Of two clients with the same labels, one has the policy; the other counts all, whatever its classes' sizes."""
+    labels = np.repeat([0, 1, 2], (10, 12, 30))
+
+    def rows_of(client, total):
+        return np.random.default_rng(0).normal(size=(total, 2)), np.concatenate([[0, 1], labels])
+
+    silos = write_silos({"a": 2, "b": 2}, validation=0, test=52, rows_of=rows_of)
+    store = ClientStore(str(tmp_path / "own"))
+    refs = store.save(
+        OUTCOMES, ["a", "b"], {"correct": np.ones((2, 52), np.uint8), "predicted": np.zeros((2, 52), np.int32)}
+    )
+    (tmp_path / "own" / POLICY).write_text(f"silos: {{b: {{least_rows: {least}}}}}\n")
+    rows = np.bincount(labels) + np.bincount(labels[np.isin(labels, counted)], minlength=3)
+    assert count_correct_by_class(PlainRunner(), silos, (store, refs)) == {str(c): [n, n] for c, n in enumerate(rows)}
+    assert predictions_by_class(PlainRunner(), silos, [[(store, refs)]])[0, :, 0].tolist() == rows.tolist()
 
 
 def test_common_rows_count_once_for_every_client(write_silos, tmp_path):

@@ -1,6 +1,7 @@
 """What a diagnosis did not compare and why, what its second look changed, and what to do next."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from flows.diagnosis.report import is_rule_unknown
@@ -9,11 +10,14 @@ from flows.diagnosis.text.phrases import (
     few_rows,
     group_name,
     joined,
+    least_rows,
     left_out,
     listed,
+    odd_one,
     reasons_of,
     shared,
     shown_counts,
+    shown_types,
     small_silos,
     too_alike,
 )
@@ -107,7 +111,8 @@ def of_power(report: dict[str, Any]) -> list[str]:
     target = "the share of a group of targets" if report["query"]["targets"] else "how often a label occurs"
     return [
         f"At silos of {sizes} training rows, differences of less than {100 * seen['share']:.0f} "
-        f"points in {target} or {seen['deviations']:.2g} standard deviations in a mean may be missed."
+        f"points in {target} or {seen['deviations']:.2g} standard deviations in a mean may be missed. So may another "
+        f"coding of {'targets' if report['query']['targets'] else 'labels'} in a part of the rows."
     ]
 
 
@@ -119,7 +124,8 @@ def of_gaps(report: dict[str, Any]) -> list[str]:
         ("absent", "{feature} was not compared at {silos}: no reported row has a value."),
         (
             "withheld",
-            f"{{feature}} was not compared at {{silos}}: fewer than ten different rows of a {label} have a value.",
+            f"{{feature}} was not compared at {{silos}}: fewer than {least_rows(report)} different rows of a {label} have "
+            "a value.",
         ),
     ):
         affected = list(gaps[what].items())
@@ -154,10 +160,10 @@ def _of_what_was_not_compared(report: dict[str, Any]) -> list[str]:
         )
     whys = [entry["why"] for entry in entries if entry["what"] == "interactions" and not entry["names"]]
     if whys and not report["query"]["pictures"] and report["verdict"] == "guarded":
-        if any("inputs differ" in why for why in whys):
-            lines.append("Where inputs differ, a rule that differs only in how features act together is not seen.")
-        else:
-            lines.append(f"A rule that differs only in how features act together may not be seen ({whys[0]}).")
+        of_more = all("more than two" in why for why in whys)
+        which = "three or more features" if of_more else "features"
+        where = "Where inputs differ, a" if any("inputs differ" in why for why in whys) else "A"
+        lines.append(f"{where} rule that differs only in how {which} act together is not seen.")
     return lines
 
 
@@ -202,17 +208,20 @@ def next_steps(report: dict[str, Any]) -> list[str]:
     """Return what to do about what most pairs of two groups show, checks first; not about a rule that may not differ."""
     if "against" not in report and _shows_no_difference(report):
         return ["One model for all silos is a good start: siloflow compare fedavg"]
+    odd = None if "against" in report else odd_one(report)
     types = {name for record in report["between"] for name in TYPES if _is_common(record, name)}
+    types |= {*shown_types(odd)} if odd else set()
     units = _suspected_units(report)
     steps = [_UNIT.format(features=name, silos=listed(sorted(silos))) for name, silos in sorted(units.items())]
-    features = [name for name in leading_features(report) if name not in units][:_MAX_FEATURES]
+    leading = [*odd["features"]] if odd else leading_features(report)
+    features = [name for name in leading if name not in units][:_MAX_FEATURES]
     if units and not features and not report["query"]["pictures"]:
         types -= {"feature"}
     if "feature" in types:
         steps += _checks_of_inputs(report, features)
     if "against" in report:
         return steps + [_NEXT_AFTER_VERSION[name] for name in TYPES if name in types]
-    steps += _checks_of_coding(report, types)
+    steps += _checks_of_labels(report, types)
     of_silos = report["pairs_of"] == "silos"  # the second look leaves out groups
     if of_silos and any(pair.get("second_look_recommended") and not is_rule_unknown(pair) for pair in report["pairs"]):
         steps.append(
@@ -250,16 +259,26 @@ def _checks_of_inputs(report: dict[str, Any], features: list[str]) -> list[str]:
     ]
 
 
-def _checks_of_coding(report: dict[str, Any], types: set[str]) -> list[str]:
-    """Return at which silos to check how labels are coded, if their rule or threshold may differ."""
+def _checks_of_labels(report: dict[str, Any], types: set[str]) -> list[str]:
+    """Return what to check about labels: how they are coded if the rule or threshold may differ, or why they differ."""
+    label = report["label"] or ("the target" if report["query"]["targets"] else "the label")
     threshold = "label" in types and any(pair.get("label_or_concept") for pair in report["pairs"])
     if "concept" not in types and not threshold:
-        return []
+        if "label" not in types:
+            return []
+        silos = _silos_that_differ(report, "label")
+        return [f"Check at {silos} why {label} differs: other cases, or another way of recording them."]
     silos = _silos_that_differ(report, "concept" if "concept" in types else "label")
-    what = "measures the target" if report["query"]["targets"] else "codes the label"
-    suffix = "" if "concept" in types else ", with the same threshold"
+    what = "measures" if report["query"]["targets"] else "codes"
+    moved = any(change["what"] == "label" for change in _changes(report, "concept"))
+    suffix = ", with the same threshold" if moved or "concept" not in types else ""
     everywhere = silos in ("all silos", joined([group_name(report, group) for group in range(len(report["groups"]))]))
-    return [f"Check that each silo {what} alike{suffix}{'' if everywhere else f', {silos} first'}."]
+    return [f"Check that each silo {what} {label} alike{suffix}{'' if everywhere else f', {silos} first'}."]
+
+
+def _changes(report: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    records = [*report["between"], odd_one(report) or {}]
+    return [change for record in records for change in record.get("changes", {}).get(kind, [])]
 
 
 def _methods(report: dict[str, Any], types: set[str]) -> list[str]:
@@ -282,6 +301,9 @@ def _silos_that_differ(report: dict[str, Any], kind: str, feature: str | None = 
     """Name the silos of the groups that differ from most others in a type, or in a feature that carries it."""
     if "against" in report:
         return listed([pair["client"] for pair in report["pairs"] if kind in pair["types"]])
+    odd = odd_one(report)
+    if odd:
+        return str(odd["client"])
     involved = Counter[int]()
     for record in report["between"]:
         if record["groups"][0] != record["groups"][1] and _is_common(record, kind):
@@ -296,6 +318,9 @@ def _suspected_units(report: dict[str, Any]) -> dict[str, set[str]]:
     if "against" in report:
         found = [(change["name"], pair["client"]) for pair in report["pairs"] for change in _unit_changes(pair)]
         return {name: {client for other, client in found if other == name} for name, _ in found}
+    odd = odd_one(report)
+    if odd:
+        return {change["name"]: {odd["client"]} for change in _unit_changes(odd)}
     apart = [record for record in report["between"] if record["groups"][0] != record["groups"][1]]
     involved: dict[str, Counter[int]] = {}
     for record in apart:
@@ -304,7 +329,7 @@ def _suspected_units(report: dict[str, Any]) -> dict[str, set[str]]:
     return {name: {group_name(report, group) for group in _fewest(report, counts)} for name, counts in involved.items()}
 
 
-def _unit_changes(record: dict[str, Any]) -> list[dict[str, Any]]:
+def _unit_changes(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [change for change in record.get("changes", {}).get("feature", []) if "factor" in change]
 
 

@@ -7,7 +7,6 @@ from flows.diagnosis.report import is_rule_unknown
 from models.shift import moment_tests
 from models.shift.classify import MIN_ROWS
 from models.shift.client_summaries import gaussian_mechanism
-from models.shift.client_summaries.client_summary import LEAST_ROWS
 from models.shift.pairwise_results import REASONS
 
 _TYPE_PHRASES = {
@@ -87,19 +86,24 @@ def _change_phrase(change: Mapping[str, Any], report: Mapping[str, Any], with_in
         more = "more" if difference > 0 else "less"
         return f"{name} varies {more} (standard deviation {change['first']:.3g} against {change['second']:.3g})"
     if change["what"] == "rule":
-        label = _label(change["value"], report)
+        label, others = _label(change["value"], report), change.get("or", [])
+        if "cell" in change:
+            shares = f"{_percent(change['first'])} of rows against {_percent(change['second'])}"
+            also = f", or the effect of {' or '.join(others)} differs" if others else ""
+            return f"where {_cell(name, change['cell'])}, {label_is(change['value'], report)} in {shares}{also}"
+        name = " or ".join([name, *others])
         if "low" in change and change["low"] <= 0 <= change["high"]:
             return f"{label} depends on {name} in another way"
         more = "more" if difference > 0 else "less"
         return f"at equal {name}, {label} is {more} frequent by {abs(100 * difference):.2g} points"
     points = f"{100 * difference:+.2g} points".replace("-", "−")
     between = f", 95 % interval {_interval(change, 100, '+.2g')}" if interval else ""
-    if change["what"] == "label" and not report["query"]["targets"]:
+    if change["what"] == "label" and not report["query"]["targets"] and not report["label"]:
         return (
             f'{_percent(change["first"])} of rows are "{name}" against {_percent(change["second"])} ({points}{between})'
         )
     what = {
-        "label": _label(name, report),
+        "label": label_is(name, report),
         "missing": f"{name} is missing",
         "category": _category(name, change.get("value", "")),
     }[change["what"]]
@@ -135,7 +139,15 @@ def _times(factor: float) -> str:
 
 
 def _label(name: str, report: Mapping[str, Any]) -> str:
-    return f"a target {name}" if report["query"]["targets"] else f'label "{name}"'
+    """Name a class, or a group of targets, by the column of labels if it has a name."""
+    if report["query"]["targets"]:
+        return f"a target {name}" if not report["label"] else f"{report['label']} {name}"
+    return f'{report["label"] or "label"} "{name}"'
+
+
+def label_is(name: str, report: Mapping[str, Any]) -> str:
+    """Return `sepsis is "yes"`, or the group of targets."""
+    return _label(name, report) if report["query"]["targets"] else f'{report["label"] or "the label"} is "{name}"'
 
 
 def _category(name: str, value: str) -> str:
@@ -143,6 +155,11 @@ def _category(name: str, value: str) -> str:
     if value == "1" and "=" in name:
         return name
     return f"{name}={value}" if value else name
+
+
+def _cell(name: str, value: str) -> str:
+    """Name the rows of a category, also of a column that is 1 for one value, such as ward=eye."""
+    return f"not {name}" if value == "0" and "=" in name else _category(name, value)
 
 
 def _interval(change: Mapping[str, Any], scale: int, digits: str) -> str:
@@ -161,26 +178,46 @@ def _percent(share: float) -> str:
     return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.0f} %"
 
 
+def odd_one(report: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the record of the silo that is one of the two in every differing pair, if there is one such silo.
+
+    It must differ from all others together, too. The silos form one group, since few pairs differ.
+    """
+    if len(report["groups"]) > 1 or report["pairs_of"] == "groups":
+        return None
+    differ = [{pair["first"], pair["second"]} for pair in report["pairs"] if pair["types"] and not pair["undetermined"]]
+    found = [
+        record
+        for record in report["rest"]
+        if differ and record["types"] and not record["undetermined"] and all(record["client"] in two for two in differ)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
 def group_name(report: dict[str, Any], group: int) -> str:
-    """Name a group by its silos if they are few, otherwise by its number."""
-    return joined(report["groups"][group]) if _has_short_names(report) else f"group {group + 1}"
+    """Name a group by its silos if they are few, or as the others of two groups; otherwise by its number."""
+    groups = report["groups"]
+    if _is_short(groups[group]):
+        return joined(groups[group])
+    if len(groups) == 2 and _is_short(groups[1 - group]):
+        return f"the other {len(groups[group]):,} silos"
+    return f"group {group + 1}"
 
 
 def group_label(report: dict[str, Any], group: int) -> str:
     """Name a group in a table."""
-    return ", ".join(report["groups"][group]) if _has_short_names(report) else group_name(report, group)
+    return ", ".join(report["groups"][group]) if _is_short(report["groups"][group]) else group_name(report, group)
 
 
 def members(report: dict[str, Any]) -> list[str]:
-    """Return the members of each group, if groups are called by numbers."""
-    if _has_short_names(report):
-        return []
-    return [f"group {number} is {listed(group)}" for number, group in enumerate(report["groups"], start=1)]
+    """Return the members of each group that is called by its number."""
+    numbers = [index for index in range(len(report["groups"])) if group_name(report, index) == f"group {index + 1}"]
+    return [f"group {index + 1} is {listed(report['groups'][index])}" for index in numbers]
 
 
 def plural(report: dict[str, Any], group: int) -> bool:
     """Return whether the name of a group is a plural."""
-    return _has_short_names(report) and len(report["groups"][group]) > 1
+    return len(report["groups"][group]) > 1 and group_name(report, group) != f"group {group + 1}"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -200,8 +237,8 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-def _has_short_names(report: dict[str, Any]) -> bool:
-    return all(len(group) <= _MAX_SILOS and len(joined(group)) <= _MAX_LETTERS for group in report["groups"])
+def _is_short(group: Sequence[str]) -> bool:
+    return len(group) <= _MAX_SILOS and len(joined(group)) <= _MAX_LETTERS
 
 
 def reason_note(record: Mapping[str, Any], names: Sequence[str], report: Mapping[str, Any]) -> str | None:
@@ -234,7 +271,7 @@ def shared(report: Mapping[str, Any]) -> str:
     """Return the rows that a label needs on both sides for inputs within it to be compared by the verdict."""
     if report["noise"]:
         return "more rows than the noise hides"
-    return f"{moment_tests.LEAST_ROWS if report['verdict'] == 'moments' else LEAST_ROWS} rows or more"
+    return f"{moment_tests.LEAST_ROWS if report['verdict'] == 'moments' else least_rows(report)} rows or more"
 
 
 def few_rows(report: Mapping[str, Any]) -> str:
@@ -246,7 +283,12 @@ def too_alike(report: Mapping[str, Any]) -> str:
     """Describe a silo that may report nothing but its number of rows."""
     if report["noise"]:
         return f"no label with {gaussian_mechanism.MIN_NOISY_ROWS} rows, which the noise would not hide"
-    return f"fewer than {LEAST_ROWS} different training rows of any label, too few to report"
+    return f"fewer than {least_rows(report)} different training rows of any label, too few to report"
+
+
+def least_rows(report: Mapping[str, Any]) -> str:
+    """Return the least rows of the silos' policies: a number, or the smallest and the largest."""
+    return " to ".join(dict.fromkeys(map(str, report["least_rows"])))
 
 
 def small_silos(report: Mapping[str, Any]) -> list[str]:
@@ -295,7 +337,7 @@ def reasons_of(pairs: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) ->
 
 
 def _rows_needed(report: Mapping[str, Any]) -> str:
-    return f"{gaussian_mechanism.MIN_NOISY_ROWS} rows" if report["noise"] else f"{LEAST_ROWS} different rows"
+    return f"{gaussian_mechanism.MIN_NOISY_ROWS} rows" if report["noise"] else f"{least_rows(report)} different rows"
 
 
 def _has(names: Sequence[str]) -> str:

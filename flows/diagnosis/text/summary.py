@@ -13,6 +13,7 @@ from flows.diagnosis.text.phrases import (
     listed,
     members,
     no_verdict,
+    odd_one,
     plural,
     reversed_changes,
     shown_counts,
@@ -42,7 +43,9 @@ def sentences(report: dict[str, Any]) -> list[str]:
         return [first + _unlike_inside(report), *more]
     apart = [record for record in report["between"] if _is_apart(record)]
     if not apart:
-        return [_no_groups(report, len(differ), len(determined)), *_one_by_one(report, differ, len(determined))]
+        odd = odd_one(report)
+        described = [_of_one(report, odd)] if odd else _one_by_one(report, differ, len(determined))
+        return [_no_groups(report, len(differ), len(determined)), *described]
     lines = [_headline(report, len(differ), len(determined)), *_members(report)] if len(pairs) > 1 else []
     described = [*_of_groups(report, apart)]
     if len(described) > _MAX_SENTENCES:
@@ -195,6 +198,8 @@ def _of_type(
     if kind == "concept":
         if evidence.get("interactions"):
             found = [f"how {joined(evidence['interactions'][0]['features'])} act together on the label differs"]
+        elif described and described[0]["what"] == "label":
+            return f"{phrase}; {found[0]}, and no difference of inputs was seen"
         return f"{phrase} ({found[0]})" if found else phrase
     if kind == "feature" and len(found) < _MAX_FEATURES:
         found += [
@@ -209,11 +214,11 @@ def _of_type(
 
 
 def _as_one_rule(changes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Merge changes of the rule that explain it about as well: the first, which names all features."""
+    """Merge changes of the rule that explain it about as well: the first, with the other features as `or`."""
     if not changes:
         return []
     names = {change["name"].partition("=")[0]: change["name"] for change in reversed(changes)}
-    return [{**changes[0], "name": " or ".join(reversed(names.values()))}]
+    return [{**changes[0], "or": [*reversed(names.values())][1:]}]
 
 
 def _no_differing_pair(report: dict[str, Any]) -> Iterator[str]:
@@ -227,10 +232,14 @@ def _no_differing_pair(report: dict[str, Any]) -> Iterator[str]:
     else:
         yield f"No difference was seen between any two of the {_compared(report)}{_excluded(report)}."
     for record in differing[:_MAX_SENTENCES]:
-        yield f"{record['client']} differs from all others together: {differences(report, record)}."
+        yield _of_one(report, record)
     if len(differing) > _MAX_SENTENCES:
         yield f"{len(differing) - _MAX_SENTENCES} more silos differ from all others together."
     yield "All others together have more rows than any one of them, and show smaller differences."
+
+
+def _of_one(report: dict[str, Any], record: Mapping[str, Any]) -> str:
+    return f"{record['client']} differs from all others together: {differences(report, record)}."
 
 
 def _one_silo(report: dict[str, Any]) -> str:
@@ -274,7 +283,7 @@ def _unlike_inside(report: dict[str, Any]) -> str:
     if not unlike:
         return ""
     names = listed([group_name(report, index) for index in unlike])
-    return f" Within {names} silos differ as well, too little for any two of them to show it."
+    return f" Silos within {names} differ as well, too little for any two of them to show it."
 
 
 def _members(report: dict[str, Any]) -> list[str]:
@@ -288,7 +297,7 @@ def _one_by_one(report: dict[str, Any], differ: list[dict[str, Any]], determined
     return [_capital(f"{pair['first']} differs from {pair['second']}: {differences(report, pair)}.") for pair in differ]
 
 
-def differences(report: dict[str, Any], record: dict[str, Any]) -> str:
+def differences(report: dict[str, Any], record: Mapping[str, Any]) -> str:
     """Describe the types of one pair with their numbers."""
     changes, features = record.get("changes", {}), list(record["features"])
     evidence = record if "pairs" not in record else {}
@@ -333,4 +342,4 @@ def _num_determined(record: Mapping[str, Any]) -> int:
 
 def _capital(sentence: str) -> str:
     """Capitalize our own word only; names are written unchanged."""
-    return f"G{sentence[1:]}" if sentence.startswith("group ") else sentence
+    return f"{sentence[0].upper()}{sentence[1:]}" if sentence.startswith(("group ", "the other ")) else sentence

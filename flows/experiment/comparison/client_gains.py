@@ -6,6 +6,7 @@ A client's gain is the paired difference of a method from `local_only`, on the c
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,14 @@ from models.metrics.paired_difference import Difference, Stratum, difference, ho
 from models.metrics.task_metrics import TaskMetrics
 from silos.cohort import Silos
 from silos.dataset import some
+from silos.privacy.silo_policy import least_rows_of
 from tasks.execution.task_runner import PrefectRunner
 from tasks.messages.message_policy import LEAST_ROWS
 
 ALONE = "local_only"
 """The method in which each client trains alone."""
 LEVEL = 0.05  # of the family of all clients of a method
+_TESTED_ROWS = 10  # of a client, by some metrics of each class; fewer show too little spread for a p-value
 _NAMES = 3  # in a sentence
 _MOST_CLASSES = 100  # counts grow with the square
 _RARE = 0.2  # of the test rows
@@ -89,7 +92,7 @@ def gains_over_training_alone(
             runner = PrefectRunner(workers, f"clients of {method} against {ALONE}")
             strata = client_strata(runner, silos, first, second, quantity)
             testable = (
-                client_strata(runner, silos, first, second, quantity, least_of_class=LEAST_ROWS)
+                client_strata(runner, silos, first, second, quantity, least_of_class=_TESTED_ROWS)
                 if quantity.by_class
                 else strata
             )
@@ -148,7 +151,7 @@ def gains_of_method(
     kinds: dict[str, Any] = {"bound": quantity.bound, "pooled_variance": quantity.alike}
     overall = difference(list(strata.values()), **kinds) if overall is None else overall
     measured = {client: difference([stratum], **kinds) for client, stratum in strata.items()}
-    enough = {c for c in (strata if testable is None else testable) if strata[c].rows >= LEAST_ROWS}
+    enough = {c for c in (strata if testable is None else testable) if strata[c].rows >= _TESTED_ROWS}
     tested = [c for c, d in measured.items() if c in enough and math.isfinite(d.p)]
     corrected = dict(zip(tested, holm([measured[c].p for c in tested]), strict=True))
     sides = {client: _side(quantity.gain(d.mean), quantity) for client, d in measured.items()}
@@ -198,7 +201,7 @@ def class_records(project: Project, runs: Runs) -> dict[str, Any]:
     Counts are sums over the federated clients, and means over seeds. Empty for a regression, for more than 100 classes,
     and if no client may report its classes. `rows` has the test rows of each class. A class with fewer than ten test
     rows has no recall. `confusion` has, of rare classes, the shares of rows that are predicted as another class; shares
-    of fewer than ten rows are left out.
+    of fewer than ten rows are left out, or of fewer than the largest least rows of the clients' policies.
     """
     silos, classes = project.scored.federated(), project.manifest.classes
     methods = list(dict.fromkeys(method for method, _ in runs))
@@ -212,18 +215,25 @@ def class_records(project: Project, runs: Runs) -> dict[str, Any]:
         counts = predictions_by_class(PrefectRunner(workers, "all methods"), silos, outcomes)
     copies = len(silos.clients) if silos.common("test") else 1  # common rows count once for every client
     means = {m: c / len(of) / copies for m, c, of in zip(methods, counts, outcomes, strict=True) if c.any()}
-    return {"classes": describe_classes(classes, means)} if means else {}
+    _, least = least_rows_of(Path(project.ledgers.folder), silos.clients)
+    return {"classes": describe_classes(classes, means, least)} if means else {}
 
 
-def describe_classes(classes: Sequence[str], counts: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return what `class_records` describes; counts: by method, of class and predicted class, (classes, classes + 1)."""
+def describe_classes(classes: Sequence[str], counts: Mapping[str, np.ndarray], least: int) -> dict[str, Any]:
+    """Return what `class_records` describes.
+
+    Args:
+        classes: The names of the classes.
+        counts: By method, the rows of class and predicted class, (classes, classes + 1).
+        least: The fewest rows of a share in `confusion`.
+    """
     rows = next(iter(counts.values())).sum(1)
     shown = [code for code in range(len(classes)) if rows[code] >= LEAST_ROWS]
     rare = [code for code in shown if rows[code] < _RARE * rows.sum()]
 
     def confused(of_class: np.ndarray, code: int) -> dict[str, float]:
         others = [o for o in np.argsort(-of_class[:-1], kind="stable").tolist() if o != code]
-        return {classes[o]: float(of_class[o] / rows[code]) for o in others if of_class[o] >= LEAST_ROWS}
+        return {classes[o]: float(of_class[o] / rows[code]) for o in others if of_class[o] >= least}
 
     return {
         "rows": {classes[c]: round(rows[c]) for c in shown},

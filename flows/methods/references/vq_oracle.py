@@ -8,6 +8,7 @@ repeat: each client k of domain g trains (w_k, C_k) from (w, C_g) for E local ep
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
@@ -24,11 +25,11 @@ from models.networks.wrappers.codebook_network import SHARED
 from models.server_state import ServerState
 from silos import param_limits
 from silos.cohort import Silos
+from silos.privacy.silo_policy import least_rows_of
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
-from tasks.messages.message_policy import LEAST_ROWS
 
-_WAITS = f"codewords start when every domain has a client with {LEAST_ROWS} different training rows in the same round"
+_WAITS = "codewords start when every domain has a client with {} different training rows in the same round"
 
 
 class VQOracle(Method):
@@ -82,7 +83,8 @@ class VQOracle(Method):
         sections, _ = split_personal(averaged, (SHARED,))
         report = RoundReport.from_updates(updates)
         if round.number > self.warm_up and not books[0].numel():
-            report = replace(report, messages=(_WAITS,))
+            least, _ = least_rows_of(Path(round.private.folder), round.setup.silos.clients)
+            report = replace(report, messages=(_WAITS.format(least),))
         return state.with_tensors(**sections, books={SHARED: torch.stack(books)}), report
 
     def model(self, state: ServerState, setup: TrainingSetup) -> Model:

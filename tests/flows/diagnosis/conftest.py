@@ -145,6 +145,8 @@ def a_report() -> Callable[..., dict[str, Any]]:
             "rest": [{"client": client, "features": {}} | pair(client, "") for client in clients],
             "gaps": {"absent": {}, "withheld": {}, "crowded": []},
             "ranking": [{"feature": name, "mean": 1.0, "largest": 1.0} for name in ranking],
+            "label": "",
+            "least_rows": [10, 10],
             "query": {"pictures": False, "counts": True, "targets": [], "bins": 32, "question": "", "rows_noise": 0.0},
             "verdict": "guarded",
             "noise": None,

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from flows.diagnose import run_diagnosis
+from silos.privacy.silo_policy import POLICY
 from tasks.execution.task_runner import PlainRunner
 
 
@@ -129,3 +130,16 @@ def test_after_a_second_look_one_silo_against_all_others_is_listed_as_not_refine
     assert not entries(diagnosed(world, silos), "rest")
     again = world()
     assert entries(run_diagnosis(again.open("diagnose.second_look=true"), PlainRunner())[1], "rest", "not refined")
+
+
+def test_a_class_below_a_silos_own_least_rows_is_listed_with_that_number(world):
+    silos = {name: rows(at) for at, name in enumerate("abc")}
+    for _, y in silos.values():
+        y[:] = np.arange(300) < 25
+    own = world()
+    own.write(silos)
+    (own.folder / "private" / "own" / POLICY).write_text("silos: {b: {least_rows: 30}, c: {least_rows: 40}}\n")
+    found = run_diagnosis(own.open(), PlainRunner())[1]
+    assert [(entry["why"], entry["silos"]) for entry in entries(found, "class")] == [
+        ("fewer than 30 to 40 different rows", ["b", "c"])
+    ]

@@ -191,3 +191,35 @@ def test_a_sum_over_rare_columns_of_unequal_clients_is_rejected_no_more_often_th
     rejected = (chi_square.p_value(chi_square.pearson(chi_square.pool_rare(counts))) < 0.001).mean()
     assert rejected < 0.003
     assert (chi_square.p_value(chi_square.pearson(counts)) < 0.001).mean() > 0.02
+
+
+@pytest.mark.parametrize("numeric", [True, False])
+def test_a_single_contrast_is_found_in_fewer_rows_and_is_no_more_often_found_where_there_is_none(numeric):
+    """A trend of log odds over ten bins, or one category of ten in which they differ."""
+    rng, tables, cells = np.random.default_rng(4), 1500, np.arange(11)
+    effect = 1.2 * (cells - 4.5) / 10 if numeric else 1.3 * (cells == 3)
+    levels = {}
+    for name, size in (("alike", 0.0), ("differ", 1.0)):
+        chance = 1 / (1 + np.exp(1.0 - size * np.stack([0 * cells, effect])))
+        rows = np.array([60.0] * 10 + [15.0])[:, None] * np.stack([1 - chance, chance], -1)
+        counts = rng.poisson(rows, (tables, 1, 2, 11, 2)).astype(float)
+        whole = chi_square.compare_odds_ratios(counts)
+        single = chi_square.focus_on_odds_ratios(counts, chi_square.fit_margins(counts), np.array([numeric]))
+        levels[name] = [float((p < 0.01).mean()) for p in (chi_square.p_value(whole), single.p_value)]
+        in_classes = chi_square.focus_on_inputs_in_classes(counts, np.array([numeric]))
+        if name == "alike":
+            assert (in_classes.p_value < 0.01).mean() < 0.018
+    assert levels["alike"][1] < 0.018
+    assert levels["differ"][1] > levels["differ"][0] + 0.1
+
+
+def test_of_two_cells_there_is_no_single_contrast_besides_the_whole():
+    counts = np.random.default_rng(5).poisson(30.0, (3, 2, 2, 3, 2)).astype(float)
+    counts[..., 2, :] = 0
+    numeric = np.array([True, False])
+    for found in (
+        chi_square.focus_on_inputs_in_classes(counts, numeric),
+        chi_square.focus_on_odds_ratios(counts, chi_square.fit_margins(counts), numeric),
+    ):
+        assert not found.dof.any()
+        assert (found.p_value == 1).all()

@@ -114,6 +114,18 @@ def test_at_equal_inputs_the_difference_of_a_moved_threshold_is_that_of_the_stra
     assert 0 < change.low < change.difference < change.high
 
 
+def test_a_rule_that_differs_in_one_category_is_described_by_the_shares_of_its_rows():
+    rng = np.random.default_rng(6)
+    (x, y), (other, labels) = rows(rng, 900), rows(rng, 900)
+    y[x[:, 1] == 1] = rng.random(int((x[:, 1] == 1).sum())) < 0.5
+    change = rule_change(two((x, y), (other, labels)), LAYOUT, 1, CLASSES)
+    shares = y[x[:, 1] == 1].mean(), labels[other[:, 1] == 1].mean()
+    assert (change.cell, change.value) == ("1", "ill")
+    assert (change.first, change.second) == pytest.approx(shares)
+    assert change.difference == pytest.approx(shares[0] - shares[1])
+    assert rule_change(two((x[:, [1, 0, 2]], y), (other[:, [1, 0, 2]], labels)), LAYOUT, 0, CLASSES).cell is None
+
+
 def test_a_class_that_one_client_does_not_report_is_not_compared():
     rng = np.random.default_rng(6)
     x, y = rows(rng, 300)

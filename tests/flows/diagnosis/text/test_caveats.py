@@ -215,7 +215,8 @@ def test_what_may_be_missed_is_stated_for_the_two_smallest_silos(rows, points, d
     report = a_report([["a", "b", "c"]], [a_pair("a", "b")], [a_line((0, 0), 1)], rest=rest)
     assert missed(report) == [
         f"At silos of {sizes} training rows, differences of less than {points} points in how often a label "
-        f"occurs or {deviations} standard deviations in a mean may be missed."
+        f"occurs or {deviations} standard deviations in a mean may be missed. So may another coding of labels in a part of "
+        "the rows."
     ]
     assert missed(report | {"verdict": "paper"}) == []
 
@@ -249,11 +250,11 @@ def test_features_without_values_or_withheld_are_named_with_their_silos(a_report
     assert found[:3] == [f"x{at} was not compared at a: no reported row has a value." for at in range(3)]
     assert found[3:5] == [
         "The same holds for 2 more features, which report.json names.",
-        "dose was not compared at a and b: fewer than ten different rows of a label have a value.",
+        "dose was not compared at a and b: fewer than 10 different rows of a label have a value.",
     ]
     assert found[5].startswith("Differences within age cannot be seen: nearly all values lie in one or two of 32 bins")
     report["query"] |= {"targets": [0.0]}
-    assert "fewer than ten different rows of a group of targets have a value" in notes(report)[5]
+    assert "fewer than 10 different rows of a group of targets have a value" in notes(report)[5]
 
 
 def test_repeated_rows_are_named_unless_rows_count_by_unit(a_report, a_pair, a_line):

@@ -4,6 +4,7 @@ from itertools import product
 
 import pytest
 
+from flows.diagnosis.text.caveats import next_steps
 from flows.diagnosis.text.summary import sentences
 
 LEFT, RIGHT = ["c00", "c01", "c02"], ["c03", "c04", "c05"]
@@ -51,6 +52,53 @@ def test_two_silos_differ_in_labels_by_points(a_report, a_pair, a_line):
     assert sentences(report) == [
         'c00 differs from c01: 9 % of rows are "ill" against 23 % (−14 points, 95 % interval −17 to −10).'
     ]
+
+
+def test_one_odd_silo_of_many_is_named_and_labels_have_the_name_of_their_column(a_report, a_pair, a_line):
+    many = ["Aachen", "Bonn", "Essen", "Trier"]
+    pairs = [a_pair(name, "Cologne", "label") for name in many]
+    line = a_line((0, 1), 4, {"changes": {"label": [RARER]}}, label=4)
+    report = a_report([many, ["Cologne"]], pairs, [line], label="sepsis")
+    headline, found = sentences(report)
+    assert headline == "The 5 silos form 2 groups; 4 of 4 pairs of silos differ."
+    assert found == (
+        'Cologne differs from the other 4 silos: sepsis is "ill" in 23 % of rows against 9 % (+14 points, 95 % interval '
+        "+10 to +17)."
+    )
+    assert next_steps(report)[0] == (
+        "Check at Cologne why sepsis differs: other cases, or another way of recording them."
+    )
+
+
+def test_another_rule_that_no_feature_explains_is_described_by_labels(a_report, a_pair, a_line):
+    line = a_line((0, 1), 1, {"changes": {"concept": [RARER]}}, concept=1)
+    report = a_report([["a"], ["b"]], [a_pair("a", "b", "concept")], [line])
+    assert sentences(report) == [
+        'a differs from b: labels follow from the inputs by another rule; 9 % of rows are "ill" against 23 % (−14 points, '
+        "95 % interval −17 to −10), and no difference of inputs was seen."
+    ]
+    assert next_steps(report)[0] == "Check that each silo codes the label alike, with the same threshold."
+
+
+def test_a_silo_of_every_differing_pair_in_one_group_is_described_against_all_others(a_report, a_pair, a_line):
+    names = ["a", "b", "c", "d", "e"]
+    rule = {"what": "rule", "name": "ward=eye", "value": "ill", "difference": 0.15, "low": 0.1, "high": 0.2}
+    cell = rule | {"first": 0.4, "second": 0.25, "cell": "1"}
+    rest = [{"client": name, "features": {}} | a_pair(name, "") for name in names]
+    rest[2] |= {"types": ["concept"], "changes": {"concept": [cell]}}
+    pairs = [a_pair("a", "c", "concept"), a_pair("c", "d", "feature"), a_pair("a", "b")]
+    report = a_report([names], pairs, [a_line((0, 0), 10, concept=1, feature=1)], rest=rest)
+    assert sentences(report) == [
+        "The 5 silos form one group: 2 of 3 pairs of silos differ.",
+        "c differs from all others together: labels follow from the inputs by another rule (where ward=eye, the label is "
+        '"ill" in 40 % of rows against 25 %).',
+    ]
+    assert next_steps(report)[0] == "Check that each silo codes the label alike, c first."
+    rest[2]["changes"] = {"concept": [cell | {"cell": "0"}, rule | {"name": "age"}]}
+    assert sentences(report)[1].endswith(
+        '(where not ward=eye, the label is "ill" in 40 % of rows against 25 %, or the effect of age differs).'
+    )
+    assert len(sentences(a_report([names], [*pairs, a_pair("a", "e", "label")], [a_line((0, 0), 10)], rest=rest))) == 4
 
 
 def test_groups_differ_in_a_mean_by_units_and_deviations(a_report, a_pair, a_line):

@@ -218,13 +218,15 @@ def test_recall_and_confusion_are_shares_of_a_class_and_counts_below_ten_rows_ar
         "fedavg": np.array([[700, 20, 0, 0], [12, 80, 8, 0], [0, 0, 9, 0]]),  # the last column: no finite prediction
         "pooled": np.array([[720, 0, 0, 0], [0, 90, 0, 10], [0, 0, 9, 0]]),
     }
-    found = describe_classes(["no", "rare", "rarest"], counts)
+    found = describe_classes(["no", "rare", "rarest"], counts, 10)
     assert found == {
         "rows": {"no": 720, "rare": 100},
         "recall": {"fedavg": {"no": 700 / 720, "rare": 0.8}, "pooled": {"no": 1.0, "rare": 0.9}},
         "rare": {"rare": 100 / 829},
         "confusion": {"fedavg": {"rare": {"no": 0.12}}, "pooled": {"rare": {}}},
     }
+    stricter = describe_classes(["no", "rare", "rarest"], counts, 13)  # the least rows of some client's policy
+    assert stricter == {**found, "confusion": {"fedavg": {"rare": {}}, "pooled": {"rare": {}}}}
     assert recall_table(["pooled", "fedavg"], found, 1) == [
         ["recall of class", "test", "pooled", "fedavg"],
         ["rare", "100", "0.900", "0.800"],
