@@ -84,7 +84,7 @@ def focus_on_inputs_in_classes(tables: np.ndarray, numeric: np.ndarray) -> Focus
     of_both = divide_or_zero((both * rank).sum(-2), both.sum(-2))
     variance = divide_or_zero((both * (rank - of_both[..., None, :]) ** 2).sum(-2), both.sum(-2))
     variance = variance * divide_or_zero(1.0, rows).sum(-2)
-    compared = (rows > 0).all(-2) & (variance > 0)
+    compared = (rows > 0).all(-2) & (variance > _ROUNDING)  # not where all rows of a class are in one cell
     trend = np.where(compared, divide_or_zero((mean[..., 0, :] - mean[..., 1, :]) ** 2, variance), 0.0).sum(-1)
     rows, both = tables.sum(-2), tables.sum(-3)
     share = divide_or_zero(tables, rows[..., None, :])
@@ -124,6 +124,7 @@ def focus_on_odds_ratios(tables: np.ndarray, expected: np.ndarray, numeric: np.n
     return _focused(statistic, 1, numeric, present, np.where(classes > 2, classes, 1))
 
 
+_ROUNDING = 1e-12  # of squared ranks, which are shares
 _LEAST_OF_CELL, _LEAST_VARIANCE = 20, 0.5  # rows of a single category, and the variance of its rows in a class
 
 

@@ -223,3 +223,15 @@ def test_of_two_cells_there_is_no_single_contrast_besides_the_whole():
     ):
         assert not found.dof.any()
         assert (found.p_value == 1).all()
+
+
+def test_a_class_whose_rows_are_all_in_one_cell_is_not_compared():
+    """Its variance is what rounding leaves, as in pixels that are nearly always empty."""
+    rng = np.random.default_rng(6)
+    counts = np.zeros((1, 200, 2, 33, 6))
+    for client, label in np.ndindex(2, 6):
+        counts[0, :, client, 0, label] = rng.integers(71, 97)
+    counts[0, :, :, 1:9, 5] = rng.poisson(2.0, (200, 2, 8))
+    found = chi_square.focus_on_inputs_in_classes(counts, np.ones(200, bool))
+    assert (found.dof == 1).all()
+    assert (found.p_value < 0.01).mean() < 0.03
