@@ -20,8 +20,9 @@ from flows.experiment.project import Project
 from flows.flow_decorator import MethodNames, Overrides, one_of, project_flow
 from flows.history.clean_runs import enforce_retention
 from flows.partition import is_source_changed, make
-from flows.registry import FOLDER
-from flows.registry.promotion import decisions, find_champion, keep, promote
+from flows.registry import FOLDER, promotion_events
+from flows.registry.promotion import decisions, find_champion, keep, may_pass, promote
+from flows.servers.prefect_failure import ignore_prefect_failure
 from models.shift.fomichev_verdict import GRADES
 from silos.dataset import some
 from silos.errors import UserError
@@ -30,8 +31,8 @@ from silos.versioning import history
 from tasks.tracking.metric_names import as_markdown
 from tasks.tracking.mlflow_logging.registry import ModelVersion
 
-SHIFTED, PROMOTED = "siloflow.silo.shifted", "siloflow.champion.promoted"
-"""The events that deployments' triggers and automations may expect."""
+SHIFTED = "siloflow.silo.shifted"
+"""The event that deployments' triggers and automations may expect, as that of a promotion."""
 
 _NAMED = 5  # silos that a sentence names
 
@@ -77,7 +78,8 @@ def look(project: Project) -> dict[str, Any] | None:
         UserError: If there is no champion, or if MLflow does not answer.
     """
     champion = _champion(project)
-    answer = None if is_source_changed(project) else _settled(project, champion)
+    has_work = is_source_changed(project) or promotion_events.is_queued(project.root)
+    answer = None if has_work else _settled(project, champion)
     if answer is not None:
         enforce_retention(project)
     return answer
@@ -102,15 +104,22 @@ def _champion(project: Project) -> ModelVersion:
 def _settled(project: Project, champion: ModelVersion) -> dict[str, Any] | None:
     """Return the answer if no silo changed since the champion's data version, or if that change was judged before."""
     with project.working("watch"):
-        seen = _seen(project, champion)
-        judged = next((d for d in decisions(project.root) if (d.get("watch") or {}).get("seen") == seen), None)
+        judged = _judged(project, champion)
         if judged is not None:
+            if may_pass(judged):
+                return None
             at = judged["at"][:16].replace("T", " ")
             sentence = f"No silo has changed since {at} UTC; then: {judged['decision']}, since {judged['reason']}."
             return _answer("unchanged", sentence, champion)
         if not _changed(project, champion):
             return _answer("unchanged", f"No silo has changed since champion {champion.number} was trained.", champion)
         return None
+
+
+def _judged(project: Project, champion: ModelVersion) -> dict[str, Any] | None:
+    """Return the newest decision on what is seen now."""
+    seen = _seen(project, champion)
+    return next((d for d in decisions(project.root) if (d.get("watch") or {}).get("seen") == seen), None)
 
 
 def _seen(project: Project, champion: ModelVersion) -> dict[str, Any]:
@@ -130,12 +139,17 @@ def _changed(project: Project, champion: ModelVersion) -> dict[str, str]:
 def _decide(project: Project) -> dict[str, Any]:
     """Make the data again if their source changed, diagnose the silos, and train and promote where that is due."""
     champion = _champion(project)
+    _emit_promotions(project)
     if is_source_changed(project):
         make(project)
     answer = _settled(project, champion)
     if answer is not None:
         return answer
     with project.working("watch"), project.shared():
+        judged = _judged(project, champion)
+        if judged is not None:
+            progress.current().say(f"tries again, since {judged['reason']}")
+            return _concluded(project, _challenge(project, champion, judged["watch"]))
         changed = _changed(project, champion)
         progress.current().say(f"changed since champion {champion.number}: {some([*changed], _NAMED)}")
         diagnosis = _diagnose(project, champion, changed)
@@ -200,7 +214,7 @@ def _challenge(project: Project, champion: ModelVersion, saw: dict[str, Any]) ->
     if registry["challenger"] in versions:
         return promote(project, registry["challenger"], force=False, with_data=False, watch=saw)
     failed = "; ".join(f"{run['method']} seed {run['seed']} failed: {run['error']}" for run in comparison["failed"])
-    return keep(project, champion, failed or f"{name} has no model that may replace it", saw)
+    return keep(project, champion, failed or f"{name} has no model that may replace it", saw, may_pass=bool(failed))
 
 
 def _comparison_name(project: Project, champion: ModelVersion, methods: list[str]) -> tuple[str, bool]:
@@ -220,29 +234,31 @@ def _comparison_name(project: Project, champion: ModelVersion, methods: list[str
 
 
 def _emit_shifts(project: Project, champion: ModelVersion, shifted: Sequence[Mapping[str, Any]]) -> None:
+    """Emit an event of Prefect for each silo; a watch that continues after a kill emits it under the same id."""
+    data, since, version = project.params.data.name, champion.tags["data_version"], project.silos.version
     for silo in shifted:
-        payload = {
-            "silo": silo["client"],
-            "kind": list(silo["kinds"]),
-            "grade": silo["grade"],
-            "grades": silo["kinds"],
-            "features": silo["features"],
-            "since": champion.tags["data_version"],
-        }
-        _emit(project, SHIFTED, f"silo.{project.params.data.name}.{silo['client']}", silo["client"], payload)
+        resource = "siloflow." + quote(f"silo.{data}.{silo['client']}")
+        emit_event(
+            SHIFTED,
+            resource={"prefect.resource.id": resource, "prefect.resource.name": silo["client"]},
+            payload={
+                "silo": silo["client"],
+                "kind": list(silo["kinds"]),
+                "grade": silo["grade"],
+                "grades": silo["kinds"],
+                "features": silo["features"],
+                "since": since,
+                "data": data,
+                "data_version": version,
+            },
+            id=uuid5(NAMESPACE_URL, f"{project.root} {SHIFTED} {resource} {version} {since}"),
+        )
 
 
-def _emit(project: Project, event: str, resource: str, name: str, payload: Mapping[str, Any]) -> None:
-    """Emit an event of Prefect; a watch that continues after a kill emits it under the same id."""
-    version = project.silos.version
-    resource_id = f"siloflow.{quote(resource)}"
-    key = f"{project.root} {event} {resource_id} {version} {payload.get('since')}"
-    emit_event(
-        event,
-        resource={"prefect.resource.id": resource_id, "prefect.resource.name": name},
-        payload={**payload, "data": project.params.data.name, "data_version": version},
-        id=uuid5(NAMESPACE_URL, key),
-    )
+def _emit_promotions(project: Project) -> None:
+    """Emit the events of promotions; what Prefect does not accept waits for the next flow."""
+    with ignore_prefect_failure():
+        promotion_events.emit_queued(project.root)
 
 
 def _concluded(project: Project, decision: dict[str, Any]) -> dict[str, Any]:
@@ -251,10 +267,7 @@ def _concluded(project: Project, decision: dict[str, Any]) -> dict[str, Any]:
     words = {"promoted": "is the champion", "refused": "is not promoted", "kept": "stays the champion"}
     version = f"version {decision['version']} of {decision['model']}"
     sentence = f"{version} {words[decision['decision']]}: {decision['reason']}."
-    if decision["decision"] == "promoted":
-        payload = {"version": decision["version"], "champion": decision["champion"], "since": saw["since"]}
-        payload |= {"run": decision["run"], "reason": decision["reason"], "against": decision["against"]}
-        _emit(project, PROMOTED, f"model.{decision['model']}", decision["model"], payload)
+    _emit_promotions(project)
     prefect_artifacts.log_artifact(sentence)
     shifts = f"Shifted: {shift_text(saw['shifted'])}. " if saw["shifted"] else ""
     prefect_artifacts.show_markdown("watch", as_markdown(f"{shifts}{sentence}"))

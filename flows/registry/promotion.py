@@ -1,8 +1,9 @@
 """Promotes a registered model to champion, and rolls back to the one before, each as one transaction.
 
 A transaction moves aliases and tags in MLflow, logs the decision as an artifact, restores a version of data/ if the
-user wants it, and appends a line to the history. It is first written to a journal. After a kill, or while MLflow does
-not answer, the next command carries it out: every step has the same effect when it is repeated.
+user wants it, appends a line to the history, and queues Prefect's event of a promotion by `watch`. It is first written
+to a journal. After a kill, or while MLflow does not answer, the next command carries it out: every step has the same
+effect when it is repeated.
 """
 
 import json
@@ -20,7 +21,7 @@ from flows.config.params_schema import WatchParams
 from flows.experiment.project import Project, exclusive_data_access, is_of_other_partition
 from flows.experiment.run.load_finished_run import find_run
 from flows.experiment.run.mlflow_run_metadata import git_commit
-from flows.registry import FOLDER, JOURNAL
+from flows.registry import FOLDER, JOURNAL, promotion_events
 from flows.registry.challenge import challenge, is_better, is_cheaper
 from flows.registry.register_candidates import all_registries, model_name, register_run
 from silos.errors import UserError, shown
@@ -70,6 +71,9 @@ def promote(
         decision = _decision(project, registry, "promoted" if verdict["passed"] else "refused", version, champion)
         decision |= {key: verdict[key] for key in ("forced", "reason", "against")} | ({"watch": watch} if watch else {})
         if not verdict["passed"]:
+            earlier = _earlier(project.root, decision) if watch else None
+            if earlier is not None:
+                return earlier
             _carry_out(project, registry, decision, {}, {}, with_data=False)
             return decision
         former = [] if champion is None else [champion.number, *_former_champions(champion)]
@@ -109,8 +113,12 @@ def roll_back(project: Project, with_data: bool) -> dict[str, Any]:
 
 
 def needed_runs(project: Project) -> set[str]:
-    """Return the folders of the runs whose versions have an alias, or to which a rollback may return, of all data."""
-    needed: set[str] = set()
+    """Return the folders of the runs whose versions have an alias, or to which a rollback may return, of all data.
+
+    The run of a transaction that is under way is one of them: its version has no alias yet.
+    """
+    journal = read_json(project.root / JOURNAL)
+    needed: set[str] = set() if journal is None else {str(journal["decision"]["run"])}
     for registry in all_registries(project):
         aliases = registry.aliases()
         versions = {version.number: version for version in registry.versions()} if aliases else {}
@@ -120,13 +128,21 @@ def needed_runs(project: Project) -> set[str]:
     return needed
 
 
-def keep(project: Project, champion: ModelVersion, reason: str, watch: Mapping[str, Any]) -> dict[str, Any]:
-    """Record in the history that `siloflow watch` kept the champion without a challenger; return the decision."""
+def keep(
+    project: Project, champion: ModelVersion, reason: str, watch: Mapping[str, Any], may_pass: bool = False
+) -> dict[str, Any]:
+    """Record in the history that `siloflow watch` kept the champion without a challenger; return the decision.
+
+    `may_pass`: whether the reason may be gone at the next watch, which then tries again.
+    """
     with _exclusive(project):
         decision = _decision(project, Registry(project.tracking, model_name(project)), "kept", champion, champion)
-        decision |= {"forced": False, "reason": reason, "against": None, "watch": watch}
-        _append(project.root / HISTORY, decision)
-        return decision
+        against = {"why_not": reason, "may_pass": True} if may_pass else None
+        decision |= {"forced": False, "reason": reason, "against": against, "watch": watch}
+        earlier = _earlier(project.root, decision)
+        if earlier is None:
+            _append(project.root / HISTORY, decision)
+        return earlier or decision
 
 
 def find_champion(project: Project) -> ModelVersion | None:
@@ -143,11 +159,23 @@ def finish(project: Project) -> None:
         pass
 
 
+def may_pass(decision: Mapping[str, Any]) -> bool:
+    """Return whether the reason of a refusal may be gone later, as that of a missing run; `watch` then tries again."""
+    return bool((decision["against"] or {}).get("may_pass"))
+
+
 def decisions(root: Path) -> list[dict[str, Any]]:
     """Return every decision, newest first, without a line that a kill cut off."""
     path = root / HISTORY
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     return [json.loads(line) for line in reversed(text[: text.rfind("\n") + 1].splitlines())]
+
+
+def _earlier(root: Path, decision: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the newest decision if this one, of a watch that tried again, repeats it; the history has it once."""
+    newest = next(iter(decisions(root)), None)
+    changes = {key: decision[key] for key in ("id", "at", "git_commit")}
+    return newest if newest is not None and {**newest, **changes} == json.loads(json.dumps(decision)) else None
 
 
 _REPLACED = "replaced"  # the champion's tag with the numbers of the former champions, newest first
@@ -281,7 +309,10 @@ def _carry_out(
         "aliases": aliases,
         "tags": tags,
         "data": decision["data_version"] if with_data else None,
+        "event": None,
     }
+    if decision["decision"] == "promoted" and "watch" in decision:
+        journal["event"] = promotion_events.promotion_event(decision, project.params.data.name)
     write_json(project.root / JOURNAL, journal)
     _apply(project, registry, journal)
 
@@ -302,6 +333,8 @@ def _apply(project: Project, registry: Registry, journal: Mapping[str, Any]) -> 
     registry.log_decision(decision["run_id"], decision)
     registry.set_aliases(journal["aliases"])
     _append(project.root / HISTORY, decision)
+    if journal.get("event") is not None:  # earlier versions wrote none
+        promotion_events.queue(project.root, journal["event"])
     (project.root / JOURNAL).unlink()
 
 
