@@ -8,58 +8,27 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import yaml
 from prefect.events.schemas.events import Event
 
 from silos.io.locks import exclusive_lock
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-NAMES, ROWS = ("north", "south", "west"), 240
-
-
-def write_rows(folder: Path, shifts: dict[str, float] | None = None) -> None:
-    """Write the source: one feature of the silos in `shifts` is moved by so much."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(len(NAMES) * ROWS, 3)).astype(np.float32)
-    y = (x[:, 0] + 0.3 * x[:, 1] > 0).astype(np.int64)
-    client = np.repeat(NAMES, ROWS)
-    for name, shift in (shifts or {}).items():
-        x[client == name, 2] += shift
-    np.savez(folder / "own.npz", x=x, y=y, client=client, features=["age", "height", "weight"])
-
 
 @pytest.fixture(scope="module")
-def champion(partitioned: Any, server: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A project of three silos whose champion was trained for one round; params.yaml has eight."""
-    folder = partitioned[0].copy(tmp_path_factory.mktemp("watch") / "project", server)
-    path = folder.path / "params.yaml"
-    params = yaml.safe_load(path.read_text())
-    params["data"] |= {
-        "name": "own",
-        "source": {"kind": "npz", "path": "own.npz"},
-        "scheme": [{"kind": "column", "column": "client"}],
-    }
-    params["training"] |= {"rounds": 8}
-    params["comparison"] |= {"seeds": [0], "methods": ["fedavg"]}
-    path.write_text(yaml.safe_dump(params))
-    write_rows(folder.path)
-    folder.type("partition")
-    code, _, err = folder.run(["watch", "--once"])
-    assert code == 2
-    assert "watch: got no champion, expected one whose data can be compared. Run `siloflow compare`, then" in err
-    folder.type("compare", "--set", "training.rounds=1")
-    folder.type("promote")
-    return folder
+def champion(watched: Any, server: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A copy of `watched` to work in."""
+    return watched.copy(tmp_path_factory.mktemp("watch") / "project", server)
 
 
 def contents(folder: Any) -> set[str]:
     return {path.name for path in (folder.path / "runs").glob("*-*")}
 
 
-def test_without_a_change_or_beside_another_watch_one_line_is_printed_and_nothing_done(champion: Any) -> None:
+def test_without_a_change_or_beside_another_watch_one_line_is_printed_and_nothing_done(
+    champion: Any, write_rows: Any
+) -> None:
     before = contents(champion)
     old = champion.path / "runs" / "stopped" / "fedavg-seed0" / "run.json"
     about = {"kind": "compare", "name": "stopped", "methods": ["fedavg"], "seeds": [0], "reference": "fedavg"}
@@ -80,7 +49,9 @@ def test_without_a_change_or_beside_another_watch_one_line_is_printed_and_nothin
 
 
 @pytest.fixture(scope="module")
-def shifted(champion: Any, heard: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, list[Event]]:
+def shifted(
+    champion: Any, write_rows: Any, heard: Any, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, Any, list[Event]]:
     """A copy in which south shifted, the answer of a watch after one that was killed while it trained, and its events."""
     folder = champion.copy(tmp_path_factory.mktemp("shifted") / "project", champion.server)
     write_rows(folder.path, {"south": 2.0})
@@ -120,7 +91,7 @@ def test_a_silo_that_shifted_is_named_and_a_killed_watch_is_finished_once(shifte
 
 
 def test_a_worse_model_is_not_promoted_and_the_same_is_not_decided_twice(
-    shifted: tuple[Any, ...], tmp_path: Path
+    shifted: tuple[Any, ...], write_rows: Any, tmp_path: Path
 ) -> None:
     folder = shifted[0].copy(tmp_path / "project", shifted[0].server)
     write_rows(folder.path, {"south": 2.0, "west": -2.0})
