@@ -19,15 +19,14 @@ from flows.experiment import prefect_artifacts
 from flows.experiment.project import Project
 from flows.flow_decorator import MethodNames, Overrides, one_of, project_flow
 from flows.history.clean_runs import enforce_retention
-from flows.partition import is_source_changed, make
-from flows.registry import FOLDER, promotion_events
-from flows.registry.promotion import decisions, find_champion, keep, may_pass, promote
+from flows.partition import make
+from flows.registry import FOLDER, changes, promotion_events
+from flows.registry.promotion import finish, keep, promote
 from flows.servers.prefect_failure import ignore_prefect_failure
 from models.shift.fomichev_verdict import GRADES
 from silos.dataset import some
 from silos.errors import UserError
 from silos.io.locks import exclusive_lock
-from silos.versioning import history
 from tasks.tracking.metric_names import as_markdown
 from tasks.tracking.mlflow_logging.registry import ModelVersion
 
@@ -61,102 +60,38 @@ def watch(
         try:
             lock.enter_context(exclusive_lock(project.root / FOLDER / "watch"))
         except UserError:
-            return _answer("busy", "Another `siloflow watch` works in this project; it finishes what there is to do.")
-        answer = look(project)
+            return changes.make_answer(
+                "busy", "Another `siloflow watch` works in this project; it finishes what there is to do."
+            )
+        finish(project)
+        answer = changes.look(project)
         if answer is None:
             answer = _decide(project)
             enforce_retention(project)
         return answer
 
 
-def look(project: Project) -> dict[str, Any] | None:
-    """Return the answer if there is nothing to do, after a look at hashes only; None if silos may have changed.
-
-    If there is nothing to do, what is older than `retention.days` is deleted.
-
-    Raises:
-        UserError: If there is no champion, or if MLflow does not answer.
-    """
-    champion = _champion(project)
-    has_work = is_source_changed(project) or promotion_events.is_queued(project.root)
-    answer = None if has_work else _settled(project, champion)
-    if answer is not None:
-        enforce_retention(project)
-    return answer
-
-
-def _champion(project: Project) -> ModelVersion:
-    champion = find_champion(project)
-    if champion is None:
-        raise UserError(
-            "watch: got no champion, expected one whose data can be compared. Run `siloflow compare`, then `siloflow "
-            "promote`."
-        )
-    missing = [key for key in ("method", "data_version") if not champion.tags.get(key)]
-    if missing:
-        raise UserError(
-            f"watch: got the champion {champion.number} without the tag {missing[0]}, expected one that siloflow "
-            "registered. Promote another with `siloflow promote RUN`."
-        )
-    return champion
-
-
-def _settled(project: Project, champion: ModelVersion) -> dict[str, Any] | None:
-    """Return the answer if no silo changed since the champion's data version, or if that change was judged before."""
-    with project.working("watch"):
-        judged = _judged(project, champion)
-        if judged is not None:
-            if may_pass(judged):
-                return None
-            at = judged["at"][:16].replace("T", " ")
-            sentence = f"No silo has changed since {at} UTC; then: {judged['decision']}, since {judged['reason']}."
-            return _answer("unchanged", sentence, champion)
-        if not _changed(project, champion):
-            return _answer("unchanged", f"No silo has changed since champion {champion.number} was trained.", champion)
-        return None
-
-
-def _judged(project: Project, champion: ModelVersion) -> dict[str, Any] | None:
-    """Return the newest decision on what is seen now."""
-    seen = _seen(project, champion)
-    return next((d for d in decisions(project.root) if (d.get("watch") or {}).get("seen") == seen), None)
-
-
-def _seen(project: Project, champion: ModelVersion) -> dict[str, Any]:
-    """Return what a decision depends on; the same is not decided twice."""
-    settings = project.params.watch.model_dump(mode="json")
-    return {"champion": champion.number, "data_version": project.silos.version, "settings": settings}
-
-
-def _changed(project: Project, champion: ModelVersion) -> dict[str, str]:
-    """Map each silo that differs from the champion's data version to added, removed or changed."""
-    since = history.find_digest(project.root, champion.tags["data_version"])
-    if project.same_rows(since, project.silos.version):
-        return {}
-    return history.changed_silos(project.root, project.params.data.name, since, project.silos.version)
-
-
 def _decide(project: Project) -> dict[str, Any]:
     """Make the data again if their source changed, diagnose the silos, and train and promote where that is due."""
-    champion = _champion(project)
+    champion = changes.read_champion(project)
     _emit_promotions(project)
-    if is_source_changed(project):
+    if project.is_source_changed():
         make(project)
-    answer = _settled(project, champion)
+    answer = changes.settled_answer(project, champion)
     if answer is not None:
         return answer
     with project.working("watch"), project.shared():
-        judged = _judged(project, champion)
+        judged = changes.last_decision(project, champion)
         if judged is not None:
             progress.current().say(f"tries again, since {judged['reason']}")
             return _concluded(project, _challenge(project, champion, judged["watch"]))
-        changed = _changed(project, champion)
+        changed = changes.changed_silos(project, champion)
         progress.current().say(f"changed since champion {champion.number}: {some([*changed], _NAMED)}")
         diagnosis = _diagnose(project, champion, changed)
         shifted = shifted_silos(diagnosis, project.params.watch.grade)
         _emit_shifts(project, champion, shifted)
         saw = {
-            "seen": _seen(project, champion),
+            "seen": changes.what_is_seen(project, champion),
             "since": champion.tags["data_version"],
             "changed": changed,
             "shifted": shifted,
@@ -272,17 +207,4 @@ def _concluded(project: Project, decision: dict[str, Any]) -> dict[str, Any]:
     shifts = f"Shifted: {shift_text(saw['shifted'])}. " if saw["shifted"] else ""
     prefect_artifacts.show_markdown("watch", as_markdown(f"{shifts}{sentence}"))
     champion = decision["champion"] if decision["decision"] == "refused" else decision["version"]
-    return {**_answer(decision["decision"], sentence), **saw, "champion": champion, "decision": decision}
-
-
-def _answer(outcome: str, sentence: str, champion: ModelVersion | None = None) -> dict[str, Any]:
-    return {
-        "outcome": outcome,
-        "sentence": sentence,
-        "champion": champion and champion.number,
-        "changed": {},
-        "shifted": [],
-        "diagnosis": None,
-        "comparison": None,
-        "decision": None,
-    }
+    return {**changes.make_answer(decision["decision"], sentence), **saw, "champion": champion, "decision": decision}

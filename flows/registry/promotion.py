@@ -6,14 +6,10 @@ to a journal. After a kill, or while MLflow does not answer, the next command ca
 effect when it is repeated.
 """
 
-import json
-import os
-import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from flows.config.method_settings import method_of
@@ -23,7 +19,9 @@ from flows.experiment.run.load_finished_run import find_run
 from flows.experiment.run.mlflow_run_metadata import git_commit
 from flows.registry import FOLDER, JOURNAL, promotion_events
 from flows.registry.challenge import challenge, is_better, is_cheaper
-from flows.registry.register_candidates import all_registries, model_name, register_run
+from flows.registry.decisions import append_decision, find_repeated
+from flows.registry.model_finder import all_registries, model_name
+from flows.registry.register_candidates import register_run
 from silos.errors import UserError, shown
 from silos.io.locks import in_turn
 from silos.versioning import dvc_files, history
@@ -37,8 +35,6 @@ from tasks.tracking.mlflow_logging.registry import (
     Registry,
     is_store_failure,
 )
-
-HISTORY = FOLDER / "history.jsonl"
 
 
 def promote(
@@ -71,7 +67,7 @@ def promote(
         decision = _decision(project, registry, "promoted" if verdict["passed"] else "refused", version, champion)
         decision |= {key: verdict[key] for key in ("forced", "reason", "against")} | ({"watch": watch} if watch else {})
         if not verdict["passed"]:
-            earlier = _earlier(project.root, decision) if watch else None
+            earlier = find_repeated(project.root, decision) if watch else None
             if earlier is not None:
                 return earlier
             _carry_out(project, registry, decision, {}, {}, with_data=False)
@@ -139,43 +135,16 @@ def keep(
         decision = _decision(project, Registry(project.tracking, model_name(project)), "kept", champion, champion)
         against = {"why_not": reason, "may_pass": True} if may_pass else None
         decision |= {"forced": False, "reason": reason, "against": against, "watch": watch}
-        earlier = _earlier(project.root, decision)
+        earlier = find_repeated(project.root, decision)
         if earlier is None:
-            _append(project.root / HISTORY, decision)
+            append_decision(project.root, decision)
         return earlier or decision
-
-
-def find_champion(project: Project) -> ModelVersion | None:
-    """Return the champion; a transaction that was interrupted is finished first."""
-    with _exclusive(project):
-        registry = Registry(project.tracking, model_name(project))
-        number = registry.aliases().get(CHAMPION)
-        return registry.find(number) if number is not None else None
 
 
 def finish(project: Project) -> None:
     """Carry out a transaction that was interrupted; UserError if that fails again."""
     with _exclusive(project):
         pass
-
-
-def may_pass(decision: Mapping[str, Any]) -> bool:
-    """Return whether the reason of a refusal may be gone later, as that of a missing run; `watch` then tries again."""
-    return bool((decision["against"] or {}).get("may_pass"))
-
-
-def decisions(root: Path) -> list[dict[str, Any]]:
-    """Return every decision, newest first, without a line that a kill cut off."""
-    path = root / HISTORY
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    return [json.loads(line) for line in reversed(text[: text.rfind("\n") + 1].splitlines())]
-
-
-def _earlier(root: Path, decision: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the newest decision if this one, of a watch that tried again, repeats it; the history has it once."""
-    newest = next(iter(decisions(root)), None)
-    changes = {key: decision[key] for key in ("id", "at", "git_commit")}
-    return newest if newest is not None and {**newest, **changes} == json.loads(json.dumps(decision)) else None
 
 
 _REPLACED = "replaced"  # the champion's tag with the numbers of the former champions, newest first
@@ -332,7 +301,7 @@ def _apply(project: Project, registry: Registry, journal: Mapping[str, Any]) -> 
     registry.tag(decision["version"], journal["tags"])
     registry.log_decision(decision["run_id"], decision)
     registry.set_aliases(journal["aliases"])
-    _append(project.root / HISTORY, decision)
+    append_decision(project.root, decision)
     if journal.get("event") is not None:  # earlier versions wrote none
         promotion_events.queue(project.root, journal["event"])
     (project.root / JOURNAL).unlink()
@@ -342,17 +311,3 @@ def _restore_data(project: Project, digest: str) -> None:
     if dvc_files.recorded_version(project.root) != digest:
         with exclusive_data_access(project.root, f"`siloflow data use {digest[:10]}`"):
             history.use_version(project.root, digest)
-
-
-def _append(path: Path, decision: Mapping[str, Any]) -> None:
-    """Append the decision as a line, unless the file has it; a line that a kill cut off is completed first."""
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    if re.search(rf'"id": "{decision["id"]}".*}}\n', text):
-        return
-    whole = text[: text.rfind("\n") + 1]
-    with path.open("r+" if path.is_file() else "w", encoding="utf-8") as file:
-        file.truncate(len(whole.encode()))
-        file.seek(0, os.SEEK_END)
-        file.write(json.dumps(decision) + "\n")
-        file.flush()
-        os.fsync(file.fileno())

@@ -2,8 +2,11 @@
 
 import json
 import os
+import re
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -27,7 +30,7 @@ def contents(folder: Any) -> set[str]:
 
 
 def test_without_a_change_or_beside_another_watch_one_line_is_printed_and_nothing_done(
-    champion: Any, write_rows: Any
+    champion: Any, write_rows: Any, environment: dict[str, str]
 ) -> None:
     before = contents(champion)
     old = champion.path / "runs" / "stopped" / "fedavg-seed0" / "run.json"
@@ -39,6 +42,12 @@ def test_without_a_change_or_beside_another_watch_one_line_is_printed_and_nothin
     answer = champion.type("watch", "--once", "--set", "retention.days=30")
     assert answer.out == "No silo has changed since champion 1 was trained.\n"
     assert not old.exists(), "it is older than retention.days, and unfinished"
+    command = [sys.executable, "-X", "importtime", Path(sys.executable).parent / "siloflow", "watch", "--once"]
+    again = subprocess.run(
+        command, cwd=champion.path, env=environment, capture_output=True, text=True, timeout=200, check=True
+    )
+    assert again.stdout == answer.out
+    assert not re.findall(r"\| +((?:torch|prefect|mlflow|scipy|pandas)\b.*)", again.stderr)
     shutil.rmtree(old.parents[1])
     write_rows(champion.path, {"south": 1.0})
     with exclusive_lock(champion.path / "runs" / "registry" / "watch"):

@@ -13,7 +13,7 @@ import pytest
 from flows.experiment.project import Project
 from flows.history.clean_runs import clean_runs, enforce_retention
 from flows.registry import JOURNAL
-from flows.registry.promotion import model_name
+from flows.registry.model_finder import model_name
 from silos.errors import UserError
 from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.connection import connect

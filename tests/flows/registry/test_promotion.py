@@ -11,7 +11,9 @@ from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, tempor
 
 from flows.config.params_schema import WatchParams
 from flows.registry import JOURNAL, promotion_events
-from flows.registry.promotion import HISTORY, decisions, finish, keep, may_pass, promote, roll_back
+from flows.registry.changes import read_champion
+from flows.registry.decisions import HISTORY, decisions, may_pass
+from flows.registry.promotion import finish, keep, promote, roll_back
 from flows.registry.promotion_events import PROMOTED, emit_queued, is_queued
 from silos.errors import UserError
 from tasks.tracking.mlflow_logging.connection import connect
@@ -135,6 +137,25 @@ def test_the_event_of_a_promotion_by_watch_survives_a_kill_and_is_sent_once(
     assert (event.event, event.resource.id) == (PROMOTED, f"siloflow.model.{project.root.name}-digits")
     assert event.payload["version"] == "2"
     assert (event.payload["since"], event.payload["data"]) == ("v1", "digits")
+
+
+def test_the_champion_is_read_again_after_any_change_of_the_database(project: Any) -> None:
+    model, client = f"{project.root.name}-digits", connect(project.tracking)
+    for number in "123":
+        for key in ("method", "data_version"):
+            client.set_model_version_tag(model, number, key, f"{key} of {number}")
+    promote(project, "1", force=True, with_data=False)
+    first = read_champion(project)
+    assert first == Registry(project.tracking, model).find("1") == read_champion(project)
+    promote(project, "2", force=True, with_data=False)
+    assert read_champion(project).number == "2"
+    client.set_registered_model_alias(model, "champion", "3")
+    assert read_champion(project).number == "3"
+    client.set_model_version_tag(model, "3", "method", "fedprox")
+    assert read_champion(project).tags["method"] == "fedprox"
+    project.params.data.name = "other"
+    with pytest.raises(UserError, match="got no champion"):
+        read_champion(project)
 
 
 def _interrupt(*_: Any) -> None:
