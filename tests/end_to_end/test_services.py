@@ -173,7 +173,9 @@ def test_the_worker_runs_a_deployment_and_down_in_the_middle_leaves_a_run_to_res
     api = f"http://127.0.0.1:{ports[0]}/api"
     deploy(folder, api, environment)
     (deployment,) = [d for d in call(f"{api}/deployments/filter", {}) if d["name"] == "run"]
-    parameters = {"method": "waits", "overrides": ["training.rounds=3"]}
+    fields = deployment["parameter_openapi_schema"]["properties"]
+    parameters = {name: field["default"] for name, field in fields.items() if "default" in field}
+    parameters |= {"method": "waits", "overrides": ["training.rounds=3"]}  # all other fields as the page sends them
     body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
     call(f"{api}/deployments/{deployment['id']}/create_flow_run", body)
     until((folder.path / "waits").exists)
