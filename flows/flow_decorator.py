@@ -30,7 +30,14 @@ from flows.console import progress
 from flows.console.interruption import interruption
 from flows.history.abandoned_runs import OPEN, close_abandoned
 from flows.methods.base import method_names as methods
-from flows.servers.prefect_failure import discard_events, ephemeral_api, failure_sentence, is_prefect_failure
+from flows.registry.promotion_events import emit_queued
+from flows.servers.prefect_failure import (
+    discard_events,
+    ephemeral_api,
+    failure_sentence,
+    ignore_prefect_failure,
+    is_prefect_failure,
+)
 from silos import param_limits
 from silos.errors import UserError
 from silos.io.locks import hold
@@ -191,7 +198,7 @@ def _hold_run_file() -> Iterator[None]:
 
 
 def _begin_run() -> None:
-    """Hold the file of this flow run, and close the runs of processes that no longer exist."""
+    """Hold the file of this flow run, close the runs of processes that no longer exist, and emit the events they queued."""
     context, files = FlowRunContext.get(), _run_files.get()
     if files is None:  # a deployment's run has its own process
         files = _process_files
@@ -201,6 +208,8 @@ def _begin_run() -> None:
     path = root / OPEN / str(context.flow_run.id)
     files[path] = hold(path)
     close_abandoned(root)
+    with ignore_prefect_failure():
+        emit_queued(root)
 
 
 def _with_failed_state(function: Callable[..., Any]) -> Callable[..., Any]:

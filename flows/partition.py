@@ -1,11 +1,10 @@
 """Defines the flow `partition`: it splits a source into silos under data/, and DVC records their version."""
 
-from pathlib import Path
 from typing import Any
 
 from flows.config.override_policy import as_lines, open_project, settings_between
 from flows.experiment import prefect_artifacts
-from flows.experiment.project import Project, exclusive_data_access
+from flows.experiment.project import SOURCES, Project, exclusive_data_access
 from flows.flow_decorator import Overrides, project_flow
 from silos.dataset import SPLITS
 from silos.errors import UserError
@@ -16,9 +15,6 @@ from silos.storage import partition_store
 from silos.versioning import dvc_files
 from silos.versioning.history import partition_files
 from tasks.tracking.json_io import read_json, write_json
-
-SOURCES = Path("runs") / "sources.json"
-"""The hashes of the files that each partition was made from."""
 
 
 @project_flow(run_name="partition")
@@ -57,13 +53,6 @@ def make(project: Project) -> dict[str, Any]:
         "notes": notes,
         "params_yaml": _lines_for_params(project),
     }
-
-
-def is_source_changed(project: Project) -> bool:
-    """Return whether a file of the source differs from what data/ was made from, or whether that is unknown."""
-    data = project.params.data
-    made_from = (read_json(project.root / SOURCES) or {}).get(data.name, {})
-    return bool(content_hashes(data.source, project.root) != made_from)
 
 
 def _prepare_store(project: Project) -> list[str]:

@@ -1,15 +1,11 @@
 """Defines the flow `predict`: it sends a file of raw rows through the champion or the model of a run."""
 
-from pathlib import Path
 from typing import Any
 
 from flows.config.override_policy import is_from_outside, open_project
 from flows.flow_decorator import Overrides, Text, project_flow
-from flows.serving.predict_file import predict_file
+from flows.serving.predict_file import FOLDER, predict_file
 from silos.errors import UserError, shown
-
-FOLDER = Path("runs") / "predictions"
-"""Where a deployment's runs read and write: anyone who reaches Prefect's API may set their parameters."""
 
 
 @project_flow(run_name="predict")

@@ -19,19 +19,19 @@ from flows.experiment import prefect_artifacts
 from flows.experiment.project import Project
 from flows.flow_decorator import MethodNames, Overrides, one_of, project_flow
 from flows.history.clean_runs import enforce_retention
-from flows.partition import is_source_changed, make
-from flows.registry import FOLDER
-from flows.registry.promotion import decisions, find_champion, keep, promote
+from flows.partition import make
+from flows.registry import FOLDER, changes, promotion_events
+from flows.registry.promotion import finish, keep, promote
+from flows.servers.prefect_failure import ignore_prefect_failure
 from models.shift.fomichev_verdict import GRADES
 from silos.dataset import some
 from silos.errors import UserError
 from silos.io.locks import exclusive_lock
-from silos.versioning import history
 from tasks.tracking.metric_names import as_markdown
 from tasks.tracking.mlflow_logging.registry import ModelVersion
 
-SHIFTED, PROMOTED = "siloflow.silo.shifted", "siloflow.champion.promoted"
-"""The events that deployments' triggers and automations may expect."""
+SHIFTED = "siloflow.silo.shifted"
+"""The event that deployments' triggers and automations may expect, as that of a promotion."""
 
 _NAMED = 5  # silos that a sentence names
 
@@ -60,89 +60,38 @@ def watch(
         try:
             lock.enter_context(exclusive_lock(project.root / FOLDER / "watch"))
         except UserError:
-            return _answer("busy", "Another `siloflow watch` works in this project; it finishes what there is to do.")
-        answer = look(project)
+            return changes.make_answer(
+                "busy", "Another `siloflow watch` works in this project; it finishes what there is to do."
+            )
+        finish(project)
+        answer = changes.look(project)
         if answer is None:
             answer = _decide(project)
             enforce_retention(project)
         return answer
 
 
-def look(project: Project) -> dict[str, Any] | None:
-    """Return the answer if there is nothing to do, after a look at hashes only; None if silos may have changed.
-
-    If there is nothing to do, what is older than `retention.days` is deleted.
-
-    Raises:
-        UserError: If there is no champion, or if MLflow does not answer.
-    """
-    champion = _champion(project)
-    answer = None if is_source_changed(project) else _settled(project, champion)
-    if answer is not None:
-        enforce_retention(project)
-    return answer
-
-
-def _champion(project: Project) -> ModelVersion:
-    champion = find_champion(project)
-    if champion is None:
-        raise UserError(
-            "watch: got no champion, expected one whose data can be compared. Run `siloflow compare`, then `siloflow "
-            "promote`."
-        )
-    missing = [key for key in ("method", "data_version") if not champion.tags.get(key)]
-    if missing:
-        raise UserError(
-            f"watch: got the champion {champion.number} without the tag {missing[0]}, expected one that siloflow "
-            "registered. Promote another with `siloflow promote RUN`."
-        )
-    return champion
-
-
-def _settled(project: Project, champion: ModelVersion) -> dict[str, Any] | None:
-    """Return the answer if no silo changed since the champion's data version, or if that change was judged before."""
-    with project.working("watch"):
-        seen = _seen(project, champion)
-        judged = next((d for d in decisions(project.root) if (d.get("watch") or {}).get("seen") == seen), None)
-        if judged is not None:
-            at = judged["at"][:16].replace("T", " ")
-            sentence = f"No silo has changed since {at} UTC; then: {judged['decision']}, since {judged['reason']}."
-            return _answer("unchanged", sentence, champion)
-        if not _changed(project, champion):
-            return _answer("unchanged", f"No silo has changed since champion {champion.number} was trained.", champion)
-        return None
-
-
-def _seen(project: Project, champion: ModelVersion) -> dict[str, Any]:
-    """Return what a decision depends on; the same is not decided twice."""
-    settings = project.params.watch.model_dump(mode="json")
-    return {"champion": champion.number, "data_version": project.silos.version, "settings": settings}
-
-
-def _changed(project: Project, champion: ModelVersion) -> dict[str, str]:
-    """Map each silo that differs from the champion's data version to added, removed or changed."""
-    since = history.find_digest(project.root, champion.tags["data_version"])
-    if project.same_rows(since, project.silos.version):
-        return {}
-    return history.changed_silos(project.root, project.params.data.name, since, project.silos.version)
-
-
 def _decide(project: Project) -> dict[str, Any]:
     """Make the data again if their source changed, diagnose the silos, and train and promote where that is due."""
-    champion = _champion(project)
-    if is_source_changed(project):
+    champion = changes.read_champion(project)
+    _emit_promotions(project)
+    if project.is_source_changed():
         make(project)
-    answer = _settled(project, champion)
+    answer = changes.settled_answer(project, champion)
     if answer is not None:
         return answer
     with project.working("watch"), project.shared():
-        changed = _changed(project, champion)
+        judged = changes.last_decision(project, champion)
+        if judged is not None:
+            progress.current().say(f"tries again, since {judged['reason']}")
+            return _concluded(project, _challenge(project, champion, judged["watch"]))
+        changed = changes.changed_silos(project, champion)
         progress.current().say(f"changed since champion {champion.number}: {some([*changed], _NAMED)}")
         diagnosis = _diagnose(project, champion, changed)
         shifted = shifted_silos(diagnosis, project.params.watch.grade)
         _emit_shifts(project, champion, shifted)
         saw = {
-            "seen": _seen(project, champion),
+            "seen": changes.what_is_seen(project, champion),
             "since": champion.tags["data_version"],
             "changed": changed,
             "shifted": shifted,
@@ -200,7 +149,7 @@ def _challenge(project: Project, champion: ModelVersion, saw: dict[str, Any]) ->
     if registry["challenger"] in versions:
         return promote(project, registry["challenger"], force=False, with_data=False, watch=saw)
     failed = "; ".join(f"{run['method']} seed {run['seed']} failed: {run['error']}" for run in comparison["failed"])
-    return keep(project, champion, failed or f"{name} has no model that may replace it", saw)
+    return keep(project, champion, failed or f"{name} has no model that may replace it", saw, may_pass=bool(failed))
 
 
 def _comparison_name(project: Project, champion: ModelVersion, methods: list[str]) -> tuple[str, bool]:
@@ -220,29 +169,31 @@ def _comparison_name(project: Project, champion: ModelVersion, methods: list[str
 
 
 def _emit_shifts(project: Project, champion: ModelVersion, shifted: Sequence[Mapping[str, Any]]) -> None:
+    """Emit an event of Prefect for each silo; a watch that continues after a kill emits it under the same id."""
+    data, since, version = project.params.data.name, champion.tags["data_version"], project.silos.version
     for silo in shifted:
-        payload = {
-            "silo": silo["client"],
-            "kind": list(silo["kinds"]),
-            "grade": silo["grade"],
-            "grades": silo["kinds"],
-            "features": silo["features"],
-            "since": champion.tags["data_version"],
-        }
-        _emit(project, SHIFTED, f"silo.{project.params.data.name}.{silo['client']}", silo["client"], payload)
+        resource = "siloflow." + quote(f"silo.{data}.{silo['client']}")
+        emit_event(
+            SHIFTED,
+            resource={"prefect.resource.id": resource, "prefect.resource.name": silo["client"]},
+            payload={
+                "silo": silo["client"],
+                "kind": list(silo["kinds"]),
+                "grade": silo["grade"],
+                "grades": silo["kinds"],
+                "features": silo["features"],
+                "since": since,
+                "data": data,
+                "data_version": version,
+            },
+            id=uuid5(NAMESPACE_URL, f"{project.root} {SHIFTED} {resource} {version} {since}"),
+        )
 
 
-def _emit(project: Project, event: str, resource: str, name: str, payload: Mapping[str, Any]) -> None:
-    """Emit an event of Prefect; a watch that continues after a kill emits it under the same id."""
-    version = project.silos.version
-    resource_id = f"siloflow.{quote(resource)}"
-    key = f"{project.root} {event} {resource_id} {version} {payload.get('since')}"
-    emit_event(
-        event,
-        resource={"prefect.resource.id": resource_id, "prefect.resource.name": name},
-        payload={**payload, "data": project.params.data.name, "data_version": version},
-        id=uuid5(NAMESPACE_URL, key),
-    )
+def _emit_promotions(project: Project) -> None:
+    """Emit the events of promotions; what Prefect does not accept waits for the next flow."""
+    with ignore_prefect_failure():
+        promotion_events.emit_queued(project.root)
 
 
 def _concluded(project: Project, decision: dict[str, Any]) -> dict[str, Any]:
@@ -251,25 +202,9 @@ def _concluded(project: Project, decision: dict[str, Any]) -> dict[str, Any]:
     words = {"promoted": "is the champion", "refused": "is not promoted", "kept": "stays the champion"}
     version = f"version {decision['version']} of {decision['model']}"
     sentence = f"{version} {words[decision['decision']]}: {decision['reason']}."
-    if decision["decision"] == "promoted":
-        payload = {"version": decision["version"], "champion": decision["champion"], "since": saw["since"]}
-        payload |= {"run": decision["run"], "reason": decision["reason"], "against": decision["against"]}
-        _emit(project, PROMOTED, f"model.{decision['model']}", decision["model"], payload)
+    _emit_promotions(project)
     prefect_artifacts.log_artifact(sentence)
     shifts = f"Shifted: {shift_text(saw['shifted'])}. " if saw["shifted"] else ""
     prefect_artifacts.show_markdown("watch", as_markdown(f"{shifts}{sentence}"))
     champion = decision["champion"] if decision["decision"] == "refused" else decision["version"]
-    return {**_answer(decision["decision"], sentence), **saw, "champion": champion, "decision": decision}
-
-
-def _answer(outcome: str, sentence: str, champion: ModelVersion | None = None) -> dict[str, Any]:
-    return {
-        "outcome": outcome,
-        "sentence": sentence,
-        "champion": champion and champion.number,
-        "changed": {},
-        "shifted": [],
-        "diagnosis": None,
-        "comparison": None,
-        "decision": None,
-    }
+    return {**changes.make_answer(decision["decision"], sentence), **saw, "champion": champion, "decision": decision}

@@ -1,5 +1,6 @@
 """Small silos, problems and rounds that the tests of every room may use."""
 
+import asyncio
 import fcntl
 import gc
 import os
@@ -8,6 +9,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections import Counter
@@ -23,6 +25,9 @@ import torch
 import yaml
 from hypothesis import HealthCheck, settings
 from prefect.context import refresh_global_settings_context
+from prefect.events.clients import PrefectEventSubscriber
+from prefect.events.filters import EventFilter, EventNameFilter
+from prefect.events.schemas.events import Event
 from prefect.events.worker import EventsWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
@@ -343,6 +348,35 @@ def prefect(tmp_path_factory: pytest.TempPathFactory, databases: Path) -> Iterat
         os.environ.clear()
         os.environ.update(before)
         refresh_global_settings_context()
+
+
+@pytest.fixture(scope="session")
+def heard() -> "type[Hearing]":
+    """See `Hearing`."""
+    return Hearing
+
+
+class Hearing(threading.Thread):
+    """Collects siloflow's events at a server of Prefect, until there are `expected` of them."""
+
+    def __init__(self, api: str, expected: int) -> None:
+        super().__init__(daemon=True)
+        self.events: list[Event] = []
+        self._api, self._expected, self._connected = api, expected, threading.Event()
+        self.start()
+        assert self._connected.wait(60)
+
+    def run(self) -> None:
+        asyncio.run(self._hear())
+
+    async def _hear(self) -> None:
+        wanted = EventFilter(event=EventNameFilter(prefix=["siloflow."]))
+        async with PrefectEventSubscriber(api_url=self._api, filter=wanted) as subscriber:
+            self._connected.set()
+            async for event in subscriber:
+                self.events.append(event)
+                if len(self.events) == self._expected:
+                    return
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,8 @@ QUIET = [
     "--disable-sync",
     "--hide-scrollbars",
     "--remote-debugging-port=0",
+    # a mouse: without one, Prefect's forms have lists that the system draws, outside of the page
+    "--blink-settings=primaryHoverType=2,availableHoverTypes=2,primaryPointerType=4,availablePointerTypes=4",
 ]
 
 
@@ -229,16 +231,55 @@ class Browser:
 
     def look(self, url: str, wanted: str, path: Path, patience: float = 30.0) -> bool:
         """A picture of the page once it shows this text; whether it did."""
-        self._call("Page.enable")
-        self._call("Page.navigate", url=url)
-        end, seen = time.monotonic() + patience, False
-        while time.monotonic() < end and not seen:
-            time.sleep(0.5)
-            text = self._call("Runtime.evaluate", expression="document.body.innerText")["result"].get("value", "")
-            seen = wanted in text
+        self.go(url)
+        seen = self.sees(f"document.body.innerText.includes({json.dumps(wanted)})", patience)
         time.sleep(4)  # charts are drawn after the text
         path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"]))
         return seen
+
+    def go(self, url: str) -> None:
+        """Open the page."""
+        self._call("Page.enable")
+        self._call("Page.navigate", url=url)
+
+    def sees(self, condition: str, patience: float = 60.0) -> bool:
+        """Wait until this JavaScript is true on the page; return whether it was in this time."""
+        end = time.monotonic() + patience
+        while time.monotonic() < end:
+            if self._evaluate(f"document.body !== null && Boolean({condition})"):
+                return True
+            time.sleep(0.2)
+        return False
+
+    def click(self, element: str) -> None:
+        """Click with the mouse on the middle of what this JavaScript finds, once it is there and does not move."""
+        assert self.sees(element), f"not on the page: {element}"
+        middle = (
+            f"(e => {{ e.scrollIntoView({{block: 'center', behavior: 'instant'}}); const at = e.getBoundingClientRect();"
+            f" return [at.x + at.width / 2, at.y + at.height / 2] }})({element})"
+        )
+        before = None
+        while (place := self._evaluate(middle)) != before:
+            before = place
+            time.sleep(0.2)
+        for kind in ("mousePressed", "mouseReleased"):
+            self._call("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1)
+
+    def press_down(self, element: str) -> None:
+        """Press the key with the arrow down on what this JavaScript finds, once it is there."""
+        assert self.sees(element), f"not on the page: {element}"
+        self._evaluate(f"{element}.focus()")
+        for kind in ("keyDown", "keyUp"):
+            self._call("Input.dispatchKeyEvent", type=kind, key="ArrowDown", code="ArrowDown", windowsVirtualKeyCode=40)
+
+    def write(self, element: str, text: str) -> None:
+        """Write the text into the field that this JavaScript finds."""
+        self._evaluate(f"{element}.focus()")
+        self._call("Input.insertText", text=text)
+        assert self.sees(f"{element}.value === {json.dumps(text)}"), f"the field has not taken {text}"
+
+    def _evaluate(self, expression: str) -> Any:
+        return self._call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
 
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._calls += 1

@@ -59,7 +59,7 @@ def export_model(project: Project, run: str, client: str | None, format: Format,
         "statistics": reads.described(opened.project.silos) if reads else None,
     }
     try:
-        place = _place(opened, client, format, output)
+        place = _place(project.root, opened, client, format, output)
         difference = write_exported(place, format, _model(opened, client), rows, card)
     except OSError as error:
         raise UserError(
@@ -147,8 +147,8 @@ def _rows(opened: FinishedRun, client: str | None) -> tuple[Tensor, str]:
     return rows, "random"
 
 
-def _place(opened: FinishedRun, client: str | None, format: Format, output: str | None) -> Path:
-    """Return the file to write; raise UserError if a folder or a device is there."""
+def _place(root: Path, opened: FinishedRun, client: str | None, format: Format, output: str | None) -> Path:
+    """Return the file to write, as `output_file` does; in the run's folder if none is named."""
     if output is None:
         return opened.folder.path / f"{client or 'model'}.{format}"
-    return output_file(output)
+    return output_file(root, output)

@@ -81,7 +81,7 @@ def history(overrides: Overrides = None, json: Json = False) -> None:
     """
     with Session(json) as session:
         project = session.open_project(overrides)
-        from flows.registry.promotion import decisions
+        from flows.registry.decisions import decisions
 
         session.print_result({"decisions": decisions(project.root)}, print_history)
 
@@ -123,7 +123,7 @@ def watch(
         is_started = False
         while True:
             project = session.open_project(overrides)
-            from flows.watch import look
+            from flows.registry.changes import look
 
             answer = look(project)
             if answer is None:

@@ -29,7 +29,7 @@ def challenge(project: Project, candidate: str | None, champion: str | None) -> 
 
     Returns:
         `difference`, `low`, `high`, `gain` (the interval with a sign such that more is better), `cheaper` and a
-        `sentence`; or `why_not`.
+        `sentence`; or `why_not`, with `may_pass` if the user can mend it.
     """
     if candidate is None or champion is None:
         return {"why_not": "one of the versions has no tag `run`, as siloflow sets it"}
@@ -39,7 +39,8 @@ def challenge(project: Project, candidate: str | None, champion: str | None) -> 
     try:
         sides = [_outcomes(project, folder) for folder in folders]
     except UserError as error:
-        return {"why_not": str(error).replace(f"{project.root}/", "").rstrip(".")}  # MLflow gets it, as a tag
+        why_not = str(error).replace(f"{project.root}/", "").rstrip(".")  # MLflow gets it, as a tag
+        return {"why_not": why_not, "may_pass": True}
     silos = project.silos.federated()
     shared = set.intersection(*(set(hashes) for _, hashes in sides)).intersection(silos.clients)
     clients = silos.select(sorted(shared, key=silos.index))

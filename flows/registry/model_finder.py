@@ -1,13 +1,36 @@
 """Finds the champion and logged models for commands that use a model; promotion.py decides which one is the champion."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flows.experiment.project import Project
-from flows.registry.register_candidates import model_name
 from silos.errors import UserError
-from tasks.tracking.mlflow_logging.connection import describe_problem, short_timeouts
-from tasks.tracking.mlflow_logging.registry import CHAMPION, ModelVersion, Registry, is_store_failure
+from tasks.tracking.mlflow_logging.connection import describe_problem, own_store, short_timeouts
+from tasks.tracking.mlflow_logging.registry import CHAMPION, ModelVersion, Registry, is_store_failure, registries
+
+_MOST = 200  # characters
+
+
+def model_name(project: Project) -> str:
+    """Return the registered model's name: that of the data; on a shared store preceded by that of the project's folder.
+
+    A folder that moves takes its own store along, and so keeps its champion.
+    """
+    return _plain(f"{_start(project)}{project.params.data.name}")
+
+
+def all_registries(project: Project) -> list[Registry]:
+    """Return the registered models of all the project's data, not only of those that params.yaml names now."""
+    return registries(project.tracking, _plain(_start(project)))
+
+
+def _start(project: Project) -> str:
+    return "" if project.tracking == own_store(project.root) else f"{project.root.name}-"
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^\w.-]", "_", name)[:_MOST]
 
 
 class ModelFinder:
@@ -28,11 +51,15 @@ class ModelFinder:
         with self._explained(), short_timeouts():
             return self._registry.aliases().get(CHAMPION)
 
-    def champion(self) -> ModelVersion:
-        """Return the version that is the champion now; UserError if there is none."""
+    def find_champion(self) -> ModelVersion | None:
+        """Return the version that is the champion now."""
         number = self.champion_number()
         with self._explained():
-            version = None if number is None else self._registry.find(number)
+            return None if number is None else self._registry.find(number)
+
+    def champion(self) -> ModelVersion:
+        """Return the version that is the champion now; UserError if there is none."""
+        version = self.find_champion()
         if version is None:
             raise UserError(
                 f"champion: got no champion of {self.registered}, expected one. `siloflow promote` makes a model the "

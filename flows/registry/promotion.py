@@ -1,18 +1,15 @@
 """Promotes a registered model to champion, and rolls back to the one before, each as one transaction.
 
 A transaction moves aliases and tags in MLflow, logs the decision as an artifact, restores a version of data/ if the
-user wants it, and appends a line to the history. It is first written to a journal. After a kill, or while MLflow does
-not answer, the next command carries it out: every step has the same effect when it is repeated.
+user wants it, appends a line to the history, and queues Prefect's event of a promotion by `watch`. It is first written
+to a journal. After a kill, or while MLflow does not answer, the next command carries it out: every step has the same
+effect when it is repeated.
 """
 
-import json
-import os
-import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from flows.config.method_settings import method_of
@@ -20,9 +17,11 @@ from flows.config.params_schema import WatchParams
 from flows.experiment.project import Project, exclusive_data_access, is_of_other_partition
 from flows.experiment.run.load_finished_run import find_run
 from flows.experiment.run.mlflow_run_metadata import git_commit
-from flows.registry import FOLDER, JOURNAL
+from flows.registry import FOLDER, JOURNAL, promotion_events
 from flows.registry.challenge import challenge, is_better, is_cheaper
-from flows.registry.register_candidates import all_registries, model_name, register_run
+from flows.registry.decisions import append_decision, find_repeated
+from flows.registry.model_finder import all_registries, model_name
+from flows.registry.register_candidates import register_run
 from silos.errors import UserError, shown
 from silos.io.locks import in_turn
 from silos.versioning import dvc_files, history
@@ -36,8 +35,6 @@ from tasks.tracking.mlflow_logging.registry import (
     Registry,
     is_store_failure,
 )
-
-HISTORY = FOLDER / "history.jsonl"
 
 
 def promote(
@@ -70,6 +67,9 @@ def promote(
         decision = _decision(project, registry, "promoted" if verdict["passed"] else "refused", version, champion)
         decision |= {key: verdict[key] for key in ("forced", "reason", "against")} | ({"watch": watch} if watch else {})
         if not verdict["passed"]:
+            earlier = find_repeated(project.root, decision) if watch else None
+            if earlier is not None:
+                return earlier
             _carry_out(project, registry, decision, {}, {}, with_data=False)
             return decision
         former = [] if champion is None else [champion.number, *_former_champions(champion)]
@@ -109,8 +109,12 @@ def roll_back(project: Project, with_data: bool) -> dict[str, Any]:
 
 
 def needed_runs(project: Project) -> set[str]:
-    """Return the folders of the runs whose versions have an alias, or to which a rollback may return, of all data."""
-    needed: set[str] = set()
+    """Return the folders of the runs whose versions have an alias, or to which a rollback may return, of all data.
+
+    The run of a transaction that is under way is one of them: its version has no alias yet.
+    """
+    journal = read_json(project.root / JOURNAL)
+    needed: set[str] = set() if journal is None else {str(journal["decision"]["run"])}
     for registry in all_registries(project):
         aliases = registry.aliases()
         versions = {version.number: version for version in registry.versions()} if aliases else {}
@@ -120,34 +124,27 @@ def needed_runs(project: Project) -> set[str]:
     return needed
 
 
-def keep(project: Project, champion: ModelVersion, reason: str, watch: Mapping[str, Any]) -> dict[str, Any]:
-    """Record in the history that `siloflow watch` kept the champion without a challenger; return the decision."""
+def keep(
+    project: Project, champion: ModelVersion, reason: str, watch: Mapping[str, Any], may_pass: bool = False
+) -> dict[str, Any]:
+    """Record in the history that `siloflow watch` kept the champion without a challenger; return the decision.
+
+    `may_pass`: whether the reason may be gone at the next watch, which then tries again.
+    """
     with _exclusive(project):
         decision = _decision(project, Registry(project.tracking, model_name(project)), "kept", champion, champion)
-        decision |= {"forced": False, "reason": reason, "against": None, "watch": watch}
-        _append(project.root / HISTORY, decision)
-        return decision
-
-
-def find_champion(project: Project) -> ModelVersion | None:
-    """Return the champion; a transaction that was interrupted is finished first."""
-    with _exclusive(project):
-        registry = Registry(project.tracking, model_name(project))
-        number = registry.aliases().get(CHAMPION)
-        return registry.find(number) if number is not None else None
+        against = {"why_not": reason, "may_pass": True} if may_pass else None
+        decision |= {"forced": False, "reason": reason, "against": against, "watch": watch}
+        earlier = find_repeated(project.root, decision)
+        if earlier is None:
+            append_decision(project.root, decision)
+        return earlier or decision
 
 
 def finish(project: Project) -> None:
     """Carry out a transaction that was interrupted; UserError if that fails again."""
     with _exclusive(project):
         pass
-
-
-def decisions(root: Path) -> list[dict[str, Any]]:
-    """Return every decision, newest first, without a line that a kill cut off."""
-    path = root / HISTORY
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    return [json.loads(line) for line in reversed(text[: text.rfind("\n") + 1].splitlines())]
 
 
 _REPLACED = "replaced"  # the champion's tag with the numbers of the former champions, newest first
@@ -281,7 +278,10 @@ def _carry_out(
         "aliases": aliases,
         "tags": tags,
         "data": decision["data_version"] if with_data else None,
+        "event": None,
     }
+    if decision["decision"] == "promoted" and "watch" in decision:
+        journal["event"] = promotion_events.promotion_event(decision, project.params.data.name)
     write_json(project.root / JOURNAL, journal)
     _apply(project, registry, journal)
 
@@ -301,7 +301,9 @@ def _apply(project: Project, registry: Registry, journal: Mapping[str, Any]) -> 
     registry.tag(decision["version"], journal["tags"])
     registry.log_decision(decision["run_id"], decision)
     registry.set_aliases(journal["aliases"])
-    _append(project.root / HISTORY, decision)
+    append_decision(project.root, decision)
+    if journal.get("event") is not None:  # earlier versions wrote none
+        promotion_events.queue(project.root, journal["event"])
     (project.root / JOURNAL).unlink()
 
 
@@ -309,17 +311,3 @@ def _restore_data(project: Project, digest: str) -> None:
     if dvc_files.recorded_version(project.root) != digest:
         with exclusive_data_access(project.root, f"`siloflow data use {digest[:10]}`"):
             history.use_version(project.root, digest)
-
-
-def _append(path: Path, decision: Mapping[str, Any]) -> None:
-    """Append the decision as a line, unless the file has it; a line that a kill cut off is completed first."""
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    if re.search(rf'"id": "{decision["id"]}".*}}\n', text):
-        return
-    whole = text[: text.rfind("\n") + 1]
-    with path.open("r+" if path.is_file() else "w", encoding="utf-8") as file:
-        file.truncate(len(whole.encode()))
-        file.seek(0, os.SEEK_END)
-        file.write(json.dumps(decision) + "\n")
-        file.flush()
-        os.fsync(file.fileno())

@@ -1,7 +1,6 @@
 """Registers the candidates of a comparison: one run of each method whose model was logged."""
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,39 +10,17 @@ from flows.experiment.project import Project
 from flows.experiment.run.mlflow_run_metadata import git_commit
 from flows.experiment.run.run_folder import RunFolder
 from flows.registry.challenge import challenge, is_better
-from tasks.tracking.mlflow_logging.connection import describe_problem, own_store
+from flows.registry.model_finder import model_name
+from tasks.tracking.mlflow_logging.connection import describe_problem
 from tasks.tracking.mlflow_logging.registry import (
     CHALLENGER,
     CHAMPION,
     ModelVersion,
     Registry,
     is_store_failure,
-    registries,
 )
 
 Result = Mapping[str, Any]
-_MOST = 200  # characters
-
-
-def model_name(project: Project) -> str:
-    """Return the registered model's name: that of the data; on a shared store preceded by that of the project's folder.
-
-    A folder that moves takes its own store along, and so keeps its champion.
-    """
-    return _plain(f"{_start(project)}{project.params.data.name}")
-
-
-def all_registries(project: Project) -> list[Registry]:
-    """Return the registered models of all the project's data, not only of those that params.yaml names now."""
-    return registries(project.tracking, _plain(_start(project)))
-
-
-def _start(project: Project) -> str:
-    return "" if project.tracking == own_store(project.root) else f"{project.root.name}-"
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^\w.-]", "_", name)[:_MOST]
 
 
 def register_candidates(project: Project, results: Iterable[Result]) -> dict[str, Any] | None:

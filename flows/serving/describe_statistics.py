@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -73,14 +74,14 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
         "written": output,
     }
     if output is not None:
-        _write(output, result)
+        _write(project.root, output, result)
     return result
 
 
-def _write(output: str, result: dict[str, Any]) -> None:
-    """Write a file, or the file that a link leads to; raise UserError for a folder or a device."""
+def _write(root: Path, output: str, result: dict[str, Any]) -> None:
+    """Write the file, as `output_file` finds it."""
     try:
-        write_json(output_file(output), result)
+        write_json(output_file(root, output), result)
     except OSError as error:
         raise UserError(f"--output: {unwritable(error) or f'cannot write {output}: {error.strerror}.'}") from None
 

@@ -22,8 +22,8 @@ from silos.storage.partition_store import open_client, open_missing
 from tasks.tracking.json_io import output_file, unwritable
 
 _ENDINGS = (".csv", ".parquet")
-_KEPT = ("data", "private")
-"""Folders of rows, which predictions must not change."""
+FOLDER = Path("runs") / "predictions"
+"""Where a deployment's runs read and write: anyone who reaches Prefect's API may set their parameters."""
 
 
 def predict_file(project: Project, input: str, output: str, client: str | None, model: str) -> dict[str, Any]:
@@ -43,13 +43,14 @@ def predict_file(project: Project, input: str, output: str, client: str | None, 
         raise UserError(
             f"--output: got {shown(repr(output))}, expected {' or '.join(_ENDINGS)}. Name a file with such an ending."
         )
-    source, place = project.root / input, output_file(output)
+    source, place = project.root / input, output_file(project.root, output, FOLDER)
     if not is_there(source):
         raise UserError(f"input: got {shown(repr(input))}, expected a file with rows. Correct the path.")
-    if place == source.resolve() or any(place.is_relative_to((project.root / kept).resolve()) for kept in _KEPT):
+    own = getattr(project.params.data.source, "path", None)
+    if place in {source.resolve(), *([(project.root / own).resolve()] if own else [])}:
         raise UserError(
-            f"--output: got {shown(repr(output))}, which holds rows, expected another file than INPUT, outside of "
-            f"{'/ and '.join(_KEPT)}/. Name another one."
+            f"--output: got {shown(repr(output))}, which holds rows, expected another file than INPUT and data.source. "
+            "Name another one."
         )
     opened = open_model(project, model, client)
     _check_client(opened, client)

@@ -23,14 +23,36 @@ def write_json(path: Path, content: Any) -> None:
     write_bytes(path, (json.dumps(replace_nonfinite(content), indent=1, sort_keys=True) + "\n").encode())
 
 
-def output_file(output: str) -> Path:
-    """Return the file that `--output` names, or to which a link of this name leads; UserError for a folder or a device."""
+def output_file(root: Path, output: str, allowed: Path | None = None) -> Path:
+    """Return the file that `--output` names, or to which a link of this name leads.
+
+    Args:
+        root: The project's folder.
+        output: The path, relative to the current folder.
+        allowed: A folder within the project's own ones that takes outputs.
+
+    Raises:
+        UserError: For a folder or a device, and for a place that siloflow, DVC or git writes itself.
+    """
     place = Path(output).resolve()
     if place.exists() and not place.is_file():
         raise UserError(
             f"--output: got {shown(repr(output))}, which exists and is not a file, expected a file. Name another one."
         )
+    within = [name for name in _OWNED if place.is_relative_to((root / name).resolve())]
+    if within and not (allowed is not None and place.is_relative_to((root / allowed).resolve())):
+        raise UserError(
+            f"--output: got {shown(repr(output))}, which is {'' if place.name == within[0] else 'in '}the project's own "
+            f"{within[0]}, expected a file elsewhere. Name another one."
+        )
     return place
+
+
+_OWNED = (
+    *("data", "private", "runs", "cache", "downloads", ".prefect", ".data-use", ".data-used", ".dvc", ".git"),
+    *("params.yaml", "data.dvc", "dvc.yaml", "dvc.lock", "prefect.yaml"),
+)
+"""Folders and files that siloflow, DVC and git write in a project, and those by which the user steers them."""
 
 
 def write_records(path: Path, content: Mapping[str, Any]) -> None:

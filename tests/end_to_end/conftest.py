@@ -24,9 +24,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import pytest
+import yaml
 
 from flows.servers.prefect_server import PrefectServer
+from tests.look import free_ports
 
 ROOT = Path(__file__).parents[2]
 COMMAND = Path(sys.executable).parent / "siloflow"
@@ -358,6 +361,56 @@ def finished(
 
     folder, compare = made_once("compared", make)
     return Finished(folder.copy(tmp_path_factory.mktemp("end_to_end") / "finished"), answer, compare)
+
+
+@pytest.fixture(scope="session")
+def write_rows() -> Callable[..., None]:
+    """Writes the source of three silos into a folder; a feature of the silos in `shifts` is moved by so much."""
+
+    def write(folder: Path, shifts: dict[str, float] | None = None) -> None:
+        names, rows = ("north", "south", "west"), 240
+        rng = np.random.default_rng(0)
+        x = rng.normal(size=(len(names) * rows, 3)).astype(np.float32)
+        y = (x[:, 0] + 0.3 * x[:, 1] > 0).astype(np.int64)
+        client = np.repeat(names, rows)
+        for name, shift in (shifts or {}).items():
+            x[client == name, 2] += shift
+        np.savez(folder / "own.npz", x=x, y=y, client=client, features=["age", "height", "weight"])
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def watched(
+    partitioned: tuple[Folder, Answer], made_once: Callable[..., Any], server: str, write_rows: Callable[..., None]
+) -> Folder:
+    """A project of three silos whose champion was trained for one round; params.yaml has eight. To be copied."""
+
+    def make(place: Folder) -> Answer:
+        folder = partitioned[0].copy(place.path, server)
+        path = folder.path / "params.yaml"
+        params = yaml.safe_load(path.read_text())
+        source, scheme = {"kind": "npz", "path": "own.npz"}, [{"kind": "column", "column": "client"}]
+        params["data"] |= {"name": "own", "source": source, "scheme": scheme}
+        params["training"] |= {"rounds": 8}
+        params["comparison"] |= {"seeds": [0], "methods": ["fedavg"]}
+        path.write_text(yaml.safe_dump(params))
+        write_rows(folder.path)
+        folder.type("partition")
+        code, _, err = folder.run(["watch", "--once"])
+        assert code == 2
+        assert "watch: got no champion, expected one whose data can be compared. Run `siloflow compare`, then" in err
+        folder.type("compare", "--set", "training.rounds=1")
+        return folder.type("promote")
+
+    folder: Folder = made_once("watched", make)[0]
+    return folder
+
+
+@pytest.fixture
+def ports() -> list[int]:
+    """Two free ports of loopback."""
+    return free_ports()
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,8 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
         (("data", "log"), 2, set()),  # there is no git here
         (("show",), 0, {"matplotlib"}),
         (("methods",), 0, set()),
+        (("results",), 0, set()),
+        (("history",), 0, set()),
         (("partition",), 0, {"prefect", "dvc"}),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",

@@ -24,6 +24,11 @@ ROOT = Path(__file__).parents[2]
 PREFECT = Path(sys.executable).parent / "prefect"
 ONE_ROUND = ["training.rounds=1"]
 POOL = "siloflow"
+BY_PATH = f"""
+  - name: by-path
+    entrypoint: flows/compare.py:compare
+    work_pool: {{name: {POOL}}}
+"""
 FLAKY = """
 from pathlib import Path
 
@@ -47,22 +52,19 @@ def deployed(
     """A project with everything of prefect.yaml deployed, `compare` also by its file, and a worker; to ask Prefect's API."""
     home = tmp_path_factory.mktemp("deployed")
     folder = partitioned[0].copy(home / "project").path
-    (folder / "prefect.yaml").write_text(create_project.deployments_text())  # as `siloflow init` writes it
+    # as `siloflow init` writes it, and `compare` also by its file
+    (folder / "prefect.yaml").write_text(f"{create_project.deployments_text()}\n{BY_PATH}")
     (folder / "flaky.py").write_text(FLAKY)
     params = folder / "params.yaml"
     params.write_text(params.read_text().replace("plugins: [] ", "plugins: [flaky.py] "))
     subprocess.run(["git", "init", "--quiet", folder], check=True)  # likewise
     setting = {**environment, "PREFECT_API_URL": server, "PREFECT_HOME": str(home / "prefect"), "DO_NOT_TRACK": "1"}
 
-    def prefect(*words: str) -> None:
-        command = [PREFECT, "--no-prompt", *words]
-        done = subprocess.run(command, cwd=folder, env=setting, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    prefect("work-pool", "create", POOL, "--type", "process")
-    prefect("deploy", "--all")
+    ask(f"{server}/work_pools/", {"name": POOL, "type": "process"})
     (folder / "flows").symlink_to(ROOT / "flows")  # as in a checkout
-    prefect("deploy", "flows/compare.py:compare", "--name", "by-path", "--pool", POOL)
+    command = [PREFECT, "--no-prompt", "deploy", "--all"]
+    done = subprocess.run(command, cwd=folder, env=setting, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
     command = [PREFECT, "worker", "start", "--pool", POOL, "--type", "process"]
     with (home / "worker.log").open("w") as log:
         elsewhere = home / "elsewhere"
@@ -121,14 +123,12 @@ def test_a_worker_runs_what_is_deployed_in_the_projects_folder_and_tells_a_mista
     by_path = there["flows/compare.py:compare"]  # the one whose parameters Prefect checks
     made, *_ = ended(api, (there["flows.partition.partition"], {}))
     assert made["state"]["type"] == "COMPLETED", made["state"]
-    one, compared, wrong = ended(
+    compared, wrong = ended(
         api,
-        (there["flows.run.run"], filled(there["flows.run.run"], method="fedavg", overrides=ONE_ROUND)),
         (by_path, filled(by_path, methods=["fedavg"], seeds=[1], overrides=ONE_ROUND)),
         (there["flows.run.run"], {"method": "fedavgg"}),
     )
-    assert [run["state"]["type"] for run in (one, compared)] == ["COMPLETED", "COMPLETED"], (one, compared)
-    assert len(list(folder.glob("runs/run-*/fedavg-seed0/result.json"))) == 1
+    assert compared["state"]["type"] == "COMPLETED", compared
     assert len(list(folder.glob("runs/compare-*/fedavg-seed1/result.json"))) == 1
     assert wrong["state"]["type"] == "FAILED"
     assert wrong["state"]["message"] == "method: got 'fedavgg', expected a known method. Did you mean fedavg?"

@@ -18,7 +18,7 @@ import json, os, sys
 from pathlib import Path
 
 from flows.experiment.project import Project
-from flows.registry import JOURNAL, promotion
+from flows.registry import JOURNAL, decisions, model_finder, promotion
 from tasks.tracking.mlflow_logging.registry import Registry
 
 
@@ -36,7 +36,7 @@ def in_child(work):
 
 def killed_at(step):
     def work():
-        target = promotion if step == "_append" else Registry
+        target = promotion if step == "append_decision" else Registry
         setattr(target, step, lambda *_: os._exit(9))
         promotion.promote(Project.open(), version, force=True, with_data=False)
     return work
@@ -45,17 +45,17 @@ def killed_at(step):
 def completed():
     project = Project.open()
     promotion.finish(project)
-    registry = Registry(project.tracking, promotion.model_name(project))
+    registry = Registry(project.tracking, model_finder.model_name(project))
     return {"aliases": registry.aliases(), "tag": registry.find(version).tags["decision"]}
 
 
 found = []
-for step, version in zip(("tag", "log_decision", "set_aliases", "_append"), sys.argv[1:] * 2):
+for step, version in zip(("tag", "log_decision", "set_aliases", "append_decision"), sys.argv[1:] * 2):
     assert in_child(killed_at(step)) is None
     interrupted = JOURNAL.is_file()
     found.append({"step": step, "version": version, "interrupted": interrupted, **in_child(completed)})
     found[-1]["left"] = JOURNAL.is_file()
-print(json.dumps({"found": found, "decisions": promotion.decisions(Path())}))
+print(json.dumps({"found": found, "decisions": decisions.decisions(Path())}))
 """
 
 

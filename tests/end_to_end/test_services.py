@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -9,28 +10,23 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psutil
 import pytest
 
 from flows.scaffold import create_project
 from silos.io.locks import is_locked
+from tests.look import Browser, free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PREFECT = Path(sys.executable).parent / "prefect"
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 PATIENCE = 120
-
-
-@pytest.fixture
-def ports() -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    found = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return found
 
 
 @pytest.fixture
@@ -66,10 +62,27 @@ def until(condition: Callable[[], Any]) -> Any:
     raise AssertionError("it does not come about")
 
 
-def call(url: str, body: dict[str, Any] | None = None) -> Any:
+def call(url: str, body: Any = None, method: str | None = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(urllib.request.Request(url, data, {"Content-Type": "application/json"})) as answer:
-        return json.load(answer)
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+    with urllib.request.urlopen(request) as answer:
+        return json.loads(answer.read() or "null")
+
+
+def deploy(folder: Any, api: str, environment: dict[str, str]) -> None:
+    """Type `prefect deploy --all` in a folder as `siloflow init` makes it."""
+    (folder.path / "prefect.yaml").write_text(create_project.deployments_text())
+    subprocess.run(["git", "init", "--quiet", folder.path], check=True)
+    home = str(folder.path / "elsewhere")
+    deployed = subprocess.run(
+        [PREFECT, "--no-prompt", "deploy", "--all"],
+        cwd=folder.path,
+        env={**environment, "PREFECT_API_URL": api, "PREFECT_HOME": home, "DO_NOT_TRACK": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert deployed.returncode == 0, deployed.stdout + deployed.stderr
 
 
 def assert_nothing_left(folder: Any, ports: list[int], living: Callable[[Path], list[str]]) -> None:
@@ -153,29 +166,16 @@ def _answers(url: str) -> bool:
 
 
 def test_the_worker_runs_a_deployment_and_down_in_the_middle_leaves_a_run_to_resume(folder, ports, living, environment):
-    (folder.path / "prefect.yaml").write_text(create_project.deployments_text())
     params = folder.path / "params.yaml"
     params.write_text(params.read_text().replace("plugins: [] ", "plugins: [waits.py] "))
     folder.write_waits()
     up(folder, ports)
     api = f"http://127.0.0.1:{ports[0]}/api"
-    subprocess.run(["git", "init", "--quiet", folder.path], check=True)
-    deployed = subprocess.run(
-        [PREFECT, "--no-prompt", "deploy", "--all"],
-        cwd=folder.path,
-        env={
-            **environment,
-            "PREFECT_API_URL": api,
-            "PREFECT_HOME": str(folder.path / "elsewhere"),
-            "DO_NOT_TRACK": "1",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert deployed.returncode == 0, deployed.stdout + deployed.stderr
+    deploy(folder, api, environment)
     (deployment,) = [d for d in call(f"{api}/deployments/filter", {}) if d["name"] == "run"]
-    parameters = {"method": "waits", "overrides": ["training.rounds=3"]}
+    fields = deployment["parameter_openapi_schema"]["properties"]
+    parameters = {name: field["default"] for name, field in fields.items() if "default" in field}
+    parameters |= {"method": "waits", "overrides": ["training.rounds=3"]}  # all other fields as the page sends them
     body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
     call(f"{api}/deployments/{deployment['id']}/create_flow_run", body)
     until((folder.path / "waits").exists)
@@ -199,3 +199,85 @@ def test_a_port_in_use_is_refused_and_nothing_is_started(folder, ports, living):
     assert code == 2
     assert f"--prefect-port: got {ports[0]}, the same as --mlflow-port, expected another." in err
     assert folder.run(["status"])[1] == "No services run here. `siloflow up` starts them.\n"
+
+
+@pytest.fixture(scope="module")
+def deployed(
+    watched: Any, tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str], living: Any
+) -> Iterator[tuple[Any, str, dict[str, Any]]]:
+    """A project with a champion, the address of its Prefect server, and its deployments; `down` leaves nothing of it."""
+    folder, ports = watched.copy(tmp_path_factory.mktemp("deployed") / "project"), free_ports()
+    try:
+        up(folder, ports)
+        page = f"http://127.0.0.1:{ports[0]}"
+        deploy(folder, f"{page}/api", environment)
+        yield folder, page, {each["name"]: each for each in call(f"{page}/api/deployments/filter", {})}
+    finally:
+        folder.run(["down"])
+    assert_nothing_left(folder, ports, living)
+
+
+def ended(page: str, deployment: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the deployment's flow runs if there are some, and all are over."""
+    runs = call(f"{page}/api/flow_runs/filter", {"deployments": {"id": {"any_": [deployment["id"]]}}})
+    return runs if all(run["state"]["type"] in ("COMPLETED", "FAILED", "CRASHED") for run in runs) else []
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+def test_a_form_that_is_filled_in_on_prefects_page_starts_a_comparison(deployed):
+    folder, page, deployments = deployed
+    with Browser(CHROMIUM) as browser:
+        browser.go(f"{page}/deployments/deployment/{deployments['compare']['id']}/run")
+        browser.press_down("document.querySelector('.p-select button')")  # opens the first list: methods
+        for method in ("fedavg", "local_only"):
+            option = f"[...document.querySelectorAll('.p-select-option')].find(o => o.innerText === '{method}')"
+            browser.click(option)
+            assert browser.sees(f"{option}.classList.contains('p-select-option--selected')")
+        browser.write("document.querySelector('textarea')", "from-the-form")
+        browser.click("document.querySelector('button[type=submit]')")
+        assert browser.sees("location.search.includes('tab=Runs')"), "the page of the deployment follows"
+    (run,) = until(lambda: ended(page, deployments["compare"]))
+    assert run["state"]["type"] == "COMPLETED", run["state"]
+    found = {path.parent.name for path in folder.path.glob("runs/from-the-form/*/result.json")}
+    assert found == {"fedavg-seed0", "local_only-seed0"}
+
+
+def test_a_shift_that_watch_finds_starts_the_deployment_that_a_trigger_names(deployed, write_rows):
+    folder, page, deployments = deployed
+    before = {run["id"] for run in ended(page, deployments["compare"])}
+    (automation,) = call(f"{page}/api/automations/filter", {})
+    call(f"{page}/api/automations/{automation['id']}", {"enabled": True}, "PATCH")
+    loads_automations(page)
+    write_rows(folder.path, {"south": 2.0})
+    answer = typed(folder, "watch", "--once")
+    assert [silo["client"] for silo in answer["shifted"]] == ["south"]
+    started = until(lambda: [run for run in ended(page, deployments["compare"]) if run["id"] not in before])
+    assert [run["state"]["type"] for run in started] == ["COMPLETED"]
+    assert started[0]["created_by"]["type"] == "AUTOMATION"
+    assert started[0]["created_by"]["id"] == automation["id"]
+
+
+def loads_automations(page: str) -> None:
+    """Wait until Prefect's triggers follow the automations that were changed before.
+
+    Prefect answers a change before its triggers have read it; they read one change after the other. So when an automation
+    that was created last has switched itself off, by an event, the earlier changes have been read.
+    """
+    trigger = {"type": "event", "expect": ["siloflow.test"], "posture": "Reactive", "threshold": 1, "within": 0}
+    action = {"type": "pause-automation", "source": "inferred"}
+    last = call(f"{page}/api/automations/", {"name": "last", "trigger": trigger, "actions": [action]})["id"]
+    resource = {"prefect.resource.id": f"prefect.automation.{last}"}
+
+    def is_off() -> bool:
+        occurred = datetime.now(UTC).isoformat()
+        event = {
+            "id": str(uuid4()),
+            "event": "siloflow.test",
+            "occurred": occurred,
+            "resource": resource,
+            "payload": {},
+        }
+        call(f"{page}/api/events", [event])
+        return not call(f"{page}/api/automations/{last}")["enabled"]
+
+    until(is_off)

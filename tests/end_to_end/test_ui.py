@@ -2,21 +2,10 @@
 
 import json
 import signal
-import socket
 import time
 import urllib.request
 
 import psutil
-import pytest
-
-
-@pytest.fixture
-def ports():
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    found = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return found
 
 
 def test_both_servers_answer_on_loopback_alone_and_are_gone_with_the_command(finished, ports, tmp_path, living, until):

@@ -1,92 +1,37 @@
 """`siloflow watch` on three small silos: what it does if nothing changed, if a silo shifted, and if a model is worse."""
 
-import asyncio
 import json
 import os
+import re
 import shutil
 import signal
-import threading
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import yaml
-from prefect.events.clients import PrefectEventSubscriber
-from prefect.events.filters import EventFilter, EventNameFilter
 from prefect.events.schemas.events import Event
 
 from silos.io.locks import exclusive_lock
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-NAMES, ROWS = ("north", "south", "west"), 240
-
-
-def write_rows(folder: Path, shifts: dict[str, float] | None = None) -> None:
-    """Write the source: one feature of the silos in `shifts` is moved by so much."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(len(NAMES) * ROWS, 3)).astype(np.float32)
-    y = (x[:, 0] + 0.3 * x[:, 1] > 0).astype(np.int64)
-    client = np.repeat(NAMES, ROWS)
-    for name, shift in (shifts or {}).items():
-        x[client == name, 2] += shift
-    np.savez(folder / "own.npz", x=x, y=y, client=client, features=["age", "height", "weight"])
-
 
 @pytest.fixture(scope="module")
-def champion(partitioned: Any, server: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A project of three silos whose champion was trained for one round; params.yaml has eight."""
-    folder = partitioned[0].copy(tmp_path_factory.mktemp("watch") / "project", server)
-    path = folder.path / "params.yaml"
-    params = yaml.safe_load(path.read_text())
-    params["data"] |= {
-        "name": "own",
-        "source": {"kind": "npz", "path": "own.npz"},
-        "scheme": [{"kind": "column", "column": "client"}],
-    }
-    params["training"] |= {"rounds": 8}
-    params["comparison"] |= {"seeds": [0], "methods": ["fedavg"]}
-    path.write_text(yaml.safe_dump(params))
-    write_rows(folder.path)
-    folder.type("partition")
-    code, _, err = folder.run(["watch", "--once"])
-    assert code == 2
-    assert "watch: got no champion, expected one whose data can be compared. Run `siloflow compare`, then" in err
-    folder.type("compare", "--set", "training.rounds=1")
-    folder.type("promote")
-    return folder
-
-
-class Hearing(threading.Thread):
-    """Collects siloflow's events at a server of Prefect, until there are `expected` of them."""
-
-    def __init__(self, api: str, expected: int) -> None:
-        super().__init__(daemon=True)
-        self.events: list[Event] = []
-        self._api, self._expected, self._connected = api, expected, threading.Event()
-        self.start()
-        assert self._connected.wait(60)
-
-    def run(self) -> None:
-        asyncio.run(self._hear())
-
-    async def _hear(self) -> None:
-        wanted = EventFilter(event=EventNameFilter(prefix=["siloflow."]))
-        async with PrefectEventSubscriber(api_url=self._api, filter=wanted) as subscriber:
-            self._connected.set()
-            async for event in subscriber:
-                self.events.append(event)
-                if len(self.events) == self._expected:
-                    return
+def champion(watched: Any, server: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A copy of `watched` to work in."""
+    return watched.copy(tmp_path_factory.mktemp("watch") / "project", server)
 
 
 def contents(folder: Any) -> set[str]:
     return {path.name for path in (folder.path / "runs").glob("*-*")}
 
 
-def test_without_a_change_or_beside_another_watch_one_line_is_printed_and_nothing_done(champion: Any) -> None:
+def test_without_a_change_or_beside_another_watch_one_line_is_printed_and_nothing_done(
+    champion: Any, write_rows: Any, environment: dict[str, str]
+) -> None:
     before = contents(champion)
     old = champion.path / "runs" / "stopped" / "fedavg-seed0" / "run.json"
     about = {"kind": "compare", "name": "stopped", "methods": ["fedavg"], "seeds": [0], "reference": "fedavg"}
@@ -97,6 +42,12 @@ def test_without_a_change_or_beside_another_watch_one_line_is_printed_and_nothin
     answer = champion.type("watch", "--once", "--set", "retention.days=30")
     assert answer.out == "No silo has changed since champion 1 was trained.\n"
     assert not old.exists(), "it is older than retention.days, and unfinished"
+    command = [sys.executable, "-X", "importtime", Path(sys.executable).parent / "siloflow", "watch", "--once"]
+    again = subprocess.run(
+        command, cwd=champion.path, env=environment, capture_output=True, text=True, timeout=200, check=True
+    )
+    assert again.stdout == answer.out
+    assert not re.findall(r"\| +((?:torch|prefect|mlflow|scipy|pandas)\b.*)", again.stderr)
     shutil.rmtree(old.parents[1])
     write_rows(champion.path, {"south": 1.0})
     with exclusive_lock(champion.path / "runs" / "registry" / "watch"):
@@ -107,13 +58,15 @@ def test_without_a_change_or_beside_another_watch_one_line_is_printed_and_nothin
 
 
 @pytest.fixture(scope="module")
-def shifted(champion: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, list[Event]]:
+def shifted(
+    champion: Any, write_rows: Any, heard: Any, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, Any, list[Event]]:
     """A copy in which south shifted, the answer of a watch after one that was killed while it trained, and its events."""
     folder = champion.copy(tmp_path_factory.mktemp("shifted") / "project", champion.server)
     write_rows(folder.path, {"south": 2.0})
     folder.write_waits()
     typed = ("watch", "--once", "--set", "plugins=[waits.py]", "--set", "watch.methods=[waits]")
-    hearing = Hearing(champion.server, expected=2)  # what the killed watch has emitted is not repeated
+    hearing = heard(champion.server, expected=2)  # what the killed watch has emitted is not repeated
     process = folder.start(*typed, PREFECT_API_URL=champion.server)
     while not (folder.path / "waits").exists():
         assert process.poll() is None, process.communicate()
@@ -147,16 +100,27 @@ def test_a_silo_that_shifted_is_named_and_a_killed_watch_is_finished_once(shifte
 
 
 def test_a_worse_model_is_not_promoted_and_the_same_is_not_decided_twice(
-    shifted: tuple[Any, ...], tmp_path: Path
+    shifted: tuple[Any, ...], write_rows: Any, tmp_path: Path
 ) -> None:
     folder = shifted[0].copy(tmp_path / "project", shifted[0].server)
     write_rows(folder.path, {"south": 2.0, "west": -2.0})
     typed = ("watch", "--once", "--set", "training.rounds=1", "--set", "watch.methods=[fedavg]")
     typed += ("--set", "training.optimiser.learning_rate=0.000001")
+    listed = folder.type("history", "--json").json["decisions"]
+    run, away = folder.path / listed[0]["run"], folder.path / "away"
+    run.rename(away)
+    for _ in range(2):  # with a reason that may pass it tries again, and lists it once
+        answer = folder.type(*typed)
+        assert "shifted       west (feature: " in answer.out
+        assert f"there is no interval: {listed[0]['run']} is missing. Restore it from a copy." in " ".join(
+            answer.out.split()
+        )
+        before = contents(folder)
+    away.rename(run)
     answer = folder.type(*typed)
-    assert "shifted       west (feature: " in answer.out
     assert " is not promoted: its interval is not above zero.\n" in answer.out
-    before = contents(folder)
+    assert len(folder.type("history", "--json").json["decisions"]) == len(listed) + 2
+    assert contents(folder) == before, "neither diagnosed nor compared again"
     again = " ".join(folder.type(*typed).out.split())
     assert again.startswith("No silo has changed since ")
     assert again.endswith("then: refused, since its interval is not above zero.")

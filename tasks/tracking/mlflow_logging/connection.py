@@ -50,6 +50,19 @@ def own_store(root: Path) -> str:
     return f"sqlite:///{plain_path(root / 'runs' / 'mlflow.db')}"
 
 
+def database_stamp(uri: str) -> dict[str, list[int]] | None:
+    """Return what a write to this SQLite database changes: size and time of its files; None for another store.
+
+    Take it before a read: then a later write either changes the stamp, or the read has seen it.
+    """
+    if not uri.startswith("sqlite:///") or "?" in uri:
+        return None
+    file = uri.removeprefix("sqlite:///")
+    found = {end: Path(f"{file}{end}") for end in ("", "-wal", "-journal")}
+    states = {end: path.stat() for end, path in found.items() if path.is_file()}
+    return {end: [state.st_size, state.st_mtime_ns] for end, state in states.items() if state.st_size}
+
+
 _creating = threading.Lock()
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from flows.experiment.project import Project
 from flows.history.clean_runs import clean_runs, enforce_retention
-from flows.registry.promotion import model_name
+from flows.registry import JOURNAL
+from flows.registry.model_finder import model_name
 from silos.errors import UserError
 from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.connection import connect
@@ -116,6 +117,15 @@ def test_old_flow_runs_and_single_runs_go_and_what_is_needed_stays(project: Proj
 def test_champions_of_other_data_of_the_project_stay(project: Project) -> None:
     enforce_retention(Project.open(["retention.days=30", "data.name=other"], project.root))
     assert all((project.runs / name / "fedavg-seed0").is_dir() for name in ("run-champion", "run-former"))
+    assert not (project.runs / "run-old").exists()
+
+
+def test_the_run_of_a_promotion_under_way_stays(project: Project) -> None:
+    write_json(project.root / JOURNAL, {"decision": {"run": "runs/run-old/fedavg-seed0", "version": "3"}})
+    enforce_retention(project)
+    assert (project.runs / "run-old" / "fedavg-seed0" / "result.json").exists()
+    (project.root / JOURNAL).unlink()
+    enforce_retention(project)
     assert not (project.runs / "run-old").exists()
 
 

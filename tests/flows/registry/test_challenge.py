@@ -21,7 +21,8 @@ def test_models_that_were_scored_by_another_metric_have_no_interval_and_the_reas
     )
     name = "runs/before/fedavg-seed0"
     assert challenge(project, name, name) == {
-        "why_not": "fedavg-seed0 was scored by accuracy, and evaluation.metric is auc"
+        "why_not": "fedavg-seed0 was scored by accuracy, and evaluation.metric is auc",
+        "may_pass": True,
     }
 
 

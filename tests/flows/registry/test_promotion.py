@@ -5,10 +5,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from flows.config.params_schema import WatchParams
-from flows.registry.promotion import HISTORY, decisions, promote, roll_back
+from flows.registry import JOURNAL, promotion_events
+from flows.registry.changes import read_champion
+from flows.registry.decisions import HISTORY, decisions, may_pass
+from flows.registry.promotion import finish, keep, promote, roll_back
+from flows.registry.promotion_events import PROMOTED, emit_queued, is_queued
 from silos.errors import UserError
 from tasks.tracking.mlflow_logging.connection import connect
 from tasks.tracking.mlflow_logging.registry import Registry
@@ -76,3 +82,81 @@ def test_a_line_of_the_history_that_a_kill_cut_off_is_left_out_and_then_replaced
     assert [each["version"] for each in decisions(project.root)] == ["1"]
     promote(project, "2", force=True, with_data=False)
     assert [each["version"] for each in decisions(project.root)] == ["2", "1"]
+
+
+WATCH = {"seen": {"champion": "1"}, "since": "v1", "shifted": [], "comparison": "watch-1"}
+
+
+def test_a_refusal_whose_reason_may_pass_is_in_the_history_once_and_others_each_time(project: Any) -> None:
+    promote(project, "1", force=True, with_data=False)
+    for _ in range(2):
+        refused = promote(project, "2", force=False, with_data=False, watch=WATCH)
+        assert refused["against"]["why_not"] == "one of the versions has no tag `run`, as siloflow sets it"
+        assert not may_pass(refused)
+    champion = Registry(project.tracking, f"{project.root.name}-digits").find("1")
+    assert champion is not None
+    for reason in ("the disk is full", "the disk is full", "out of memory", "the disk is full"):
+        assert may_pass(keep(project, champion, reason, WATCH, may_pass=True))
+    assert not may_pass(keep(project, champion, "no silo shifted", WATCH))
+    reasons = [decision["reason"] for decision in reversed(decisions(project.root))][2:]
+    assert reasons == ["the disk is full", "out of memory", "the disk is full", "no silo shifted"]
+
+
+def test_a_missing_run_is_a_reason_that_may_pass(project: Any) -> None:
+    promote(project, "1", force=True, with_data=False)
+    for number in "12":
+        connect(project.tracking).set_model_version_tag(
+            f"{project.root.name}-digits", number, "run", f"runs/run-{number}/fedavg-seed0"
+        )
+    refused = promote(project, "2", force=False, with_data=False, watch=WATCH)
+    assert refused["reason"] == "there is no interval: runs/run-2/fedavg-seed0 is missing. Restore it from a copy"
+    assert may_pass(refused)
+
+
+def test_the_event_of_a_promotion_by_watch_survives_a_kill_and_is_sent_once(
+    project: Any, prefect: Any, heard: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promote(project, "1", force=True, with_data=False)
+    assert not is_queued(project.root), "only `watch` emits events"
+    with monkeypatch.context() as killed:
+        killed.setattr(promotion_events, "queue", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            promote(project, "2", force=True, with_data=False, watch=WATCH)
+    assert (project.root / JOURNAL).is_file()
+    finish(project)  # every step again, and the last one
+    assert len(list((project.root / JOURNAL).parent.glob("events/*"))) == 1
+    away = {PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0}
+    with temporary_settings(away), pytest.raises(httpx.ConnectError):
+        emit_queued(project.root)
+    assert is_queued(project.root)
+    hearing = heard(prefect.url, 1)
+    emit_queued(project.root)
+    assert not is_queued(project.root)
+    hearing.join(60)
+    (event,) = hearing.events
+    assert (event.event, event.resource.id) == (PROMOTED, f"siloflow.model.{project.root.name}-digits")
+    assert event.payload["version"] == "2"
+    assert (event.payload["since"], event.payload["data"]) == ("v1", "digits")
+
+
+def test_the_champion_is_read_again_after_any_change_of_the_database(project: Any) -> None:
+    model, client = f"{project.root.name}-digits", connect(project.tracking)
+    for number in "123":
+        for key in ("method", "data_version"):
+            client.set_model_version_tag(model, number, key, f"{key} of {number}")
+    promote(project, "1", force=True, with_data=False)
+    first = read_champion(project)
+    assert first == Registry(project.tracking, model).find("1") == read_champion(project)
+    promote(project, "2", force=True, with_data=False)
+    assert read_champion(project).number == "2"
+    client.set_registered_model_alias(model, "champion", "3")
+    assert read_champion(project).number == "3"
+    client.set_model_version_tag(model, "3", "method", "fedprox")
+    assert read_champion(project).tags["method"] == "fedprox"
+    project.params.data.name = "other"
+    with pytest.raises(UserError, match="got no champion"):
+        read_champion(project)
+
+
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt

@@ -107,12 +107,21 @@ def test_files_that_are_no_rows_of_the_model_are_refused(table):
         read_rows("own.csv", folder / "own.csv", {"columns": None, "shape": [8]})
 
 
-@pytest.mark.parametrize("output", ["own.csv", "data/digits/labels.csv", "private/labels.parquet"])
-def test_predictions_do_not_replace_rows(output, table, monkeypatch):
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("new.csv", r"which holds rows, expected another file than INPUT and data\.source"),
+        ("own.csv", r"which holds rows, expected another file than INPUT and data\.source"),
+        ("data/digits/labels.csv", "which is in the project's own data, expected a file elsewhere"),
+        ("runs/labels.csv", "which is in the project's own runs, expected a file elsewhere"),
+    ],
+)
+def test_predictions_do_not_replace_rows(output, said, table, monkeypatch):
     folder: Path = table[0]
     monkeypatch.chdir(folder)
-    project: Any = SimpleNamespace(root=folder)
-    with pytest.raises(
-        UserError, match=r"which holds rows, expected another file than INPUT, outside of data/ and private/"
-    ):
-        predict_file(project, "own.csv", output, None, "champion")
+    (folder / "new.csv").write_text(FILE)
+    project: Any = SimpleNamespace(
+        root=folder, params=SimpleNamespace(data=SimpleNamespace(source=Table.model_validate(OPTIONS)))
+    )
+    with pytest.raises(UserError, match=said):
+        predict_file(project, "new.csv", output, None, "champion")

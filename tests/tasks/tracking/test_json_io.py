@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.tracking.json_io import read_json, write_bytes, write_json, write_records
+from silos.errors import UserError
+from tasks.tracking.json_io import output_file, read_json, write_bytes, write_json, write_records
 
 ROOT = Path(__file__).parents[3]
 DYING_WRITER = """
@@ -79,3 +80,27 @@ def test_records_are_written_one_a_line_and_read_as_they_were(tmp_path: Path) ->
         "}",
     ]
     assert read_json(tmp_path / "records.json") == {**content, "a": {"whole": {"z": None}}}
+
+
+@pytest.mark.parametrize(
+    "output",
+    ["data/own.csv", "runs/registry/journal.json", "private/../private/x", ".git/config", "link/x", "params.yaml"],
+)
+def test_no_output_is_written_where_the_projects_tools_write(output, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link").symlink_to("data")
+    with pytest.raises(
+        UserError, match=r"--output: got '.*', which is .*the project's own .*, expected a file elsewhere"
+    ):
+        output_file(tmp_path, output)
+
+
+@pytest.mark.parametrize("output", ["own.csv", "out/own.csv", "out/data/own.csv", "database.csv", "../own.csv"])
+def test_an_output_elsewhere_and_in_an_allowed_folder_is_a_file_to_write(output, tmp_path, monkeypatch):
+    root = tmp_path / "project"
+    root.mkdir()
+    monkeypatch.chdir(root)
+    assert output_file(root, output) == (root / output).resolve()
+    allowed = Path("runs") / "predictions"
+    assert output_file(root, f"{allowed}/a.csv", allowed) == root / allowed / "a.csv"
