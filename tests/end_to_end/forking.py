@@ -115,6 +115,7 @@ def _import() -> None:
         "flows.partition",
         "flows.run",
         "flows.schedule",
+        "flows.watch",
         "flows.cli.describe_data",
         "flows.serving.evaluate_model",
         "flows.serving.predict_file",

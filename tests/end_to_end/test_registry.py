@@ -151,9 +151,10 @@ def test_a_champion_of_other_data_is_scored_on_the_present_rows(folder):
     assert f"md5: {back['data_version']}" in (folder.path / "data.dvc").read_text()
 
 
-def test_a_promotion_that_is_killed_at_any_step_is_completed_by_the_next_command(folder, environment):
-    typed(folder, "compare", "fedprox", "fedavg", "--seeds", "0", "--set", "training.rounds=2")
-    versions = [str(version.version) for version in folder.mlflow().search_model_versions("name = 'digits'")][:2]
+def test_a_promotion_that_is_killed_at_any_step_is_completed_by_the_next_command(finished, folder, environment):
+    versions = [
+        typed(folder, "promote", finished.run("fedavg", seed)["folder"], "--force")["version"] for seed in (0, 1)
+    ]
     done = subprocess.run(
         [sys.executable, "-P", "-c", KILLED, *versions],
         cwd=folder.path,
@@ -169,7 +170,7 @@ def test_a_promotion_that_is_killed_at_any_step_is_completed_by_the_next_command
         assert not found["left"]
         assert found["aliases"]["champion"] == found["version"], found["step"]
         assert found["tag"].startswith("promoted at ")
-    assert [each["version"] for each in reversed(answer["decisions"])] == versions * 2
+    assert [each["version"] for each in reversed(answer["decisions"])] == versions * 3
 
 
 def test_candidates_are_registered_on_a_server_and_its_absence_costs_no_comparison(folder, mlflow_server, databases):
