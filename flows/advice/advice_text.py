@@ -1,5 +1,6 @@
-"""Decide what to advise from proved differences, and say it in sentences."""
+"""Decide what to advise from the differences of a proof, and say in sentences what is certain about it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ from models.metrics.task_metrics import TaskMetrics
 
 Differences = Mapping[tuple[str, str], Difference]
 
+TOLERANCE = 0.005
+"""Of a metric with a bound: by how much a simpler method may be behind on average."""
+
 
 def is_better(first: str, second: str, differences: Differences, quantity: TaskMetrics) -> bool:
     """Return whether the interval shows that the first method is better than the second."""
@@ -27,22 +31,26 @@ def is_better(first: str, second: str, differences: Differences, quantity: TaskM
 
 
 def advised_method(choice: str, differences: Differences, quantity: TaskMetrics) -> str:
-    """Return the simplest method that the proof does not show to be behind: train alone, then FedAvg, then the choice.
+    """Return the simplest method that is as good as any in the proof: train alone, then FedAvg, then the choice of the race.
 
-    The choice of the race is advised only if it is better than training alone, and than FedAvg where FedAvg is better
-    than training alone.
+    It is as good if its mean on test rows is at most TOLERANCE behind each other's, and none is proved to be better.
     """
+    methods = list(dict.fromkeys((ALONE, SHARED, choice)))
+    tolerance = TOLERANCE if math.isfinite(quantity.bound) else 0.0
 
-    def better(first: str, second: str) -> bool:
-        return is_better(first, second, differences, quantity)
+    def is_near(method: str) -> bool:
+        return all(_lead(other, method, differences, quantity) <= tolerance for other in methods if other != method)
 
-    if choice in (SHARED, ALONE):
-        return SHARED if better(SHARED, ALONE) else ALONE
-    if better(SHARED, ALONE):
-        return choice if better(choice, SHARED) else SHARED
-    if not better(choice, ALONE):
-        return ALONE
-    return SHARED if better(SHARED, choice) else choice
+    unbeaten = [m for m in methods if not any(is_better(other, m, differences, quantity) for other in methods)]
+    return next((method for method in unbeaten if is_near(method)), (unbeaten or [choice])[-1])
+
+
+def _lead(first: str, second: str, differences: Differences, quantity: TaskMetrics) -> float:
+    """Return the mean gain of the first method over the second; none if they were not compared."""
+    forward, backward = differences.get((first, second)), differences.get((second, first))
+    if forward is not None:
+        return quantity.gain(forward.mean)
+    return 0.0 if backward is None else -quantity.gain(backward.mean)
 
 
 def excluded_silos(advised: str, proof: Proof, quantity: TaskMetrics) -> list[str]:
@@ -76,7 +84,12 @@ def decide(
     advised = SHARED if outside else proved
     given = [*settings.get(advised, ()), *([leaving(project, outside)] if outside else [])]
     rows = {row["method"]: row for row in comparison["table"]}
-    lines = [*sentences_first(comparison), _exclude(proof, proved, quantity) if outside else _use(advised, given)]
+    lines = [*sentences_first(comparison)]
+    lines += (
+        [_exclude(proof, proved, quantity)]
+        if outside
+        else [_use(advised, given), *_doubt(advised, differences, quantity)]
+    )
     lines += [_difference(pair, measured, quantity) for pair, measured in differences.items() if POOLED not in pair]
     if is_better(POOLED, proved, differences, quantity) and not outside:
         lines.append(
@@ -141,7 +154,7 @@ def _use(advised: str, settings: Sequence[str]) -> str:
     others = [setting for setting in settings if not setting.startswith(f"{ALIGN}=")]
     given = f" ({', '.join(map(short_setting, others))})" if others else ""
     if advised == ALONE:
-        return f"Train alone{given}: no shared training is proved to be better on these silos."
+        return f"Train alone{given}."
     if aligned:
         return (
             f"Align first: let each silo standardise {joined(aligned)} by its own rows. Then FedAvg is enough{given}."
@@ -149,6 +162,15 @@ def _use(advised: str, settings: Sequence[str]) -> str:
     if advised == SHARED:
         return f"FedAvg is enough{given}."
     return f"Use {advised}{given}."
+
+
+def _doubt(advised: str, differences: Differences, quantity: TaskMetrics) -> list[str]:
+    """Return what is not proved about the advised method; empty if it is proved better than the simpler ones."""
+    if advised == ALONE:
+        return ["No shared training did better on average."]
+    simpler = {ALONE: "training alone", **({SHARED: "FedAvg"} if advised != SHARED else {})}
+    unproved = [name for method, name in simpler.items() if not is_better(advised, method, differences, quantity)]
+    return [f"It did best on average; that it is better than {joined(unproved)} is not certain."] if unproved else []
 
 
 def _difference(pair: tuple[str, str], measured: Difference, quantity: TaskMetrics) -> str:
