@@ -1,4 +1,4 @@
-"""Measure what `siloflow advise` chooses: the evidence matrix, and its regret on 24 federations beside other strategies.
+"""Measure what `siloflow advise` chooses: the evidence matrix, and the regret of strategies on 24 federations.
 
 Regret is how far a choice is behind the best method in hindsight, in points: hundredths of accuracy, or of mean squared
 error over the variance of the targets. Every number is a mean over clients, on test rows of seeds that no choice saw.
@@ -224,7 +224,7 @@ def _as_evidence(cell: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def summary(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the regret of each strategy in points: mean, interval over federations, worst, and the share within a point.
+    """Return the regret of each strategy in points: mean, interval over federations, worst, the count within a point.
 
     `behind` is how far a strategy is behind `siloflow advise` of five minutes, with its interval.
     """
@@ -240,10 +240,10 @@ def summary(results: Mapping[str, Any]) -> dict[str, Any]:
             [own - ours for own, ours in zip(points, regrets[REFERENCE], strict=True)], bound=math.inf
         )
         lines[name] = {
-            "regret": [round(bound, 2) for bound in (mean.mean, mean.low, mean.high)],
+            "regret": [round(bound, 4) for bound in (mean.mean, mean.low, mean.high)],
             "worst": round(max(points), 1),
             "within_a_point": sum(point <= 1 for point in points),
-            "behind": [round(bound, 2) for bound in (behind.mean, behind.low, behind.high)],
+            "behind": [round(bound, 4) for bound in (behind.mean, behind.low, behind.high)],
             "seconds": round(fmean(of["strategies"][name]["seconds"] for of in study), 1),
         }
     return {"federations": len(study), "strategies": lines}

@@ -55,6 +55,8 @@ def modules_of_run(method: str, params: Params) -> tuple[str, ...]:
     """Return the modules that can change the numbers of a training run, sorted; without those of plugin files."""
     modules = _of_data(params) | _module(METHODS, method) | _module(NETWORKS, params.model.kind)
     modules |= _module(SAMPLERS, params.clients.sampling.kind)
+    if {params.model.inputs, params.model.targets, params.clients.align.kind} != {"none"}:
+        modules.add("flows.experiment.fit_standardizer")
     return _reached((*_TRAINERS, *sorted(modules)), _OF_TRAINING, _NOT_OF_TRAINING)
 
 

@@ -38,14 +38,19 @@ def test_a_run_depends_on_its_method_and_on_no_other_verb(method, params):
 
 def test_a_run_depends_on_its_network_its_data_and_its_sampler(params):
     plain = {*modules_of_run("fedavg", params)}
-    settings = ["model={kind: cnn_bn, channels: [8]}", "data.scheme=[{kind: shards, clients: 3, shards_per_client: 2}]"]
+    settings = [
+        "model={kind: cnn_bn, channels: [8], inputs: standardise}",
+        "data.scheme=[{kind: shards, clients: 3, shards_per_client: 2}]",
+    ]
     settings += ["data.source={kind: npz, path: a.npz}", "clients.sampling={kind: improving, focus: 0.8}"]
     other = {*modules_of_run("fedavg", load_params(create_project.TEMPLATES, settings))}
     assert other - plain >= {
+        "flows.experiment.fit_standardizer",
         "models.networks.vision.cnn_bn",
         "silos.partitioners.label_partitioners",
         "silos.sources.npz",
         "flows.methods.samplers.loss_based_sampler",
+        "tasks.feature_moments",
     }
 
 
