@@ -21,10 +21,8 @@ from silos.errors import UserError
 
 ACCURACY, ERROR = TASK_METRICS["classification"], TASK_METRICS["regression"]
 UP, DOWN, EVEN = Difference(0.04, 0.02, 0.06), Difference(-0.04, -0.06, -0.02), Difference(0.01, -0.02, 0.04)
-NEAR, SMALL = (
-    Difference(0.003, -0.02, 0.026),
-    Difference(0.004, 0.001, 0.007),
-)  # within the tolerance; proved, and within it
+NEAR = Difference(0.003, -0.02, 0.026)  # within the tolerance
+SMALL = Difference(0.004, 0.001, 0.007)  # proved, and within the tolerance
 
 
 def advised(choice, over_shared=None, over_alone=None, shared_over_alone=EVEN, quantity=ACCURACY):
