@@ -1,4 +1,4 @@
-"""Measure what `siloflow advise` chooses: the evidence matrix, and its regret on 24 federations beside other strategies.
+"""Measure what `siloflow advise` chooses: the evidence matrix, and its regret and that of others on 24 federations.
 
 Regret is how far a choice is behind the best method in hindsight, in points: hundredths of accuracy, or of mean squared
 error over the variance of the targets. Every number is a mean over clients, on test rows of seeds that no choice saw.
@@ -30,26 +30,15 @@ from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.json_io import read_json, write_json, write_records
 
 METHODS = (
-    *(
-        SHARED,
-        ALONE,
-        "cfl",
-        "conditional",
-        "ditto",
-        "feddyn",
-        "fedopt",
-        "fedper",
-        "fedprox",
-        "finetune",
-        "flux",
-        "ifca",
-    ),
-    *("scaffold", POOLED),
+    *(SHARED, ALONE, "cfl", "conditional", "ditto", "feddyn", "fedopt"),
+    *("fedper", "fedprox", "finetune", "flux", "ifca", "scaffold", POOLED),
 )
 """The methods that race in the study; the others take five to twenty times as long for a round."""
 MINUTES = (2, 5, 15)
+"""The budgets of `siloflow advise`, and of a race without a diagnosis."""
 REFERENCE = "advise, 5 minutes"
-LEG_SECONDS = 1.5
+"""The strategy to which the others are compared."""
+LEG_SECONDS = 1.5  # that a leg of a live race takes beyond training
 SEEDS = (*REPORT_SEEDS, 12)  # of the matrix
 _SETTINGS = (
     "data.name=study",
@@ -98,7 +87,7 @@ class AdviceStudy:
         write_records(self._file, {**known, part: {**known.get(part, {}), name: [result]}})
 
     def open(self, federation: Federation) -> Project:
-        """Open the project of a federation, whose rows are written at the first time."""
+        """Open the project of a federation; the first call writes its rows."""
         file = self._cache / "rows" / f"{federation.name}.npz"
         if not file.is_file():
             rows = federation.rows(self._downloads)
@@ -116,7 +105,7 @@ class AdviceStudy:
         return Project.open_shared(settings, self._cache, derived=True)
 
     def _diagnosed(self, federation: Federation, project: Project) -> dict[str, Any]:
-        """Return the diagnosis that advice needs, which is stored."""
+        """Return what advice needs of a diagnosis; the first call diagnoses and stores it."""
         file = self._cache / "diagnoses" / f"{federation.name}.json"
         stored: dict[str, Any] | None = read_json(file)
         if stored is None:
@@ -131,7 +120,7 @@ class AdviceStudy:
         return stored
 
     def _cell(self, federation: Federation) -> dict[str, Any]:
-        """Measure a cell: each method's difference to FedAvg on test rows, with the setting that led a third of the way."""
+        """Measure each method's difference to FedAvg on test rows, with its best setting after a third of the rounds."""
         project = self.open(federation)
         with project.working("study"):
             table = RunTable(project, self._cache / "runs" / federation.name)
@@ -201,7 +190,7 @@ class AdviceStudy:
 
 
 def study(root: Path, say: Callable[[str], None], record: bool = False) -> dict[str, Any]:
-    """Fill the study in a project's folder, and return its summary.
+    """Measure what the study lacks in a project's folder, and return its summary.
 
     Args:
         root: The project.
@@ -224,9 +213,9 @@ def _as_evidence(cell: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def summary(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the regret of each strategy in points: mean, interval over federations, worst, and the share within a point.
+    """Return each strategy's regret in points: mean with interval over federations, worst, and the number within a point.
 
-    `behind` is how far a strategy is behind `siloflow advise` of five minutes, with its interval.
+    `behind` is how far a strategy is behind REFERENCE, with its interval.
     """
     study = [of for [of] in results.get("study", {}).values()]
     best = [max(value for value in of["methods"].values() if value is not None) for of in study]
