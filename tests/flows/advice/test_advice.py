@@ -168,6 +168,21 @@ def test_that_nothing_is_better_than_a_constant_is_said_before_the_advice():
     assert advice["lines"][1].startswith("Train alone")
 
 
+@pytest.mark.parametrize(
+    ("over_shared", "over_alone", "shared_over_alone", "line"),
+    [
+        (UP, DOWN, DOWN, "No shared training did better on average."),
+        (UP, NEAR, NEAR, "No shared training did notably better on average."),
+        (NEAR, EVEN, EVEN, "It did nearly best on average; that it is better than training alone is not certain."),
+        (DOWN, EVEN, EVEN, "It did best on average; that it is better than training alone is not certain."),
+    ],
+)
+def test_best_on_average_is_only_the_method_with_the_greatest_mean(over_shared, over_alone, shared_over_alone, line):
+    found = {("ditto", SHARED): over_shared, ("ditto", ALONE): over_alone, (SHARED, ALONE): shared_over_alone}
+    advice = decide(cast(Project, SimpleNamespace(quantity=ACCURACY)), "ditto", {}, Proof(found), {"table": []})
+    assert advice["lines"][1] == line
+
+
 def test_an_invalid_method_leaves_no_race_for_resume(monkeypatch):
     def refuse(*_):
         raise UserError("method: got 'nonsense'")
