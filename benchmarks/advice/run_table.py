@@ -102,7 +102,7 @@ class RunTable:
 
     @cached_property
     def rungs(self) -> list[int]:
-        """The rounds at which a race compares."""
+        """Return the rounds at which a race compares."""
         return rungs_of(self.project.params.training.rounds)
 
     def run(self, candidate: Candidate, seed: int, rounds: int) -> Run:

@@ -52,7 +52,7 @@ class Contest:
 
     @property
     def methods(self) -> list[str]:
-        """The methods that can be chosen."""
+        """Return the methods that can be chosen."""
         return list(dict.fromkeys(c.method for c in self.plain if not c.bound))
 
     def whole(self, candidate: Candidate, seed: int = RACE_SEED) -> Leg:
