@@ -131,7 +131,7 @@ class AdviceStudy:
                 legs = [table.run(c, RACE_SEED, table.rungs[-2]).leg(table.rungs[-2]) for c in tried]
                 scored = [(leg.score, c) for leg, c in zip(legs, tried, strict=True) if leg.score is not None]
                 if scored:
-                    chosen[method] = max(scored, key=lambda pair: (pair[0].value, -pair[0].loss))[1]
+                    chosen[method] = max(scored, key=lambda pair: pair[0].rank)[1]
             runs = {m: [table.run(c, seed, last) for seed in SEEDS] for m, c in chosen.items()}
             tests = {
                 m: [run.test for run in of_seeds] for m, of_seeds in runs.items() if all(run.test for run in of_seeds)

@@ -64,8 +64,8 @@ class Contest:
     def best(self, tried: Sequence[Candidate]) -> Choice | None:
         """Return the setting whose whole run is best on validation rows; None if none has a score."""
         legs = [self.whole(candidate) for candidate in tried]
-        scored = [(leg.score.value, -leg.score.loss, -place) for place, leg in enumerate(legs) if leg.score is not None]
-        return Choice(tried[-max(scored)[2]], sum(leg.seconds for leg in legs)) if scored else None
+        scored = [(leg.score.rank, -place) for place, leg in enumerate(legs) if leg.score is not None]
+        return Choice(tried[-max(scored)[1]], sum(leg.seconds for leg in legs)) if scored else None
 
     def tuned(self, *methods: str) -> Choice | None:
         """Return the best of all settings of some methods; None if none has a score."""
@@ -201,4 +201,4 @@ def _known(contest: Contest, method: str) -> Iterator[Candidate]:
     tried = [(c, contest.table.run(c, RACE_SEED, first)) for c in contest.plain if c.method == method]
     whole = [c for c, run in tried if run.at(last) is not None]
     ranked = [(rung.score, c) for c, run in tried if (rung := run.at(first)) is not None and rung.score is not None]
-    yield from whole or [max(ranked, key=lambda pair: (pair[0].value, -pair[0].loss))[1]] if ranked or whole else ()
+    yield from whole or [max(ranked, key=lambda pair: pair[0].rank)[1]] if ranked or whole else ()
