@@ -217,11 +217,11 @@ def summary(results: Mapping[str, Any]) -> dict[str, Any]:
 
     `behind` is how far a strategy is behind REFERENCE, with its interval.
     """
-    study = [of for [of] in results.get("study", {}).values()]
-    best = [max(value for value in of["methods"].values() if value is not None) for of in study]
+    measured = [of for [of] in results.get("study", {}).values()]
+    best = [max(value for value in of["methods"].values() if value is not None) for of in measured]
     lines, regrets = {}, {}
-    for name in study[0]["strategies"] if study else ():
-        values = [of["strategies"][name]["value"] for of in study]
+    for name in measured[0]["strategies"] if measured else ():
+        values = [of["strategies"][name]["value"] for of in measured]
         regrets[name] = [100 * (most - value) for most, value in zip(best, values, strict=True)]
     for name, points in regrets.items():
         mean = difference_over_draws(points, bound=math.inf)
@@ -233,9 +233,9 @@ def summary(results: Mapping[str, Any]) -> dict[str, Any]:
             "worst": round(max(points), 1),
             "within_a_point": sum(point <= 1 for point in points),
             "behind": [round(bound, 2) for bound in (behind.mean, behind.low, behind.high)],
-            "seconds": round(fmean(of["strategies"][name]["seconds"] for of in study), 1),
+            "seconds": round(fmean(of["strategies"][name]["seconds"] for of in measured), 1),
         }
-    return {"federations": len(study), "strategies": lines}
+    return {"federations": len(measured), "strategies": lines}
 
 
 def _candidates(project: Project, align: Sequence[str] = ()) -> list[Candidate]:
