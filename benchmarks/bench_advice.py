@@ -30,27 +30,16 @@ from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.json_io import read_json, write_json, write_records
 
 METHODS = (
-    *(
-        SHARED,
-        ALONE,
-        "cfl",
-        "conditional",
-        "ditto",
-        "feddyn",
-        "fedopt",
-        "fedper",
-        "fedprox",
-        "finetune",
-        "flux",
-        "ifca",
-    ),
-    *("scaffold", POOLED),
+    *(SHARED, ALONE, "cfl", "conditional", "ditto", "feddyn", "fedopt"),
+    *("fedper", "fedprox", "finetune", "flux", "ifca", "scaffold", POOLED),
 )
 """The methods that race in the study; the others take five to twenty times as long for a round."""
 MINUTES = (1, 2, 5, 15)
+"""The budgets of `siloflow advise`, and of a race without a diagnosis."""
 REFERENCE = "advise, 5 minutes"
+"""The strategy to which the others are compared."""
 LEG_SECONDS = 0.4
-"""What a leg of a live race takes besides training: 0.42 seconds of the processor for three rounds, and 0.08 in the study."""
+"""What a leg of a live race takes besides training: 0.42 seconds of the processor for three rounds, of which 0.08 train."""
 SEEDS = (*REPORT_SEEDS, 12)  # of the matrix
 _SETTINGS = (
     "data.name=study",
@@ -99,7 +88,7 @@ class AdviceStudy:
         write_records(self._file, {**known, part: {**known.get(part, {}), name: [result]}})
 
     def open(self, federation: Federation) -> Project:
-        """Open the project of a federation, whose rows are written at the first time."""
+        """Open the project of a federation; the first call writes its rows."""
         file = self._cache / "rows" / f"{federation.name}.npz"
         if not file.is_file():
             rows = federation.rows(self._downloads)
@@ -117,7 +106,7 @@ class AdviceStudy:
         return Project.open_shared(settings, self._cache, derived=True)
 
     def _diagnosed(self, federation: Federation, project: Project) -> dict[str, Any]:
-        """Return the diagnosis that advice needs, which is stored."""
+        """Return what advice needs of a diagnosis; the first call diagnoses and stores it."""
         file = self._cache / "diagnoses" / f"{federation.name}.json"
         stored: dict[str, Any] | None = read_json(file)
         if stored is None:
@@ -132,7 +121,7 @@ class AdviceStudy:
         return stored
 
     def _cell(self, federation: Federation) -> dict[str, Any]:
-        """Measure a cell: each method's difference to FedAvg on test rows, with the setting that led a third of the way."""
+        """Measure each method's difference to FedAvg on test rows, with its best setting after a third of the rounds."""
         project = self.open(federation)
         with project.working("study"):
             table = RunTable(project, self._cache / "runs" / federation.name)
@@ -143,7 +132,7 @@ class AdviceStudy:
                 legs = [table.run(c, RACE_SEED, table.rungs[-2]).leg(table.rungs[-2]) for c in tried]
                 scored = [(leg.score, c) for leg, c in zip(legs, tried, strict=True) if leg.score is not None]
                 if scored:
-                    chosen[method] = max(scored, key=lambda pair: (pair[0].value, -pair[0].loss))[1]
+                    chosen[method] = max(scored, key=lambda pair: pair[0].rank)[1]
             runs = {m: [table.run(c, seed, last) for seed in SEEDS] for m, c in chosen.items()}
             tests = {
                 m: [run.test for run in of_seeds] for m, of_seeds in runs.items() if all(run.test for run in of_seeds)
@@ -202,7 +191,7 @@ class AdviceStudy:
 
 
 def study(root: Path, say: Callable[[str], None], record: bool = False) -> dict[str, Any]:
-    """Fill the study in a project's folder, and return its summary.
+    """Measure what the study lacks in a project's folder, and return its summary.
 
     Args:
         root: The project.
@@ -227,13 +216,13 @@ def _as_evidence(cell: Mapping[str, Any]) -> dict[str, Any]:
 def summary(results: Mapping[str, Any]) -> dict[str, Any]:
     """Return the regret of each strategy in points: mean, interval over federations, worst, the count within a point.
 
-    `behind` is how far a strategy is behind `siloflow advise` of five minutes, with its interval.
+    `behind` is how far a strategy is behind REFERENCE, with its interval.
     """
-    study = [of for [of] in results.get("study", {}).values()]
-    best = [max(value for value in of["methods"].values() if value is not None) for of in study]
+    measured = [of for [of] in results.get("study", {}).values()]
+    best = [max(value for value in of["methods"].values() if value is not None) for of in measured]
     lines, regrets = {}, {}
-    for name in study[0]["strategies"] if study else ():
-        values = [of["strategies"][name]["value"] for of in study]
+    for name in measured[0]["strategies"] if measured else ():
+        values = [of["strategies"][name]["value"] for of in measured]
         regrets[name] = [100 * (most - value) for most, value in zip(best, values, strict=True)]
     for name, points in regrets.items():
         mean = difference_over_draws(points, bound=math.inf)
@@ -245,9 +234,9 @@ def summary(results: Mapping[str, Any]) -> dict[str, Any]:
             "worst": round(max(points), 1),
             "within_a_point": sum(point <= 1 for point in points),
             "behind": [round(bound, 4) for bound in (behind.mean, behind.low, behind.high)],
-            "seconds": round(fmean(of["strategies"][name]["seconds"] for of in study), 1),
+            "seconds": round(fmean(of["strategies"][name]["seconds"] for of in measured), 1),
         }
-    return {"federations": len(study), "strategies": lines}
+    return {"federations": len(measured), "strategies": lines}
 
 
 def _candidates(project: Project, align: Sequence[str] = ()) -> list[Candidate]:

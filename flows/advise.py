@@ -13,7 +13,7 @@ from pydantic import WithJsonSchema
 from flows.advice.advice_text import decide, described, race_line
 from flows.advice.candidates import POOLED, SHARED, candidates, features_to_align
 from flows.advice.prior import in_order, load_evidence, predicted_gains, situation_of
-from flows.advice.proof import Proof, leaving, losing_silos, measure, plan_proof, race_seconds, seconds_needed
+from flows.advice.proof import Proof, leave_setting, losing_silos, measure, plan_proof, race_seconds, seconds_needed
 from flows.advice.race import Candidate, Leg, Race, run_race, rungs_of
 from flows.compare import conclude, run_all
 from flows.config.override_policy import open_project
@@ -47,7 +47,7 @@ RACE = "race.json"
 ADVICE = "advice.json"
 PROOF = "proof.json"
 _WITHOUT = "without"  # starts the names of FedAvg's runs without the silos that lose
-_PROOF = ("comparison.over=rows", "comparison.publish=false")
+_OVER_ROWS = ("comparison.over=rows", "comparison.publish=false")
 
 Minutes = Annotated[float, WithJsonSchema({"type": "number", "minimum": 0})]
 
@@ -72,7 +72,7 @@ def advise(
     project = open_project(overrides)
     compared = project.params.comparison
     if compared.over != "rows" or compared.publish:  # these are about what `siloflow compare` says
-        project = project.with_overrides(_PROOF)
+        project = project.with_overrides(_OVER_ROWS)
     minutes = minutes or project.params.advise.minutes
     with project.working("advise"):
         check_advisable(project)
@@ -207,10 +207,10 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
 
 
 def _diagnosis(project: Project) -> dict[str, Any]:
-    """Return what the newest diagnosis of these data says; diagnose if there is none.
+    """Return what advice needs of the newest diagnosis of these data; diagnose if there is none.
 
-    Besides its first sentences, what to `align`, each method's predicted `gains`, and the cell of the evidence that is
-    `nearest`. If the silos refuse, the advice has the reason instead, and nothing is predicted.
+    These are its first `sentences`, what to `align`, each method's predicted `gains`, and the `nearest` cell of the
+    evidence. If the silos refuse, the only sentence is the reason, and nothing is predicted.
     """
     newest = newest_diagnosis(project, project.silos.version)
     if newest is not None:
@@ -243,6 +243,7 @@ def _race(
     align: Sequence[str],
     gains: Mapping[str, float],
 ) -> Race:
+    """Race the candidates, or continue the race that was stopped; `gains` orders them, and `align` is features."""
     file, quantity, sink = project.runs / name / RACE, project.quantity, progress.current()
     saved = read_json(file)
     if saved is not None:
@@ -298,7 +299,7 @@ def _race(
 
 
 def _losers(project: Project, name: str, proved: Mapping[str, Candidate], seed: int) -> list[str]:
-    """Return the silos that validation rows of the race show to lose by FedAvg; none if it has no run, or by itself."""
+    """Return the silos that lose by FedAvg on the race's validation rows; none without a run of FedAvg and one alone."""
     if not {SHARED, ALONE} <= {*proved}:
         return []
     shared, alone = (_outcomes(project, name, proved[m], seed) for m in (SHARED, ALONE))
@@ -307,7 +308,7 @@ def _losers(project: Project, name: str, proved: Mapping[str, Candidate], seed: 
 
 def _runs_without(project: Project, name: str, silos: Sequence[str], seeds: Sequence[int]) -> list[Outcomes]:
     """Train FedAvg without some silos; return the outcomes by seed, or none if a run failed."""
-    smaller, found = project.with_overrides([leaving(project, silos)]), []
+    smaller, found = project.with_overrides([leave_setting(project, silos)]), []
     for seed in seeds:
         result = run_trial(smaller, SHARED, seed, name, _WITHOUT)
         if isinstance(result, str):

@@ -4,7 +4,7 @@ from typing import Any
 
 from flows.config.override_policy import as_lines, open_project, settings_between
 from flows.experiment import prefect_artifacts
-from flows.experiment.project import SOURCES, Project, exclusive_data_access
+from flows.experiment.project import SOURCE_HASHES, Project, exclusive_data_access
 from flows.flow_decorator import Overrides, project_flow
 from silos.dataset import SPLITS
 from silos.errors import UserError
@@ -40,7 +40,7 @@ def make(project: Project) -> dict[str, Any]:
         manifest = partition_store.write(folder, data, project.root, notes.append)
         before = dvc_files.recorded_version(project.root)
         after = dvc_files.record(project.root)
-        path = project.root / SOURCES
+        path = project.root / SOURCE_HASHES
         write_json(path, {**(read_json(path) or {}), data.name: hashes})
     return {
         "name": data.name,

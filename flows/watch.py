@@ -31,7 +31,7 @@ from tasks.tracking.metric_names import as_markdown
 from tasks.tracking.mlflow_logging.registry import ModelVersion
 
 SHIFTED = "siloflow.silo.shifted"
-"""The event that deployments' triggers and automations may expect, as that of a promotion."""
+"""The event of a silo that shifted. Triggers may expect it, and `PROMOTED` of promotion_events.py."""
 
 _NAMED = 5  # silos that a sentence names
 

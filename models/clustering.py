@@ -144,11 +144,11 @@ _MOST_TESTED = 100  # clients: the time of the test grows with their square
 
 
 def chance_of_gap(bits: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> float | None:
-    """Return the p-value of the widest gap between the jaccard overlaps of clients, if they do not differ in their laws.
+    """Return the p-value of the widest gap between the jaccard overlaps of clients, if all clients have the same law.
 
     The bits of all rows of a class are permuted among clients, each class separately. So which classes a client is good at
-    is left to chance, and how its bits depend on each other within a class is not. If clients are exchangeable and their
-    classes independent, the p-value is exact.
+    is left to chance, and bits within a class keep their dependence. If clients are exchangeable and their classes
+    independent, the p-value is exact.
 
     Args:
         bits: Packed bits as in `count_both_correct`, of clients with a correct row.
@@ -161,9 +161,8 @@ def chance_of_gap(bits: np.ndarray, labels: np.ndarray, rng: np.random.Generator
     if len(bits) > _MOST_TESTED:
         bits = bits[np.sort(rng.choice(len(bits), _MOST_TESTED, replace=False))]
     classes, clients = np.unique(labels), len(bits)
-    least = (3 if clients < 5 else clients) ** (
-        len(classes) - 1
-    )  # permutations for one that leaves two groups as they are
+    # for one permutation that leaves two groups as they are
+    least = (3 if clients < 5 else clients) ** (len(classes) - 1)
     if clients < 3 or least * CHANCE < 1:
         return None
     correct = np.unpackbits(bits, axis=1, count=len(labels)).astype(np.float32)

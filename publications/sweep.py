@@ -84,11 +84,11 @@ class Sweep:
         # runs with other settings are other runs: each set of overrides has its own folder
         self._suffix = f"-{sha256(repr(self.overrides).encode()).hexdigest()[:6]}" if overrides else ""
         self.owner = self.page.runs_of or table
-        self._as_its_owner(paper)
-        self._as_shared(paper)
+        self._check_owner(paper)
+        self._check_shared(paper)
         self.experiment = self._experiment(self.owner)
 
-    def _as_its_owner(self, paper: str) -> None:
+    def _check_owner(self, paper: str) -> None:
         """Raise UserError if a table that shows another table's runs has other settings than that table."""
         if self.page.runs_of is None:
             return
@@ -108,7 +108,7 @@ class Sweep:
                     "shows; give it the same `set`, `method` and `tune`, or drop runs_of."
                 )
 
-    def _as_shared(self, paper: str) -> None:
+    def _check_shared(self, paper: str) -> None:
         """Raise UserError if a cell that shows another cell's runs has other settings than that cell."""
         for cell, page_cell in self.page.cells.items():
             if page_cell.shared is None:

@@ -155,9 +155,9 @@ def count_predictions(cohort: Cohort, runs: Sequence[Sequence[Outcomes]]) -> lis
 def _countable_rows(silos: Silos, stack: Stack, private: ClientStore) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Yield each client with the labels of its test rows, and which of them count by class: (rows,) int64 and bool.
 
-    A client with fewer different test rows than its policy requires is left out. If the policy requires more than
-    LEAST_ROWS, it holds for each class of own rows, too. Otherwise sums over clients include smaller classes, so that
-    also a class that is rare at every client has a recall.
+    A client with fewer different test rows than its policy requires is left out. A policy of more than LEAST_ROWS also
+    holds for each class of a client's own rows. With LEAST_ROWS sums over clients include smaller classes, so that a class
+    that is rare at every client has a recall.
     """
     rows, classes = load_rows(silos, stack, "test", "cpu"), len(silos.manifest.classes)
     reports, least = may_report(silos, stack, "test", rows, private).tolist(), least_rows(stack, private)

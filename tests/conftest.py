@@ -352,7 +352,7 @@ def prefect(tmp_path_factory: pytest.TempPathFactory, databases: Path) -> Iterat
 
 @pytest.fixture(scope="session")
 def heard() -> "type[Hearing]":
-    """See `Hearing`."""
+    """Return the class `Hearing`, which test files cannot import from here."""
     return Hearing
 
 

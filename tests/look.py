@@ -307,12 +307,13 @@ def ask(url: str, body: dict[str, Any] | None = None) -> Any:
         return json.load(answer)
 
 
-def free_ports() -> list[int]:
-    """Find two unused ports of loopback."""
-    with socket.socket() as one, socket.socket() as other:
-        for probe in (one, other):
+def free_ports(count: int = 2) -> list[int]:
+    """Find unused ports of loopback."""
+    with contextlib.ExitStack() as opened:
+        probes = [opened.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
             probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in (one, other)]
+        return [probe.getsockname()[1] for probe in probes]
 
 
 if __name__ == "__main__":

@@ -7,17 +7,23 @@ from typing import Any
 import numpy as np
 
 from benchmarks.advice.federations import matrix
-from flows.advice.candidates import SHARED
+from flows.advice.candidates import POOLED, SHARED
+from flows.experiment.comparison.client_gains import ALONE
 from tasks.tracking.json_io import read_json
 from tasks.tracking.plots.style import new_figure, set_title, write_figure
 
 _MOST = 15.0  # points, at which colours are full
-_FIRST = ("local_only", "pooled")  # references, before the methods
-_TITLES = {"many": "", "few": ", few rows"}
+_FIRST = (ALONE, POOLED)  # references, before the methods
+_SUFFIXES = {"many": "", "few": ", few rows"}
 
 
 def draw_matrix(path: Path, cells: Mapping[str, Any]) -> None:
-    """Draw each method's gain over FedAvg in points, by cell; a number is bold if its interval excludes zero."""
+    """Draw each method's gain over FedAvg in points, by cell; a number is bold if its interval excludes zero.
+
+    Args:
+        path: The picture to write.
+        cells: The records of the matrix, by the name of the cell.
+    """
     shown = [cell.cell for cell in matrix() if cell.cell is not None and cell.name in cells]
     shown.sort(key=lambda cell: (cell.size == "few", cell.source, cell.kind != "none", cell.kind, cell.strength))
     records = [cells[cell.name][0]["methods"] for cell in shown]
@@ -32,7 +38,7 @@ def draw_matrix(path: Path, cells: Mapping[str, Any]) -> None:
         colour = "white" if abs(gain) > 0.75 * _MOST else "black"
         axes.text(column, row, _points(gain), ha="center", va="center", color=colour, fontsize=8, **certain)
     names = [
-        " ".join((cell.source, cell.kind, *(() if cell.kind == "none" else (cell.strength,)))) + _TITLES[cell.size]
+        " ".join((cell.source, cell.kind, *(() if cell.kind == "none" else (cell.strength,)))) + _SUFFIXES[cell.size]
         for cell in shown
     ]
     axes.set_yticks(range(len(shown)), names)
@@ -46,6 +52,7 @@ def draw_matrix(path: Path, cells: Mapping[str, Any]) -> None:
 
 
 def _points(gain: float) -> str:
+    """Format a gain in whole points, with a sign unless it is 0."""
     text = f"{gain:+.0f}".replace("-", "−")
     return "0" if text[1:] == "0" else text
 

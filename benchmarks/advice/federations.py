@@ -5,7 +5,7 @@ archives in downloads/; six are tables that scikit-learn holds, split by a colum
 generators. A cell of the matrix has one kind of shift, at one strength, with one number of rows.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ _CLIENTS = 9
 class Rows(NamedTuple):
     """Rows of all clients: inputs (rows, features), labels or targets (rows,), and the client of each row.
 
-    Rows of one `unit`, (rows,) if there are such, are in one split.
+    If there is a `unit`, (rows,), all rows of one unit are in one split.
     """
 
     x: Array
@@ -104,7 +104,7 @@ def matrix() -> list[Federation]:
 
 
 def _deal(labels: Array, clients: int, alpha: float, rng: np.random.Generator, least: int = 16) -> Array:
-    """Deal rows to clients, each class by shares of a Dirichlet distribution; every client gets at least so many rows."""
+    """Deal rows to clients, each class by shares of a Dirichlet distribution, until each client has the `least` rows."""
     while True:
         client = np.empty(len(labels), int)
         for label in np.unique(labels):
@@ -123,7 +123,7 @@ def _by_rank(column: Array, clients: int) -> Array:
 
 
 def _sample(rng: np.random.Generator, client: Array, rows: int) -> Array:
-    """Return the indices of at most so many random rows of each client."""
+    """Return the indices of at most `rows` random rows of each client."""
     of_each = [rng.permutation(np.flatnonzero(client == number))[:rows] for number in np.unique(client)]
     return np.sort(np.concatenate(of_each))
 
@@ -397,8 +397,3 @@ def _swapped(y: Array, client: Array, strong: bool) -> Array:
         of_group = client % 3 == group
         swapped[of_group & (y == first)], swapped[of_group & (y == second)] = second, first
     return swapped
-
-
-def cells() -> Iterator[Cell]:
-    """Iterate over the cells of the matrix."""
-    return (f.cell for f in matrix() if f.cell is not None)

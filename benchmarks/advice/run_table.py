@@ -1,6 +1,6 @@
-"""Train a setting on a federation once, and keep what every strategy may ask of that run.
+"""Train a setting on a federation once, and keep what strategies read of that run.
 
-Runs are trained without Prefect and MLflow, which change no weight. Each is stored under a hash of its settings, so an
+Runs are trained without Prefect and MLflow, which change no weight. Each is stored under a hash of its settings. So an
 interrupted study continues where it stopped, and any number of strategies are replayed from the same runs.
 """
 
@@ -52,7 +52,7 @@ class Rung(NamedTuple):
 class Run:
     """A run at each rung of a race, the outcomes of its test rows at the end, and all clients' bytes in its rounds.
 
-    A `failure` says why it ended early.
+    If it ended early, `failure` is the reason.
     """
 
     rungs: Sequence[Rung]
@@ -61,11 +61,11 @@ class Run:
     bytes: int = 0
 
     def at(self, rounds: int) -> Rung | None:
-        """Return the run after so many rounds; None if it did not get as far."""
+        """Return the rung after this number of rounds; None if the run has no score there."""
         return next((rung for rung in self.rungs if rung.rounds == rounds and rung.score is not None), None)
 
     def leg(self, rounds: int) -> Leg:
-        """Return what a race would see of it after so many rounds."""
+        """Return what a race sees of the run after this number of rounds."""
         rung = self.at(rounds)
         if rung is None:
             return Leg(rounds, None, self.rungs[-1].seconds if self.rungs else 0.0, self.failure or "diverged")
@@ -73,7 +73,14 @@ class Run:
 
 
 def paired(first: Sequence[ByClient], second: Sequence[ByClient], quantity: TaskMetrics, level: float) -> Difference:
-    """Return the paired difference of two settings on the same seeds, first minus second."""
+    """Return the paired difference of two settings, first minus second.
+
+    Args:
+        first: The outcomes of the first setting, by seed.
+        second: Those of the second setting with the same seeds.
+        quantity: The metric.
+        level: The level of the interval, such as 0.95.
+    """
     strata = [
         Stratum.from_differences(np.stack([a[client] - b[client] for a, b in zip(first, second, strict=True)]))
         for client in first[0]
@@ -83,7 +90,7 @@ def paired(first: Sequence[ByClient], second: Sequence[ByClient], quantity: Task
 
 @dataclass(frozen=True)
 class RunTable:
-    """The runs of one federation, each trained when it is first asked for.
+    """The runs of one federation, each trained at the first call for it.
 
     Attributes:
         project: The federation's project.
@@ -95,13 +102,13 @@ class RunTable:
 
     @cached_property
     def rungs(self) -> list[int]:
-        """The rounds at which a race compares."""
+        """Return the rounds at which a race compares."""
         return rungs_of(self.project.params.training.rounds)
 
     def run(self, candidate: Candidate, seed: int, rounds: int) -> Run:
         """Return the run of a setting with a seed, up to a rung or beyond.
 
-        A run is trained to the rung that is first asked for, and if more is asked, from its start to the end.
+        The first call trains the run to `rounds`. A later call for more rounds trains it from its start to the end.
         """
         about = json.dumps([candidate.method, list(candidate.settings), seed, self.project.silos.version])
         file = self.folder / f"{candidate.method}-{hashlib.sha256(about.encode()).hexdigest()[:16]}.npz"

@@ -52,7 +52,7 @@ class Contest:
 
     @property
     def methods(self) -> list[str]:
-        """The methods that can be chosen."""
+        """Return the methods that can be chosen."""
         return list(dict.fromkeys(c.method for c in self.plain if not c.bound))
 
     def whole(self, candidate: Candidate, seed: int = RACE_SEED) -> Leg:
@@ -64,8 +64,8 @@ class Contest:
     def best(self, tried: Sequence[Candidate]) -> Choice | None:
         """Return the setting whose whole run is best on validation rows; None if none has a score."""
         legs = [self.whole(candidate) for candidate in tried]
-        scored = [(leg.score.value, -leg.score.loss, -place) for place, leg in enumerate(legs) if leg.score is not None]
-        return Choice(tried[-max(scored)[2]], sum(leg.seconds for leg in legs)) if scored else None
+        scored = [(leg.score.rank, -place) for place, leg in enumerate(legs) if leg.score is not None]
+        return Choice(tried[-max(scored)[1]], sum(leg.seconds for leg in legs)) if scored else None
 
     def tuned(self, *methods: str) -> Choice | None:
         """Return the best of all settings of some methods; None if none has a score."""
@@ -117,8 +117,8 @@ def advise(contest: Contest, budget: float, candidates: Sequence[Candidate]) -> 
 def genetic_search(contest: Contest, seed: int) -> Choice | None:
     """Search with TRIALS whole runs, as heterogeneity detection does with aggregators (arXiv 2604.08056).
 
-    Half of the trials are random; each of the others crosses the method of one of the two best with the place of the
-    setting of the other, and is random in one of four.
+    Half of the trials are random, and so is a quarter of the others. The rest take the method of one of the two best, and
+    the place of the other's setting among its method's settings.
     """
     rng, methods = np.random.default_rng(seed), contest.methods
     settings = {m: [c for c in contest.plain if c.method == m] for m in methods}
@@ -145,15 +145,15 @@ def genetic_search(contest: Contest, seed: int) -> Choice | None:
 
 
 def published_tree(contest: Contest) -> Choice | None:
-    """Choose by FedBench's decision tree as its page tells it: FedAdagrad for label skew, FedBN for feature skew.
+    """Choose by the decision tree of FedBench's page: FedAdagrad for label skew, FedBN for feature skew.
 
-    fedopt stands for the adaptive servers; FedBN is FedAvg in a network without batch normalization.
+    fedopt stands for the adaptive servers. FedBN is FedAvg in a network without batch normalization.
     """
     return contest.tuned("fedopt" if "label" in contest.types and "fedopt" in contest.methods else SHARED)
 
 
 FIXED = (SHARED, ALONE, "ifca", "finetune")
-"""Methods that a strategy may choose always."""
+"""Methods each of which a strategy always chooses."""
 
 
 def _always(method: str, contest: Contest) -> list[Choice | None]:
@@ -161,7 +161,11 @@ def _always(method: str, contest: Contest) -> list[Choice | None]:
 
 
 def strategies(minutes: Sequence[float]) -> dict[str, Callable[[Contest], list[Choice | None]]]:
-    """Return the strategies by name; one that draws has several choices."""
+    """Return the strategies by name; one that draws makes several choices.
+
+    Args:
+        minutes: The budgets of `siloflow advise`, and of a race without a diagnosis.
+    """
 
     def timed(number: float, order: str) -> Callable[[Contest], list[Choice | None]]:
         return lambda contest: [advise(contest, number * 60, getattr(contest, order))]
@@ -183,7 +187,7 @@ def strategies(minutes: Sequence[float]) -> dict[str, Callable[[Contest], list[C
 
 
 def hindsight(contest: Contest) -> Mapping[str, float]:
-    """Map every method to the value of its setting that is best on validation rows, of those whose whole run is known."""
+    """Map every method to the value of its best setting on validation rows, among those that ran to the end."""
     values = {}
     for method in contest.methods:
         best = contest.best(list(_known(contest, method)))
@@ -197,4 +201,4 @@ def _known(contest: Contest, method: str) -> Iterator[Candidate]:
     tried = [(c, contest.table.run(c, RACE_SEED, first)) for c in contest.plain if c.method == method]
     whole = [c for c, run in tried if run.at(last) is not None]
     ranked = [(rung.score, c) for c, run in tried if (rung := run.at(first)) is not None and rung.score is not None]
-    yield from whole or [max(ranked, key=lambda pair: (pair[0].value, -pair[0].loss))[1]] if ranked or whole else ()
+    yield from whole or [max(ranked, key=lambda pair: pair[0].rank)[1]] if ranked or whole else ()

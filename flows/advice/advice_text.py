@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from flows.advice.candidates import ALIGN, POOLED, SHARED
-from flows.advice.proof import Proof, leaving
+from flows.advice.proof import Proof, leave_setting
 from flows.advice.race import Race
 from flows.diagnosis.text.phrases import joined
 from flows.experiment.comparison.client_gains import ALONE, gain_sentence
@@ -19,7 +19,7 @@ from models.metrics.task_metrics import TaskMetrics
 Differences = Mapping[tuple[str, str], Difference]
 
 TOLERANCE = 0.005
-"""Of a metric with a bound: by how much a simpler method may be behind on average."""
+"""By how much a simpler method may be behind on average, for metrics with a bound."""
 
 
 def is_better(first: str, second: str, differences: Differences, quantity: TaskMetrics) -> bool:
@@ -31,9 +31,14 @@ def is_better(first: str, second: str, differences: Differences, quantity: TaskM
 
 
 def advised_method(choice: str, differences: Differences, quantity: TaskMetrics) -> str:
-    """Return the simplest method that is as good as any in the proof: train alone, then FedAvg, then the choice of the race.
+    """Return the simplest method that is as good as any in the proof: training alone, then FedAvg, then the choice.
 
     It is as good if its mean on test rows is at most TOLERANCE behind each other's, and none is proved to be better.
+
+    Args:
+        choice: The method that won the race.
+        differences: The differences of the proof, first minus second.
+        quantity: The metric.
     """
     methods = list(dict.fromkeys((ALONE, SHARED, choice)))
     tolerance = TOLERANCE if math.isfinite(quantity.bound) else 0.0
@@ -46,7 +51,7 @@ def advised_method(choice: str, differences: Differences, quantity: TaskMetrics)
 
 
 def _lead(first: str, second: str, differences: Differences, quantity: TaskMetrics) -> float:
-    """Return the mean gain of the first method over the second; none if they were not compared."""
+    """Return the mean gain of the first method over the second; 0 if they were not compared."""
     forward, backward = differences.get((first, second)), differences.get((second, first))
     if forward is not None:
         return quantity.gain(forward.mean)
@@ -54,7 +59,7 @@ def _lead(first: str, second: str, differences: Differences, quantity: TaskMetri
 
 
 def excluded_silos(advised: str, proof: Proof, quantity: TaskMetrics) -> list[str]:
-    """Return the silos that should not take part: FedAvg without them is proved better than the advised method."""
+    """Return the silos without which FedAvg is proved better than the advised method; they should not take part."""
     exclusion = proof.exclusion
     measured = None if exclusion is None else exclusion.differences.get(advised)
     if exclusion is None or measured is None or not measured.distinguishable or quantity.gain(measured.mean) < 0:
@@ -82,7 +87,7 @@ def decide(
     proved = advised_method(choice, differences, quantity)
     outside = excluded_silos(proved, proof, quantity)
     advised = SHARED if outside else proved
-    given = [*settings.get(advised, ()), *([leaving(project, outside)] if outside else [])]
+    given = [*settings.get(advised, ()), *([leave_setting(project, outside)] if outside else [])]
     rows = {row["method"]: row for row in comparison["table"]}
     lines = [*sentences_first(comparison)]
     lines += (
@@ -166,11 +171,14 @@ def _use(advised: str, settings: Sequence[str]) -> str:
 
 def _doubt(advised: str, differences: Differences, quantity: TaskMetrics) -> list[str]:
     """Return what is not proved about the advised method; empty if it is proved better than the simpler ones."""
+    others = {method for pair in differences for method in pair} - {advised, POOLED}
+    is_best = all(_lead(other, advised, differences, quantity) <= 0 for other in others)
     if advised == ALONE:
-        return ["No shared training did better on average."]
+        return [f"No shared training did {'better' if is_best else 'notably better'} on average."]
     simpler = {ALONE: "training alone", **({SHARED: "FedAvg"} if advised != SHARED else {})}
     unproved = [name for method, name in simpler.items() if not is_better(advised, method, differences, quantity)]
-    return [f"It did best on average; that it is better than {joined(unproved)} is not certain."] if unproved else []
+    did = "best" if is_best else "nearly best"
+    return [f"It did {did} on average; that it is better than {joined(unproved)} is not certain."] if unproved else []
 
 
 def _difference(pair: tuple[str, str], measured: Difference, quantity: TaskMetrics) -> str:

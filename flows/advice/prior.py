@@ -14,8 +14,10 @@ from flows.advice.race import Candidate
 from models.shift.nested_tests import TYPES
 
 EVIDENCE = Path(__file__).with_name("evidence.json")
+"""The matrix as JSON: by cell, its situation and each method's gain."""
+
 NEAREST = 5
-"""Cells of the matrix from which the gain of a method is predicted."""
+"""The number of cells from which the gain of a method is predicted."""
 
 
 class Situation(NamedTuple):
@@ -27,7 +29,7 @@ class Situation(NamedTuple):
     rows: float
 
     def distance(self, other: "Situation") -> float:
-        """Return the distance: 1 is a type that all pairs have or none has, or eight times the rows."""
+        """Return the distance: 1 for a type that all pairs have here and none there, and 1 for eight times the rows."""
         *types, rows = (first - second for first, second in zip(self, other, strict=True))
         return math.hypot(*types, rows / 3)
 
@@ -41,7 +43,7 @@ class Evidence(NamedTuple):
 
 
 def situation_of(report: Mapping[str, Any], rows: Sequence[int]) -> Situation:
-    """Return the situation, from a diagnosis and the training rows of each silo."""
+    """Return the situation that a diagnosis reports, with the numbers of training rows of the silos."""
     pairs = max(sum(record["pairs"] for record in report["between"]), 1)
     share = {name: sum(record["types"][name] for record in report["between"]) / pairs for name in TYPES}
     return Situation(share["label"], share["feature"], share["concept"], math.log2(max(sum(rows) / len(rows), 1)))
@@ -56,9 +58,9 @@ def load_evidence() -> list[Evidence]:
 def predicted_gains(
     evidence: Sequence[Evidence], situation: Situation
 ) -> tuple[dict[str, float], dict[str, Any] | None]:
-    """Return each method's mean gain over the nearest cells, and the `cell` that is nearest with its `distance`.
+    """Return each method's mean gain in points over the nearest cells, and the nearest `cell` with its `distance`.
 
-    Without evidence both are empty.
+    Without evidence there are no gains, and the nearest is None.
     """
     nearest = sorted(evidence, key=lambda cell: cell.situation.distance(situation))[:NEAREST]
     methods = {method for cell in nearest for method in cell.gains}
@@ -75,9 +77,13 @@ def predicted_gains(
 def in_order(candidates: Sequence[Candidate], gains: Mapping[str, float], always: Sequence[str]) -> list[Candidate]:
     """Return the candidates in the order in which they start.
 
-    The k-th setting of the method with the r-th greatest gain has the place k · r: methods that promise more start more
-    settings, and every method starts one early. The first settings of the `always` methods are first of all. A method
-    without evidence counts as FedAvg. Without any gains the order stays.
+    The k-th setting of the method with the r-th greatest gain has the place k · r. So methods that promise more start more
+    settings, and every method starts one early. Without any gains the order stays.
+
+    Args:
+        candidates: The candidates; a method's first setting comes first.
+        gains: Each method's predicted gain over FedAvg; 0 for methods without evidence.
+        always: The methods whose first settings start before all others.
     """
     if not gains:
         return list(candidates)

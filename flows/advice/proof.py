@@ -1,7 +1,7 @@
-"""Prove what won a race: on fresh seeds and on test rows, none of which took part in the choice.
+"""Prove what won a race on fresh seeds and on test rows, none of which took part in the choice.
 
-Besides the winner, FedAvg and training alone, one policy may be proved: FedAvg without the silos that lose by it, which
-train alone.
+Besides the winner, FedAvg and training alone, one policy may be proved: FedAvg without the silos that lose by it. These
+silos train alone.
 """
 
 import json
@@ -25,7 +25,7 @@ from tasks.tracking.json_io import read_json, write_json
 LEAVE = "clients.leave"
 
 _RACING = 0.6  # share of the minutes for the race; the rest is for the proof
-_SEEDS = range(3, 6)  # numbers of fresh seeds, as many as the time allows; with two, intervals are five times as wide
+_SEEDS = range(3, 6)  # the possible numbers of fresh seeds; with two, intervals would be five times as wide
 _LEVEL = 0.05  # of all intervals of a proof, and of all silos that may lose
 
 OutcomesOf = Mapping[str, Sequence[Outcomes]]
@@ -57,10 +57,15 @@ class ProofPlan(NamedTuple):
 def plan_proof(
     file: Path, race: Race, proved: Mapping[str, Candidate], seed: int, seconds: float, excludes: bool = False
 ) -> ProofPlan:
-    """Return the seeds, which the race did not use: as many as fit, but at least three; pooled training only if it fits.
+    """Return the methods and seeds of a proof: as many seeds as fit, but at least three; pooled training only if it fits.
 
-    A resumed proof has the methods and seeds it began with, which the file holds. excludes: FedAvg is also trained without
-    some silos.
+    Args:
+        file: Where the plan is kept, so that a resumed proof has the methods and seeds it began with.
+        race: The race, whose seconds estimate those of the proof.
+        proved: The methods with their settings.
+        seed: The seed of the race, which the proof does not use.
+        seconds: The time for the proof.
+        excludes: Whether FedAvg is also trained without some silos.
     """
     saved = read_json(file, keys=("seeds", "methods"))
     if saved is None:
@@ -84,10 +89,15 @@ def proved_pairs(choice: str, methods: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def losing_silos(project: Project, shared: Outcomes, alone: Outcomes) -> list[str]:
-    """Return the silos that FedAvg's validation rows show to lose against training alone (Holm over all silos).
+    """Return the silos for which FedAvg is worse than training alone on validation rows (Holm over all silos).
 
-    Empty if half of the silos lose or more, since FedAvg is then wrong for all, and for common test rows, which belong to no
-    silo.
+    Empty if half of the silos lose or more, since FedAvg is then wrong for all. Also empty if validation or test rows are
+    common, since these belong to no silo.
+
+    Args:
+        project: The project.
+        shared: The outcomes of FedAvg in the race.
+        alone: The outcomes of training alone in the race.
     """
     silos, quantity = project.scored.federated(), project.quantity
     if silos.common("validation") or silos.common("test"):
@@ -110,15 +120,15 @@ def losing_silos(project: Project, shared: Outcomes, alone: Outcomes) -> list[st
     return losers if 2 * len(losers) < len(silos.clients) else []
 
 
-def leaving(project: Project, silos: Sequence[str]) -> str:
-    """Return the setting by which silos take no part in training, besides those that leave in params.yaml."""
+def leave_setting(project: Project, silos: Sequence[str]) -> str:
+    """Return the setting by which these silos never train; silos that leave in params.yaml still do."""
     leave = {**project.params.clients.leave, **dict.fromkeys(silos, 1)}
     return f"{LEAVE}={{{', '.join(f'{json.dumps(client)}: {number}' for client, number in leave.items())}}}"
 
 
 @dataclass(frozen=True)
 class Exclusion:
-    """FedAvg without the `silos`, which train alone, and its difference to each proved method, over all silos."""
+    """FedAvg without `silos`, which train alone, less each proved method, over all silos."""
 
     silos: Sequence[str]
     differences: Mapping[str, Difference]

@@ -196,7 +196,7 @@ def _seconds_to(leg: Leg, rounds: int) -> float:
 
 def _rank(leg: Leg) -> tuple[float, float]:
     assert leg.score is not None, "only candidates with a score are ranked"
-    return leg.score.value, -leg.score.loss
+    return leg.score.rank
 
 
 def _drop(race: Race, candidate: Candidate, reason: str) -> None:

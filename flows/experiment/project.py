@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 _MOST_OF_NAME = 200  # characters
-SOURCES = Path("runs") / "sources.json"
+SOURCE_HASHES = Path("runs") / "sources.json"
 """The hashes of the files that each partition was made from."""
 UNNAMED = re.compile(r"([a-z]+)-(\d{8}-\d{6})-[0-9a-f]{4}")
 """The name of a set of runs that the user did not name: its kind, its start time, and a random suffix."""
@@ -282,7 +282,7 @@ class Project:
     def is_source_changed(self) -> bool:
         """Return whether a file of the source differs from what data/ was made from, or whether that is unknown."""
         data = self.params.data
-        made_from = (read_json(self.root / SOURCES) or {}).get(data.name, {})
+        made_from = (read_json(self.root / SOURCE_HASHES) or {}).get(data.name, {})
         return bool(content_hashes(data.source, self.root) != made_from)
 
     def same_rows(self, first: str, second: str) -> bool:

@@ -29,7 +29,7 @@ def challenge(project: Project, candidate: str | None, champion: str | None) -> 
 
     Returns:
         `difference`, `low`, `high`, `gain` (the interval with a sign such that more is better), `cheaper` and a
-        `sentence`; or `why_not`, with `may_pass` if the user can mend it.
+        `sentence`; or `why_not`, with `may_pass` if a later call may find an interval.
     """
     if candidate is None or champion is None:
         return {"why_not": "one of the versions has no tag `run`, as siloflow sets it"}

@@ -1,6 +1,6 @@
 """Finds by hashes whether a silo changed since the champion was trained.
 
-It imports neither torch nor Prefect, and MLflow only if its database has changed, so that a look costs little.
+Neither torch nor Prefect is imported, and MLflow only if its database has changed, so a look takes little time.
 """
 
 from dataclasses import asdict
@@ -39,7 +39,11 @@ def look(project: Project) -> dict[str, Any] | None:
 
 
 def read_champion(project: Project) -> ModelVersion:
-    """Return the champion, without MLflow's import of seconds if its database is as it was when that was read last."""
+    """Return the champion, from the last look if MLflow's database is unchanged, since importing MLflow takes seconds.
+
+    Raises:
+        UserError: If there is no champion, or if siloflow did not register it.
+    """
     stamp, file = database_stamp(project.tracking), project.root / _CHAMPION
     read_in = {"model": model_name(project), "stamp": stamp}
     saved = read_json(file, keys=("read_in", "champion"))
@@ -63,7 +67,10 @@ def read_champion(project: Project) -> ModelVersion:
 
 
 def settled_answer(project: Project, champion: ModelVersion) -> dict[str, Any] | None:
-    """Return the answer if no silo changed since the champion's data version, or if that change was judged before."""
+    """Return the answer if no silo changed since the champion's data version, or if that change was judged before.
+
+    None if there is something to do, also if the reason of the last refusal may have passed.
+    """
     with project.working("watch"):
         judged = last_decision(project, champion)
         if judged is not None:
@@ -86,7 +93,7 @@ def last_decision(project: Project, champion: ModelVersion) -> dict[str, Any] | 
 
 
 def what_is_seen(project: Project, champion: ModelVersion) -> dict[str, Any]:
-    """Return what a decision depends on; the same is not decided twice."""
+    """Return what a decision depends on; `watch` decides once for equal values."""
     settings = project.params.watch.model_dump(mode="json")
     return {"champion": champion.number, "data_version": project.silos.version, "settings": settings}
 
@@ -100,7 +107,13 @@ def changed_silos(project: Project, champion: ModelVersion) -> dict[str, str]:
 
 
 def make_answer(outcome: str, sentence: str, champion: ModelVersion | None = None) -> dict[str, Any]:
-    """Return an answer of `watch` without a decision as plain JSON."""
+    """Return an answer of `watch` without a decision, as plain JSON.
+
+    Args:
+        outcome: `busy`, `unchanged`, or what was decided.
+        sentence: The answer in words.
+        champion: The champion, if it is known.
+    """
     return {
         "outcome": outcome,
         "sentence": sentence,

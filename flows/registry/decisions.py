@@ -1,4 +1,4 @@
-"""The history of promotions, refusals and rollbacks, a line each; commands read it without MLflow and torch."""
+"""Reads and writes the history of promotions, refusals and rollbacks, a line each, without MLflow and torch."""
 
 import json
 import os
@@ -20,12 +20,12 @@ def decisions(root: Path) -> list[dict[str, Any]]:
 
 
 def may_pass(decision: Mapping[str, Any]) -> bool:
-    """Return whether the reason of a refusal may be gone later, as that of a missing run; `watch` then tries again."""
+    """Return whether the reason of a refusal may pass, such as a missing run; `watch` then tries again."""
     return bool((decision["against"] or {}).get("may_pass"))
 
 
 def find_repeated(root: Path, decision: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the newest decision if this one, of a watch that tried again, repeats it; the history has it once."""
+    """Return the newest decision if this one, of a watch that tried again, is the same except for id, time and commit."""
     newest = next(iter(decisions(root)), None)
     changes = {key: decision[key] for key in ("id", "at", "git_commit")}
     return newest if newest is not None and {**newest, **changes} == json.loads(json.dumps(decision)) else None

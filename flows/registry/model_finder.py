@@ -1,4 +1,4 @@
-"""Finds the champion and logged models for commands that use a model; promotion.py decides which one is the champion."""
+"""Names a project's registered models, and finds the champion and logged models; promotion.py decides on the champion."""
 
 import re
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ class ModelFinder:
             return self._registry.aliases().get(CHAMPION)
 
     def find_champion(self) -> ModelVersion | None:
-        """Return the version that is the champion now."""
+        """Return the version that is the champion now; None if there is none."""
         number = self.champion_number()
         with self._explained():
             return None if number is None else self._registry.find(number)

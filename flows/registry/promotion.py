@@ -129,7 +129,12 @@ def keep(
 ) -> dict[str, Any]:
     """Record in the history that `siloflow watch` kept the champion without a challenger; return the decision.
 
-    `may_pass`: whether the reason may be gone at the next watch, which then tries again.
+    Args:
+        project: The project.
+        champion: The champion.
+        reason: Why there is no challenger.
+        watch: What the watch has seen.
+        may_pass: Whether the reason may pass until the next watch, which then tries again.
     """
     with _exclusive(project):
         decision = _decision(project, Registry(project.tracking, model_name(project)), "kept", champion, champion)

@@ -1,7 +1,7 @@
-"""Prefect events of promotions by `watch`: each is queued as a file, and leaves the queue when the server has it.
+"""Queues Prefect's events of promotions by `watch` as files until the server has accepted them.
 
-After a kill, or while the server is away, the next flow emits what is queued. A repeated event has the same id, which
-Prefect accepts once.
+After a kill, or while the server is away, the next flow emits what is queued. An event that is sent twice has the same
+id, which Prefect accepts once.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _QUEUE = FOLDER / "events"
 
 
 def promotion_event(decision: Mapping[str, Any], data: str) -> dict[str, Any]:
-    """Return the event of a promotion on this data by `watch`, as Prefect's API takes it."""
+    """Return the event of a promotion by `watch` as Prefect's API takes it; `data` is the name of the data."""
     keys = ("version", "champion", "run", "reason", "against", "data_version")
     return {
         "id": str(uuid5(NAMESPACE_URL, f"{PROMOTED} {decision['id']}")),

@@ -35,9 +35,7 @@ class TaskMetrics(ABC):
     alike: ClassVar[bool]  # whether one variance of that difference may be taken for the rows of all clients
     difference_axis: ClassVar[str]
     by_class: ClassVar[bool] = False  # whether all classes count the same, so that few rows of a rare one decide
-    loss: ClassVar[str] = (
-        "loss"  # the name of the training objective's loss: cross-entropy or squared error if it is "loss"
-    )
+    loss: ClassVar[str] = "loss"  # the objective's name in texts; cross-entropy and squared error are called "loss"
 
     def of_mean(self, mean: float) -> float:
         """Convert the mean outcome of a client's rows to its metric; by default they are equal."""
@@ -90,7 +88,7 @@ class TaskMetrics(ABC):
         return extended
 
     def with_loss(self, name: str) -> "TaskMetrics":
-        """Return a copy that names the loss so in texts, as it is neither cross-entropy nor squared error."""
+        """Return a copy that names the loss in texts, for an objective other than cross-entropy and squared error."""
         named = copy(self)
         object.__setattr__(named, "loss", name)
         return named

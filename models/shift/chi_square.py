@@ -19,7 +19,10 @@ ChiSquare = tuple[np.ndarray, np.ndarray]
 
 
 class Focused(NamedTuple):
-    """The largest of `hypotheses` tests of single contrasts of a table, (...) each; without degrees of freedom untested."""
+    """The largest of `hypotheses` tests of single contrasts of a table: (...) each.
+
+    Where there are no degrees of freedom, nothing was tested.
+    """
 
     statistic: np.ndarray
     dof: np.ndarray
@@ -27,12 +30,12 @@ class Focused(NamedTuple):
 
     @property
     def result(self) -> ChiSquare:
-        """The statistic and its degrees of freedom."""
+        """Return the statistic and its degrees of freedom."""
         return self.statistic, self.dof
 
     @property
     def p_value(self) -> np.ndarray:
-        """The p-value over the hypotheses (Bonferroni)."""
+        """Return the p-value over the hypotheses (Bonferroni)."""
         return np.minimum(p_value(self.result) * self.hypotheses, 1.0)
 
 
@@ -74,8 +77,11 @@ def compare_classes_given_inputs(tables: np.ndarray, noise: np.ndarray | None = 
 def focus_on_inputs_in_classes(tables: np.ndarray, numeric: np.ndarray) -> Focused:
     """Test P(X | Y) in one respect: the mean rank of a number, or the share of each category, summed over classes.
 
-    A difference in one respect alone is found in far fewer rows than by a test of all cells. tables: (pairs, features, 2,
-    cells, classes) without noise, the last cell of missing values; numeric: (features,) bool.
+    A difference in one respect alone is found in far fewer rows than by a test of all cells.
+
+    Args:
+        tables: Counts without noise, (pairs, features, 2, cells, classes); the last cell is of missing values.
+        numeric: Whether a feature is a number, (features,) bool; it is a category otherwise.
     """
     rank = _ranks(tables)[..., None]
     with_value = tables * (np.arange(tables.shape[-2]) < tables.shape[-2] - 1)[:, None]
@@ -100,8 +106,12 @@ def focus_on_inputs_in_classes(tables: np.ndarray, numeric: np.ndarray) -> Focus
 def focus_on_odds_ratios(tables: np.ndarray, expected: np.ndarray, numeric: np.ndarray) -> Focused:
     """Test odds ratios in one respect, by score tests: their trend over a number's ranks, or one category against the rest.
 
-    With more than two classes, of each class against the rest. expected: of equal odds ratios, as `fit_margins` gives;
-    tables, numeric: as for `focus_on_inputs_in_classes`.
+    With more than two classes, each class is tested against the rest.
+
+    Args:
+        tables: As for `focus_on_inputs_in_classes`.
+        expected: The counts at equal odds ratios, as `fit_margins` returns them.
+        numeric: As for `focus_on_inputs_in_classes`.
     """
     rest = expected.sum(-1, keepdims=True) - expected
     possible = ((expected > _ZERO) & (rest > _ZERO)).all(-3)
@@ -152,7 +162,8 @@ def compare_odds_ratios(
 ) -> ChiSquare:
     """Test whether all odds ratios are equal: clients, X and Y have no three-way interaction.
 
-    Expected counts have the three two-way margins, by iterative proportional fitting (Deming and Stephan 1940).
+    Expected counts have the three two-way margins, by iterative proportional fitting (Deming and Stephan 1940). `expected`
+    may give them; otherwise they are fitted.
     """
     expected = fit_margins(tables) if expected is None else expected
     if noise is not None:

@@ -129,7 +129,7 @@ def _rank_correlation(score: np.ndarray, share: np.ndarray) -> np.ndarray:
 def _variance_of_sum(variances: np.ndarray, with_ranks: np.ndarray, correlation: np.ndarray) -> np.ndarray:
     """Return the variance of the sum over features of scores: (pairs,), at least that of the largest.
 
-    Two scores are correlated as ranks are, times the correlations of both with ranks.
+    Two scores have the correlation of the features' ranks, times the correlations of both scores with ranks.
     """
     between = with_ranks[:, :, None] * with_ranks[:, None] * correlation
     between = np.where(np.isfinite(between), between, CORRELATION)
@@ -142,7 +142,7 @@ def _variance_of_sum(variances: np.ndarray, with_ranks: np.ndarray, correlation:
 class SizedTest(NamedTuple):
     """A test of pairs, or of features of pairs, and n_A n_B / (n_A + n_B) of the rows it used.
 
-    `focused` tests the same hypothesis in one respect; of the two the smaller p-value counts, twice.
+    `focused` tests the same hypothesis by single contrasts. Twice the smaller of the two p-values counts (Bonferroni).
     """
 
     tested: test.ChiSquare
@@ -155,7 +155,7 @@ class SizedTest(NamedTuple):
 
     @property
     def p_value(self) -> np.ndarray:
-        """The p-value, of the hypothesis in whole and in one respect."""
+        """Return the p-value: twice the smaller one if single contrasts were tested, too."""
         whole = test.p_value(self.tested)
         if self.focused is None:
             return whole
@@ -164,7 +164,7 @@ class SizedTest(NamedTuple):
 
     @property
     def effect(self) -> np.ndarray:
-        """φ of the test with the smaller p-value."""
+        """Return φ of the test with the smaller p-value."""
         whole = test.effect_size(self.tested, self.size)
         if self.focused is None:
             return whole

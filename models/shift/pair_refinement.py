@@ -129,7 +129,10 @@ def refine_findings(
 def _compare_thresholds(
     findings: Findings, summaries: Summaries, layout: Layout, correlations: Correlations
 ) -> Findings:
-    """Judge pairs of label shift alone again, where inputs did not differ: which of the two moved, by known correlations."""
+    """Judge pairs of label shift alone again by reported correlations: label shift, another threshold, or either.
+
+    Only pairs whose inputs did not differ are judged.
+    """
     types, hedged = findings.verdicts.types.copy(), findings.verdicts.label_or_concept.copy()
     judged = np.flatnonzero(types[:, _LABEL] & (types.sum(-1) == 1) & ~findings.moved & ~findings.verdicts.margins_only)
     if not len(judged) or not summaries.counts.shape[2]:

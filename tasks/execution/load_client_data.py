@@ -64,9 +64,17 @@ def least_rows(stack: Stack, private: ClientStore) -> list[int]:
 
 
 def may_report(silos: Silos, stack: Stack, split: str, rows: Rows, private: ClientStore) -> Tensor:
-    """Return whether each client has as many different rows of a split, and units, as its policy requires: (stack size,).
+    """Return whether each client has as many different rows of a split, and units, as its policy requires.
 
-    The units of common rows, which no client owns, do not count.
+    Args:
+        silos: The silos.
+        stack: The clients.
+        split: The split.
+        rows: The clients' rows of the split.
+        private: The clients' stores, each with its policy.
+
+    Returns:
+        (stack size,) bool. The units of common rows, which no client owns, do not count.
     """
     least = least_rows(stack, private)
     parts = zip(rows.x, rows.counts.tolist(), least, strict=True)
@@ -82,7 +90,7 @@ def may_report(silos: Silos, stack: Stack, split: str, rows: Rows, private: Clie
 def has_enough_of_class(rows: Rows, classes: int, least: Sequence[int]) -> Tensor:
     """Mark the rows that may be reported by class: (clients, rows, classes) float64, on the CPU because sums of it leave.
 
-    A row has 1 at its class if its client has at least its `least` different rows of that class, else 0.
+    A row has 1 at its class if its client has enough different rows of that class, else 0; `least` is by client.
     """
     mask = torch.zeros(*rows.y.shape, classes, dtype=torch.float64)
     for i, (count, own) in enumerate(zip(rows.counts.tolist(), least, strict=True)):
@@ -96,10 +104,19 @@ def has_enough_of_class(rows: Rows, classes: int, least: Sequence[int]) -> Tenso
 def reportable_classes(
     silos: Silos, client: str, split: str, x: Tensor, labels: np.ndarray, classes: int, least: int
 ) -> list[int]:
-    """List the classes with `least` different rows, and as many units, of the client in this split.
+    """List the classes of which a client has at least `least` different rows, and as many units.
 
-    If fewer are left of the other classes, but some, the smallest of the listed classes is left out. Otherwise numbers
-    of all rows without those by class would be the numbers of these few.
+    The rows of all unlisted classes together follow by subtraction from numbers of all rows. If these rows are some, but
+    fewer than `least`, the smallest listed class is left out, too.
+
+    Args:
+        silos: The silos.
+        client: The client.
+        split: The split of the rows.
+        x: The client's rows, (rows, ...).
+        labels: Their classes, (rows,).
+        classes: The number of classes.
+        least: The least rows of the client's policy.
     """
     row = number_different_rows(x)
     unit = open_units(Path(silos.folder), silos.entries(client), split)

@@ -10,7 +10,6 @@ import pwd
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -31,6 +30,7 @@ import yaml
 from flows.scaffold.create_project import operations_texts
 from silos.errors import UserError
 from tasks.tracking.mlflow_logging.connection import check_server
+from tests.look import free_ports
 
 NEEDED = ("psycopg2", "moto", "boto3", "s3fs", "flask_wtf")
 LACKING = [program for program in ("postgres", "initdb") if not shutil.which(program)]
@@ -54,14 +54,6 @@ SECRETS = {
 BIN = Path(sys.executable).parent
 PATIENCE = 180
 AWAY = 60  # seconds
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    found = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return found
 
 
 @dataclass
@@ -275,11 +267,11 @@ def test_both_servers_refuse_a_request_without_the_password(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mlflow, prefect = (f"http://127.0.0.1:{services.ports[name]}" for name in ("mlflow", "prefect"))
-    asked = {
+    logins = {
         f"{mlflow}/api/2.0/mlflow/experiments/get?experiment_id=0": f"admin:{SECRETS['MLFLOW_ADMIN_PASSWORD']}",
         f"{prefect}/api/admin/version": SECRETS["PREFECT_AUTH_STRING"],
     }
-    for address, login in asked.items():
+    for address, login in logins.items():
         answers = [status(services, address, one) for one in ("", "admin:wrong", login)]
         assert answers == [401, 401, 200]
     for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):

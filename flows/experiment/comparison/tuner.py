@@ -28,6 +28,11 @@ class Score(NamedTuple):
     value: float
     loss: float
 
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Return what scores are ordered by, the greatest being best: the value, and for equal ones the least loss."""
+        return self.value, -self.loss
+
 
 @dataclass(frozen=True)
 class TunerResult:
@@ -140,5 +145,5 @@ def _best(scores: list[Score | None]) -> int:
 
     With few validation rows many scores are equal, and the first has the lowest rate, with which weights hardly change.
     """
-    ranks = [(-math.inf, -math.inf) if score is None else (score.value, -score.loss) for score in scores]
+    ranks = [(-math.inf, -math.inf) if score is None else score.rank for score in scores]
     return ranks.index(max(ranks))

@@ -21,10 +21,8 @@ from silos.errors import UserError
 
 ACCURACY, ERROR = TASK_METRICS["classification"], TASK_METRICS["regression"]
 UP, DOWN, EVEN = Difference(0.04, 0.02, 0.06), Difference(-0.04, -0.06, -0.02), Difference(0.01, -0.02, 0.04)
-NEAR, SMALL = (
-    Difference(0.003, -0.02, 0.026),
-    Difference(0.004, 0.001, 0.007),
-)  # within the tolerance; proved, and within it
+NEAR = Difference(0.003, -0.02, 0.026)  # within the tolerance
+SMALL = Difference(0.004, 0.001, 0.007)  # proved, and within the tolerance
 
 
 def advised(choice, over_shared=None, over_alone=None, shared_over_alone=EVEN, quantity=ACCURACY):
@@ -168,6 +166,21 @@ def test_that_nothing_is_better_than_a_constant_is_said_before_the_advice():
     )
     assert advice["lines"][0] == comparison["baseline"]["sentence"]
     assert advice["lines"][1].startswith("Train alone")
+
+
+@pytest.mark.parametrize(
+    ("over_shared", "over_alone", "shared_over_alone", "line"),
+    [
+        (UP, DOWN, DOWN, "No shared training did better on average."),
+        (UP, NEAR, NEAR, "No shared training did notably better on average."),
+        (NEAR, EVEN, EVEN, "It did nearly best on average; that it is better than training alone is not certain."),
+        (DOWN, EVEN, EVEN, "It did best on average; that it is better than training alone is not certain."),
+    ],
+)
+def test_best_on_average_is_only_the_method_with_the_greatest_mean(over_shared, over_alone, shared_over_alone, line):
+    found = {("ditto", SHARED): over_shared, ("ditto", ALONE): over_alone, (SHARED, ALONE): shared_over_alone}
+    advice = decide(cast(Project, SimpleNamespace(quantity=ACCURACY)), "ditto", {}, Proof(found), {"table": []})
+    assert advice["lines"][1] == line
 
 
 def test_an_invalid_method_leaves_no_race_for_resume(monkeypatch):

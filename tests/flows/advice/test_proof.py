@@ -1,12 +1,20 @@
 """What a proof trains fits the minutes, and FedAvg without silos is measured over all silos."""
 
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 import pytest
 
 from flows.advice.candidates import POOLED, SHARED
-from flows.advice.proof import ProofPlan, plan_proof, race_seconds, seconds_needed
+from flows.advice.proof import ProofPlan, losing_silos, measure, plan_proof, race_seconds, seconds_needed
 from flows.advice.race import Candidate, Leg, Race
 from flows.experiment.comparison.client_gains import ALONE
+from models.metrics.task_metrics import TASK_METRICS
+from silos.client_store import ClientStore
+from tasks.evaluate import OUTCOMES
 
+SILOS, ROWS = ("a", "b", "c", "d", "e"), 60
 PROVED = {m: Candidate(m, (), 0) for m in (SHARED, ALONE, "ditto", POOLED)}
 
 
@@ -41,3 +49,47 @@ def test_runs_without_silos_cost_time_too(tmp_path):
         plan_proof(tmp_path / f"{excludes}.json", race(1.0), PROVED, 0, 20.0, excludes) for excludes in (False, True)
     ]
     assert [len(plan.seeds) for plan in plans] == [5, 4]
+
+
+def project_of(silos) -> Any:
+    quantity = TASK_METRICS["classification"]
+    return SimpleNamespace(scored=SimpleNamespace(federated=lambda: silos), quantity=quantity)
+
+
+def outcomes(folder, right):
+    """Store outcomes of which the first `right` rows of each silo are correct."""
+    store = ClientStore(str(folder))
+    correct = (np.arange(ROWS) < np.array([[right[silo]] for silo in SILOS])).astype(np.uint8)
+    return store, store.save(OUTCOMES, SILOS, {"correct": correct})
+
+
+@pytest.mark.parametrize(
+    ("gains", "common", "losers"),
+    [
+        ({"a": -30, "b": -3}, [], ["a"]),
+        ({"a": -30, "b": -30}, [], ["a", "b"]),
+        ({"a": -30, "b": -30, "c": -30}, [], []),  # more than half: then FedAvg is wrong for all
+        ({"a": -30}, ["test"], []),
+        ({"a": 30}, [], []),
+    ],
+)
+def test_silos_that_certainly_lose_by_fedavg_are_named(gains, common, losers, write_silos, tmp_path):
+    silos = write_silos(dict.fromkeys(SILOS, 2), validation=ROWS, test=ROWS, common=common)
+    alone = dict.fromkeys(SILOS, 30)
+    shared = {silo: right + gains.get(silo, 10) for silo, right in alone.items()}
+    runs = [outcomes(tmp_path / name, right) for name, right in (("shared", shared), ("alone", alone))]
+    assert losing_silos(project_of(silos), *runs) == losers
+
+
+def test_fedavg_without_silos_is_measured_over_all_silos_of_which_those_train_alone(write_silos, tmp_path):
+    silos = write_silos(dict.fromkeys(SILOS, 2), validation=0, test=ROWS)
+    right = {SHARED: {**dict.fromkeys(SILOS, 40), "a": 10}, ALONE: dict.fromkeys(SILOS, 30)}
+    runs = {method: [outcomes(tmp_path / method, of_method)] * 3 for method, of_method in right.items()}
+    without = [outcomes(tmp_path / "without", dict.fromkeys(SILOS, 50))] * 3  # at `a`, training alone counts instead
+    found = measure(project_of(silos), SHARED, runs, ["a"], without)
+    assert found.differences.keys() == {(SHARED, ALONE)}
+    assert found.differences[SHARED, ALONE].mean == pytest.approx((4 * 10 - 20) / 5 / ROWS)
+    assert found.exclusion is not None
+    assert found.exclusion.differences[SHARED].mean == pytest.approx((4 * 10 + 20) / 5 / ROWS)
+    assert found.exclusion.differences[ALONE].mean == pytest.approx(4 * 20 / 5 / ROWS)
+    assert measure(project_of(silos), SHARED, runs).exclusion is None

@@ -32,7 +32,7 @@ CHECKOUT = {
         "serving",
         "tune",
         "intervals",
-        "advice",
+        "regret",
     ),
     print_tables: ("reproduce", "estimate", "listing", "stale"),
 }

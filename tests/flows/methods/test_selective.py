@@ -88,8 +88,8 @@ def test_above_1_it_is_local_training_to_the_bit(start, setup, play, tmp_path):
 def test_clients_with_nothing_to_part_are_one_group_and_it_says_so(setup, play):
     played = play(Selective(local_rounds=1), setup, [1, 2])
     assert set(played.state.numbers["group"].values()) == {0}
-    (said,) = played.reports[0].messages
-    assert said == "one group, since the widest gap between overlaps may be by chance (p = 0.17): a b c d e"
+    (message,) = played.reports[0].messages
+    assert message == "one group, since the widest gap between overlaps may be by chance (p = 0.17): a b c d e"
 
 
 def test_every_client_is_in_one_group_and_groups_say_their_margins(setup, play):

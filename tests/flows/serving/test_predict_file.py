@@ -108,7 +108,7 @@ def test_files_that_are_no_rows_of_the_model_are_refused(table):
 
 
 @pytest.mark.parametrize(
-    ("output", "said"),
+    ("output", "message"),
     [
         ("new.csv", r"which holds rows, expected another file than INPUT and data\.source"),
         ("own.csv", r"which holds rows, expected another file than INPUT and data\.source"),
@@ -116,12 +116,12 @@ def test_files_that_are_no_rows_of_the_model_are_refused(table):
         ("runs/labels.csv", "which is in the project's own runs, expected a file elsewhere"),
     ],
 )
-def test_predictions_do_not_replace_rows(output, said, table, monkeypatch):
+def test_predictions_do_not_replace_rows(output, message, table, monkeypatch):
     folder: Path = table[0]
     monkeypatch.chdir(folder)
     (folder / "new.csv").write_text(FILE)
     project: Any = SimpleNamespace(
         root=folder, params=SimpleNamespace(data=SimpleNamespace(source=Table.model_validate(OPTIONS)))
     )
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         predict_file(project, "new.csv", output, None, "champion")
