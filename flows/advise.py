@@ -176,7 +176,7 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
         chosen = {m: race.best_of(m) for m in (SHARED, ALONE, choice.method, POOLED)}
         proved = {m: c for m, c in chosen.items() if c is not None}
         losers = _losers(project, name, proved, seed)
-        left = budget - (time.perf_counter() - began)
+        left = budget - max(time.perf_counter() - began, race.seconds)  # a resumed race was timed before
         methods, seeds = plan_proof(folder / PROOF, race, proved, seed, left, bool(losers))
         settings = {m: proved[m].settings for m in methods}
         plan = Plan(methods, seeds, SHARED if SHARED in methods else choice.method, 0, project.silos.version)
@@ -358,7 +358,7 @@ def _first_leg(
     needed = seconds_needed(one_run)
     if needed > budget:
         raise UserError(
-            f"minutes: got {budget / 60:.2g}, expected at least {math.ceil(needed / 60)}, since one run of "
+            f"minutes: got {budget / 60:g}, expected at least {math.ceil(needed / 60)}, since one run of "
             f"{first.method} takes about {duration(one_run)}, and the shortest advice has eleven. Give more minutes, or "
             "lower training.rounds."
         )
