@@ -13,7 +13,16 @@ from pydantic import WithJsonSchema
 from flows.advice.advice_text import decide, described, race_line
 from flows.advice.candidates import POOLED, SHARED, candidates, features_to_align
 from flows.advice.prior import in_order, load_evidence, predicted_gains, situation_of
-from flows.advice.proof import Proof, leave_setting, losing_silos, measure, plan_proof, race_seconds, seconds_needed
+from flows.advice.proof import (
+    Proof,
+    can_leave,
+    leave_setting,
+    losing_silos,
+    measure,
+    plan_proof,
+    race_seconds,
+    seconds_needed,
+)
 from flows.advice.race import Candidate, Leg, Race, run_race, rungs_of
 from flows.compare import conclude, run_all
 from flows.config.override_policy import open_project
@@ -167,7 +176,7 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
         chosen = {m: race.best_of(m) for m in (SHARED, ALONE, choice.method, POOLED)}
         proved = {m: c for m, c in chosen.items() if c is not None}
         losers = _losers(project, name, proved, seed)
-        left = budget - (time.perf_counter() - began)
+        left = budget - max(time.perf_counter() - began, race.seconds)  # a resumed race was timed before
         methods, seeds = plan_proof(folder / PROOF, race, proved, seed, left, bool(losers))
         settings = {m: proved[m].settings for m in methods}
         plan = Plan(methods, seeds, SHARED if SHARED in methods else choice.method, 0, project.silos.version)
@@ -184,13 +193,14 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
     comparison = conclude(project, name, plan, [(projects, results)], failed, [], flow_run)
     whole = [s for s in seeds if all((m, s) in results for m in methods)]
     outcomes = {m: [outcomes_of_run(project, project.root / results[m, s]["folder"]) for s in whole] for m in methods}
-    proof = measure(project, choice.method, outcomes, losers, without if whole == seeds else ()) if whole else Proof({})
+    apart = [outcomes_of_run(project, project.root / r["folder"]) for r in without if whole == seeds]
+    proof = measure(project, choice.method, outcomes, losers, apart) if whole else Proof({})
     advice = {
         "experiment": name,
         "data_version": project.silos.version,
         **metric_record(project.quantity),
         "minutes": budget / 60,
-        "seconds": race.seconds + sum(r["seconds"]["total"] for r in results.values()),
+        "seconds": race.seconds + sum(r["seconds"]["total"] for r in (*results.values(), *without)),
         "diagnosis": diagnosis,
         "race": race.as_json(),
         "race_seed": seed,
@@ -299,21 +309,25 @@ def _race(
 
 
 def _losers(project: Project, name: str, proved: Mapping[str, Candidate], seed: int) -> list[str]:
-    """Return the silos that lose by FedAvg on the race's validation rows; none without a run of FedAvg and one alone."""
+    """Return the silos that validation rows of the race show to lose by FedAvg.
+
+    Empty if FedAvg or training alone has no run, or if the silos cannot leave, as one that joins later.
+    """
     if not {SHARED, ALONE} <= {*proved}:
         return []
     shared, alone = (_outcomes(project, name, proved[m], seed) for m in (SHARED, ALONE))
-    return losing_silos(project, shared, alone)
+    losers = losing_silos(project, shared, alone)
+    return losers if losers and can_leave(project, losers, seed) else []
 
 
-def _runs_without(project: Project, name: str, silos: Sequence[str], seeds: Sequence[int]) -> list[Outcomes]:
-    """Train FedAvg without some silos; return the outcomes by seed, or none if a run failed."""
+def _runs_without(project: Project, name: str, silos: Sequence[str], seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Train FedAvg without some silos; return the results by seed, or none if a run failed."""
     smaller, found = project.with_overrides([leave_setting(project, silos)]), []
     for seed in seeds:
         result = run_trial(smaller, SHARED, seed, name, _WITHOUT)
         if isinstance(result, str):
             return []
-        found.append(outcomes_of_run(project, project.root / result["folder"]))
+        found.append(result)
     return found
 
 
@@ -344,7 +358,7 @@ def _first_leg(
     needed = seconds_needed(one_run)
     if needed > budget:
         raise UserError(
-            f"minutes: got {budget / 60:.2g}, expected at least {math.ceil(needed / 60)}, since one run of "
+            f"minutes: got {budget / 60:g}, expected at least {math.ceil(needed / 60)}, since one run of "
             f"{first.method} takes about {duration(one_run)}, and the shortest advice has eleven. Give more minutes, or "
             "lower training.rounds."
         )

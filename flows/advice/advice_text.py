@@ -34,13 +34,15 @@ def advised_method(choice: str, differences: Differences, quantity: TaskMetrics)
     """Return the simplest method that is as good as any in the proof: training alone, then FedAvg, then the choice.
 
     It is as good if its mean on test rows is at most TOLERANCE behind each other's, and none is proved to be better.
+    A method without a difference is not advised, unless none has one: then the choice is.
 
     Args:
         choice: The method that won the race.
         differences: The differences of the proof, first minus second.
         quantity: The metric.
     """
-    methods = list(dict.fromkeys((ALONE, SHARED, choice)))
+    measured = {choice, *(method for pair in differences for method in pair)}
+    methods = [method for method in dict.fromkeys((ALONE, SHARED, choice)) if method in measured]
     tolerance = TOLERANCE if math.isfinite(quantity.bound) else 0.0
 
     def is_near(method: str) -> bool:
@@ -97,10 +99,9 @@ def decide(
     )
     lines += [_difference(pair, measured, quantity) for pair, measured in differences.items() if POOLED not in pair]
     if is_better(POOLED, proved, differences, quantity) and not outside:
-        lines.append(
-            f"Training on pooled rows would gain {_size(differences[POOLED, proved], quantity)}: ask whether rows may "
-            "be pooled."
-        )
+        gain = _size(differences[POOLED, proved], quantity)
+        would = f"would gain {gain}" if quantity.higher_is_better else f"would be better ({gain})"
+        lines.append(f"Training on pooled rows {would}: ask whether rows may be pooled.")
     gains = (comparison.get("gains") or {}).get("methods", {}).get(advised)
     if gains and not outside:
         certain = any(is_better(*pair, differences, quantity) for pair in ((advised, ALONE), (ALONE, advised)))
@@ -148,9 +149,10 @@ def _exclude(proof: Proof, proved: str, quantity: TaskMetrics) -> str:
     """Return which silos should train alone, and what the federation gains by that over what was proved."""
     assert proof.exclusion is not None, "silos are excluded"
     silos, gain = proof.exclusion.silos, _size(proof.exclusion.differences[proved], quantity)
+    better = f"gains {gain} over {proved}" if quantity.higher_is_better else f"is better than {proved} ({gain})"
     return (
         f"Train FedAvg without {joined(silos)}, which train{'s' if len(silos) == 1 else ''} alone: over all silos this "
-        f"gains {gain} over {proved}."
+        f"{better}."
     )
 
 
@@ -172,6 +174,8 @@ def _use(advised: str, settings: Sequence[str]) -> str:
 def _doubt(advised: str, differences: Differences, quantity: TaskMetrics) -> list[str]:
     """Return what is not proved about the advised method; empty if it is proved better than the simpler ones."""
     others = {method for pair in differences for method in pair} - {advised, POOLED}
+    if not others:
+        return ["It did best on validation rows of the race; test rows do not say whether it is better than others."]
     is_best = all(_lead(other, advised, differences, quantity) <= 0 for other in others)
     if advised == ALONE:
         return [f"No shared training did {'better' if is_best else 'notably better'} on average."]

@@ -17,6 +17,7 @@ from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.comparison.paired_runs import client_strata, compare_pairs
 from flows.experiment.project import Project
 from models.metrics.paired_difference import Difference, difference, holm
+from silos.errors import UserError
 from tasks.execution.task_runner import PlainRunner
 from tasks.messages.message_policy import LEAST_ROWS
 from tasks.paired_outcomes import Outcomes
@@ -124,6 +125,15 @@ def leave_setting(project: Project, silos: Sequence[str]) -> str:
     """Return the setting by which these silos never train; silos that leave in params.yaml still do."""
     leave = {**project.params.clients.leave, **dict.fromkeys(silos, 1)}
     return f"{LEAVE}={{{', '.join(f'{json.dumps(client)}: {number}' for client, number in leave.items())}}}"
+
+
+def can_leave(project: Project, silos: Sequence[str], seed: int) -> bool:
+    """Return whether params.yaml allows that these silos take no part in training."""
+    try:
+        project.with_overrides([leave_setting(project, silos)]).training_setup(seed)
+    except UserError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,11 @@ w_k <- init, the same for all k
 repeat: each client k trains w_k on its own rows for E local epochs
 """
 
+from dataclasses import replace
+
 from flows.methods.base import Method, RoundReport
 from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.samplers.client_sampler import FractionSampler, Sampler
 from models.client_model import Model
 from models.server_state import ClientStateRefs, ServerState
 from silos.cohort import Silos
@@ -33,6 +36,12 @@ class LocalOnly(Method):
         start = setup.initial_weights()
         personal = ClientStateRefs("weights", state.private["weights"], start)
         return Model(setup.network, shared={}, personal=personal, clients=setup.silos.clients)
+
+    def sampler(self, usual: Sampler) -> Sampler:
+        """Return a sampler from which no client leaves in round 1: one that takes no part in a federation trains alone."""
+        if not isinstance(usual, FractionSampler):
+            return usual
+        return replace(usual, leave={client: left for client, left in usual.leave.items() if left > 1})
 
     def silos_with_a_model(self, silos: Silos) -> Silos:
         """Select the federated clients: other clients never train and have no model."""

@@ -98,7 +98,8 @@ def focus_on_inputs_in_classes(tables: np.ndarray, numeric: np.ndarray) -> Focus
     variance = pooled * (1 - pooled) * divide_or_zero(1.0, rows).sum(-2)[..., None, :]
     in_both = (rows > 0).all(-2)
     squares = divide_or_zero((share[..., 0, :, :] - share[..., 1, :, :]) ** 2, variance)
-    cells = np.where(in_both[..., None, :], squares, 0.0).sum(-1) * (both.sum(-1) >= _LEAST_OF_CELL)
+    enough = both.sum(-1) * 2 * _smaller_share(tables) >= _LEAST_OF_CELL
+    cells = np.where(in_both[..., None, :], squares, 0.0).sum(-1) * enough
     dof = np.where(numeric, compared.sum(-1), in_both.sum(-1))
     return _focused(np.where(numeric, trend, cells.max(-1)), dof, numeric, both.sum(-1) > 0, 1)
 
@@ -127,15 +128,23 @@ def focus_on_odds_ratios(tables: np.ndarray, expected: np.ndarray, numeric: np.n
     of_cell = divide_or_zero(variance, variance.sum(-2, keepdims=True))
     remaining = variance * (1 - of_cell)
     squares = divide_or_zero((residual - of_cell * residual.sum(-2, keepdims=True)) ** 2, remaining)
-    cells = np.where(remaining >= _LEAST_VARIANCE, squares, 0.0)
+    least = np.maximum(MIN_EXPECTED * (1 - 2 * _smaller_share(tables)), _LEAST_VARIANCE)
+    cells = np.where(remaining >= least[..., None], squares, 0.0)
     classes = (tables.sum((-3, -2)) > 0).sum(-1)
     statistic = np.where(numeric, trend.max(-1, initial=0.0), cells.max((-2, -1), initial=0.0))
     present: np.ndarray = np.any(variance > 0, axis=-1)
     return _focused(statistic, 1, numeric, present, np.where(classes > 2, classes, 1))
 
 
+def _smaller_share(tables: np.ndarray) -> np.ndarray:
+    """Return the smaller client's share of all rows: (..., 1), from (..., 2, cells, classes)."""
+    rows = tables.sum((-2, -1))
+    return divide_or_zero(rows.min(-1), rows.sum(-1))[..., None]
+
+
 _ROUNDING = 1e-12  # of squared ranks, which are shares
-_LEAST_OF_CELL, _LEAST_VARIANCE = 20, 0.5  # rows of a single category, and the variance of its rows in a class
+# of a single category of clients of one size: the rows, and the variance of the rows in a class; with a smaller client more
+_LEAST_OF_CELL, _LEAST_VARIANCE = 20, 0.5
 
 
 def _focused(

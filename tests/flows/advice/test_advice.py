@@ -11,7 +11,7 @@ import pytest
 from flows.advice.advice_text import advised_method, decide, is_better
 from flows.advice.apply_advice import apply_advice
 from flows.advice.candidates import POOLED, SHARED, candidates
-from flows.advice.proof import Exclusion, Proof, proved_pairs
+from flows.advice.proof import Exclusion, Proof, can_leave, proved_pairs
 from flows.advise import check_advisable, folder_name
 from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.project import Project
@@ -98,6 +98,18 @@ def test_the_gain_over_training_alone_is_as_certain_as_the_proof(over_alone, dou
     assert ("not distinguishable from none" in line) == doubt
 
 
+def test_a_method_that_was_not_proved_is_not_advised():
+    """As where FedAvg or training alone diverged in the race, or where a seed of each failed in the proof."""
+    assert advised_method("ditto", {}, ACCURACY) == "ditto"
+    lines = decide(cast(Project, SimpleNamespace(quantity=ACCURACY)), "ditto", {}, Proof({}), {"table": []})["lines"]
+    assert lines[:2] == [
+        "Use ditto.",
+        "It did best on validation rows of the race; test rows do not say whether it is better than others.",
+    ]
+    assert advised_method("ditto", {("ditto", ALONE): UP}, ACCURACY) == "ditto"
+    assert advised_method("ditto", {("ditto", SHARED): NEAR}, ACCURACY) == SHARED
+
+
 def test_alignment_comes_first_in_the_advice():
     settings = {
         SHARED: ("training.optimiser.learning_rate=0.1", 'clients.align={kind: standardise, features: ["crp", "age"]}')
@@ -124,6 +136,25 @@ def test_silos_are_excluded_only_if_fedavg_without_them_is_proved_better_than_wh
             "Train FedAvg without c07 and c08, which train alone: over all silos this gains"
         )
         assert advice["settings"][1:] == ['clients.leave={"c01": 5, "c07": 1, "c08": 1}']
+
+
+def test_an_error_that_falls_is_no_gain_below_zero():
+    project: Any = SimpleNamespace(quantity=ERROR, params=SimpleNamespace(clients=SimpleNamespace(leave={})))
+    found = {(POOLED, ALONE): DOWN, (SHARED, ALONE): UP}
+    pooled = decide(project, SHARED, {}, Proof(found), {"table": []})["lines"]
+    assert any(
+        line.startswith("Training on pooled rows would be better (−0.0400 in mean squared error,") for line in pooled
+    )
+    without = decide(project, SHARED, {}, Proof(found, Exclusion(["c07"], {ALONE: DOWN})), {"table": []})["lines"]
+    assert "over all silos this is better than local_only (−0.0400 in mean squared error," in without[0]
+
+
+def test_silos_that_cannot_leave_in_round_1_are_not_excluded(project):
+    def opened(*lines):
+        return Project.open([*lines], project, derived=True)
+
+    assert can_leave(opened("clients.leave={c00: 2}"), ["c00", "c05"], 0)
+    assert not can_leave(opened("clients.join={c05: 2}"), ["c05"], 0)
 
 
 def test_test_rows_may_not_end_the_runs_that_race():

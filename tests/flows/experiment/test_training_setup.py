@@ -90,6 +90,20 @@ def test_clients_may_leave_before_a_round_and_are_not_called_from_it_on(opened):
     assert [call.leaving for call in calls] == [(), ("c00",), ("c05",)]
 
 
+def test_a_client_that_never_takes_part_trains_alone_with_local_only(opened):
+    project = opened("clients.leave={c05: 1, c00: 2}")
+    setup, every = project.training_setup(0), {f"c0{i}" for i in range(6)}
+    alone, shared = (
+        [
+            set(method_of(project.params, name).sampler(project.sampler).sample(setup, number, {}).clients)
+            for number in (1, 2)
+        ]
+        for name in ("local_only", "fedavg")
+    )
+    assert alone == [every, every - {"c00"}]
+    assert shared == [every - {"c05"}, every - {"c00", "c05"}]
+
+
 ALL = {f"c0{i}": 3 for i in range(6)}
 
 

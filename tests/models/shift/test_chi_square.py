@@ -235,3 +235,20 @@ def test_a_class_whose_rows_are_all_in_one_cell_is_not_compared():
     found = chi_square.focus_on_inputs_in_classes(counts, np.ones(200, bool))
     assert (found.dof == 1).all()
     assert (found.p_value < 0.01).mean() < 0.03
+
+
+@pytest.mark.parametrize("rows", [(100, 5000), (150, 3000)])
+def test_a_single_category_that_is_rare_at_the_smaller_client_is_not_compared(rows):
+    """Of the last four categories the smaller client is expected to have no more than six rows."""
+    rng, shares = np.random.default_rng(7), np.array([0.5, 0.25, 0.12, 0.06, 0.04, 0.02, 0.01])
+    counts = np.zeros((600, 1, 2, 8, 5))
+    for client, of_client in enumerate(rows):
+        counts[:, 0, client, :7] = rng.multinomial(of_client, np.outer(shares, np.full(5, 0.2)).ravel(), 600).reshape(
+            600, 7, 5
+        )
+    numeric = np.zeros(1, bool)
+    for found in (
+        chi_square.focus_on_inputs_in_classes(counts, numeric),
+        chi_square.focus_on_odds_ratios(counts, chi_square.fit_margins(counts), numeric),
+    ):
+        assert (found.p_value < 0.001).mean() < 0.006
