@@ -136,9 +136,18 @@ def test_priors_are_met_and_leave_every_class_its_rows():
 
 
 @pytest.mark.parametrize("name", SIX_FEATURES)
-def test_of_the_second_table_p_y_moves_where_its_types_say_label_and_elsewhere_only_with_x0_and_x1(name):
+def test_of_the_second_table_p_y_moves_where_its_types_say_label_and_elsewhere_with_x0_and_x1_or_a_rule(name):
     truth, law = SIX_FEATURES[name]
     (_, y), (_, other) = SixFeatures()(np.random.default_rng(2), ROWS), law(np.random.default_rng(3), ROWS)
     moved = np.abs(np.bincount(y) - np.bincount(other)).max() / ROWS > 2 * CLOSE
     of_features = law.added[0] != 0 or law.width != 1 or law.codes[0] > 0.5
-    assert moved == ("label" in truth or of_features)
+    of_rule = law.renamed == (1, 2, 0) or law.strength != SixFeatures().strength
+    assert moved == ("label" in truth or of_features or of_rule)
+
+
+@pytest.mark.parametrize("name", ["classes cycled", "weights 0.3"])
+def test_another_rule_of_the_second_table_leaves_the_inputs_as_they_are(name):
+    truth, law = SIX_FEATURES[name]
+    (x, _), (other, _) = SixFeatures()(np.random.default_rng(2), ROWS), law(np.random.default_rng(3), ROWS)
+    assert truth == {"concept"}
+    assert all(kstest(x[:, feature], other[:, feature]).pvalue > 0.001 for feature in range(x.shape[1]))
