@@ -180,7 +180,8 @@ class AdviceStudy:
             found = {}
             for name, strategy in strategies(MINUTES).items():
                 choices = [choice for choice in strategy(contest) if choice is not None]
-                values = [contest.value(choice.candidate) for choice in choices]
+                every = [contest.value(choice.candidate) for choice in choices]
+                values = [value for value in every if math.isfinite(value)]  # a choice that diverged has none
                 found[name] = {
                     "value": _rounded(fmean(values)) if values else None,
                     "seconds": round(fmean(choice.seconds for choice in choices), 1) if choices else None,
