@@ -217,23 +217,26 @@ def _as_evidence(cell: Mapping[str, Any]) -> dict[str, Any]:
 def summary(results: Mapping[str, Any]) -> dict[str, Any]:
     """Return the regret of each strategy in points: mean, interval over federations, worst, the count within a point.
 
-    `behind` is how far a strategy is behind REFERENCE, with its interval.
+    `behind` is how far a strategy is behind REFERENCE, with its interval. Federations on which its choice diverged are left
+    out, and counted.
     """
     measured = [of for [of] in results.get("study", {}).values()]
     best = [max(value for value in of["methods"].values() if value is not None) for of in measured]
-    lines, regrets = {}, {}
+    lines, regrets = {}, dict[str, list[float]]()
     for name in measured[0]["strategies"] if measured else ():
         values = [of["strategies"][name]["value"] for of in measured]
-        regrets[name] = [100 * (most - value) for most, value in zip(best, values, strict=True)]
-    for name, points in regrets.items():
+        pairs = zip(best, values, strict=True)
+        regrets[name] = [math.nan if value is None else 100 * (most - value) for most, value in pairs]
+    for name, every in regrets.items():
+        points = [point for point in every if math.isfinite(point)]
+        pairs = zip(every, regrets[REFERENCE], strict=True)
+        behind = difference_over_draws([own - ours for own, ours in pairs if math.isfinite(own - ours)], bound=math.inf)
         mean = difference_over_draws(points, bound=math.inf)
-        behind = difference_over_draws(
-            [own - ours for own, ours in zip(points, regrets[REFERENCE], strict=True)], bound=math.inf
-        )
         lines[name] = {
             "regret": [round(bound, 4) for bound in (mean.mean, mean.low, mean.high)],
             "worst": round(max(points), 1),
             "within_a_point": sum(point <= 1 for point in points),
+            "diverged": len(every) - len(points),
             "behind": [round(bound, 4) for bound in (behind.mean, behind.low, behind.high)],
             "seconds": round(fmean(of["strategies"][name]["seconds"] for of in measured), 1),
         }
