@@ -25,9 +25,13 @@ NEAR = Difference(0.003, -0.02, 0.026)  # within the tolerance
 SMALL = Difference(0.004, 0.001, 0.007)  # proved, and within the tolerance
 
 
-def advised(choice, over_shared=None, over_alone=None, shared_over_alone=EVEN, quantity=ACCURACY):
+def differences(choice, over_shared, over_alone, shared_over_alone):
     found = {(choice, SHARED): over_shared, (choice, ALONE): over_alone, (SHARED, ALONE): shared_over_alone}
-    return advised_method(choice, {pair: d for pair, d in found.items() if d is not None}, quantity)
+    return {pair: difference for pair, difference in found.items() if difference is not None}
+
+
+def advised(choice, over_shared=None, over_alone=None, shared_over_alone=EVEN, quantity=ACCURACY):
+    return advised_method(choice, differences(choice, over_shared, over_alone, shared_over_alone), quantity)
 
 
 @pytest.mark.parametrize(
@@ -209,8 +213,8 @@ def test_that_nothing_is_better_than_a_constant_is_said_before_the_advice():
     ],
 )
 def test_best_on_average_is_only_the_method_with_the_greatest_mean(over_shared, over_alone, shared_over_alone, line):
-    found = {("ditto", SHARED): over_shared, ("ditto", ALONE): over_alone, (SHARED, ALONE): shared_over_alone}
-    advice = decide(cast(Project, SimpleNamespace(quantity=ACCURACY)), "ditto", {}, Proof(found), {"table": []})
+    found = Proof(differences("ditto", over_shared, over_alone, shared_over_alone))
+    advice = decide(cast(Project, SimpleNamespace(quantity=ACCURACY)), "ditto", {}, found, {"table": []})
     assert advice["lines"][1] == line
 
 
