@@ -1,4 +1,4 @@
-"""FedAvg whose loss weighs classes by how far the shared model is from right on them, measured by gradients of each class.
+"""FedAvg whose loss weighs classes by how far the shared model is from right on them, by gradients of each class.
 
 every client: g_c = sum of the loss's gradient in the logits over its rows of class c, if they are enough to report
 the server:   u_c = |sum of g_c| / rows of c;  in this round's loss class c weighs (u_c / mean u)^strength"""
@@ -31,15 +31,13 @@ class ClassGradients(Message):
 
 @step
 def class_gradients(cohort: Cohort, model, private, training, device="cpu") -> list[ClassGradients]:
-    messages = []
+    sent = []
     for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
         logits = resolve(model.network, training.engine).logits(weights, context, rows.x, None)
         _, slope = loss_and_gradient(training.objective, logits.flatten(0, 1), rows.y.flatten())
         own = has_enough_of_class(rows, logits.shape[-1], least_rows(stack, private))
-        messages.append(
-            ClassGradients(stack.clients, own.sum((0, 1)).long(), own.flatten(0, 1).T @ slope.double().cpu())
-        )
-    return messages
+        sent.append(ClassGradients(stack.clients, own.sum((0, 1)).long(), own.flatten(0, 1).T @ slope.double().cpu()))
+    return sent
 
 
 class ByClass(NetworkWrapper):
@@ -53,8 +51,8 @@ class ClassWeighted(fedavg.FedAvg):
 
     def run_round(self, state, round):
         model = self.model(state, round.setup).select(round.clients)
-        messages = round.map_clients(class_gradients, model, training=round.setup.training)
-        u = sum(m.sums for m in messages).norm(dim=1) / sum(m.rows for m in messages).clamp_min(1)
+        sent = round.map_clients(class_gradients, model, training=round.setup.training)
+        u = sum(m.sums for m in sent).norm(dim=1) / sum(m.rows for m in sent).clamp_min(1)
         weight = torch.where(u > 0, u / u[u > 0].mean(), 1.0).float().expand(len(model.clients), -1) ** self.strength
         updates = round.train(local_train, replace(model, network=ByClass(model.network), context={"weight": weight}))
         state = state.with_tensors(weights=round.run_on_server(aggregate, updates, model.shared))
