@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.advice import federations
 from benchmarks.advice.federations import Federation
-from benchmarks.advice.run_table import RunTable, paired
+from benchmarks.advice.run_table import ByClient, RunTable, paired
 from benchmarks.advice.strategies import RACE_SEED, REPORT_SEEDS, Contest, hindsight, strategies
 from flows.advice.candidates import POOLED, SHARED, candidates, features_to_align
 from flows.advice.prior import EVIDENCE, Evidence, Situation, in_order, predicted_gains, situation_of
@@ -24,6 +24,7 @@ from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.project import Project
 from flows.scaffold.create_project import template_text
 from models.metrics.paired_difference import difference_over_draws
+from models.metrics.task_metrics import TaskMetrics
 from models.shift.nested_tests import TYPES
 from silos.io.atomic_io import write_bytes
 from tasks.execution.task_runner import PlainRunner
@@ -100,7 +101,8 @@ class AdviceStudy:
             unit = ", unit: unit" if "unit" in stored.files else ""
         kind = "regression" if federation.regression else "classification"
         source = f"data.source={{kind: npz, path: rows/{file.name}, task: {kind}{unit}}}"
-        settings = [*_SETTINGS, source, "data.scheme=[{kind: column, column: client}]"]
+        fresh = f", {{kind: fresh, per_domain: {federation.fresh}}}" if federation.fresh else ""
+        settings = [*_SETTINGS, source, f"data.scheme=[{{kind: column, column: client}}{fresh}]"]
         if federation.regression:
             settings += ["model.targets=standardise", "training.objective={kind: squared_error}"]
         return Project.open_shared(settings, self._cache, derived=True)
@@ -138,11 +140,13 @@ class AdviceStudy:
                 m: [run.test for run in of_seeds] for m, of_seeds in runs.items() if all(run.test for run in of_seeds)
             }
             methods = {}
+            fresh = {m: [run.fresh for run in runs[m]] for m in tests if all(run.fresh for run in runs[m])}
             for method, of_seeds in tests.items():
-                found = paired(of_seeds, tests[SHARED], quantity, 0.95)
+                later = {"fresh": _gain(fresh[method], fresh[SHARED], quantity)} if method in fresh else {}
                 methods[method] = {
                     "value": _rounded(fmean(_mean(test) for test in of_seeds)),
-                    "gain": [_rounded(100 * bound) for bound in (found.mean, found.low, found.high)],
+                    "gain": _gain(of_seeds, tests[SHARED], quantity),
+                    **later,
                     "seconds": round(fmean(run.rungs[-1].seconds for run in runs[method]), 2),
                     "bytes": round(fmean(run.bytes for run in runs[method])),
                     "settings": list(chosen[method].settings),
@@ -245,6 +249,12 @@ def summary(results: Mapping[str, Any]) -> dict[str, Any]:
 
 def _candidates(project: Project, align: Sequence[str] = ()) -> list[Candidate]:
     return [c for c in candidates(project, RACE_SEED, (), align) if c.method in METHODS]
+
+
+def _gain(first: Sequence[ByClient], second: Sequence[ByClient], quantity: TaskMetrics) -> list[float]:
+    """Return how far the first is before the second, in points, with its interval."""
+    found = paired(first, second, quantity, 0.95)
+    return [_rounded(100 * bound) for bound in (found.mean, found.low, found.high)]
 
 
 def _mean(test: Mapping[str, np.ndarray]) -> float:

@@ -205,7 +205,7 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
         "race": race.as_json(),
         "race_seed": seed,
         "proved": [{"method": m, "settings": list(lines)} for m, lines in settings.items()],
-        **decide(project, choice.method, settings, proof, comparison),
+        **decide(project.quantity, choice.method, settings, proof, comparison, project.params.clients.leave),
     }
     if failed:
         raise IncompleteError(f"the proof of {name} is {not_complete(comparison)}", advice)
@@ -322,7 +322,7 @@ def _losers(project: Project, name: str, proved: Mapping[str, Candidate], seed: 
 
 def _runs_without(project: Project, name: str, silos: Sequence[str], seeds: Sequence[int]) -> list[dict[str, Any]]:
     """Train FedAvg without some silos; return the results by seed, or none if a run failed."""
-    smaller, found = project.with_overrides([leave_setting(project, silos)]), []
+    smaller, found = project.with_overrides([leave_setting(project.params.clients.leave, silos)]), []
     for seed in seeds:
         result = run_trial(smaller, SHARED, seed, name, _WITHOUT)
         if isinstance(result, str):

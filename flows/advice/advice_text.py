@@ -12,7 +12,6 @@ from flows.advice.race import Race
 from flows.diagnosis.text.phrases import joined
 from flows.experiment.comparison.client_gains import ALONE, gain_sentence
 from flows.experiment.comparison.comparison_text import sentences_first, short_setting
-from flows.experiment.project import Project
 from models.metrics.paired_difference import Difference
 from models.metrics.task_metrics import TaskMetrics
 
@@ -70,26 +69,28 @@ def excluded_silos(advised: str, proof: Proof, quantity: TaskMetrics) -> list[st
 
 
 def decide(
-    project: Project,
+    quantity: TaskMetrics,
     choice: str,
     settings: Mapping[str, Sequence[str]],
     proof: Proof,
     comparison: Mapping[str, Any],
+    leave: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """Return the advice as plain JSON; `train_alone` names the silos that should not take part in FedAvg.
 
     Args:
-        project: The project.
+        quantity: The metric.
         choice: The method that won the race.
         settings: The settings that each proved method was given.
         proof: What the proof measured.
         comparison: The record of the proof's runs.
+        leave: `clients.leave` of params.yaml; None if no client leaves.
     """
-    quantity, differences = project.quantity, proof.differences
+    differences = proof.differences
     proved = advised_method(choice, differences, quantity)
     outside = excluded_silos(proved, proof, quantity)
     advised = SHARED if outside else proved
-    given = [*settings.get(advised, ()), *([leave_setting(project, outside)] if outside else [])]
+    given = [*settings.get(advised, ()), *([leave_setting(leave or {}, outside)] if outside else [])]
     rows = {row["method"]: row for row in comparison["table"]}
     lines = [*sentences_first(comparison)]
     lines += (

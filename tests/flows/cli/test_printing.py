@@ -128,6 +128,10 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "holm": [{"methods": 3, "equal": 2, "seeds": 3, "seed_sd": 0.1, "plain": 0.1, "corrected": 0.05}],
             "over_silos": [{"differences": EVIL, "silos": 8, "student": 0.95, "bca": 0.9, "studentised": 0.92}],
             "times": 600,
+            "sentences": {
+                **{name: {"claims": 9, "unsupported": 0, "false": 0.01} for name in ("advise", "compare")},
+                **{"times": 300, "covered": 0.97, "gain_covered": 0.99},
+            },
         },
         2,
     ),
