@@ -5,6 +5,7 @@ error over the variance of the targets. Every number is a mean over clients, on 
 """
 
 import math
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -15,10 +16,12 @@ import numpy as np
 from benchmarks.advice import federations
 from benchmarks.advice.federations import Federation
 from benchmarks.advice.run_table import ByClient, RunTable, paired
-from benchmarks.advice.strategies import RACE_SEED, REPORT_SEEDS, Contest, hindsight, strategies
+from benchmarks.advice.strategies import RACE_SEED, REPORT_SEEDS, Contest, hindsight, replay, strategies
+from benchmarks.run_benchmark import command, scratch
 from flows.advice.candidates import POOLED, SHARED, candidates, features_to_align
 from flows.advice.prior import EVIDENCE, Evidence, Situation, in_order, predicted_gains, situation_of
-from flows.advice.race import Candidate
+from flows.advice.race import Candidate, Race
+from flows.config.edit_params import with_overrides
 from flows.diagnose import run_diagnosis
 from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.project import Project
@@ -52,6 +55,10 @@ _SETTINGS = (
     "training.optimiser={kind: sgd, learning_rate: 0.3}",
     "evaluation.passes=0",
 )
+
+
+LIVE, LIVE_MINUTES = ("people-few", "wines", "three-rules"), 2
+"""The federations on which `siloflow advise` runs itself, to compare its race with the replay."""
 
 
 class AdviceStudy:
@@ -90,6 +97,10 @@ class AdviceStudy:
 
     def open(self, federation: Federation) -> Project:
         """Open the project of a federation; the first call writes its rows."""
+        return Project.open_shared(self.settings(federation), self._cache, derived=True)
+
+    def settings(self, federation: Federation) -> list[str]:
+        """Return the settings of a federation's project, each as section.key=value; the first call writes its rows."""
         file = self._cache / "rows" / f"{federation.name}.npz"
         if not file.is_file():
             rows = federation.rows(self._downloads)
@@ -105,7 +116,7 @@ class AdviceStudy:
         settings = [*_SETTINGS, source, f"data.scheme=[{{kind: column, column: client}}{fresh}]"]
         if federation.regression:
             settings += ["model.targets=standardise", "training.objective={kind: squared_error}"]
-        return Project.open_shared(settings, self._cache, derived=True)
+        return settings
 
     def _diagnosed(self, federation: Federation, project: Project) -> dict[str, Any]:
         """Return what advice needs of a diagnosis; the first call diagnoses and stores it."""
@@ -193,6 +204,58 @@ class AdviceStudy:
                 }
             values_of = {method: _rounded(value) for method, value in hindsight(contest).items()}
             return {"types": list(contest.types), "strategies": found, "methods": values_of}
+
+    def live(self, federation: Federation) -> dict[str, Any]:
+        """Run `siloflow advise` on a federation, and replay it with as many seconds as its first legs took.
+
+        A live leg takes longer on a busy machine: `slower` is by how much. The replay has the minutes over this number.
+        """
+        with scratch() as folder:
+            params = with_overrides(template_text(), self.settings(federation))
+            write_bytes(folder / "params.yaml", params.encode())
+            shutil.copytree(self._cache / "rows", folder / "rows")
+            methods = [method for method in METHODS if method not in (SHARED, ALONE, POOLED)]
+            command(folder, "partition", "--json")
+            advice, _ = command(folder, "advise", *methods, "--minutes", str(LIVE_MINUTES), "--json")
+        race, project = Race.from_json(advice["race"]), self.open(federation)
+        with project.working("study"):
+            contest = self.contest(federation, project)
+            first = [c for c in contest.preferred if c.name in race.legs and race.legs[c.name].rounds == race.rungs[0]]
+            legs = [contest.table.run(c, RACE_SEED, race.rungs[0]).leg(race.rungs[0]) for c in first]
+            slower = sum(race.legs[c.name].seconds for c in first) / sum(leg.seconds + LEG_SECONDS for leg in legs)
+            replayed = replay(contest, LIVE_MINUTES * 60 / slower, contest.preferred)
+        choice = replayed.choice
+        both = [name for name in race.legs if name in replayed.race.legs]
+        same = [name for name in both if _end(race, name) == _end(replayed.race, name)]
+        ranking = replayed.race.ranking()
+        return {
+            "seconds": round(advice["seconds"], 1),
+            "slower": round(slower, 2),
+            "winner": advice["choice"],
+            "replayed_winner": ranking[0].method if ranking else None,
+            "advised": [advice["advised"], *advice["settings"]],
+            "replayed": [choice.candidate.method, *choice.candidate.settings] if choice else None,
+            "started": len(race.legs),
+            "replayed_started": len(replayed.race.legs),
+            "both": len(both),
+            "same_end": len(same),
+        }
+
+
+def _end(race: Race, name: str) -> tuple[int, bool]:
+    """Return the round after which a setting was dropped, or the last, and whether it was behind."""
+    return race.legs[name].rounds, race.dropped.get(name) == "behind"
+
+
+def live_races(root: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    """Compare live races with their replays on the LIVE federations, by name."""
+    races = AdviceStudy(root, say)
+    found = {}
+    for federation in federations.study():
+        if federation.name in LIVE:
+            say(f"live race of {LIVE_MINUTES} minutes: {federation.name}, {federation.about}")
+            found[federation.name] = races.live(federation)
+    return {"minutes": LIVE_MINUTES, "races": found}
 
 
 def study(root: Path, say: Callable[[str], None], record: bool = False) -> dict[str, Any]:

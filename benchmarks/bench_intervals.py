@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flows.advice.advice_text import decide
+from flows.advice.advice_text import NAMES, decide
 from flows.advice.candidates import POOLED, SHARED
 from flows.advice.proof import Proof, pair_differences
 from flows.experiment.comparison.client_gains import ALONE, Measured, gain_sentences, gains_of_methods
@@ -221,7 +221,10 @@ _CELL_SD = 0.03  # of a client in a seed, where sentences are read
 _NAMES = (SHARED, ALONE, "cfl", "ditto", "ifca", POOLED)
 _IS_BETTER = re.compile(r"(\S+) − (\S+) .*: (\S+) is better\.?")
 _GAINS = re.compile(r"(\S+) (gains|loses) [\d.]+ points on average (?:over|against) training alone;")
+_BETTER_THAN = re.compile(r"(.+) is better than (.+): [+−][\d.]+ points")
 _POOLED_GAINS = "Training on pooled rows would gain"
+
+_METHOD_OF = {name.lower(): method for method, name in NAMES.items()}
 
 Claims = set[tuple[str, str]]
 """Pairs of methods, of which sentences say that the first is better than the second."""
@@ -247,6 +250,9 @@ def claims_of(sentences: Iterable[str], advised: str = "") -> Claims:
         if match := _IS_BETTER.match(sentence):
             first, second, better = match.groups()
             found.add((better, second if better == first else first))
+        elif (match := _BETTER_THAN.match(sentence)) and not sentence.startswith("Whether"):
+            better, worse = (_METHOD_OF.get(name.lower(), name) for name in match.groups())
+            found.add((better, worse))
         elif match := _GAINS.match(sentence):
             method, verb = match.groups()
             found.add((method, ALONE) if verb == "gains" else (ALONE, method))

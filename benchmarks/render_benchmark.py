@@ -214,6 +214,20 @@ def regret(answer: dict[str, Any], console: PlainConsole) -> None:
     console.print("Points are hundredths of accuracy, or of squared error over the variance of the targets.")
 
 
+def races(answer: dict[str, Any], console: PlainConsole) -> None:
+    """Print each live race of `advise` with its replay."""
+    table = console.table("federation", "advised", "by replay", "winner", "by replay", "same end", "slower")
+    for name, race in answer["races"].items():
+        advised, replayed = race["advised"], race["replayed"] or ["-"]
+        winners, ends = (race["winner"], race["replayed_winner"] or "-"), f"{race['same_end']} of {race['both']}"
+        table.add_row(name, advised[0], replayed[0], *winners, ends, f"{race['slower']:.1f}")
+    console.print(table)
+    console.print(
+        f"{answer['minutes']} minutes each. same end: settings of both races that were dropped at the same round, for the "
+        "same reason. slower: a live leg over that of the replay, whose minutes are shortened by it."
+    )
+
+
 def tune(answer: dict[str, Any], console: PlainConsole) -> None:
     """Print the measurements, and the block for params.yaml."""
     table = console.table("kind", "stack", "ms a client and epoch")

@@ -104,6 +104,7 @@ class RunTable:
 
     project: Project
     folder: Path
+    _known: dict[Path, Run] = field(default_factory=dict)
 
     @cached_property
     def rungs(self) -> list[int]:
@@ -117,12 +118,14 @@ class RunTable:
         """
         about = json.dumps([candidate.method, list(candidate.settings), seed, self.project.silos.version])
         file = self.folder / f"{candidate.method}-{hashlib.sha256(about.encode()).hexdigest()[:16]}.npz"
-        stored = _read(file) if file.is_file() else None
+        stored = self._known.get(file) or (_read(file) if file.is_file() else None)
         if stored is not None and (stored.failure or stored.rungs[-1].rounds >= rounds):
+            self._known[file] = stored
             return stored
         last = self.rungs[-1] if stored else rounds
         run = self._train(candidate, seed, [rung for rung in self.rungs if rung <= last])
         _write(file, run)
+        self._known[file] = run
         return run
 
     def _train(self, candidate: Candidate, seed: int, rungs: Sequence[int]) -> Run:

@@ -62,6 +62,9 @@ def test_a_few_simulations_give_a_share_for_every_setting():
             "fedavg gains 2.1 points on average over training alone, not distinguishable from none; 1 of 9 clients loses.",
             set(),
         ),
+        ("ditto is better than FedAvg: +1.4 points, +0.3 to +2.1.", {("ditto", "fedavg")}),
+        ("Training alone is better than ditto: +1.4 points, +0.3 to +2.1.", {("local_only", "ditto")}),
+        ("Whether ditto is better than FedAvg is not certain: +1.4 points, −0.3 to +2.1.", set()),
         ("Training on pooled rows would gain +4.0 points, +2.0 to +6.0: ask whether.", {("pooled", "ditto")}),
     ],
 )

@@ -33,6 +33,7 @@ CHECKOUT = {
         "tune",
         "intervals",
         "regret",
+        "races",
     ),
     print_tables: ("reproduce", "estimate", "listing", "stale"),
 }
@@ -119,6 +120,18 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "experiment": EVIL,
         },
         4,
+    ),
+    "races": (
+        {
+            "minutes": 2,
+            "races": {
+                EVIL: {
+                    **{"advised": [EVIL], "replayed": [EVIL], "winner": EVIL, "replayed_winner": EVIL},
+                    **{"same_end": 9, "both": 12, "slower": 1.5},
+                }
+            },
+        },
+        5,
     ),
     "intervals": (
         {
