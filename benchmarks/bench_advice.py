@@ -76,15 +76,15 @@ class AdviceStudy:
         write_bytes(self._cache / "params.yaml", template_text().encode())
 
     def fill(self) -> dict[str, Any]:
-        """Measure the cells and federations that are not recorded; return all results."""
-        chosen = [
-            *(("matrix", cell) for cell in federations.matrix()),
-            *(("study", one) for one in federations.study()),
-        ]
-        for number, (part, federation) in enumerate(chosen, 1):
-            if federation.name not in self.results().get(part, {}):
-                self._say(f"{part}, {number} of {len(chosen)}: {federation.name}, {federation.about}")
-                self._keep(part, federation.name, (self._cell if part == "matrix" else self._contest)(federation))
+        """Measure the cells that are not recorded, and replay the strategies, since cells order the race; return all."""
+        cells, contests = federations.matrix(), federations.study()
+        for number, cell in enumerate(cells, 1):
+            if cell.name not in self.results().get("matrix", {}):
+                self._say(f"matrix, {number} of {len(cells)}: {cell.name}, {cell.about}")
+                self._keep("matrix", cell.name, self._cell(cell))
+        for number, federation in enumerate(contests, 1):
+            self._say(f"study, {number} of {len(contests)}: {federation.name}, {federation.about}")
+            self._keep("study", federation.name, self._contest(federation))
         return self.results()
 
     def results(self) -> dict[str, Any]:
