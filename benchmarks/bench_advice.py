@@ -57,7 +57,7 @@ _SETTINGS = (
 )
 
 
-LIVE, LIVE_MINUTES = ("people-few", "wines", "three-rules"), 2
+LIVE, LIVE_MINUTES = ("wines", "moons-turned", "people-few"), 5
 """The federations on which `siloflow advise` runs itself, to compare its race with the replay."""
 
 

@@ -32,7 +32,7 @@ def bench(
     ] = False,
     live: Annotated[
         bool,
-        typer.Option("--live", help="Whether races of advise agree with their replays in --advice: seven minutes."),
+        typer.Option("--live", help="Whether races of advise agree with their replays in --advice: 17 minutes."),
     ] = False,
     device: Annotated[str, typer.Option(help="Where workloads are computed: cpu or cuda.")] = "cpu",
     record: Annotated[bool, typer.Option("--record", help="Keep what is measured in docs/results/bench.json.")] = False,

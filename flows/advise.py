@@ -285,12 +285,14 @@ def _race(
         return compare_pairs(PlainRunner(), silos, own, others, quantity, split="validation", level=level)
 
     shown = [race.rung]
-    legs = 0
+    legs, count, seconds, before = 0, 0, 0.0, 0.0
 
     def save(race: Race) -> None:
         nonlocal legs
         write_json(file, race.as_json())
         legs += 1
+        pace = max(race.seconds - before, 1e-9) / legs
+        sink.plan(1, legs + min(count - legs, math.ceil(max(seconds - race.seconds, 0.0) / pace)))
         ranking = race.ranking()
         leader = f"{ranking[0].method} leads" if ranking else None
         sink.round(legs, leader)
@@ -300,6 +302,7 @@ def _race(
 
     if race.rung < len(race.rungs):
         seconds = _first_leg(project, name, seed, race, train, clock[1], time.perf_counter() - clock[0])
+        before = race.seconds
         count = len(race.alive) + math.ceil(len(race.alive) / 3) + math.ceil(len(race.alive) / 9) + len(race.rungs)
         sink.plan(1, count)
         sink.begin("race", 0, count)
