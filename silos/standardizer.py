@@ -114,4 +114,7 @@ def _segments(values: np.ndarray) -> tuple[tuple[float, ...], ...]:
 
 
 def _standardizer_from_json(content: Mapping[str, Any] | None) -> Standardizer | None:
-    return None if content is None else Standardizer(*(tuple(map(float, content[name])) for name in ("mean", "scale")))
+    if content is None:
+        return None
+    mean, scale = (tuple(map(float, content[name])) for name in ("mean", "scale"))
+    return Standardizer(mean, scale)

@@ -236,3 +236,18 @@ def test_apply_keeps_the_ends_of_lines(tmp_path):
     assert apply_advice(tmp_path, {"advised": "ditto", "settings": settings})
     changed = path.read_bytes()
     assert changed.count(b"\n") == changed.count(b"\r\n") == text.count("\n")
+
+
+def test_a_difference_names_the_better_method_first():
+    found = {("ditto", SHARED): DOWN, ("ditto", ALONE): EVEN, (SHARED, ALONE): DOWN}
+    lines = decide(ACCURACY, "ditto", {}, Proof(found), {"table": []})["lines"]
+    assert lines[2:6] == [
+        "FedAvg is better than ditto: +4.0 points, +2.0 to +6.0.",
+        "Whether ditto is better than training alone is not certain: +1.0 points, −2.0 to +4.0.",
+        "Training alone is better than FedAvg: +4.0 points, +2.0 to +6.0.",
+        "A point is a hundredth of accuracy. All ranges together hold the true differences with 95 % confidence.",
+    ]
+    assert decide(ERROR, SHARED, {}, Proof({(SHARED, ALONE): UP}), {"table": []})["lines"][1:3] == [
+        "No shared training did better on average.",
+        "Training alone is better than FedAvg: −0.0400 in mean squared error, −0.0600 to −0.0200.",
+    ]
