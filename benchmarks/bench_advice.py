@@ -5,6 +5,7 @@ error over the variance of the targets. Every number is a mean over clients, on 
 """
 
 import math
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -14,16 +15,19 @@ import numpy as np
 
 from benchmarks.advice import federations
 from benchmarks.advice.federations import Federation
-from benchmarks.advice.run_table import RunTable, paired
-from benchmarks.advice.strategies import RACE_SEED, REPORT_SEEDS, Contest, hindsight, strategies
+from benchmarks.advice.run_table import ByClient, RunTable, paired
+from benchmarks.advice.strategies import RACE_SEED, REPORT_SEEDS, Contest, hindsight, replay, strategies
+from benchmarks.run_benchmark import command, scratch
 from flows.advice.candidates import POOLED, SHARED, candidates, features_to_align
 from flows.advice.prior import EVIDENCE, Evidence, Situation, in_order, predicted_gains, situation_of
-from flows.advice.race import Candidate
+from flows.advice.race import Candidate, Race
+from flows.config.edit_params import with_overrides
 from flows.diagnose import run_diagnosis
 from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.project import Project
 from flows.scaffold.create_project import template_text
 from models.metrics.paired_difference import difference_over_draws
+from models.metrics.task_metrics import TaskMetrics
 from models.shift.nested_tests import TYPES
 from silos.io.atomic_io import write_bytes
 from tasks.execution.task_runner import PlainRunner
@@ -53,6 +57,10 @@ _SETTINGS = (
 )
 
 
+LIVE, LIVE_MINUTES = ("wines", "moons-turned", "people-few"), 5
+"""The federations on which `siloflow advise` runs itself, to compare its race with the replay."""
+
+
 class AdviceStudy:
     """The study in a project's folder, in cache/advice: rows, runs, diagnoses and results.
 
@@ -68,15 +76,15 @@ class AdviceStudy:
         write_bytes(self._cache / "params.yaml", template_text().encode())
 
     def fill(self) -> dict[str, Any]:
-        """Measure the cells and federations that are not recorded; return all results."""
-        chosen = [
-            *(("matrix", cell) for cell in federations.matrix()),
-            *(("study", one) for one in federations.study()),
-        ]
-        for number, (part, federation) in enumerate(chosen, 1):
-            if federation.name not in self.results().get(part, {}):
-                self._say(f"{part}, {number} of {len(chosen)}: {federation.name}, {federation.about}")
-                self._keep(part, federation.name, (self._cell if part == "matrix" else self._contest)(federation))
+        """Measure the cells that are not recorded, and replay the strategies, since cells order the race; return all."""
+        cells, contests = federations.matrix(), federations.study()
+        for number, cell in enumerate(cells, 1):
+            if cell.name not in self.results().get("matrix", {}):
+                self._say(f"matrix, {number} of {len(cells)}: {cell.name}, {cell.about}")
+                self._keep("matrix", cell.name, self._cell(cell))
+        for number, federation in enumerate(contests, 1):
+            self._say(f"study, {number} of {len(contests)}: {federation.name}, {federation.about}")
+            self._keep("study", federation.name, self._contest(federation))
         return self.results()
 
     def results(self) -> dict[str, Any]:
@@ -89,6 +97,10 @@ class AdviceStudy:
 
     def open(self, federation: Federation) -> Project:
         """Open the project of a federation; the first call writes its rows."""
+        return Project.open_shared(self.settings(federation), self._cache, derived=True)
+
+    def settings(self, federation: Federation) -> list[str]:
+        """Return the settings of a federation's project, each as section.key=value; the first call writes its rows."""
         file = self._cache / "rows" / f"{federation.name}.npz"
         if not file.is_file():
             rows = federation.rows(self._downloads)
@@ -100,10 +112,11 @@ class AdviceStudy:
             unit = ", unit: unit" if "unit" in stored.files else ""
         kind = "regression" if federation.regression else "classification"
         source = f"data.source={{kind: npz, path: rows/{file.name}, task: {kind}{unit}}}"
-        settings = [*_SETTINGS, source, "data.scheme=[{kind: column, column: client}]"]
+        fresh = f", {{kind: fresh, per_domain: {federation.fresh}}}" if federation.fresh else ""
+        settings = [*_SETTINGS, source, f"data.scheme=[{{kind: column, column: client}}{fresh}]"]
         if federation.regression:
             settings += ["model.targets=standardise", "training.objective={kind: squared_error}"]
-        return Project.open_shared(settings, self._cache, derived=True)
+        return settings
 
     def _diagnosed(self, federation: Federation, project: Project) -> dict[str, Any]:
         """Return what advice needs of a diagnosis; the first call diagnoses and stores it."""
@@ -138,11 +151,13 @@ class AdviceStudy:
                 m: [run.test for run in of_seeds] for m, of_seeds in runs.items() if all(run.test for run in of_seeds)
             }
             methods = {}
+            fresh = {m: [run.fresh for run in runs[m]] for m in tests if all(run.fresh for run in runs[m])}
             for method, of_seeds in tests.items():
-                found = paired(of_seeds, tests[SHARED], quantity, 0.95)
+                later = {"fresh": _gain(fresh[method], fresh[SHARED], quantity)} if method in fresh else {}
                 methods[method] = {
                     "value": _rounded(fmean(_mean(test) for test in of_seeds)),
-                    "gain": [_rounded(100 * bound) for bound in (found.mean, found.low, found.high)],
+                    "gain": _gain(of_seeds, tests[SHARED], quantity),
+                    **later,
                     "seconds": round(fmean(run.rungs[-1].seconds for run in runs[method]), 2),
                     "bytes": round(fmean(run.bytes for run in runs[method])),
                     "settings": list(chosen[method].settings),
@@ -189,6 +204,58 @@ class AdviceStudy:
                 }
             values_of = {method: _rounded(value) for method, value in hindsight(contest).items()}
             return {"types": list(contest.types), "strategies": found, "methods": values_of}
+
+    def live(self, federation: Federation) -> dict[str, Any]:
+        """Run `siloflow advise` on a federation, and replay it with as many seconds as its first legs took.
+
+        A live leg takes longer on a busy machine: `slower` is by how much. The replay has the minutes over this number.
+        """
+        with scratch() as folder:
+            params = with_overrides(template_text(), self.settings(federation))
+            write_bytes(folder / "params.yaml", params.encode())
+            shutil.copytree(self._cache / "rows", folder / "rows")
+            methods = [method for method in METHODS if method not in (SHARED, ALONE, POOLED)]
+            command(folder, "partition", "--json")
+            advice, _ = command(folder, "advise", *methods, "--minutes", str(LIVE_MINUTES), "--json")
+        race, project = Race.from_json(advice["race"]), self.open(federation)
+        with project.working("study"):
+            contest = self.contest(federation, project)
+            first = [c for c in contest.preferred if c.name in race.legs and race.legs[c.name].rounds == race.rungs[0]]
+            legs = [contest.table.run(c, RACE_SEED, race.rungs[0]).leg(race.rungs[0]) for c in first]
+            slower = sum(race.legs[c.name].seconds for c in first) / sum(leg.seconds + LEG_SECONDS for leg in legs)
+            replayed = replay(contest, LIVE_MINUTES * 60 / slower, contest.preferred)
+        choice = replayed.choice
+        both = [name for name in race.legs if name in replayed.race.legs]
+        same = [name for name in both if _end(race, name) == _end(replayed.race, name)]
+        ranking = replayed.race.ranking()
+        return {
+            "seconds": round(advice["seconds"], 1),
+            "slower": round(slower, 2),
+            "winner": advice["choice"],
+            "replayed_winner": ranking[0].method if ranking else None,
+            "advised": [advice["advised"], *advice["settings"]],
+            "replayed": [choice.candidate.method, *choice.candidate.settings] if choice else None,
+            "started": len(race.legs),
+            "replayed_started": len(replayed.race.legs),
+            "both": len(both),
+            "same_end": len(same),
+        }
+
+
+def _end(race: Race, name: str) -> tuple[int, bool]:
+    """Return the round after which a setting was dropped, or the last, and whether it was behind."""
+    return race.legs[name].rounds, race.dropped.get(name) == "behind"
+
+
+def live_races(root: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    """Compare live races with their replays on the LIVE federations, by name."""
+    races = AdviceStudy(root, say)
+    found = {}
+    for federation in federations.study():
+        if federation.name in LIVE:
+            say(f"live race of {LIVE_MINUTES} minutes: {federation.name}, {federation.about}")
+            found[federation.name] = races.live(federation)
+    return {"minutes": LIVE_MINUTES, "races": found}
 
 
 def study(root: Path, say: Callable[[str], None], record: bool = False) -> dict[str, Any]:
@@ -245,6 +312,12 @@ def summary(results: Mapping[str, Any]) -> dict[str, Any]:
 
 def _candidates(project: Project, align: Sequence[str] = ()) -> list[Candidate]:
     return [c for c in candidates(project, RACE_SEED, (), align) if c.method in METHODS]
+
+
+def _gain(first: Sequence[ByClient], second: Sequence[ByClient], quantity: TaskMetrics) -> list[float]:
+    """Return how far the first is before the second, in points, with its interval."""
+    found = paired(first, second, quantity, 0.95)
+    return [_rounded(100 * bound) for bound in (found.mean, found.low, found.high)]
 
 
 def _mean(test: Mapping[str, np.ndarray]) -> float:

@@ -30,6 +30,10 @@ def bench(
         bool,
         typer.Option("--advice", help="What methods gain by shift, and the regret of advise: two hours of a core."),
     ] = False,
+    live: Annotated[
+        bool,
+        typer.Option("--live", help="Whether races of advise agree with their replays in --advice: 17 minutes."),
+    ] = False,
     device: Annotated[str, typer.Option(help="Where workloads are computed: cpu or cuda.")] = "cpu",
     record: Annotated[bool, typer.Option("--record", help="Keep what is measured in docs/results/bench.json.")] = False,
     overrides: Overrides = None,
@@ -70,6 +74,10 @@ def bench(
             from benchmarks.bench_advice import study
 
             session.print_result(keep("advice", study(session.root, session.print_progress, record)), _print("regret"))
+        elif live:
+            from benchmarks.bench_advice import live_races
+
+            session.print_result(keep("live", live_races(session.root, session.print_progress)), _print("races"))
         elif population:
             from benchmarks.bench_population import population_cost
 

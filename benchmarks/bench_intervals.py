@@ -1,17 +1,25 @@
-"""Measure how often the intervals of a comparison cover a known truth, and how often Holm's family errs.
+"""Measure how often intervals of comparisons and of advice cover a known truth, and how often their sentences err.
 
 Each simulated comparison draws what `compare` measures: on a row, a method is right where the sum of normal effects is
 positive. Effects belong to the row, the seed, the client, the partition and their combinations. So the true difference
 is a difference of two normal probabilities.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from flows.advice.advice_text import NAMES, decide
+from flows.advice.candidates import POOLED, SHARED
+from flows.advice.proof import Proof, pair_differences
+from flows.experiment.comparison.client_gains import ALONE, Measured, gain_sentences, gains_of_methods
+from flows.experiment.comparison.paired_records import MeasuredPair, paired_records
 from models.metrics.paired_difference import (
+    ACCURACY,
     Difference,
     Stratum,
     difference,
@@ -21,6 +29,7 @@ from models.metrics.paired_difference import (
 )
 
 TIMES = 600  # simulated comparisons of each setting
+ADVICES = 300  # simulated comparisons whose sentences are read
 _MEAN, _GAP = 0.9, 0.2  # of the scores; the first method is better by the gap
 _ROW, _OWN, _NOISE = 1.0, 0.5, 0.5  # standard deviations: of a row, of a row for one method, of a row in one run
 _SIZES = {"9 clients of 50 rows": [50] * 9, "6 clients of 5 to 160 rows": [5, 10, 20, 40, 80, 160]}
@@ -53,6 +62,7 @@ def interval_coverage(say: Callable[[str], None], times: int = TIMES) -> dict[st
     ]
     say("three intervals over silos")
     over_silos = [_three_intervals(kind, count, times) for kind in _SILOS for count in (8, 12, 20, 30)]
+    say("sentences of advise and compare")
     return {
         "times": times,
         "rows": rows,
@@ -60,13 +70,19 @@ def interval_coverage(say: Callable[[str], None], times: int = TIMES) -> dict[st
         "partitions": partitions,
         "holm": families,
         "over_silos": over_silos,
+        "sentences": _sentences(min(times, ADVICES)),
     }
 
 
-def _truth(*variances: float) -> float:
-    """Return the true difference of accuracies, from the variances of the scores beyond those of rows and noise."""
+def _accuracy(gap: float, *variances: float) -> float:
+    """Return a true accuracy, from the variances of the scores beyond those of rows and noise."""
     scale = (_ROW**2 + _OWN**2 + _NOISE**2 + sum(variances)) ** 0.5
-    return NormalDist().cdf((_MEAN + _GAP) / scale) - NormalDist().cdf(_MEAN / scale)
+    return NormalDist().cdf((_MEAN + gap) / scale)
+
+
+def _truth(*variances: float) -> float:
+    """Return the true difference of accuracies of two methods, of which the first is better by the gap."""
+    return _accuracy(_GAP, *variances) - _accuracy(0.0, *variances)
 
 
 def _share(covered: Iterable[bool], times: int) -> float:
@@ -199,6 +215,132 @@ def _family(equal: int, seeds: int, seed_sd: float, times: int) -> dict[str, Any
         "plain": _share([a for a, _ in found], times),
         "corrected": _share([b for _, b in found], times),
     }
+
+
+_CELL_SD = 0.03  # of a client in a seed, where sentences are read
+_NAMES = (SHARED, ALONE, "cfl", "ditto", "ifca", POOLED)
+_IS_BETTER = re.compile(r"(\S+) − (\S+) .*: (\S+) is better\.?")
+_GAINS = re.compile(r"(\S+) (gains|loses) [\d.]+ points on average (?:over|against) training alone;")
+_BETTER_THAN = re.compile(r"(.+) is better than (.+): [+−][\d.]+ points")
+_POOLED_GAINS = "Training on pooled rows would gain"
+
+_METHOD_OF = {name.lower(): method for method, name in NAMES.items()}
+
+Claims = set[tuple[str, str]]
+"""Pairs of methods, of which sentences say that the first is better than the second."""
+
+
+class _Read(NamedTuple):
+    """The claims of sentences, those that a corrected interval supports, and the true accuracies."""
+
+    claims: Claims
+    supported: Claims
+    truths: Mapping[str, float]
+
+    @property
+    def errs(self) -> bool:
+        """Return whether a claim is false."""
+        return any(self.truths[better] <= self.truths[worse] for better, worse in self.claims)
+
+
+def claims_of(sentences: Iterable[str], advised: str = "") -> Claims:
+    """Return what sentences of `advise` and `compare` claim; `advised` is what pooled training would gain over."""
+    found: Claims = set()
+    for sentence in sentences:
+        if match := _IS_BETTER.match(sentence):
+            first, second, better = match.groups()
+            found.add((better, second if better == first else first))
+        elif (match := _BETTER_THAN.match(sentence)) and not sentence.startswith("Whether"):
+            better, worse = (_METHOD_OF.get(name.lower(), name) for name in match.groups())
+            found.add((better, worse))
+        elif match := _GAINS.match(sentence):
+            method, verb = match.groups()
+            found.add((method, ALONE) if verb == "gains" else (ALONE, method))
+        elif sentence.startswith(_POOLED_GAINS):
+            found.add((POOLED, advised))
+    return found
+
+
+def _sentences(times: int) -> dict[str, Any]:
+    """Simulate comparisons of six methods that differ little or not at all, and read the sentences on them.
+
+    Clients have 10 to 120 rows. What wins on half as many validation rows of another seed is proved.
+    """
+    rng = np.random.default_rng(6)
+    of_advice, of_compare = list[_Read](), list[_Read]()
+    covered, gains = list[bool](), list[bool]()
+    for _ in range(times):
+        seed_sd = float(rng.choice([0.0, 0.05, 0.1]))
+        gaps = np.where(rng.random(len(_NAMES)) < 0.5, 0.0, rng.normal(0, 0.15, len(_NAMES)))
+        truths = {m: _accuracy(gap, seed_sd**2, _CELL_SD**2) for m, gap in zip(_NAMES, gaps.tolist(), strict=True)}
+        sizes = rng.integers(10, 120, int(rng.integers(3, 13))).tolist()
+        validated = [right.mean(2)[:, 0] for right in _right(rng, [size // 2 for size in sizes], 1, seed_sd, gaps)]
+        choice = max(zip(np.mean(validated, 0)[:-1], _NAMES, strict=False))[1]
+        right = _right(rng, sizes, int(rng.integers(3, 6)), seed_sd, gaps)
+        strata = {
+            pair: [Stratum.from_differences(of[_NAMES.index(pair[0])] - of[_NAMES.index(pair[1])]) for of in right]
+            for pair in itertools.permutations(_NAMES, 2)
+        }
+        proved = list(dict.fromkeys((SHARED, ALONE, choice, POOLED)))
+        found, advised, differences = _advice(choice, proved, strata, truths)
+        of_advice.append(found)
+        of_compare.append(_comparison(strata, right[0].shape[1], truths))
+        covered.append(all(_covers(d, truths[a] - truths[b]) for (a, b), d in differences.items()))
+        gains += [_covers(d, truths[a] - truths[b]) for (a, b), d in differences.items() if advised == a]
+    return {
+        "times": times,
+        "covered": _share(covered, times),
+        "gain_covered": _share(gains, len(gains)),
+        **{
+            name: {
+                "claims": sum(len(read.claims) for read in every),
+                "unsupported": sum(len(read.claims - read.supported) for read in every),
+                "false": _share((read.errs for read in every), times),
+            }
+            for name, every in (("advise", of_advice), ("compare", of_compare))
+        },
+    }
+
+
+def _right(
+    rng: np.random.Generator, sizes: Sequence[int], seeds: int, seed_sd: float, gaps: np.ndarray
+) -> list[np.ndarray]:
+    """Return the outcomes of each client, (methods, seeds, rows)."""
+    of_seed = rng.normal(0, seed_sd, (len(gaps), seeds))
+    return [_client(rng, size, of_seed + rng.normal(0, _CELL_SD, of_seed.shape), gaps.tolist()) for size in sizes]
+
+
+def _advice(
+    choice: str,
+    methods: Sequence[str],
+    strata: Mapping[tuple[str, str], Sequence[Stratum]],
+    truths: Mapping[str, float],
+) -> tuple[_Read, str, dict[tuple[str, str], Difference]]:
+    """Return what the sentences of an advice claim, what it advises, and the differences of its proof."""
+    differences = pair_differences(choice, methods, lambda a, b: strata[a, b], ACCURACY)
+    gains = _gains([m for m in methods if m != ALONE], strata)
+    advice = decide(ACCURACY, choice, {}, Proof(differences), {"table": [], "gains": {"methods": gains}})
+    supported = {(a, b) if d.mean > 0 else (b, a) for (a, b), d in differences.items() if d.distinguishable}
+    return _Read(claims_of(advice["lines"], advice["advised"]), supported, truths), advice["advised"], differences
+
+
+def _comparison(strata: Mapping[tuple[str, str], Sequence[Stratum]], seeds: int, truths: Mapping[str, float]) -> _Read:
+    """Return what the sentences of a comparison of all methods with FedAvg claim."""
+    pairs = [MeasuredPair(m, SHARED, range(seeds), [strata[m, SHARED]]) for m in _NAMES if m != SHARED]
+    records = paired_records(pairs, "rows", 0.0, ACCURACY)
+    supported = {(r["better"], SHARED if r["better"] != SHARED else r["method"]) for r in records if r["better"]}
+    against = [m for m in _NAMES if m != ALONE]
+    sentences = gain_sentences(_gains(against, strata), SHARED)
+    corrected = holm_intervals([difference(strata[m, ALONE]) for m in against])
+    supported |= {
+        (m, ALONE) if d.mean > 0 else (ALONE, m) for m, d in zip(against, corrected, strict=True) if d.distinguishable
+    }
+    return _Read(claims_of([*(r["sentence"] for r in records), *sentences]), supported, truths)
+
+
+def _gains(methods: Sequence[str], strata: Mapping[tuple[str, str], Sequence[Stratum]]) -> dict[str, dict[str, Any]]:
+    of_clients = {m: {f"c{number:02d}": stratum for number, stratum in enumerate(strata[m, ALONE])} for m in methods}
+    return gains_of_methods({m: Measured(of_method, ({}, {})) for m, of_method in of_clients.items()}, ACCURACY)
 
 
 _SILOS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {

@@ -151,7 +151,7 @@ def diagnose_cost(answer: dict[str, Any], console: PlainConsole) -> None:
 
 
 def intervals(answer: dict[str, Any], console: PlainConsole) -> None:
-    """Print how often each interval covers the truth, Holm's family errors, and three intervals over silos."""
+    """Print how often each interval covers the truth, how often Holm's families and sentences err, and other intervals."""
     table = console.table("interval over", "of", "seeds", "their sd", "covers")
     for line in answer["rows"]:
         table.add_row(
@@ -176,6 +176,16 @@ def intervals(answer: dict[str, Any], console: PlainConsole) -> None:
     console.print(
         f"{answer['times']} simulated comparisons a line. A method is right on a row where a normal score is positive: "
         "0.9, and 0.2 for the gap between methods; rows have sd 1."
+    )
+    table = console.table("sentences of", "say what is better", "interval holds 0", "with a false one")
+    read = answer["sentences"]
+    for name in ("advise", "compare"):
+        line = read[name]
+        table.add_row(name, str(line["claims"]), str(line["unsupported"]), f"{line['false']:.1%}")
+    console.print(table)
+    console.print(
+        f"{read['times']} simulated comparisons of methods that differ little or not. All intervals of a proof hold the "
+        f"truth in {read['covered']:.1%}; each interval of the advised method does in {read['gain_covered']:.1%}."
     )
 
 
@@ -202,6 +212,20 @@ def regret(answer: dict[str, Any], console: PlainConsole) -> None:
         table.add_row(name, f"{mean:.2f} ({low:.2f} to {high:.2f})", f"{line['worst']:.1f}", within, behind)
     console.print(table)
     console.print("Points are hundredths of accuracy, or of squared error over the variance of the targets.")
+
+
+def races(answer: dict[str, Any], console: PlainConsole) -> None:
+    """Print each live race of `advise` with its replay."""
+    table = console.table("federation", "advised", "by replay", "winner", "by replay", "same end", "slower")
+    for name, race in answer["races"].items():
+        advised, replayed = race["advised"], race["replayed"] or ["-"]
+        winners, ends = (race["winner"], race["replayed_winner"] or "-"), f"{race['same_end']} of {race['both']}"
+        table.add_row(name, advised[0], replayed[0], *winners, ends, f"{race['slower']:.1f}")
+    console.print(table)
+    console.print(
+        f"{answer['minutes']} minutes each. same end: settings of both races that were dropped at the same round, for the "
+        "same reason. slower: a live leg over that of the replay, whose minutes are shortened by it."
+    )
 
 
 def tune(answer: dict[str, Any], console: PlainConsole) -> None:

@@ -165,7 +165,7 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
     seed = project.params.comparison.seeds[0]
     with project.workers():
         align, gains = diagnosis.pop("align"), diagnosis.pop("gains")
-        race = _race(project, name, seed, budget, methods, align, gains)
+        race = _race(project, name, seed, (began, budget), methods, align, gains)
         ranking = race.ranking()
         if not ranking:
             raise UserError(
@@ -205,7 +205,7 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
         "race": race.as_json(),
         "race_seed": seed,
         "proved": [{"method": m, "settings": list(lines)} for m, lines in settings.items()],
-        **decide(project, choice.method, settings, proof, comparison),
+        **decide(project.quantity, choice.method, settings, proof, comparison, project.params.clients.leave),
     }
     if failed:
         raise IncompleteError(f"the proof of {name} is {not_complete(comparison)}", advice)
@@ -248,12 +248,15 @@ def _race(
     project: Project,
     name: str,
     seed: int,
-    budget: float,
+    clock: tuple[float, float],
     methods: Sequence[str],
     align: Sequence[str],
     gains: Mapping[str, float],
 ) -> Race:
-    """Race the candidates, or continue the race that was stopped; `gains` orders them, and `align` is features."""
+    """Race the candidates, or continue the race that was stopped.
+
+    `clock` is when the command began, and its seconds. `gains` orders the candidates, and `align` is features.
+    """
     file, quantity, sink = project.runs / name / RACE, project.quantity, progress.current()
     saved = read_json(file)
     if saved is not None:
@@ -282,12 +285,14 @@ def _race(
         return compare_pairs(PlainRunner(), silos, own, others, quantity, split="validation", level=level)
 
     shown = [race.rung]
-    legs = 0
+    legs, count, seconds, before = 0, 0, 0.0, 0.0
 
     def save(race: Race) -> None:
         nonlocal legs
         write_json(file, race.as_json())
         legs += 1
+        pace = max(race.seconds - before, 1e-9) / legs
+        sink.plan(1, legs + min(count - legs, math.ceil(max(seconds - race.seconds, 0.0) / pace)))
         ranking = race.ranking()
         leader = f"{ranking[0].method} leads" if ranking else None
         sink.round(legs, leader)
@@ -296,7 +301,8 @@ def _race(
             sink.say(race_line(race, quantity))
 
     if race.rung < len(race.rungs):
-        seconds = _first_leg(project, name, seed, race, train, budget)
+        seconds = _first_leg(project, name, seed, race, train, clock[1], time.perf_counter() - clock[0])
+        before = race.seconds
         count = len(race.alive) + math.ceil(len(race.alive) / 3) + math.ceil(len(race.alive) / 9) + len(race.rungs)
         sink.plan(1, count)
         sink.begin("race", 0, count)
@@ -322,7 +328,7 @@ def _losers(project: Project, name: str, proved: Mapping[str, Candidate], seed: 
 
 def _runs_without(project: Project, name: str, silos: Sequence[str], seeds: Sequence[int]) -> list[dict[str, Any]]:
     """Train FedAvg without some silos; return the results by seed, or none if a run failed."""
-    smaller, found = project.with_overrides([leave_setting(project, silos)]), []
+    smaller, found = project.with_overrides([leave_setting(project.params.clients.leave, silos)]), []
     for seed in seeds:
         result = run_trial(smaller, SHARED, seed, name, _WITHOUT)
         if isinstance(result, str):
@@ -338,8 +344,11 @@ def _first_leg(
     race: Race,
     train: Callable[[Candidate, int], Leg],
     budget: float,
+    spent: float,
 ) -> float:
     """Train the first candidate to the first rung, if it is not, and return the seconds of the race by what a run takes.
+
+    `spent` seconds of the budget have gone into the diagnosis.
 
     Raises:
         UserError: If the budget is too short for any advice.
@@ -349,20 +358,20 @@ def _first_leg(
     if leg is None:
         leg = train(first, race.rungs[0])
         if leg.score is None:  # the race drops it
-            return race_seconds(budget, 0.0)
+            return race_seconds(budget - spent, 0.0)
         race.legs[first.name] = leg
         race.seconds += leg.seconds
     records = _run_folder(project, name, first, seed).rounds(leg.rounds)
     a_round = statistics.median(record["seconds"]["round"] for record in records)
     one_run = leg.seconds + a_round * (project.params.training.rounds - leg.rounds)
-    needed = seconds_needed(one_run)
+    needed = spent + seconds_needed(one_run)
     if needed > budget:
         raise UserError(
             f"minutes: got {budget / 60:g}, expected at least {math.ceil(needed / 60)}, since one run of "
             f"{first.method} takes about {duration(one_run)}, and the shortest advice has eleven. Give more minutes, or "
             "lower training.rounds."
         )
-    return race_seconds(budget, one_run)
+    return race_seconds(budget - spent, one_run)
 
 
 def _run_folder(project: Project, name: str, candidate: Candidate, seed: int) -> RunFolder:

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 if TYPE_CHECKING:  # flows import this module, and pandas takes long to import
     import pandas as pd
 
-Scale = Mapping[str, Sequence[float]]
-"""`mean` and `scale` of each number of a row, or of the target, as in silos.standardizer."""
+Scale = Mapping[str, Any]
+"""`mean` and `scale` of each number of a row, or of the target, and optional `segments`, as in silos.standardizer."""
 
 
-INPUTS_MEAN, INPUTS_SCALE = "inputs_mean", "inputs_scale"
-"""Names of each client's mean and scale among personal tensors, if it standardises features by its own rows."""
+INPUTS_MEAN, INPUTS_SCALE, INPUTS_SEGMENTS = "inputs_mean", "inputs_scale", "inputs_segments"
+"""Names of each client's scale among personal tensors, if it aligns features by its own rows."""
 
 
 class RawInputModel(nn.Module):
@@ -31,15 +31,20 @@ class RawInputModel(nn.Module):
 
     inputs_mean: Tensor
     inputs_scale: Tensor
+    inputs_segments: Tensor
     targets_mean: Tensor
     targets_scale: Tensor
 
     def __init__(self, inputs: Scale | None, targets: Scale | None) -> None:
         super().__init__()
         self.scales_inputs, self.scales_targets = inputs is not None, targets is not None
+        self.has_segments = bool(inputs and inputs.get("segments"))
         for name, scale in (("inputs", inputs), ("targets", targets)):
             for part in ("mean", "scale") if scale else ():
                 self.register_buffer(f"{name}_{part}", torch.tensor(scale[part], dtype=torch.float64))  # type: ignore[index]
+        if inputs and self.has_segments:
+            parts = torch.tensor(inputs["segments"], dtype=torch.float64).permute(2, 1, 0)  # (segments, 4, columns)
+            self.register_buffer(INPUTS_SEGMENTS, parts.contiguous())
 
     def forward(self, rows: Tensor) -> Tensor:
         """Convert (rows, *shape) of the data's type to float32."""
@@ -48,6 +53,9 @@ class RawInputModel(nn.Module):
         if not self.scales_inputs:
             return rows.float()
         columns = rows.flatten(1).double()
+        if self.has_segments:
+            parts = [part.unbind(0) for part in self.inputs_segments.unbind(0)]
+            columns = sum(slope * (columns.clamp(low, high) - offset) for low, high, slope, offset in parts)  # type: ignore[assignment]
         return ((columns - self.inputs_mean) / self.inputs_scale).float().reshape(rows.shape)
 
     def predictions(self, output: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .networks.network_factory import from_json
-from .preprocessing import INPUTS_MEAN, INPUTS_SCALE, RawInputModel, encode
+from .preprocessing import INPUTS_MEAN, INPUTS_SCALE, INPUTS_SEGMENTS, RawInputModel, encode
 from .statistics.statistic_base import made_as
 
 _CHUNK = 4096  # rows that pass through the network at once
@@ -96,11 +96,10 @@ class ServedModel:
         return predictions
 
     def _raw(self, weights: dict[str, Tensor]) -> RawInputModel:
-        """Return the preprocessing of rows; the client's own mean and scale are taken out of its weights."""
-        mean, scale = (weights.pop(name, None) for name in (INPUTS_MEAN, INPUTS_SCALE))
-        if mean is None or scale is None:
-            return self.raw
-        return RawInputModel({"mean": mean.tolist(), "scale": scale.tolist()}, self.card["targets"])
+        """Return the preprocessing of rows; the client's own scale is taken out of its weights."""
+        names = {"mean": INPUTS_MEAN, "scale": INPUTS_SCALE, "segments": INPUTS_SEGMENTS}
+        own = {part: weights.pop(name).tolist() for part, name in names.items() if name in weights}
+        return RawInputModel(own, self.card["targets"]) if own else self.raw
 
     def _classification(self, log_p: Tensor) -> pd.DataFrame:
         """Return the columns of a classification; log_p: (rows, classes)."""

@@ -2,38 +2,55 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
+_LEVELS = 20  # quantiles of a feature that a client aligns
+_FAR = float(np.finfo(np.float32).max)  # the end of an outer segment
+
+Segments = tuple[tuple[tuple[float, ...], ...], ...]
+"""Of each column: the ends of segments below and above, the slope in each, and the value that adds nothing."""
+
 
 @dataclass(frozen=True)
 class Standardizer:
-    """The mean and standard deviation of each column, in the units of the data; scale 1 for constant columns."""
+    """The mean and standard deviation of each column, in the units of the data; scale 1 for constant columns.
+
+    If there are segments, columns first become sums over them of slope * (value within the segment - offset).
+    """
 
     mean: tuple[float, ...]
     scale: tuple[float, ...]
+    segments: Segments = ()
 
     def transform(self, values: np.ndarray) -> np.ndarray:
         """Compute (values - mean) / scale in float64; (rows, ...) in, float32 of the same shape out."""
         columns = values.reshape(len(values), len(self.mean)).astype(np.float64)
+        if self.segments:
+            parts = np.array(self.segments).T  # (segments, 4, columns)
+            columns = sum(slope * (columns.clip(low, high) - offset) for low, high, slope, offset in parts)
         return ((columns - self.mean) / self.scale).astype(np.float32).reshape(values.shape)
 
-    def as_json(self) -> dict[str, list[float]]:
-        """Return plain JSON."""
-        return {"mean": list(self.mean), "scale": list(self.scale)}
+    def as_json(self) -> dict[str, Any]:
+        """Return plain JSON; `segments` only if there are some."""
+        segments = [[list(part) for part in column] for column in self.segments]
+        return {"mean": list(self.mean), "scale": list(self.scale)} | ({"segments": segments} if segments else {})
 
 
 @dataclass(frozen=True)
 class Standardization:
     """The standardizers of inputs and targets; None leaves values unchanged.
 
-    Inputs of `own_columns` are standardised by the mean and scale of each client's own training rows instead.
+    Inputs of `own_columns` are standardised by the mean and scale of each client's own training rows instead, or
+    `by_quantiles` mapped so that these rows have a normal distribution.
     """
 
     inputs: Standardizer | None = None
     targets: Standardizer | None = None
     own_columns: tuple[int, ...] = ()
+    by_quantiles: bool = False
 
     @property
     def target_scale(self) -> float:
@@ -48,6 +65,10 @@ class Standardization:
         agreed = self.inputs or Standardizer((0.0,) * rows.shape[1], (1.0,) * rows.shape[1])
         mean, scale = np.array(agreed.mean), np.array(agreed.scale)
         columns = list(self.own_columns)
+        if self.by_quantiles:
+            mean[columns], scale[columns] = 0.0, 1.0
+            segments = tuple(_segments(rows[:, i]) if i in columns else _UNCHANGED for i in range(rows.shape[1]))
+            return Standardizer(tuple(mean.tolist()), tuple(scale.tolist()), segments)
         deviation = rows[:, columns].std(axis=0)
         mean[columns], scale[columns] = rows[:, columns].mean(axis=0), np.where(deviation == 0, 1.0, deviation)
         return Standardizer(tuple(mean.tolist()), tuple(scale.tolist()))
@@ -58,17 +79,42 @@ class Standardization:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain JSON, from which `from_json` restores the same numbers bit for bit."""
-        return {**self.agreed_as_json(), "own_columns": list(self.own_columns)}
+        own = {"own_columns": list(self.own_columns)} | ({"by_quantiles": True} if self.by_quantiles else {})
+        return {**self.agreed_as_json(), **own}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Standardization":
         """Restore what `as_json` returned; KeyError or TypeError for anything else."""
         inputs, targets = (_standardizer_from_json(content[name]) for name in ("inputs", "targets"))
-        return cls(inputs, targets, tuple(map(int, content.get("own_columns", ()))))
+        own = tuple(map(int, content.get("own_columns", ())))
+        return cls(inputs, targets, own, bool(content.get("by_quantiles", False)))
 
 
 NO_STANDARDIZATION = Standardization()
 
+_NOTHING = (0.0,) * (_LEVELS - 2)  # of segments that a column does not need
+_UNCHANGED = ((-_FAR, *_NOTHING), (_FAR, *_NOTHING), (1.0, *_NOTHING), (0.0, *_NOTHING))
+
+
+def _segments(values: np.ndarray) -> tuple[tuple[float, ...], ...]:
+    """Return the segments of a monotone map by which these values have the quantiles of a normal distribution.
+
+    Equal quantiles have the mean of their places. The outer segments go on beyond the outer quantiles; a constant becomes 0.
+    """
+    shares = (np.arange(_LEVELS) + 0.5) / _LEVELS
+    knots, place = np.unique(np.quantile(values, shares), return_inverse=True)
+    normal = np.bincount(place, [NormalDist().inv_cdf(share) for share in shares.tolist()]) / np.bincount(place)
+    if len(knots) == 1:
+        return ((*_NOTHING, 0.0),) * 4
+    slope = np.diff(normal) / np.diff(knots)
+    low, high, offset = knots[:-1].copy(), knots[1:].copy(), knots[:-1].copy()
+    offset[0] -= normal[0] / slope[0]
+    low[0], high[-1] = -_FAR, _FAR
+    return tuple((*part.tolist(), *_NOTHING[len(slope) - 1 :]) for part in (low, high, slope, offset))
+
 
 def _standardizer_from_json(content: Mapping[str, Any] | None) -> Standardizer | None:
-    return None if content is None else Standardizer(*(tuple(map(float, content[name])) for name in ("mean", "scale")))
+    if content is None:
+        return None
+    mean, scale = (tuple(map(float, content[name])) for name in ("mean", "scale"))
+    return Standardizer(mean, scale)

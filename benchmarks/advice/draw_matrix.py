@@ -1,6 +1,7 @@
 """Draw the evidence matrix for docs/: `python -m benchmarks.advice.draw_matrix`, which `make pictures` calls."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def draw_matrix(path: Path, cells: Mapping[str, Any]) -> None:
         cells: The records of the matrix, by the name of the cell.
     """
     shown = [cell.cell for cell in matrix() if cell.cell is not None and cell.name in cells]
-    shown.sort(key=lambda cell: (cell.size == "few", cell.source, cell.kind != "none", cell.kind, cell.strength))
+    shown.sort(key=lambda cell: (cell.source, cell.size == "few", cell.kind != "none", cell.kind, cell.strength))
     records = [cells[cell.name][0]["methods"] for cell in shown]
     methods = sorted({method for record in records for method in record} - {SHARED, *_FIRST})
     columns = [*_FIRST, *methods]
@@ -37,6 +38,9 @@ def draw_matrix(path: Path, cells: Mapping[str, Any]) -> None:
         certain = {"fontweight": "bold"} if low > 0 or high < 0 else {}
         colour = "white" if abs(gain) > 0.75 * _MOST else "black"
         axes.text(column, row, _points(gain), ha="center", va="center", color=colour, fontsize=8, **certain)
+    for row, (above, below) in enumerate(pairwise(shown)):
+        if (above.source, above.size) != (below.source, below.size):
+            axes.axhline(row + 0.5, color="black", linewidth=1)
     names = [
         " ".join((cell.source, cell.kind, *(() if cell.kind == "none" else (cell.strength,)))) + _SUFFIXES[cell.size]
         for cell in shown

@@ -2,7 +2,7 @@
 
 The 24 were fixed before the first of them was trained. Twelve have rows of real people, sensors or pictures, from
 archives in downloads/; six are tables that scikit-learn holds, split by a column; six are made by scikit-learn's
-generators. A cell of the matrix has one kind of shift, at one strength, with one number of rows.
+generators. A cell of the matrix has one kind of shift or a pair of them, at one strength, with one number of rows.
 """
 
 from collections.abc import Callable
@@ -18,11 +18,11 @@ from silos.errors import UserError
 
 Array = np.ndarray
 
-SOURCES, SIZES, STRENGTHS = ("digits", "table"), ("many", "few"), ("strong", "weak")
-KINDS = ("none", "label", "feature", "noise", "concept", "quantity")
+SOURCES, SIZES, STRENGTHS = ("digits", "table", "mnist"), ("many", "few"), ("strong", "weak")
+KINDS = ("none", "label", "feature", "noise", "concept", "quantity", "label+concept", "feature+label")
 ROWS = {"few": 60, "many": 180}
-"""Rows of each of the nine clients of a cell, before they are split."""
-_CLIENTS = 9
+"""Rows of each client of a cell, before they are split; digits are too few for twelve clients of 180."""
+_CLIENTS, _FRESH = 9, 3
 
 
 class Rows(NamedTuple):
@@ -53,7 +53,10 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Federation:
-    """Rows that a function makes, from the arrays of an archive in downloads/ if it names one."""
+    """Rows that a function makes, from the arrays of an archive in downloads/ if it names one.
+
+    The last `fresh` clients take no part in training; they are scored as clients that come later.
+    """
 
     name: str
     about: str
@@ -61,6 +64,7 @@ class Federation:
     archive: str = ""
     regression: bool = False
     cell: Cell | None = None
+    fresh: int = 0
 
     def rows(self, downloads: Path) -> Rows:
         """Return the rows, with inputs and targets as float32.
@@ -88,16 +92,25 @@ def study() -> list[Federation]:
 
 
 def matrix() -> list[Federation]:
-    """Return the cells of the evidence matrix: weak shifts only with many rows."""
+    """Return the cells of the evidence matrix: weak shifts only with many rows, MNIST without noise and quantity.
+
+    Pairs of shifts and MNIST also have three clients that take no part.
+    """
+    sources, kinds, pairs = SOURCES[:2], KINDS[:6], KINDS[6:]
     cells = [
-        Cell(source, kind, strength, size)
-        for size in SIZES
-        for strength in STRENGTHS
-        for source in SOURCES
-        for kind in KINDS
-        if (strength == "strong" or size == "many") and (kind != "none" or strength == "strong")
+        *(
+            Cell(source, kind, strength, size)
+            for size in SIZES
+            for strength in STRENGTHS
+            for source in sources
+            for kind in kinds
+            if (strength == "strong" or size == "many") and (kind != "none" or strength == "strong")
+        ),
+        *(Cell(source, kind, strength, "many") for strength in STRENGTHS for source in sources for kind in pairs),
+        *(Cell("mnist", kind, "strong", size) for size in SIZES for kind in ("none", "label", "feature", "concept")),
+        *(Cell("mnist", kind, "weak", "many") for kind in ("label", "feature", "concept")),
     ]
-    return [Federation(cell.name, _ABOUT[cell.kind], partial(_cell, cell), cell=cell) for cell in cells]
+    return [_federation(cell) for cell in cells]
 
 
 # how rows are dealt
@@ -341,30 +354,36 @@ _ABOUT = {
 }
 
 
-def _cell(cell: Cell) -> Rows:
+def _federation(cell: Cell) -> Federation:
+    fresh = _FRESH if cell.source == "mnist" or "+" in cell.kind else 0
+    about = " and ".join(_ABOUT[kind] for kind in cell.kind.split("+"))
+    archive = "mnist14.npz" if cell.source == "mnist" else ""
+    return Federation(cell.name, about, partial(_cell, cell, _CLIENTS + fresh), archive, cell=cell, fresh=fresh)
+
+
+def _cell(cell: Cell, clients: int, arrays: dict[str, Array] | None = None) -> Rows:
     seed = 1000 + KINDS.index(cell.kind) * 10 + SOURCES.index(cell.source)
-    rng, strong, count = np.random.default_rng(seed), cell.strength == "strong", ROWS[cell.size] * _CLIENTS
-    x, y = _digits(rng, count) if cell.source == "digits" else _teacher(rng, count)
-    client = np.arange(count) % _CLIENTS
-    if cell.kind == "label":
-        client = _deal(y, _CLIENTS, 0.1 if strong else 0.5, rng)
-    elif cell.kind == "feature":
-        x = _turned(x, client, 120 if strong else 30) if cell.source == "digits" else _rescaled(x, client, strong)
-    elif cell.kind == "noise":
-        x = x + rng.normal(size=x.shape) * x.std() * (client / (_CLIENTS - 1) * (2 if strong else 1))[:, None]
-    elif cell.kind == "concept":
+    rng, strong, count = np.random.default_rng(seed), cell.strength == "strong", ROWS[cell.size] * clients
+    if cell.source == "table":
+        x, y = _teacher(rng, count)
+    else:
+        x, y = datasets.load_digits(return_X_y=True) if arrays is None else (arrays["x"], arrays["y"])
+        own = rng.permutation(len(y))[:count]
+        x, y = x[own] / (16 if arrays is None else 255), y[own].astype(int)
+    kinds, client = cell.kind.split("+"), np.arange(len(y)) % clients
+    if "label" in kinds:
+        client = _deal(y, clients, 0.1 if strong else 0.5, rng)
+    if "feature" in kinds:
+        x = _rescaled(x, client, strong) if cell.source == "table" else _turned(x, client, 120 if strong else 30)
+    if "concept" in kinds:
         y = _swapped(y, client, strong)
+    if cell.kind == "noise":
+        x = x + rng.normal(size=x.shape) * x.std() * (client / (_CLIENTS - 1) * (2 if strong else 1))[:, None]
     elif cell.kind == "quantity":
         shares = (16 if strong else 4) ** (np.arange(_CLIENTS) / (_CLIENTS - 1))
         cuts = np.cumsum(shares / shares.sum())[:-1] * count
         client = np.searchsorted(cuts, rng.permutation(count), side="right")
     return Rows(x, y, client)
-
-
-def _digits(rng: np.random.Generator, rows: int) -> tuple[Array, Array]:
-    x, y = datasets.load_digits(return_X_y=True)
-    own = rng.permutation(len(y))[:rows]
-    return x[own] / 16, y[own]
 
 
 def _teacher(rng: np.random.Generator, rows: int) -> tuple[Array, Array]:
@@ -377,8 +396,9 @@ def _teacher(rng: np.random.Generator, rows: int) -> tuple[Array, Array]:
 def _turned(x: Array, client: Array, most: int) -> Array:
     from scipy.ndimage import rotate
 
-    turned = x.reshape(-1, 8, 8).copy()
-    for number in range(_CLIENTS):
+    side = round(x.shape[1] ** 0.5)
+    turned = x.reshape(-1, side, side).copy()
+    for number in np.unique(client):
         own = client == number
         turned[own] = rotate(turned[own], most * (number % 3) / 2, axes=(1, 2), reshape=False, order=1)
     return turned.reshape(len(x), -1)

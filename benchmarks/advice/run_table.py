@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,13 +52,14 @@ class Rung(NamedTuple):
 class Run:
     """A run at each rung of a race, the outcomes of its test rows at the end, and all clients' bytes in its rounds.
 
-    If it ended early, `failure` is the reason.
+    If it ended early, `failure` is the reason. `fresh` are the outcomes of clients that took no part, if these have a model.
     """
 
     rungs: Sequence[Rung]
     test: ByClient
     failure: str = ""
     bytes: int = 0
+    fresh: ByClient = field(default_factory=dict)
 
     def at(self, rounds: int) -> Rung | None:
         """Return the rung after this number of rounds; None if the run has no score there."""
@@ -81,11 +82,15 @@ def paired(first: Sequence[ByClient], second: Sequence[ByClient], quantity: Task
         quantity: The metric.
         level: The level of the interval, such as 0.95.
     """
-    strata = [
+    return difference(strata_of(first, second), level, quantity.bound, quantity.alike)
+
+
+def strata_of(first: Sequence[ByClient], second: Sequence[ByClient]) -> list[Stratum]:
+    """Return the sums of two settings by client, first minus second, from their outcomes by seed."""
+    return [
         Stratum.from_differences(np.stack([a[client] - b[client] for a, b in zip(first, second, strict=True)]))
         for client in first[0]
     ]
-    return difference(strata, level, quantity.bound, quantity.alike)
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,7 @@ class RunTable:
 
     project: Project
     folder: Path
+    _known: dict[Path, Run] = field(default_factory=dict)
 
     @cached_property
     def rungs(self) -> list[int]:
@@ -112,12 +118,14 @@ class RunTable:
         """
         about = json.dumps([candidate.method, list(candidate.settings), seed, self.project.silos.version])
         file = self.folder / f"{candidate.method}-{hashlib.sha256(about.encode()).hexdigest()[:16]}.npz"
-        stored = _read(file) if file.is_file() else None
+        stored = self._known.get(file) or (_read(file) if file.is_file() else None)
         if stored is not None and (stored.failure or stored.rungs[-1].rounds >= rounds):
+            self._known[file] = stored
             return stored
         last = self.rungs[-1] if stored else rounds
         run = self._train(candidate, seed, [rung for rung in self.rungs if rung <= last])
         _write(file, run)
+        self._known[file] = run
         return run
 
     def _train(self, candidate: Candidate, seed: int, rungs: Sequence[int]) -> Run:
@@ -140,31 +148,33 @@ def _train(project: Project, name: str, seed: int, rungs: Sequence[int]) -> Run:
         while run.number < rounds and not (run.number and run.ended_by):
             tally = trainer.play_round().round.tally
             sent += tally.bytes_up + tally.bytes_down
-        metrics, validation = _scored(run, "validation")
+        metrics, validation, _ = _scored(run, "validation")
         value = project.quantity.score(metrics, "validation/")
         score = Score(value, metrics["validation/loss/mean"]) if np.isfinite(value) else None
         found.append(Rung(rounds, score, validation, time.process_time() - began))
         if score is None:
             return Run(found, {}, "diverged", sent)
-    is_whole = rungs[-1] == project.params.training.rounds
-    return Run(found, _scored(run, "test")[1] if is_whole else {}, "", sent)
+    if rungs[-1] < project.params.training.rounds:
+        return Run(found, {}, "", sent)
+    _, test, fresh = _scored(run, "test")
+    return Run(found, test, "", sent, fresh)
 
 
-def _scored(run: RunContext, split: str) -> tuple[dict[str, Any], ByClient]:
-    """Score a split of the federated clients; return the metrics, and the outcomes of rows."""
+def _scored(run: RunContext, split: str) -> tuple[dict[str, Any], ByClient, ByClient]:
+    """Score a split; return the metrics, and the outcomes of rows of the federated clients and of the others."""
     project, quantity = run.project, run.project.quantity
     round = run.round(run.number, SampledClients(run.setup.silos.clients), split)
     model = scored_model(run.method, project.silos, run.state, round)
     scores = score_model(project, model, round, keep_outcomes=True, splits=(split,))
     refs = {client: ref for s in scores for client, ref in s.outcomes.items()}
-    rows = project.silos.federated().rows(split)
-    outcomes = {
-        client: np.asarray(run.private.load(OUTCOMES, refs, client)[quantity.outcome])[: rows[client]]
-        for client in refs
-        if rows.get(client)
-    }
-    metrics = metrics_of(by_client(scores, quantity), project.silos, quantity)
-    return metrics, {client: values.astype(np.float32) for client, values in outcomes.items()}
+    rows, federated = project.silos.rows(split), dict[str, np.ndarray]()
+    others = dict[str, np.ndarray]()
+    for client in refs:
+        if rows.get(client):
+            values = np.asarray(run.private.load(OUTCOMES, refs, client)[quantity.outcome])[: rows[client]]
+            of_role = federated if project.silos.role(client) == "federated" else others
+            of_role[client] = values.astype(np.float32)
+    return metrics_of(by_client(scores, quantity), project.silos, quantity), federated, others
 
 
 def _write(file: Path, run: Run) -> None:
@@ -173,7 +183,8 @@ def _write(file: Path, run: Run) -> None:
         score = [np.nan, np.nan] if rung.score is None else list(rung.score)
         arrays[f"rung/{rung.rounds}"] = np.array([*score, rung.seconds])
         arrays |= {f"validation/{rung.rounds}/{client}": values for client, values in rung.validation.items()}
-    arrays |= {f"test/{client}": values for client, values in run.test.items()}
+    for prefix, of_rows in (("test", run.test), ("fresh", run.fresh)):
+        arrays |= {f"{prefix}/{client}": values for client, values in of_rows.items()}
     file.parent.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]
@@ -196,4 +207,4 @@ def _read(file: Path) -> Run:
         )
         for rounds, (value, loss, seconds) in under("rung/").items()
     ]
-    return Run(rungs, under("test/"), str(arrays["failure"]), int(arrays["bytes"]))
+    return Run(rungs, under("test/"), str(arrays["failure"]), int(arrays["bytes"]), under("fresh/"))

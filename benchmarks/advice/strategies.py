@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.advice.run_table import RunTable, paired
+from benchmarks.advice.run_table import RunTable, paired, strata_of
 from flows.advice.advice_text import advised_method
 from flows.advice.candidates import SHARED
-from flows.advice.proof import proved_pairs, race_seconds, seeds_that_fit
+from flows.advice.proof import pair_differences, race_seconds, seeds_that_fit
 from flows.advice.race import Candidate, Leg, Race, run_race
 from flows.experiment.comparison.client_gains import ALONE
 from models.metrics.paired_difference import Difference
@@ -80,11 +80,15 @@ class Contest:
         return quantity.gain(float(np.mean([[rows.mean() for rows in test.values()] for test in tests])))
 
 
-def advise(contest: Contest, budget: float, candidates: Sequence[Candidate]) -> Choice | None:
-    """Replay `siloflow advise` on a budget of seconds: the race, and the simplest method that the proof supports.
+class Replay(NamedTuple):
+    """A replayed race, and the advice; None if no setting that the race trained to the end has a score."""
 
-    None if no setting that the race trained to the end has a score.
-    """
+    race: Race
+    choice: Choice | None
+
+
+def replay(contest: Contest, budget: float, candidates: Sequence[Candidate]) -> Replay:
+    """Replay `siloflow advise` on a budget of seconds: the race, and the simplest method that the proof supports."""
     table, quantity = contest.table, contest.table.project.quantity
     race, spent = Race(list(table.rungs), list(candidates)), dict[str, float]()
 
@@ -102,16 +106,21 @@ def advise(contest: Contest, budget: float, candidates: Sequence[Candidate]) -> 
     run_race(race, seconds, (SHARED, ALONE), train, compare, quantity.gain, lambda _: None)
     ranking = race.ranking()
     if not ranking:
-        return None
+        return Replay(race, None)
     chosen = {m: race.best_of(m) for m in (SHARED, ALONE, ranking[0].method)}
     proved = {m: c for m, c in chosen.items() if c is not None}
     cost = sum(race.legs[c.name].seconds for c in proved.values())
     count = seeds_that_fit(budget - race.seconds, cost)
     tests = {m: [table.run(c, s, table.rungs[-1]).test for s in PROOF_SEEDS[:count]] for m, c in proved.items()}
-    pairs = [pair for pair in proved_pairs(ranking[0].method, list(proved)) if all(all(tests[m]) for m in pair)]
-    differences = {(a, b): paired(tests[a], tests[b], quantity, 1 - 0.05 / len(pairs)) for a, b in pairs}
+    whole = [m for m in proved if all(tests[m])]
+    differences = pair_differences(ranking[0].method, whole, lambda a, b: strata_of(tests[a], tests[b]), quantity)
     advised = advised_method(ranking[0].method, differences, quantity)
-    return Choice(proved[advised], race.seconds + count * cost) if advised in proved else None
+    return Replay(race, Choice(proved[advised], race.seconds + count * cost) if advised in proved else None)
+
+
+def advise(contest: Contest, budget: float, candidates: Sequence[Candidate]) -> Choice | None:
+    """Return what a replay of `siloflow advise` on a budget of seconds chooses."""
+    return replay(contest, budget, candidates).choice
 
 
 def genetic_search(contest: Contest, seed: int) -> Choice | None:

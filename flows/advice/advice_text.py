@@ -12,11 +12,13 @@ from flows.advice.race import Race
 from flows.diagnosis.text.phrases import joined
 from flows.experiment.comparison.client_gains import ALONE, gain_sentence
 from flows.experiment.comparison.comparison_text import sentences_first, short_setting
-from flows.experiment.project import Project
 from models.metrics.paired_difference import Difference
 from models.metrics.task_metrics import TaskMetrics
 
 Differences = Mapping[tuple[str, str], Difference]
+
+NAMES = {SHARED: "FedAvg", ALONE: "training alone"}
+"""What the advice calls the references."""
 
 TOLERANCE = 0.005
 """By how much a simpler method may be behind on average, for metrics with a bound."""
@@ -70,26 +72,28 @@ def excluded_silos(advised: str, proof: Proof, quantity: TaskMetrics) -> list[st
 
 
 def decide(
-    project: Project,
+    quantity: TaskMetrics,
     choice: str,
     settings: Mapping[str, Sequence[str]],
     proof: Proof,
     comparison: Mapping[str, Any],
+    leave: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """Return the advice as plain JSON; `train_alone` names the silos that should not take part in FedAvg.
 
     Args:
-        project: The project.
+        quantity: The metric.
         choice: The method that won the race.
         settings: The settings that each proved method was given.
         proof: What the proof measured.
         comparison: The record of the proof's runs.
+        leave: `clients.leave` of params.yaml; None if no client leaves.
     """
-    quantity, differences = project.quantity, proof.differences
+    differences = proof.differences
     proved = advised_method(choice, differences, quantity)
     outside = excluded_silos(proved, proof, quantity)
     advised = SHARED if outside else proved
-    given = [*settings.get(advised, ()), *([leave_setting(project, outside)] if outside else [])]
+    given = [*settings.get(advised, ()), *([leave_setting(leave or {}, outside)] if outside else [])]
     rows = {row["method"]: row for row in comparison["table"]}
     lines = [*sentences_first(comparison)]
     lines += (
@@ -102,6 +106,7 @@ def decide(
         gain = _size(differences[POOLED, proved], quantity)
         would = f"would gain {gain}" if quantity.higher_is_better else f"would be better ({gain})"
         lines.append(f"Training on pooled rows {would}: ask whether rows may be pooled.")
+    lines += [_legend(quantity)] if differences else []
     gains = (comparison.get("gains") or {}).get("methods", {}).get(advised)
     if gains and not outside:
         certain = any(is_better(*pair, differences, quantity) for pair in ((advised, ALONE), (ALONE, advised)))
@@ -179,17 +184,28 @@ def _doubt(advised: str, differences: Differences, quantity: TaskMetrics) -> lis
     is_best = all(_lead(other, advised, differences, quantity) <= 0 for other in others)
     if advised == ALONE:
         return [f"No shared training did {'better' if is_best else 'notably better'} on average."]
-    simpler = {ALONE: "training alone", **({SHARED: "FedAvg"} if advised != SHARED else {})}
-    unproved = [name for method, name in simpler.items() if not is_better(advised, method, differences, quantity)]
+    simpler = [method for method in (ALONE, SHARED) if method != advised]
+    unproved = [NAMES[method] for method in simpler if not is_better(advised, method, differences, quantity)]
     did = "best" if is_best else "nearly best"
     return [f"It did {did} on average; that it is better than {joined(unproved)} is not certain."] if unproved else []
 
 
 def _difference(pair: tuple[str, str], measured: Difference, quantity: TaskMetrics) -> str:
-    text = quantity.difference(measured.mean, measured.low, measured.high)
+    """Return which of two methods is better, and by how much; the one with the better mean comes first."""
+    mean, low, high = measured.mean, measured.low, measured.high
+    if quantity.gain(mean) < 0:
+        pair, mean, low, high = (pair[1], pair[0]), -mean, -high, -low
+    better, worse = (NAMES.get(method, method) for method in pair)
+    text = quantity.difference(mean, low, high)
     if not measured.distinguishable:
-        return f"{pair[0]} − {pair[1]} {text}: not distinguishable."
-    return f"{pair[0]} − {pair[1]} {text}: {pair[0] if quantity.gain(measured.mean) > 0 else pair[1]} is better."
+        return f"Whether {better} is better than {worse} is not certain: {text}."
+    return f"{better[0].upper() if pair[0] == ALONE else better[0]}{better[1:]} is better than {worse}: {text}."
+
+
+def _legend(quantity: TaskMetrics) -> str:
+    """Return what a point and a range are."""
+    point = f"A point is a hundredth of {quantity.name}. " if quantity.axis(1.0) > 1 else ""
+    return f"{point}All ranges together hold the true differences with 95 % confidence."
 
 
 def _size(measured: Difference, quantity: TaskMetrics) -> str:

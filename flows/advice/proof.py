@@ -6,7 +6,7 @@ silos train alone.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -14,9 +14,10 @@ from typing import NamedTuple
 from flows.advice.candidates import POOLED, SHARED
 from flows.advice.race import Candidate, Race
 from flows.experiment.comparison.client_gains import ALONE
-from flows.experiment.comparison.paired_runs import client_strata, compare_pairs
+from flows.experiment.comparison.paired_runs import client_strata, strata_of_pairs
 from flows.experiment.project import Project
-from models.metrics.paired_difference import Difference, difference, holm
+from models.metrics.paired_difference import Difference, Stratum, difference, holm
+from models.metrics.task_metrics import TaskMetrics
 from silos.errors import UserError
 from tasks.execution.task_runner import PlainRunner
 from tasks.messages.message_policy import LEAST_ROWS
@@ -121,16 +122,16 @@ def losing_silos(project: Project, shared: Outcomes, alone: Outcomes) -> list[st
     return losers if 2 * len(losers) < len(silos.clients) else []
 
 
-def leave_setting(project: Project, silos: Sequence[str]) -> str:
-    """Return the setting by which these silos never train; silos that leave in params.yaml still do."""
-    leave = {**project.params.clients.leave, **dict.fromkeys(silos, 1)}
-    return f"{LEAVE}={{{', '.join(f'{json.dumps(client)}: {number}' for client, number in leave.items())}}}"
+def leave_setting(leave: Mapping[str, int], silos: Sequence[str]) -> str:
+    """Return the setting by which these silos never train; those that `leave` in params.yaml still do."""
+    rounds = {**leave, **dict.fromkeys(silos, 1)}
+    return f"{LEAVE}={{{', '.join(f'{json.dumps(client)}: {number}' for client, number in rounds.items())}}}"
 
 
 def can_leave(project: Project, silos: Sequence[str], seed: int) -> bool:
     """Return whether params.yaml allows that these silos take no part in training."""
     try:
-        project.with_overrides([leave_setting(project, silos)]).training_setup(seed)
+        project.with_overrides([leave_setting(project.params.clients.leave, silos)]).training_setup(seed)
     except UserError:
         return False
     return True
@@ -151,6 +152,31 @@ class Proof(NamedTuple):
     exclusion: Exclusion | None = None
 
 
+def pair_differences(
+    choice: str,
+    methods: Sequence[str],
+    strata_of: Callable[[str, str], Sequence[Stratum]],
+    quantity: TaskMetrics,
+    others: int = 0,
+) -> dict[tuple[str, str], Difference]:
+    """Return the differences of the pairs that the advice needs, with intervals that hold at once (Bonferroni).
+
+    Args:
+        choice: The method that won the race.
+        methods: The proved methods.
+        strata_of: Returns the sums of two methods, first minus second; none if no rows are theirs.
+        quantity: The metric.
+        others: The number of other intervals that hold at once with these.
+    """
+    pairs = proved_pairs(choice, methods)
+    level = 1 - _LEVEL / max(len(pairs) + others, 1)
+    return {
+        pair: difference(strata, level, quantity.bound, quantity.alike)
+        for pair in pairs
+        if (strata := strata_of(*pair))
+    }
+
+
 def measure(
     project: Project, choice: str, outcomes: OutcomesOf, losers: Sequence[str] = (), without: Sequence[Outcomes] = ()
 ) -> Proof:
@@ -164,18 +190,16 @@ def measure(
         without: The outcomes of these runs, by seed; none if there are no such silos.
     """
     silos, quantity = project.scored.federated(), project.quantity
-    pairs = proved_pairs(choice, list(outcomes))
     against = [m for m in dict.fromkeys((choice, SHARED, ALONE)) if m in outcomes] if without else []
-    level = 1 - _LEVEL / max(len(pairs) + len(against), 1)
-    found = {
-        (a, b): measured
-        for a, b in pairs
-        if (measured := compare_pairs(PlainRunner(), silos, outcomes[a], outcomes[b], quantity, level=level))
-        is not None
-    }
+
+    def strata_of(first: str, second: str) -> list[Stratum]:
+        return strata_of_pairs(PlainRunner(), silos, outcomes[first], outcomes[second], quantity)
+
+    found = pair_differences(choice, list(outcomes), strata_of, quantity, len(against))
     if not without or ALONE not in outcomes:
         return Proof(found)
     rest = silos.select([client for client in silos.clients if client not in losers])
+    level = 1 - _LEVEL / (len(proved_pairs(choice, list(outcomes))) + len(against))
     policies = ((rest, without), (silos.select(list(losers)), outcomes[ALONE]))
     differences = {}
     for method in against:

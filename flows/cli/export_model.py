@@ -1,6 +1,6 @@
 """Export the model of a finished run, of one client or of all, as a file for programs without siloflow."""
 
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +142,8 @@ def _rows(opened: FinishedRun, client: str | None) -> tuple[Tensor, str]:
         return torch.randint(0, 2, (_ROWS, *manifest.shape), generator=draw).float(), "random"
     rows = torch.randn(_ROWS, *manifest.shape, generator=draw)
     if silos.scaling.inputs:  # unscaled, all of them would be alike for the network
-        mean, scale = (torch.tensor(part).reshape(manifest.shape) for part in astuple(silos.scaling.inputs))
+        agreed = silos.scaling.inputs
+        mean, scale = (torch.tensor(part).reshape(manifest.shape) for part in (agreed.mean, agreed.scale))
         rows = mean + scale * rows
     return rows, "random"
 

@@ -55,9 +55,12 @@ Sampling = UniformParams | BySizeParams | ImprovingParams
 
 
 class AlignParams(Section):
-    """Sets which numeric features each client brings to mean 0 and deviation 1 by its own training rows."""
+    """Sets which numeric features each client brings to a common scale by its own training rows.
 
-    kind: Literal["none", "standardise"] = "none"
+    standardise: mean 0 and deviation 1; quantiles: the quantiles of a normal distribution.
+    """
+
+    kind: Literal["none", "standardise", "quantiles"] = "none"
     features: Literal["all"] | tuple[Name, ...] = "all"
 
 

@@ -19,7 +19,7 @@ from silos.cohort import Silos
 from silos.errors import UserError
 from silos.privacy.silo_policy import least_rows_of
 from silos.standardizer import NO_STANDARDIZATION, Standardization, Standardizer
-from silos.storage.manifest import schema_of
+from silos.storage.manifest import Manifest, schema_of
 from tasks.execution.round_cost import RoundCost
 from tasks.execution.task_runner import PlainRunner, Runner
 from tasks.feature_moments import combine_moments, report_moments
@@ -61,8 +61,7 @@ def load_standardizer(project: Project) -> FittedStandardization:
     If no run has saved it, the clients are queried as by a run. A note names runs that could not be compared.
     """
     if project.params.model.inputs == project.params.model.targets == "none":
-        scaling = Standardization(own_columns=own_columns(project.params, project.manifest))
-        return FittedStandardization(scaling, 0, 0)
+        return FittedStandardization(_own_part(project.params, project.manifest), 0, 0)
     key = _fit_key(project.params.model_dump(mode="json"))
     unreadable: list[str] = []
     files = sorted(project.runs.glob("*/*/scaling.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
@@ -110,9 +109,9 @@ def fit_standardizer(
         UserError: If no client has enough rows to report, or may report.
     """
     inputs, targets = (value == "standardise" for value in (params.model.inputs, params.model.targets))
-    own = own_columns(params, setup.silos.manifest)
+    own = _own_part(params, setup.silos.manifest)
     if not (inputs or targets):
-        return FittedStandardization(Standardization(own_columns=own), 0, 0)
+        return FittedStandardization(own, 0, 0)
     silos, join, leave = setup.silos, params.clients.join, params.clients.leave
     active_clients = tuple(c for c in silos.clients if join.get(c, 1) <= 1 < leave.get(c, 2))
     round = RoundContext(0, setup, active_clients, (), runner, ledgers)
@@ -125,9 +124,16 @@ def fit_standardizer(
     width = math.prod(silos.manifest.shape) if inputs else 0
     mean, scale = standardizer.mean, standardizer.scale
     parts = Standardizer(mean[:width], scale[:width]), Standardizer(mean[width:], scale[width:])
-    scaling = Standardization(parts[0] if inputs else None, parts[1] if targets else None, own)
+    scaling = replace(own, inputs=parts[0] if inputs else None, targets=parts[1] if targets else None)
     down = 2 * _NUMBER_BYTES * len(mean) * len(silos.clients)
     return FittedStandardization(scaling, round.tally.bytes_up, down, notes)
+
+
+def _own_part(params: Params, manifest: Manifest) -> Standardization:
+    """Return what each client aligns by its own rows."""
+    return Standardization(
+        own_columns=own_columns(params, manifest), by_quantiles=params.clients.align.kind == "quantiles"
+    )
 
 
 def scaled_as(project: Project, folder: RunFolder) -> Project:

@@ -53,7 +53,8 @@ def test_federations_have_names_of_their_own_and_rows_of_several_clients():
 
 
 def test_a_strong_cell_differs_more_than_a_weak_one():
-    cells = {one.cell: one.rows(Path()) for one in federations.matrix() if one.cell and one.cell.size == "many"}
+    made = [one for one in federations.matrix() if one.cell and not one.archive and one.cell.size == "many"]
+    cells = {one.cell: one.rows(Path()) for one in made}
 
     def spread(kind, strength):
         rows = cells["table", kind, strength, "many"]
@@ -68,6 +69,9 @@ def test_a_strong_cell_differs_more_than_a_weak_one():
         np.unique(cells["digits", "quantity", s, "many"].client, return_counts=True)[1] for s in ("strong", "weak")
     ]
     assert sizes[0].max() / sizes[0].min() > 2 * sizes[1].max() / sizes[1].min()
+    clients = {one.cell.kind: len(np.unique(cells[one.cell].client)) - one.fresh for one in made}
+    assert set(clients.values()) == {9}
+    assert all(one.fresh == (3 if "+" in one.cell.kind else 0) for one in made)
 
 
 def test_a_run_of_the_table_is_the_run_that_siloflow_makes(contest, prefect, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from benchmarks import bench_intervals
-from benchmarks.bench_intervals import bca_interval, interval_coverage, studentised_interval
+from benchmarks.bench_intervals import bca_interval, claims_of, interval_coverage, studentised_interval
 
 RECORDS = Path(__file__).parents[2] / "docs" / "results" / "bench.json"
 
@@ -38,10 +38,48 @@ def test_the_studentised_interval_of_many_normal_values_is_students():
 def test_a_few_simulations_give_a_share_for_every_setting():
     said: list[str] = []
     found = interval_coverage(said.append, times=2)
-    assert len(said) == 5
+    assert len(said) == 6
     lines = [line for name in ("rows", "silos", "partitions") for line in found[name]]
     assert all(line["covered"] in (0, 0.5, 1) for line in lines)
     assert all(line["corrected"] <= line["plain"] for line in found["holm"])
+
+
+@pytest.mark.parametrize(
+    ("sentence", "claims"),
+    [
+        ("ditto − fedavg +1.4 points, +0.3 to +2.1: ditto is better.", {("ditto", "fedavg")}),
+        ("ditto − fedavg −1.4 points, −2.1 to −0.3: fedavg is better", {("fedavg", "ditto")}),
+        ("ditto − fedavg +1.4 points, −0.3 to +2.1: not distinguishable.", set()),
+        (
+            "fedavg gains 2.1 points on average over training alone; 3 of 9 clients lose, none certainly.",
+            {("fedavg", "local_only")},
+        ),
+        (
+            "ifca loses 2.1 points on average against training alone; 3 of 9 clients lose, none certainly.",
+            {("local_only", "ifca")},
+        ),
+        (
+            "fedavg gains 2.1 points on average over training alone, not distinguishable from none; 1 of 9 clients loses.",
+            set(),
+        ),
+        ("ditto is better than FedAvg: +1.4 points, +0.3 to +2.1.", {("ditto", "fedavg")}),
+        ("Training alone is better than ditto: +1.4 points, +0.3 to +2.1.", {("local_only", "ditto")}),
+        ("Whether ditto is better than FedAvg is not certain: +1.4 points, −0.3 to +2.1.", set()),
+        ("Training on pooled rows would gain +4.0 points, +2.0 to +6.0: ask whether.", {("pooled", "ditto")}),
+    ],
+)
+def test_claims_are_read_from_sentences(sentence, claims):
+    assert claims_of([sentence], "ditto") == claims
+
+
+def test_the_recorded_sentences_claim_what_corrected_intervals_show():
+    read = json.loads(RECORDS.read_text())["intervals"]["measured"]["sentences"]
+    assert read["times"] == 300
+    assert 0.92 <= read["covered"] <= 0.98
+    for name in ("advise", "compare"):
+        assert read[name]["claims"] > 100
+        assert read[name]["unsupported"] == 0
+        assert read[name]["false"] <= 0.05
 
 
 def test_the_recorded_intervals_cover_and_holm_seldom_errs():

@@ -7,13 +7,13 @@ import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flows.experiment.comparison.paired_runs import client_strata, compare_pairs, outcomes_of_run, predictions_by_class
 from flows.experiment.project import Project
-from models.metrics.paired_difference import Difference, Stratum, difference, holm
+from models.metrics.paired_difference import Difference, Stratum, difference, holm, holm_intervals
 from models.metrics.task_metrics import TaskMetrics
 from silos.cohort import Silos
 from silos.dataset import some
@@ -74,13 +74,12 @@ def gains_over_training_alone(
         runs: The finished runs.
 
     Returns:
-        `methods` maps a method to its gains (see `gains_of_method`). `why_not` says why there are none.
+        `methods` maps a method to its gains (see `gains_of_methods`). `why_not` says why there are none.
     """
     gains: dict[str, Any] = {"against": ALONE, "level": LEVEL, "methods": {}, "sentences": []}
     if ALONE not in methods:
         return {**gains, "why_not": f"Training alone was not compared: add {ALONE} to see which clients gain."}
-    silos, quantity = project.scored.federated(), project.quantity
-    scores: dict[str, float] = {}
+    silos, quantity, measured = project.scored.federated(), project.quantity, dict[str, Measured]()
     for method in methods:
         paired = [seed for seed in seeds if (method, seed) in runs and (ALONE, seed) in runs]
         if method == ALONE or not paired:
@@ -100,14 +99,17 @@ def gains_over_training_alone(
         if not strata:
             return {**gains, "why_not": "The data have no test rows, so no client has a gain over training alone."}
         metrics = [_mean_metrics((runs[m, s] for s in paired), quantity) for m in (ALONE, method)]
-        record = gains_of_method(method, strata, (metrics[0], metrics[1]), quantity, testable, overall)
-        gains["methods"][method] = record
-        scores[method] = record["mean"] if record["mean"] is not None else -math.inf
-    if scores:
-        shown = dict.fromkeys([m for m in (reference,) if m in scores] + [max(scores, key=lambda m: scores[m])])
-        gains["sentences"] = [gains["methods"][method]["sentence"] for method in shown]
-    gains["sentences"] += left_out_sentences(gains["methods"])
+        measured[method] = Measured(strata, (metrics[0], metrics[1]), testable, overall)
+    gains["methods"] = gains_of_methods(measured, quantity)
+    gains["sentences"] = [*gain_sentences(gains["methods"], reference), *left_out_sentences(gains["methods"])]
     return gains
+
+
+def gain_sentences(methods: Mapping[str, Mapping[str, Any]], reference: str) -> list[str]:
+    """Return the sentences on the gains of the reference, and of the method with the greatest mean gain."""
+    scores = {m: -math.inf if record["mean"] is None else record["mean"] for m, record in methods.items()}
+    shown = [*(m for m in (reference,) if m in scores), *sorted(scores, key=lambda m: -scores[m])[:1]]
+    return [methods[method]["sentence"] for method in dict.fromkeys(shown)]
 
 
 def gains_in_data_alone(gains: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,26 +122,32 @@ def gains_in_data_alone(gains: Mapping[str, Any]) -> dict[str, Any]:
     return {**gains, "of": "data/ alone", "methods": methods, "sentences": [*map(here, gains["sentences"])]}
 
 
-def gains_of_method(
-    method: str,
-    strata: Mapping[str, Stratum],
-    metrics: tuple[Mapping[str, float], Mapping[str, float]],
-    quantity: TaskMetrics,
-    testable: Collection[str] | None = None,
-    overall: Difference | None = None,
-) -> dict[str, Any]:
-    """Return one method's gains over training alone, as plain JSON; positive is better, whatever the metric.
+class Measured(NamedTuple):
+    """What was measured of a method against training alone.
 
-    Args:
-        method: The method's name.
+    Attributes:
         strata: The sums of each client's differences, the method minus training alone.
         metrics: Each client's metric when it trains alone, and under the method.
-        quantity: The metric.
         testable: The clients with enough rows of each class for a p-value; all if None.
         overall: The difference over all clients; computed from `strata` if None, which holds for clients' own rows.
+    """
+
+    strata: Mapping[str, Stratum]
+    metrics: tuple[Mapping[str, float], Mapping[str, float]]
+    testable: Collection[str] | None = None
+    overall: Difference | None = None
+
+
+def gains_of_methods(measured: Mapping[str, Measured], quantity: TaskMetrics) -> dict[str, dict[str, Any]]:
+    """Return each method's gains over training alone, as plain JSON; positive is better, whatever the metric.
+
+    Args:
+        measured: What was measured, by method.
+        quantity: The metric.
 
     Returns:
-        `mean` is the mean gain over clients, with its 95 % interval `low` to `high`. `better` and `worse` count clients;
+        `mean` is the mean gain over clients, with its 95 % interval `low` to `high`, by Holm's step-down over all methods.
+        `better` and `worse` count clients;
         `certain_better` and `certain_worse` name those with Holm's p-value of at most 0.05 over all clients.
         `left_out` names clients that have a metric and no difference, since one of their classes has a single test row.
         `untested` names clients with fewer than ten test rows, or by AUC and balanced accuracy of a class, which have a
@@ -149,7 +157,17 @@ def gains_of_method(
         the standard deviation over clients. `clients` has each client's difference, in the sign of the outcome.
     """
     kinds: dict[str, Any] = {"bound": quantity.bound, "pooled_variance": quantity.alike}
-    overall = difference(list(strata.values()), **kinds) if overall is None else overall
+    plain = [m.overall or difference(list(m.strata.values()), **kinds) for m in measured.values()]
+    corrected = holm_intervals(plain)
+    return {
+        method: _gains_of_method(method, of_method, overall, quantity)
+        for (method, of_method), overall in zip(measured.items(), corrected, strict=True)
+    }
+
+
+def _gains_of_method(method: str, found: Measured, overall: Difference, quantity: TaskMetrics) -> dict[str, Any]:
+    kinds: dict[str, Any] = {"bound": quantity.bound, "pooled_variance": quantity.alike}
+    strata, metrics, testable, _ = found
     measured = {client: difference([stratum], **kinds) for client, stratum in strata.items()}
     enough = {c for c in (strata if testable is None else testable) if strata[c].rows >= _TESTED_ROWS}
     tested = [c for c, d in measured.items() if c in enough and math.isfinite(d.p)]

@@ -18,7 +18,7 @@ from flows.methods.context import TrainingSetup
 from models.client_model import Model, first_client
 from models.networks.exported_network import ExportedNetwork
 from models.networks.network_factory import Network, is_bundled, kind_of, to_json
-from models.preprocessing import INPUTS_MEAN, INPUTS_SCALE
+from models.preprocessing import INPUTS_MEAN, INPUTS_SCALE, INPUTS_SEGMENTS
 from models.server_state import ClientStateRefs, Weights
 from silos.client_store import ClientStore
 from silos.cohort import Silos, inputs_standardizer
@@ -221,13 +221,18 @@ def model_spec(
 
 
 def _own_scaling(silos: Silos, clients: Sequence[str]) -> Weights:
-    """Return the mean and scale of the inputs that each client computes from its own rows: (clients, columns) float64."""
+    """Return the scale of the inputs that each client computes from its own rows: (clients, columns, …) float64."""
     if not silos.scaling.own_columns:
         return {}
     silos.check(clients)
     each = [inputs_standardizer(silos, silos.manifest.client(client)) for client in clients]
-    parts = [(fitted.mean, fitted.scale) for fitted in each if fitted is not None]
-    return dict(zip((INPUTS_MEAN, INPUTS_SCALE), torch.tensor(parts, dtype=torch.float64).unbind(1), strict=True))
+    names = {"mean": INPUTS_MEAN, "scale": INPUTS_SCALE, "segments": INPUTS_SEGMENTS}
+    parts = [fitted.as_json() for fitted in each if fitted is not None]
+    return {
+        name: torch.tensor([of[part] for of in parts], dtype=torch.float64)
+        for part, name in names.items()
+        if part in parts[0]
+    }
 
 
 def _is_user_code(network: Network) -> bool:

@@ -3,7 +3,7 @@
 import itertools
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,7 +94,7 @@ def test_the_gain_over_training_alone_is_as_certain_as_the_proof(over_alone, dou
     }
     found = {("ditto", SHARED): UP, ("ditto", ALONE): over_alone, (SHARED, ALONE): UP}
     comparison = {"table": [], "gains": {"methods": {"ditto": gains}}}
-    advice = decide(cast(Project, SimpleNamespace(quantity=ACCURACY)), "ditto", {}, Proof(found), comparison)
+    advice = decide(ACCURACY, "ditto", {}, Proof(found), comparison)
     (line,) = [line for line in advice["lines"] if line.startswith("ditto gains 4.0 points on average")]
     assert advice["advised"] == "ditto"
     certain = "It did best on average; that it is better than training alone is not certain."
@@ -105,7 +105,7 @@ def test_the_gain_over_training_alone_is_as_certain_as_the_proof(over_alone, dou
 def test_a_method_that_was_not_proved_is_not_advised():
     """As where FedAvg or training alone diverged in the race, or where a seed of each failed in the proof."""
     assert advised_method("ditto", {}, ACCURACY) == "ditto"
-    lines = decide(cast(Project, SimpleNamespace(quantity=ACCURACY)), "ditto", {}, Proof({}), {"table": []})["lines"]
+    lines = decide(ACCURACY, "ditto", {}, Proof({}), {"table": []})["lines"]
     assert lines[:2] == [
         "Use ditto.",
         "It did best on validation rows of the race; test rows do not say whether it is better than others.",
@@ -119,7 +119,7 @@ def test_alignment_comes_first_in_the_advice():
         SHARED: ("training.optimiser.learning_rate=0.1", 'clients.align={kind: standardise, features: ["crp", "age"]}')
     }
     found = {(SHARED, ALONE): UP}
-    advice = decide(cast(Project, SimpleNamespace(quantity=ACCURACY)), SHARED, settings, Proof(found), {"table": []})
+    advice = decide(ACCURACY, SHARED, settings, Proof(found), {"table": []})
     assert advice["lines"][0] == (
         "Align first: let each silo standardise crp and age by its own rows. Then FedAvg is enough (learning_rate 0.1)."
     )
@@ -130,9 +130,9 @@ def test_alignment_comes_first_in_the_advice():
 
 @pytest.mark.parametrize(("over", "excluded"), [(UP, True), (EVEN, False), (DOWN, False)])
 def test_silos_are_excluded_only_if_fedavg_without_them_is_proved_better_than_what_is_advised(over, excluded):
-    project: Any = SimpleNamespace(quantity=ACCURACY, params=SimpleNamespace(clients=SimpleNamespace(leave={"c01": 5})))
     proof = Proof({(SHARED, ALONE): DOWN}, Exclusion(["c07", "c08"], {ALONE: over, SHARED: UP}))
-    advice = decide(project, SHARED, {SHARED: ("training.optimiser.learning_rate=0.1",)}, proof, {"table": []})
+    rate = {SHARED: ("training.optimiser.learning_rate=0.1",)}
+    advice = decide(ACCURACY, SHARED, rate, proof, {"table": []}, {"c01": 5})
     assert advice["train_alone"] == (["c07", "c08"] if excluded else [])
     assert advice["advised"] == (SHARED if excluded else ALONE)
     if excluded:
@@ -143,13 +143,12 @@ def test_silos_are_excluded_only_if_fedavg_without_them_is_proved_better_than_wh
 
 
 def test_an_error_that_falls_is_no_gain_below_zero():
-    project: Any = SimpleNamespace(quantity=ERROR, params=SimpleNamespace(clients=SimpleNamespace(leave={})))
     found = {(POOLED, ALONE): DOWN, (SHARED, ALONE): UP}
-    pooled = decide(project, SHARED, {}, Proof(found), {"table": []})["lines"]
+    pooled = decide(ERROR, SHARED, {}, Proof(found), {"table": []})["lines"]
     assert any(
         line.startswith("Training on pooled rows would be better (−0.0400 in mean squared error,") for line in pooled
     )
-    without = decide(project, SHARED, {}, Proof(found, Exclusion(["c07"], {ALONE: DOWN})), {"table": []})["lines"]
+    without = decide(ERROR, SHARED, {}, Proof(found, Exclusion(["c07"], {ALONE: DOWN})), {"table": []})["lines"]
     assert "over all silos this is better than local_only (−0.0400 in mean squared error," in without[0]
 
 
@@ -196,9 +195,7 @@ def test_trees_race_with_options_of_their_own_and_pooled_trees_are_a_bound(proje
 
 def test_that_nothing_is_better_than_a_constant_is_said_before_the_advice():
     comparison = {"table": [], "baseline": {"sentence": "No method is better than always predicting 0."}}
-    advice = decide(
-        cast(Project, SimpleNamespace(quantity=ACCURACY)), ALONE, {}, Proof({(SHARED, ALONE): NEAR}), comparison
-    )
+    advice = decide(ACCURACY, ALONE, {}, Proof({(SHARED, ALONE): NEAR}), comparison)
     assert advice["lines"][0] == comparison["baseline"]["sentence"]
     assert advice["lines"][1].startswith("Train alone")
 
@@ -214,7 +211,7 @@ def test_that_nothing_is_better_than_a_constant_is_said_before_the_advice():
 )
 def test_best_on_average_is_only_the_method_with_the_greatest_mean(over_shared, over_alone, shared_over_alone, line):
     found = Proof(differences("ditto", over_shared, over_alone, shared_over_alone))
-    advice = decide(cast(Project, SimpleNamespace(quantity=ACCURACY)), "ditto", {}, found, {"table": []})
+    advice = decide(ACCURACY, "ditto", {}, found, {"table": []})
     assert advice["lines"][1] == line
 
 
@@ -239,3 +236,18 @@ def test_apply_keeps_the_ends_of_lines(tmp_path):
     assert apply_advice(tmp_path, {"advised": "ditto", "settings": settings})
     changed = path.read_bytes()
     assert changed.count(b"\n") == changed.count(b"\r\n") == text.count("\n")
+
+
+def test_a_difference_names_the_better_method_first():
+    found = {("ditto", SHARED): DOWN, ("ditto", ALONE): EVEN, (SHARED, ALONE): DOWN}
+    lines = decide(ACCURACY, "ditto", {}, Proof(found), {"table": []})["lines"]
+    assert lines[2:6] == [
+        "FedAvg is better than ditto: +4.0 points, +2.0 to +6.0.",
+        "Whether ditto is better than training alone is not certain: +1.0 points, −2.0 to +4.0.",
+        "Training alone is better than FedAvg: +4.0 points, +2.0 to +6.0.",
+        "A point is a hundredth of accuracy. All ranges together hold the true differences with 95 % confidence.",
+    ]
+    assert decide(ERROR, SHARED, {}, Proof({(SHARED, ALONE): UP}), {"table": []})["lines"][1:3] == [
+        "No shared training did better on average.",
+        "Training alone is better than FedAvg: −0.0400 in mean squared error, −0.0600 to −0.0200.",
+    ]

@@ -9,10 +9,16 @@ import pytest
 from flows.advice.candidates import POOLED, SHARED
 from flows.advice.proof import ProofPlan, losing_silos, measure, plan_proof, race_seconds, seconds_needed
 from flows.advice.race import Candidate, Leg, Race
+from flows.advise import _first_leg
 from flows.experiment.comparison.client_gains import ALONE
+from flows.experiment.comparison.trials import trial_name
+from flows.experiment.comparison.tuner import Score
+from flows.experiment.run.run_folder import RunFolder, run_name
 from models.metrics.task_metrics import TASK_METRICS
 from silos.client_store import ClientStore
+from silos.errors import UserError
 from tasks.evaluate import OUTCOMES
+from tasks.tracking.json_io import write_json
 
 SILOS, ROWS = ("a", "b", "c", "d", "e"), 60
 PROVED = {m: Candidate(m, (), 0) for m in (SHARED, ALONE, "ditto", POOLED)}
@@ -30,6 +36,25 @@ def test_race_and_proof_fit_the_budget_if_any_advice_does(budget, one_run):
     racing = race_seconds(budget, one_run)
     assert racing >= 2 * one_run
     assert racing + 9 * one_run <= budget + 1e-9
+
+
+def test_what_a_diagnosis_took_is_not_for_the_race(tmp_path):
+    first = Candidate(SHARED, (), 0)
+    started = Race([1, 3, 9], [first], {first.name: Leg(1, Score(0.5, 1.0), 0.5)})
+    project: Any = SimpleNamespace(runs=tmp_path, params=SimpleNamespace(training=SimpleNamespace(rounds=9)))
+    journal = RunFolder(tmp_path / "advise" / run_name(SHARED, 0, trial_name(0))).journal
+    record = {"round": 1, "time_ms": 0, "metrics": {}, "seconds": {"round": 0.5}, "dropped": []}
+    write_json(journal.folder / "000001.json", record)
+
+    def seconds(spent):
+        return _first_leg(project, "advise", 0, started, lambda *_: Leg(1, None, 0.0), 100.0, spent)
+
+    assert seconds(0.0) == race_seconds(100.0, 4.5)
+    assert seconds(40.0) == race_seconds(60.0, 4.5)
+    with pytest.raises(
+        UserError, match=r"minutes: got 1\.66667, expected at least 2, since one run of fedavg takes about"
+    ):
+        seconds(60.0)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ CHECKOUT = {
         "tune",
         "intervals",
         "regret",
+        "races",
     ),
     print_tables: ("reproduce", "estimate", "listing", "stale"),
 }
@@ -120,6 +121,18 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         },
         4,
     ),
+    "races": (
+        {
+            "minutes": 2,
+            "races": {
+                EVIL: {
+                    **{"advised": [EVIL], "replayed": [EVIL], "winner": EVIL, "replayed_winner": EVIL},
+                    **{"same_end": 9, "both": 12, "slower": 1.5},
+                }
+            },
+        },
+        5,
+    ),
     "intervals": (
         {
             "rows": [{"data": EVIL, "seeds": 3, "seed_sd": 0.1, "covered": 0.95}],
@@ -128,6 +141,10 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "holm": [{"methods": 3, "equal": 2, "seeds": 3, "seed_sd": 0.1, "plain": 0.1, "corrected": 0.05}],
             "over_silos": [{"differences": EVIL, "silos": 8, "student": 0.95, "bca": 0.9, "studentised": 0.92}],
             "times": 600,
+            "sentences": {
+                **{name: {"claims": 9, "unsupported": 0, "false": 0.01} for name in ("advise", "compare")},
+                **{"times": 300, "covered": 0.97, "gain_covered": 0.99},
+            },
         },
         2,
     ),

@@ -12,11 +12,12 @@ from flows.cli.export_model import export_model
 from flows.experiment.project import Project
 from flows.serving.open_model import open_model
 from silos.errors import UserError
-from silos.standardizer import Standardizer
+from silos.standardizer import Standardization, Standardizer
 from tasks.tracking.json_io import write_json
 
 CLIENTS, ROWS, TRAIN = ("north", "south", "east"), 120, 72
-ALIGNED = ["clients.align.kind=standardise", "tracking.personal_models=true"]
+PERSONAL = "tracking.personal_models=true"
+ALIGNED = ["clients.align.kind=standardise", PERSONAL]
 
 
 def write_rows(path: Path, x: np.ndarray, y: np.ndarray) -> None:
@@ -45,24 +46,33 @@ def units(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
-def aligned(x: np.ndarray) -> np.ndarray:
-    """Return the rows of each client, standardised by its own training rows."""
+def aligned(x: np.ndarray, kind: str) -> np.ndarray:
+    """Return the rows of each client, aligned by its own training rows."""
     parts = x.reshape(len(CLIENTS), ROWS, -1)
     each = []
     for rows in parts:
         train = rows[:TRAIN].astype(np.float64)
-        each.append(Standardizer(tuple(train.mean(0)), tuple(train.std(0))).transform(rows))
+        if kind == "quantiles":
+            fitted = Standardization(own_columns=(0, 1, 2), by_quantiles=True).inputs_of(rows[:TRAIN])
+        else:
+            fitted = Standardizer(tuple(train.mean(0)), tuple(train.std(0)))
+        each.append(fitted.transform(rows))
     return np.concatenate(each)
 
 
 @pytest.mark.parametrize(
-    "method", ["fedavg", *(pytest.param(m, marks=pytest.mark.slow) for m in ("conditional", "pooled"))]
+    ("method", "kind"),
+    [
+        ("fedavg", "standardise"),
+        ("fedavg", "quantiles"),
+        *(pytest.param(m, "standardise", marks=pytest.mark.slow) for m in ("conditional", "pooled")),
+    ],
 )
-def test_weights_are_those_of_rows_aligned_beforehand_to_the_bit(method, folder, play_run, units):
+def test_weights_are_those_of_rows_aligned_beforehand_to_the_bit(method, kind, folder, play_run, units):
     x, y = units
-    run = play_run(method, "threads", 1, *settings("units"), *ALIGNED)
-    write_rows(folder / "aligned.npz", aligned(x), y)
-    beforehand = play_run(method, "threads", 1, *settings("aligned"))
+    run = play_run(method, "threads", 1, *settings("units"), f"clients.align.kind={kind}", PERSONAL)
+    write_rows(folder / f"{kind}.npz", aligned(x, kind), y)
+    beforehand = play_run(method, "threads", 1, *settings(kind))
     assert run["weights_sha256"] == beforehand["weights_sha256"]
     assert run["metrics"]["accuracy/by_client"] == beforehand["metrics"]["accuracy/by_client"]
 
@@ -77,9 +87,11 @@ def test_a_named_feature_repairs_a_unit_and_the_others_keep_the_agreed_scale(fol
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
-def test_a_client_gets_the_same_answers_from_its_file_and_from_mlflow(folder, play_run, units):
+@pytest.mark.parametrize("kind", ["standardise", "quantiles"])
+def test_a_client_gets_the_same_answers_from_its_file_and_from_mlflow(kind, folder, play_run, units):
     write_json(folder / "runs" / "paper" / "experiment.json", {"kind": "reproduce", "name": "paper", "about": ""})
-    run = play_run("fedavg", "threads", 1, *settings("units"), *ALIGNED, experiment="paper", cell="align")
+    asked = [*settings("units"), f"clients.align.kind={kind}", PERSONAL]
+    run = play_run("fedavg", "threads", 1, *asked, experiment="paper", cell=f"align-{kind}")
     project = Project.open([], folder)
     rows = units[0][2 * ROWS : 2 * ROWS + 7]
     with pytest.raises(UserError, match="--client: got no client, expected one, since each client standardises"):

@@ -7,9 +7,10 @@ import pytest
 from scipy import stats
 
 from flows.experiment.comparison.client_gains import (
+    Measured,
     client_records,
     describe_classes,
-    gains_of_method,
+    gains_of_methods,
     left_out_sentences,
     worst_client,
 )
@@ -34,7 +35,7 @@ def strata(tables):
 def gains(tables, quantity=ACCURACY, metrics=None):
     alone = dict.fromkeys(tables, 0.5)
     metrics = metrics or (alone, {c: 0.5 + float(d.mean()) for c, d in tables.items() if np.isfinite(d).all()})
-    return gains_of_method("fedavg", strata(tables), metrics, quantity)
+    return gains_of_methods({"fedavg": Measured(strata(tables), metrics)}, quantity)["fedavg"]
 
 
 def p_by_mean_squares(d):
@@ -103,6 +104,21 @@ def test_sentences():
     )
     assert broken["clients"]["a"] == dict.fromkeys(("difference", "low", "high", "p", "p_holm"))
     assert (broken["better"], broken["worse"], broken["compared"]) == (0, 1, 1)
+
+
+def test_a_gain_is_certain_after_holms_correction_over_methods():
+    rng, plain = np.random.default_rng(2), {}
+    for name, shift in (("fedavg", 0.2), ("ditto", 0.0), ("ifca", 0.0)):
+        tables = {f"c{i}": np.sign(rng.normal(shift, 1, (3, 40)).round()) for i in range(3)}
+        plain[name] = Measured(strata(tables), ({}, {}))
+    alone = gains_of_methods({"fedavg": plain["fedavg"]}, ACCURACY)["fedavg"]
+    of_three = gains_of_methods(plain, ACCURACY)["fedavg"]
+    assert alone["distinguishable"]
+    assert "not distinguishable" not in alone["sentence"]
+    assert of_three["mean"] == alone["mean"]
+    assert not of_three["distinguishable"]
+    assert "not distinguishable" in of_three["sentence"]
+    assert of_three["clients"] == alone["clients"]
 
 
 def test_a_client_with_fewer_than_ten_test_rows_has_a_difference_and_no_certainty():
