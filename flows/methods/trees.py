@@ -69,12 +69,16 @@ class Trees(Method):
             return ServerState(private={SECTION: {}})
         return ServerState({"weights": self._network(setup).init(torch.empty(0))}, {"silos": [], "rows": 0})
 
+    def leave(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
+        """Record that these clients train no more trees; those that they have stay."""
+        return state.with_numbers(left=[*state.numbers.get("left", ()), *round.clients]), RoundReport()
+
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
-        """Train the trees of clients that have none yet; end the run when all clients have trees."""
+        """Train the trees of clients that have none yet; end the run when all clients that remain have trees."""
         setup = round.setup
-        federated = set(setup.silos.federated().clients)
+        remaining = {*setup.silos.federated().clients} - {*state.numbers.get("left", ())}
         if self.arm == "pooled":
-            return self._pooled_round(state, round, done=set(round.clients) == federated)
+            return self._pooled_round(state, round, done={*round.clients} == remaining)
         known = set(state.private[SECTION] if self.arm == "local" else state.numbers["silos"])
         updates = self._train(round, setup.silos.select([c for c in round.clients if c not in known]))
         for update in updates:
@@ -86,7 +90,7 @@ class Trees(Method):
             if names:
                 trees = {name: torch.cat([old[name], w]) for name, w in trees.items()}
             state = state.with_tensors(weights=trees).with_numbers(silos=[*names, *update.clients])
-        done = known.union(*(update.clients for update in updates)) >= federated
+        done = known.union(*(update.clients for update in updates)) >= remaining
         return _finished(state, done), RoundReport.from_updates(updates)
 
     def model(self, state: ServerState, setup: TrainingSetup) -> Model:

@@ -88,6 +88,14 @@ def test_silos_vote_by_rows_and_an_absent_silo_joins_the_vote_later(make_problem
     assert second.bytes_down == 0
 
 
+@pytest.mark.parametrize("arm", ["local", "pooled", "federated"])
+def test_training_ends_when_all_silos_that_remain_have_trees(arm, make_problem, play):
+    setup = make_problem(SIZES)
+    played = play(Trees(arm=arm, **OPTIONS), setup, [1], absent={1: ["b"]}, leave={1: ["b"]})
+    assert played.state.finished
+    assert not play(Trees(arm=arm, **OPTIONS), setup, [1], absent={1: ["b"]}).state.finished
+
+
 def test_local_trees_stay_with_their_silo_and_pooled_trees_are_of_all_rows(make_problem, play):
     setup = make_problem(SIZES)
     local, pooled = (play(Trees(arm=arm, **OPTIONS), setup, [1]) for arm in ("local", "pooled"))
