@@ -62,6 +62,19 @@ def test_a_difference_is_of_the_seeds_that_both_cells_have_a_number_of(sweep):
     assert compare_with_published.difference(apart, Pair(first="a", second="b")) is None
 
 
+def test_a_difference_of_runs_on_another_machine_is_over_their_seeds(sweep):
+    found = sweep("headline", {"a": [0.5] * 3, "b": [0.5] * 3})
+    pair = Pair(first="a", second="b")
+    for seed, accuracy in enumerate([0.25, 0.3125, 0.375]):
+        record = {"value": 4, "accuracy": accuracy, "also": {}}
+        found.results.keep((found.owner, "cpu", "b"), found.key(seed, None), record)
+    over_seeds = compare_with_published.difference(found, pair)
+    assert (over_seeds["difference"], over_seeds["low"]) == (0.1875, pytest.approx(0.1875 - 4.302653 * 0.0625 / 3**0.5))
+    assert compare_with_published.difference(found, Pair(first="a", second="b", classes=("1",))) is None
+    found.results.keep(*found.place_of_pair(pair), {"difference": 0.25})
+    assert compare_with_published.difference(found, pair) == {**found.place_of_pair(pair)[1], "difference": 0.25}
+
+
 def test_a_table_of_other_runs_shows_its_own_measure_of_them(sweep):
     laws = {"a": [0.5, 0.25, 0.75], "b": [0.5, 0.125, 0.25]}
     assert sweep("runs", laws).values("a") == [4, 4, 4]
