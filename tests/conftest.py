@@ -128,6 +128,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _dvc(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keeps what DVC remembers of every repository in a folder of the session, and not in /var/tmp for good."""
+    os.environ["DVC_SITE_CACHE_DIR"] = str(tmp_path_factory.mktemp("dvc"))
+
+
 @dataclass
 class Played:
     """A method that has played some rounds: where it is, and what happened on the way."""
