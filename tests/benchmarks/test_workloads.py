@@ -1,6 +1,7 @@
 """The bench on workloads so small that only its mechanics show; its figures decide no test."""
 
 import os
+import tempfile
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -40,9 +41,10 @@ TINY = Workload(
 
 
 @pytest.fixture
-def shared_servers(prefect, monkeypatch):
-    """Commands of a bench use one Prefect server and one MLflow database, which are running already."""
+def shared_servers(prefect, tmp_path, monkeypatch):
+    """Commands of a bench use one Prefect server and one MLflow database, and work in the test's folder."""
     alone = run_benchmark.clean_environment
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def environment():
         shared = {"PREFECT_API_URL": prefect.url, "MLFLOW_TRACKING_URI": os.environ["MLFLOW_TRACKING_URI"]}

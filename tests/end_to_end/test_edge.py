@@ -47,7 +47,6 @@ def test_an_exported_model_needs_torch_alone_and_is_right_as_often_as_reported(
     assert (guessed == rows["test_y"]).mean() == pytest.approx(reported)
 
 
-@pytest.mark.slow
 def test_a_personal_model_is_exported_for_its_client_and_for_nobody_else(folder, finished):
     run = finished.run("local_only", 0)["folder"]
     refused = folder.type("export", run, code=2)
