@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import yaml
@@ -76,11 +77,26 @@ LONG = {"end_to_end", "test_docs.py", "test_published_tables.py"}
 FAST_EXAMPLES = 12  # of a property, where `make test` runs
 
 
+MEMORY_DISK = Path("/dev/shm")
+NEEDED_MEMORY = 8 * 2**30  # bytes; all folders of the whole suite are a fourth of it
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Draws fewer examples of each property where slow tests are left out."""
+    """Keeps tests' folders in memory, and draws fewer examples of each property where slow tests are left out."""
+    if fits_in_memory():
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_DISK))
     if config.option.markexpr == "not slow":
         settings.register_profile("fast", settings.get_profile("siloflow"), max_examples=FAST_EXAMPLES)
         settings.load_profile("fast")
+
+
+def fits_in_memory() -> bool:
+    """Return whether a memory disk has room: on others each `fsync` of a database or of a checkpoint takes milliseconds."""
+    if not os.access(MEMORY_DISK, os.W_OK):
+        return False
+    disk = os.statvfs(MEMORY_DISK)
+    free = min(disk.f_bavail * disk.f_frsize, psutil.virtual_memory().available)
+    return free > NEEDED_MEMORY and not disk.f_flag & getattr(os, "ST_NOEXEC", 0)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -110,6 +126,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """Keeps modules and collected tests out of every garbage collection that follows: they stay to the end."""
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _dvc(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keeps what DVC remembers of every repository in a folder of the session, and not in /var/tmp for good."""
+    os.environ["DVC_SITE_CACHE_DIR"] = str(tmp_path_factory.mktemp("dvc"))
 
 
 @dataclass

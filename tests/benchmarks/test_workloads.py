@@ -1,6 +1,7 @@
 """The bench on workloads so small that only its mechanics show; its figures decide no test."""
 
-import shutil
+import os
+import tempfile
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -40,11 +41,22 @@ TINY = Workload(
 
 
 @pytest.fixture
-def root(tmp_path, databases):
-    """A folder to compete in, where nobody waits for the making of tables."""
-    for name, place in (("mlflow.db", "runs"), ("prefect.db", ".prefect")):
-        (tmp_path / place).mkdir()
-        shutil.copy(databases / name, tmp_path / place)
+def shared_servers(prefect, tmp_path, monkeypatch):
+    """Commands of a bench use one Prefect server and one MLflow database, and work in the test's folder."""
+    alone = run_benchmark.clean_environment
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def environment():
+        shared = {"PREFECT_API_URL": prefect.url, "MLFLOW_TRACKING_URI": os.environ["MLFLOW_TRACKING_URI"]}
+        return alone() | shared
+
+    for module in (run_benchmark, bench_serving):
+        monkeypatch.setattr(module, "clean_environment", environment)
+
+
+@pytest.fixture
+def root(tmp_path, shared_servers):
+    """A folder to compete in."""
     return tmp_path
 
 
@@ -186,11 +198,11 @@ def test_the_workloads_are_those_of_the_docs():
 
 @pytest.mark.slow
 def test_what_a_diagnosis_costs_is_measured_on_laws_that_are_found(monkeypatch):
-    for name, value in {"CLIENTS": 110, "FEATURES": 10, "ROWS": 600, "CLASSES": 4, "TIMED_PAIRS": 2}.items():
+    for name, value in {"CLIENTS": 40, "FEATURES": 10, "ROWS": 600, "CLASSES": 4, "TIMED_PAIRS": 2}.items():
         monkeypatch.setattr(bench_diagnose, name, value)
     found = bench_diagnose.diagnose_cost(lambda _: None)
     assert found["laws_found"]
-    assert found["pairs"] == 110 * 109 // 2
+    assert found["pairs"] == 40 * 39 // 2
     assert found["bytes_of_a_client"] == {
         "told": 4 * (1 + 4 + 10 * (33 + 5) * 5) + 4 * (2 * 45 * 5 + 2 * 10),
         "rows": 4 * 600 * 11,
@@ -204,6 +216,7 @@ def test_what_regrouping_costs_is_measured_on_groups_that_are_found(root, monkey
     monkeypatch.setattr(bench_clustering, "CLIENTS", (20, 30))
     monkeypatch.setattr(bench_clustering, "ROWS", 200)
     monkeypatch.setattr(bench_clustering, "TRAINED", 10)
+    monkeypatch.setattr(bench_clustering, "_ROUNDS", 3)
     monkeypatch.setattr(bench_clustering, "PAUSE", 0)
     found = bench_clustering.regroup_cost(1, lambda _: None)
     for line, clients in zip(found["server"], (20, 30), strict=True):
@@ -218,7 +231,8 @@ def test_what_regrouping_costs_is_measured_on_groups_that_are_found(root, monkey
 
 
 @pytest.mark.slow
-def test_what_those_cost_who_are_not_called_is_measured_on_runs_that_call_a_hundred(monkeypatch):
+def test_what_those_cost_who_are_not_called_is_measured_on_runs_that_call_a_hundred(monkeypatch, shared_servers):
+    monkeypatch.setattr(bench_population, "ROUNDS", 4)
     monkeypatch.setattr(bench_population, "PAUSE", 0)
     found = bench_population.population_cost(1, lambda _: None, sizes=(132, 264))
     few, many = found["sizes"].values()
@@ -323,7 +337,7 @@ def test_plain_loops_make_every_tensor_where_the_rows_are():
 
 
 @pytest.mark.slow
-def test_a_served_champion_answers_every_request_of_a_bench():
+def test_a_served_champion_answers_every_request_of_a_bench(shared_servers):
     found = bench_serving.serving_cost(lambda _: None, requests=5)
     assert [line["rows"] for line in found["lines"]] == [1, 100]
     assert all(0 < line["p50"] <= line["p99"] for line in found["lines"])

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -135,6 +135,9 @@ class Folder:
 
     path: Path
     server: str | None = None
+    variables: dict[str, str] = field(
+        default_factory=dict
+    )  # more of a command's environment, not of one that is started
 
     def type(self, *arguments: str, code: int = 0, alone: bool = False) -> Answer:
         """`siloflow WORDS`, to its end; it must end with this code, and leave no process.
@@ -238,12 +241,13 @@ class Folder:
         return list(client.search_runs([one.experiment_id for one in client.search_experiments()], search, **options))
 
     def _environment(self) -> dict[str, str]:
-        return {**plain_environment(), **({"PREFECT_API_URL": self.server} if self.server else {})}
+        return {**plain_environment(), **({"PREFECT_API_URL": self.server} if self.server else {}), **self.variables}
 
 
 def plain_environment() -> dict[str, str]:
     """What a new terminal has; other tests may have set up servers of their own."""
-    return {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_", "DVC_", "PYTEST_"))}
+    ours = ("PREFECT_", "MLFLOW_", "DVC_", "PYTEST_")
+    return {k: v for k, v in os.environ.items() if not k.startswith(ours) or k == "DVC_SITE_CACHE_DIR"}
 
 
 def processes(folder: Path) -> list[str]:

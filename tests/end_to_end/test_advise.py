@@ -12,7 +12,7 @@ from flows.advice.advice_text import NAMES
 
 pytestmark = pytest.mark.slow
 
-TYPED = ["advise", "ditto", "--minutes", "30", "--set", "training.rounds=9"]
+TYPED = ["advise", "ditto", "--minutes", "30", "--set", "training.rounds=3"]
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +30,8 @@ def test_the_better_third_trains_on_and_the_references_to_the_end(advised):
     folder, answer = advised
     advice = answer.json
     rounds, race = _rounds(folder, advice), advice["race"]
-    assert race["rungs"] == [1, 3, 9]
-    assert set(rounds.values()) == {1, 3, 9}
+    assert race["rungs"] == [1, 3]  # test_race has more
+    assert set(rounds.values()) == {1, 3}
     assert len(rounds) == 20  # 4 rates of three references, and 8 settings of ditto
     assert {method for method, *_ in race["alive"]} >= {"fedavg", "local_only", "pooled"}
     assert set(race["dropped"].values()) <= {"behind", "time"}
@@ -84,9 +84,9 @@ def test_a_finished_race_is_not_run_again_and_is_written_into_params(advised):
     folder.path.joinpath("params.yaml").write_text(before)
 
 
-def test_a_killed_race_goes_on_to_the_same_decisions(advised, partitioned, tmp_path):
+def test_a_killed_race_goes_on_to_the_same_decisions(advised, partitioned, server, tmp_path):
     expected = advised[1].json["race"]
-    folder = partitioned[0].copy(tmp_path / "killed")
+    folder = partitioned[0].copy(tmp_path / "killed", server)
     _kill_at(folder, lambda race: _legs(race) >= 24)
     race = _kill_at(folder, lambda race: race["rung"] == len(expected["rungs"]))  # before the proof begins
     for key in ("rungs", "alive", "dropped"):
@@ -97,7 +97,7 @@ def test_a_killed_race_goes_on_to_the_same_decisions(advised, partitioned, tmp_p
 
 def _kill_at(folder, reached):
     """Start the command or resume it, kill it when its race is this far, and return the race."""
-    process = folder.start(*TYPED, "--resume")
+    process = folder.start(*TYPED, "--resume", PREFECT_API_URL=folder.server)
     while True:
         assert process.poll() is None, process.communicate()
         races = list(folder.path.glob("runs/advise-*/race.json"))

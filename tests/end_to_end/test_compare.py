@@ -274,6 +274,7 @@ def test_the_models_of_a_comparison_have_its_runs_names_and_last_numbers(finishe
         assert "bytes/up" not in told, "of a round, and not of the model"
 
 
+@pytest.mark.slow
 def test_a_comparison_that_is_told_again_is_in_mlflow_once(finished: Any, server: str, tmp_path: Path) -> None:
     folder = finished.folder.copy(tmp_path / "again", server)
     before = _in_mlflow(folder)

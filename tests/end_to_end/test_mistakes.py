@@ -251,44 +251,34 @@ MISTAKES = {
 
 
 EARLY = [name for name, mistake in MISTAKES.items() if not mistake.needs_server]
-LATE = [
-    pytest.param(name, marks=pytest.mark.slow if mistake.own_server else ())
-    for name, mistake in MISTAKES.items()
-    if mistake.needs_server
-]
+LATE = [pytest.param(name, marks=pytest.mark.slow) for name, mistake in MISTAKES.items() if mistake.needs_server]
 
 
-@pytest.fixture(scope="module")
-def spoiled(partitioned: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A folder for each mistake."""
-    home = tmp_path_factory.mktemp("mistakes")
-    folders = {name: partitioned[0].copy(home / name.replace(" ", "-")) for name in MISTAKES}
-    for name, folder in folders.items():
+@pytest.fixture
+def spoiled(partitioned: Any, tmp_path: Path) -> Callable[[str], Any]:
+    """A folder in which somebody made this mistake."""
+
+    def spoil(name: str) -> Any:
+        folder = partitioned[0].copy(tmp_path / name.replace(" ", "-"))
         MISTAKES[name].spoil(folder.path)
-    return folders
+        return folder
+
+    return spoil
 
 
-@pytest.fixture(scope="module")
-def early(spoiled: dict[str, Any]) -> dict[str, tuple[int, str, str]]:
-    """Exit code, stdout and stderr of every command that needs no server to find the mistake; it is given none."""
-    answers = {name: replace(spoiled[name], server=NO_SERVER).type(*MISTAKES[name].typed, code=2) for name in EARLY}
-    return {name: (answer.code, answer.out, answer.err) for name, answer in answers.items()}
-
-
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", EARLY)
-def test_a_mistake_is_told_in_one_sentence_before_anything_starts(
-    early: dict[str, tuple[int, str, str]], name: str
-) -> None:
-    code, out, err = early[name]
-    assert (code, out) == (2, "")
-    assert re.fullmatch(f"error: {MISTAKES[name].said}\n", err), err
+def test_a_mistake_is_told_in_one_sentence_before_anything_starts(spoiled: Callable[[str], Any], name: str) -> None:
+    answer = replace(spoiled(name), server=NO_SERVER).type(*MISTAKES[name].typed, code=2)
+    assert answer.out == ""
+    assert re.fullmatch(f"error: {MISTAKES[name].said}\n", answer.err), answer.err
 
 
 @pytest.mark.parametrize("name", LATE)
 def test_a_mistake_that_only_the_work_can_find_is_told_in_one_sentence(
-    spoiled: dict[str, Any], server: str, name: str
+    spoiled: Callable[[str], Any], server: str, name: str
 ) -> None:
     mistake = MISTAKES[name]
-    answer = replace(spoiled[name], server=None if mistake.own_server else server).type(*mistake.typed, code=2)
+    answer = replace(spoiled(name), server=None if mistake.own_server else server).type(*mistake.typed, code=2)
     assert answer.out == ""
     assert re.fullmatch(f"error: {mistake.said}\n", answer.err), answer.err

@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -175,13 +177,8 @@ def test_a_promotion_that_is_killed_at_any_step_is_completed_by_the_next_command
 
 def test_candidates_are_registered_on_a_server_and_its_absence_costs_no_comparison(folder, mlflow_server, databases):
     mlflow_server.start()
-
-    def there(*arguments: str) -> Any:
-        process = folder.start(*arguments, "--json", out=subprocess.PIPE, MLFLOW_TRACKING_URI=mlflow_server.url)
-        out, err = process.communicate(timeout=300)
-        assert process.returncode == 0, err
-        return json.loads(out)
-
+    tracked = replace(folder, variables={"MLFLOW_TRACKING_URI": mlflow_server.url})
+    there = partial(typed, tracked)
     registry = there("compare", "fedavg", "fedsgd", "--seeds", "0", "--set", "training.rounds=1")["registry"]
     assert registry["model"] == f"{folder.path.name}-digits"
     assert [each["method"] for each in registry["candidates"]] == ["fedavg", "fedsgd"]
@@ -193,8 +190,6 @@ def test_candidates_are_registered_on_a_server_and_its_absence_costs_no_comparis
     client = connect(mlflow_server.url)
     assert client.get_model_version_by_alias(registry["model"], "champion").version == first["version"]
     mlflow_server.stop()
-    process = folder.start("promote", MLFLOW_TRACKING_URI=mlflow_server.url)
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 2
+    err = tracked.type("promote", code=2).err
     assert "does not respond. Nothing was changed; try again." in err
     assert "Traceback" not in err

@@ -148,6 +148,7 @@ def test_where_one_scored_fewer_clients_the_difference_is_of_those_that_both_sco
     assert paired["sentence"].endswith("; only of the 2 clients that both scored")
 
 
+@pytest.mark.slow
 def test_on_other_rows_it_is_said_why_there_is_no_difference(two: dict[str, Any], tmp_path: Path) -> None:
     folder = two["folder"].copy(tmp_path / "project", two["folder"].server)
     folder.type("partition", "--set", "data.seed=3")
@@ -176,6 +177,7 @@ def test_what_is_not_there_or_not_finished_is_said_with_the_way_on(
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_an_earlier_comparison_is_resumed_by_its_name(two: dict[str, Any], tmp_path: Path) -> None:
     folder = two["folder"].copy(tmp_path / "project", two["folder"].server)
     wrong = folder.type("compare", "--resume", "--name", "cut-shrot", code=2).err

@@ -1,6 +1,7 @@
 """What was stopped goes on: after a kill, beside another process, and when MLflow was away."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -26,7 +27,8 @@ def test_a_comparison_killed_twice_ends_as_if_nobody_had(finished: Any, partitio
     script = Path(__file__).with_name("kill_many.py")
     typed = [sys.executable, script, "--kills", "2", "--chain", "2", "--template", partitioned[0].path]
     typed += ["--expected", expected, "--places", "training", "comparison"]
-    done = subprocess.run(typed, capture_output=True, text=True, timeout=280, check=False)
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(typed, env=environment, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("killed in ") == 2, done.stdout
 

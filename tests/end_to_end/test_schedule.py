@@ -29,16 +29,17 @@ class Evil(fedavg.FedAvg):
 """
 
 
-@pytest.fixture
-def schedule(partitioned: Any, tmp_path: Path) -> Any:
+@pytest.fixture(scope="module")
+def schedule(partitioned: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A folder in which a comparison is scheduled for later, with a page of the user's own, and Prefect's address."""
-    folder = partitioned[0].copy(tmp_path / "project")
+    home = tmp_path_factory.mktemp("schedule")
+    folder = partitioned[0].copy(home / "project")
     for name in ("own", "evil"):
         (folder.path / f"{name}.py").write_text(
             EVIL.replace("been-here", f"{name}-was-here").replace('"evil"', f'"{name}"')
         )
     fixed = ("--set", "plugins=[own.py]", "--set", "training.rounds=3")
-    with (tmp_path / "screen.txt").open("w+") as screen:
+    with (home / "screen.txt").open("w+") as screen:
         process = folder.start("schedule", NEVER_SOON, "fedavg", *fixed, out=screen)
         end = time.monotonic() + 120
         while "ctrl-C" not in (said := Path(screen.name).read_text()) and time.monotonic() < end:

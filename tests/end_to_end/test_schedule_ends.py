@@ -51,19 +51,10 @@ def deployments(folder: Any) -> list[Any]:
     return folder.in_prefect("select name, paused from deployment")
 
 
-def test_a_signal_to_the_command_alone_ends_it_with_one_line_and_without_a_deployment(busy, living) -> None:
-    folder, process = busy
-    process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=200)
-    assert process.returncode == 143
-    assert re.fullmatch(r"stopped; all completed work is saved: [^\n]*\n", said)
-    assert deployments(folder) == []
-    assert folder.not_over() == []
-    assert living(folder.path) == []
-
-
-def test_a_second_schedule_is_refused_and_signals_that_come_while_the_first_ends_leave_no_deployment(busy) -> None:
-    """A terminal that is closed may send SIGHUP twice: its own, and its shell's."""
+def test_a_second_schedule_is_refused_and_signals_while_the_first_ends_leave_one_line_and_no_deployment(
+    busy, living
+) -> None:
+    """A terminal that is closed may send SIGHUP twice, its own and its shell's, and to the command alone."""
     folder, process = busy
     second = folder.start("schedule", NEVER_SOON, "local_only")
     _, error = second.communicate(timeout=200)
@@ -73,7 +64,10 @@ def test_a_second_schedule_is_refused_and_signals_that_come_while_the_first_ends
         process.send_signal(signal.SIGHUP)
         time.sleep(0.05)
     assert process.returncode == 129
+    assert re.fullmatch(r"stopped; all completed work is saved: [^\n]*\n", process.stderr.read())
     assert deployments(folder) == []
+    assert folder.not_over() == []
+    assert living(folder.path) == []
 
 
 def test_after_a_kill_the_next_schedule_neither_makes_up_for_runs_nor_knows_old_parameters(

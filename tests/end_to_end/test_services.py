@@ -92,7 +92,13 @@ def assert_nothing_left(folder: Any, ports: list[int], living: Callable[[Path], 
         socket.create_server(("127.0.0.1", port)).close()
 
 
-def test_services_answer_on_loopback_serve_commands_and_leave_nothing(folder, ports, living):
+def test_services_answer_on_loopback_serve_commands_run_deployments_and_leave_nothing(
+    folder, ports, living, environment
+):
+    """`down` comes in the middle of a deployment's run, which is to be resumed."""
+    params = folder.path / "params.yaml"
+    params.write_text(params.read_text().replace("plugins: [] ", "plugins: [waits.py] "))
+    folder.write_waits()
     started = up(folder, ports)
     assert started["started"]
     found = {record["service"]: record for record in started["services"]}
@@ -123,11 +129,24 @@ def test_services_answer_on_loopback_serve_commands_and_leave_nothing(folder, po
     assert code == 2
     assert f"--prefect-port: got {ports[1] + 1}, expected {ports[0]}, since the services run there." in err
 
+    deploy(folder, api, environment)
+    (deployment,) = [d for d in call(f"{api}/deployments/filter", {}) if d["name"] == "run"]
+    fields = deployment["parameter_openapi_schema"]["properties"]
+    parameters = {name: field["default"] for name, field in fields.items() if "default" in field}
+    parameters |= {"method": "waits", "overrides": ["training.rounds=3"]}  # all other fields as the page sends them
+    body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
+    call(f"{api}/deployments/{deployment['id']}/create_flow_run", body)
+    until((folder.path / "waits").exists)
+
     assert typed(folder, "down") == {"stopped": True, "in_use": False}
     assert_nothing_left(folder, ports, living)
     code, out, _ = folder.run(["down"])
     assert (code, out) == (0, "No services run here.\n")
     assert folder.run(["status"])[:2] == (0, "No services run here. `siloflow up` starts them.\n")
+    folder.go_on()
+    resumed = typed(folder, "run", "waits", "--set", "training.rounds=3", "--resume")
+    assert (resumed["rounds"], resumed["resumed_from_round"]) == (3, 1)
+    assert folder.not_over() == []
 
 
 def test_a_killed_service_is_started_again_and_a_killed_keeper_is_reported(folder, ports, living):
@@ -163,29 +182,6 @@ def _answers(url: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def test_the_worker_runs_a_deployment_and_down_in_the_middle_leaves_a_run_to_resume(folder, ports, living, environment):
-    params = folder.path / "params.yaml"
-    params.write_text(params.read_text().replace("plugins: [] ", "plugins: [waits.py] "))
-    folder.write_waits()
-    up(folder, ports)
-    api = f"http://127.0.0.1:{ports[0]}/api"
-    deploy(folder, api, environment)
-    (deployment,) = [d for d in call(f"{api}/deployments/filter", {}) if d["name"] == "run"]
-    fields = deployment["parameter_openapi_schema"]["properties"]
-    parameters = {name: field["default"] for name, field in fields.items() if "default" in field}
-    parameters |= {"method": "waits", "overrides": ["training.rounds=3"]}  # all other fields as the page sends them
-    body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
-    call(f"{api}/deployments/{deployment['id']}/create_flow_run", body)
-    until((folder.path / "waits").exists)
-
-    assert typed(folder, "down")["stopped"]
-    assert_nothing_left(folder, ports, living)
-    folder.go_on()
-    resumed = typed(folder, "run", "waits", "--set", "training.rounds=3", "--resume")
-    assert (resumed["rounds"], resumed["resumed_from_round"]) == (3, 1)
-    assert folder.not_over() == []
 
 
 def test_a_port_in_use_is_refused_and_nothing_is_started(folder, ports, living):

@@ -31,6 +31,7 @@ def unchosen(result):
     return {key: value for key, value in result.items() if key not in CHOSEN}
 
 
+@pytest.mark.slow
 def test_a_chosen_metric_is_reported_in_every_round_and_the_others_of_the_final_model(play_run, folder):
     usual = play_run("fedavg", "threads", 1, SHORT)
     chosen = play_run("fedavg", "threads", 1, SHORT, "evaluation.metric=balanced_accuracy")
@@ -67,6 +68,7 @@ def test_the_row_values_that_clients_store_have_the_metric_as_their_mean(play_ru
         np.testing.assert_array_equal(before["correct"], outcomes["correct"])
 
 
+@pytest.mark.slow
 def test_metrics_of_a_regression_are_in_units_of_y(play_run):
     by_mae = play_run("fedavg", "threads", 1, SHORT, *LINES, "evaluation.metric=mae")
     unscaled = play_run("fedavg", "threads", 1, SHORT, *LINES, "evaluation.metric=r2")

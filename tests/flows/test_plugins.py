@@ -48,7 +48,7 @@ def test_a_method_goes_half_of_the_way(play_run):
     assert half["weights_sha256"] != full["weights_sha256"]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["vmap", "sequential"])
 def test_a_transformer_learns_tokens_of_a_source_and_is_served_and_exported(
     engine, play_run, folder, tmp_path, monkeypatch

@@ -53,6 +53,7 @@ def test_a_hedge_counts_only_for_a_verdict_of_label_shift_alone():
     assert _with_hedges([record]) == {"guarded": {HEDGED: 3, "feature": 5}}
 
 
+@pytest.mark.slow
 def test_a_small_table_counts_pairs_and_federations_and_prints_them(sweep):
     fill(sweep())
     found = table_of_records(sweep())

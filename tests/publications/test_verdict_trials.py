@@ -145,6 +145,7 @@ def test_a_sweep_that_was_interrupted_goes_on_after_the_cells_that_are_recorded(
     assert not Path("runs/reproduce-tiny-one-cpu").exists()  # no run, no experiment
 
 
+@pytest.mark.slow
 def test_what_is_kept_and_what_is_shown_count_the_same_pairs(sweep_of_filled):
     found, records = table_of_records(sweep_of_filled()), kept()["one"]["cpu"]
     rows = {row["cell"]: row for row in found["rows"]}
@@ -218,6 +219,7 @@ def test_who_cannot_tell_has_missed_what_is_alike_and_raised_no_alarm(sweep):
     assert found["false_alarms"]["paper"]["right"] == 4 - said["paper"].get("none", 0)
 
 
+@pytest.mark.slow
 def test_other_seeds_are_other_pairs_and_the_same_seed_gives_the_same_counts(sweep):
     fill_sweep(sweep("fewer", seeds=[5, 6]))
     first, second = kept()["fewer"]["cpu"]["moved"]
@@ -234,6 +236,7 @@ def test_settings_change_no_pair_and_are_refused(sweep):
         sweep(overrides=["training.rounds=1"])
 
 
+@pytest.mark.slow
 def test_an_estimate_judges_a_few_pairs_and_writes_nothing(sweep):
     assert estimate(sweep())["seconds"].keys() == {"none", "label", "both"}
     assert not Path("docs").exists()

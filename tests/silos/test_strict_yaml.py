@@ -16,6 +16,7 @@ def test_an_anchored_key_is_a_word_and_what_it_names_stays_a_number():
     assert load("a: &a 3\n? *a\n: 4\n") == {"a": 3, "3": 4}
 
 
+@pytest.mark.slow
 def test_the_bounds_are_the_last_that_is_read():
     assert load("[" * MAX_DEPTH + "]" * MAX_DEPTH)
     assert load(f"[{'1, ' * (MAX_VALUES - 1)}]") == [1] * (MAX_VALUES - 1)

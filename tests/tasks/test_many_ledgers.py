@@ -51,6 +51,7 @@ def cohort(write_silos, tmp_path) -> Cohort:
     return Cohort(clients, make_stacks(clients, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("beside", "least", "most"), [(1 << 26, 4, 16), ((50 + 49) * 5 * 8 - 1, 1, 2)])
 def test_clients_of_several_stacks_have_their_ledgers_synced_at_once_as_far_as_their_rows_fit(
     beside, least, most, cohort, tmp_path, monkeypatch

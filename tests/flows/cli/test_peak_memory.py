@@ -25,7 +25,7 @@ def measure():
     return peaks
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(("does", "most"), [("evaluation", 2.5), ("training", 5.0)])
 def test_a_thousand_rows_at_once_take_their_largest_layer_and_not_many_of_it(measure, does, most):
     one, hundred, thousand = measure(does)

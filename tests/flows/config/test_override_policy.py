@@ -116,6 +116,7 @@ def from_outside(here: Path) -> Callable[..., Any]:
     return start
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("served", FLOWS, ids=lambda served: served.name)
 @pytest.mark.parametrize("override", ["plugins=[evil.py]", "tracking.uri=sqlite:///been-here"])
 def test_parameters_of_a_flow_run_set_no_code_and_no_address(from_outside, here, served, override):

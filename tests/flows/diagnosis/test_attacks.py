@@ -46,6 +46,7 @@ def ask(world):
 FEW = "differ by fewer than 10 different rows"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("came", [9, 30])
 def test_one_patient_leaves_while_others_come(came, ask):
     """The one is the only -1 of 1,024 bins of each feature, and of the class."""
@@ -56,6 +57,7 @@ def test_one_patient_leaves_while_others_come(came, ask):
     assert FEW in ask(later, "diagnose.bins=1024")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", [3, "sex"])
 def test_one_value_is_corrected_while_ten_rows_are_corrected_in_another_column(column, ask):
     x, y = rows(0)
@@ -145,6 +147,7 @@ def test_a_silo_that_reports_with_noise_only_is_not_asked_without_it(ask):
     assert "client a has a privacy budget of epsilon 2" in refused
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "content", ["", "# budget: 8.0\n", "budget: -1\n", "text\n", "budgit: 8.0\n", "silos: {a: }\n"]
 )
@@ -156,6 +159,7 @@ def test_a_policy_that_says_nothing_or_nonsense_permits_nothing(content, ask):
         ask.again()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
@@ -197,6 +201,7 @@ def test_more_bins_than_a_silo_has_rows_or_its_owner_allows(ask):
         ask.again()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("gone", ["private", "private/own/.ledgers", "private/own/policy.yaml", "private/own/.opened"])
 def test_what_silos_keep_is_deleted_to_ask_again(gone, ask):
     """Each time with new noise and a full budget: the mean of thirty answers is the truth."""
@@ -223,6 +228,7 @@ def test_partition_makes_a_store_with_new_data_and_none_over_data_that_lost_it(a
     assert (private / "other" / POLICY).exists()
 
 
+@pytest.mark.slow
 def test_bounds_are_moved_until_they_tell_the_largest_value(ask):
     """Three questions of 1,024 bins each would tell it to nine digits."""
     x, y = rows(0)
@@ -238,6 +244,7 @@ def test_bounds_are_moved_until_they_tell_the_largest_value(ask):
     assert "in other bins" in ask((x[:, :-1], y), features=fewer), "rows without a column have the same values"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [["v0", "v1", "v2"], ["x1", "x0", "x2"]])
 def test_features_are_renamed_to_move_their_bounds_or_to_hide_a_value(names, ask):
     x, y = rows(0, features=3)
@@ -293,6 +300,7 @@ HOSPITAL, DOCTOR = np.array(["a", "b"])[np.arange(1500) // 750], np.array(["d", 
 TAKEN = "training rows that other silos of private/own reported, such as"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [[], ["diagnose.noise={epsilon: 8}"]])
 def test_the_same_rows_are_asked_under_another_column_or_name(noise, deal):
     """Each column of the table would have a budget of its own, and a silo without one row shows that row."""
@@ -308,6 +316,7 @@ def test_the_same_rows_are_asked_under_another_column_or_name(noise, deal):
     assert deal(DOCTOR, *noise) == {}
 
 
+@pytest.mark.slow
 def test_rows_of_new_silos_are_new_also_in_a_table_of_few_values(deal):
     new = np.append(HOSPITAL, np.repeat("c", 300))
     assert deal(HOSPITAL) == {}

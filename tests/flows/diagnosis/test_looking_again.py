@@ -94,6 +94,7 @@ def test_where_a_second_look_runs_does_not_matter(six, monkeypatch):
     assert text({name: there[name] for name in after}) == text(after)
 
 
+@pytest.mark.slow
 def test_what_is_drawn_of_a_pair_that_is_explained_is_what_its_inputs_differ_in(six):
     (before, _), (after, _) = (run_diagnosis(six.open(*also), PlainRunner()) for also in ((), (LOOK,)))
     drawn = [
@@ -103,6 +104,7 @@ def test_what_is_drawn_of_a_pair_that_is_explained_is_what_its_inputs_differ_in(
     assert drawn == [{1}, {1}]
 
 
+@pytest.mark.slow
 def test_where_the_rule_is_explained_and_label_shares_are_not_inputs_carry_the_shift_too(world):
     """Three of four rows of a class of the wider one are gone as well: more than its inputs account for."""
     own = world()
@@ -137,6 +139,7 @@ def test_only_silos_of_pairs_in_doubt_are_asked_and_about_their_partners_models_
     }
 
 
+@pytest.mark.slow
 def test_a_pair_of_which_one_silo_is_silent_stays_as_it_was_and_who_told_and_why_not_is_said(six):
     """Fourteen rows of a class left the wide one, some seven of either half; the others forgot what they told."""
     run_diagnosis(six.open(LOOK), PlainRunner())

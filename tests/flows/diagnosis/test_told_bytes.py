@@ -1,6 +1,7 @@
 """The bytes that are printed and recorded are those of every answer: to each question, of each version."""
 
 import numpy as np
+import pytest
 
 from flows.diagnose import run_diagnosis
 from flows.diagnosis.version_comparison import compare_with_version
@@ -39,6 +40,7 @@ def test_against_an_earlier_version_what_was_told_of_it_counts_too(world):
     assert found["bytes"] == {"up": 4 * (MOMENTS + COUNTS), "up_of_a_client": 2 * (MOMENTS + COUNTS)}
 
 
+@pytest.mark.slow
 def test_what_a_second_look_asks_for_is_among_the_bytes(world):
     own = world()
     features = [{"name": f"x{at}", "low": -8, "high": 8} for at in range(6)]

@@ -202,6 +202,7 @@ RENAMED = [{**NAMED[0], "name": "liver"}, NAMED[1]]
 WIDER = [{**NAMED[0], "high": 6}, NAMED[1]]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("changed", "features", "says"),
     [

@@ -92,6 +92,7 @@ def test_an_error_in_a_page_of_the_users_own_names_the_step_the_clients_and_the_
     assert rest == f"own.py, line {line}). Correct own.py; --resume continues after the last complete round."
 
 
+@pytest.mark.slow
 def test_an_error_of_such_a_page_between_its_steps_names_the_line(fails, folder):
     page = (folder / "own.py").read_text()
     line = page.splitlines().index('            raise KeyError("between two steps")') + 1
@@ -119,6 +120,7 @@ class Drawing(fedavg.FedAvg):
 """
 
 
+@pytest.mark.slow
 def test_a_page_whose_picture_is_called_as_a_file_of_the_run_is_told_and_spoils_nothing(play_run, folder):
     settings = ["plugins=[own.py, drawing.py]", "training.rounds=2"]
     (folder / "drawing.py").write_text(PICTURE.format(name="checkpoint.safetensors"))
@@ -136,6 +138,7 @@ def test_a_page_whose_picture_is_called_as_a_file_of_the_run_is_told_and_spoils_
     assert [name for name in names if not RunFolder.is_own(name)] == ["own.png"]
 
 
+@pytest.mark.slow
 def test_a_sentence_that_a_page_of_the_users_own_raised_in_a_step_is_what_is_said(fails, folder):
     page = (folder / "own.py").read_text()
     mended = page.replace('does == "refuses"', "not does")
@@ -145,6 +148,7 @@ def test_a_sentence_that_a_page_of_the_users_own_raised_in_a_step_is_what_is_sai
     assert str(error) == "client c03 has one row; give it two."
 
 
+@pytest.mark.slow
 def test_a_comparison_goes_on_after_a_users_method_failed_and_ends_with_1(prefect, folder, told, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     data = Project.open(derived=True).silos  # as `partition` would, for a folder that DVC knows
@@ -234,6 +238,7 @@ def test_a_comparison_ends_where_data_are_others_also_under_a_users_method(prefe
     assert not isinstance(error.value, MethodError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "workers"), PLACES)
 def test_a_broken_rows_file_is_named_with_its_client(kind, workers, play_run, pools, folder, told):
     pools(kind)
@@ -250,6 +255,7 @@ def test_a_broken_rows_file_is_named_with_its_client(kind, workers, play_run, po
     assert broken.read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_a_damaged_file_of_a_run_is_told_with_the_way_out_and_whole_rounds_are_used(
     play_run, folder, told, undisturbed
 ):
@@ -288,6 +294,7 @@ def half(path: Path, into: Path | None = None) -> bytes:
     return whole
 
 
+@pytest.mark.slow
 def test_a_folder_in_place_of_the_checkpoint_is_told(fails, folder):
     places = []
 
@@ -305,6 +312,7 @@ def test_a_folder_in_place_of_the_checkpoint_is_told(fails, folder):
     assert unwritable(error) == f"cannot write {places[0]}: a folder has the name of the needed file; move it away."
 
 
+@pytest.mark.slow
 def test_a_file_that_may_not_grow_is_told(fails, folder):
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
@@ -319,6 +327,7 @@ def test_a_file_that_may_not_grow_is_told(fails, folder):
     assert str(folder / "runs") in unwritable(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "method", "kind", "workers"),
     [
@@ -400,6 +409,7 @@ def counted(folder: Path, method: str) -> int:
     return found[1]
 
 
+@pytest.mark.slow
 def test_a_run_that_only_lacks_its_result_reports_the_best_round_as_before(play_run, folder):
     """As one that MLflow was away from, or that was killed after its last round: no round is left to be played."""
     settings = ["evaluation.report=best", "training.optimiser.learning_rate=16"]

@@ -118,6 +118,7 @@ def test_the_numbers_are_those_of_training_rows_and_the_same_wherever_tasks_run(
     assert len({run["weights_sha256"] for run in runs[:2]}) == 1
 
 
+@pytest.mark.slow
 def test_bytes_are_counted_in_the_first_round(folder, play_run, raw):
     run = play_run("fedavg", "threads", 1, *settings("raw_classification", "classification"), BOTH[0])
     plain = play_run("fedavg", "threads", 1, *settings("raw_classification", "classification"))
@@ -134,6 +135,7 @@ def test_who_comes_later_tells_nothing_of_it_and_is_sent_it(folder, play_run, ra
     assert agreed_of(folder, run)["bytes"] == [1 * 3 * FEATURES * 8, len(CLIENTS) * 2 * FEATURES * 8]
 
 
+@pytest.mark.slow
 def test_what_the_newest_run_has_agreed_on_is_taken(folder, ran, raw):
     """Whatever the runs' names; of both orders of time."""
     asked = [*settings("raw_classification", "classification"), BOTH[0], "clients.join={north: 2}"]
@@ -147,6 +149,7 @@ def test_what_the_newest_run_has_agreed_on_is_taken(folder, ran, raw):
         assert load_standardizer(project).bytes_up == newest
 
 
+@pytest.mark.slow
 def test_who_comes_later_or_is_held_out_does_not_tell(folder, play_run, raw):
     x, train = raw["classification"][0].astype(np.float64), np.arange(120) % ROWS < 24
     asked = [*settings("raw_classification", "classification"), BOTH[0]]
@@ -195,7 +198,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_run_of_another_version_is_named_and_left_aside(change, folder, ran, raw):
     name = "aside_" + change.replace(" ", "_")
@@ -269,6 +272,7 @@ def test_where_nobody_may_tell_the_run_ends_with_one_sentence(folder, play_run):
         play_run("fedavg", "threads", 1, *settings("tiny", "classification"), BOTH[0])
 
 
+@pytest.mark.slow
 def test_numbers_that_were_changed_on_disk_are_told(folder, ran, raw):
     asked = [*settings("raw_classification", "classification"), BOTH[0]]
     run = ran("fedavg", asked, "damaged")

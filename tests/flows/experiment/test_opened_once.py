@@ -79,6 +79,7 @@ def counts(opened: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_comparison_opens_its_project_once(counts):
     found = compare(["fedavg", "local_only"], [0, 1], overrides=["training.rounds=1"])
     assert (len(found["runs"]), len(found["paired"]), len(found["ensembles"])) == (4, 1, 2)

@@ -39,6 +39,7 @@ SERVED = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "more"), [("alone", ""), ("served", SERVED)])
 def test_a_network_of_a_users_page_is_not_logged_unless_it_names_one_that_answers_as_it_does(
     name, more, play_run, folder, told

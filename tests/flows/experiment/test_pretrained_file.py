@@ -34,7 +34,7 @@ def states() -> dict[str, dict[str, torch.Tensor]]:
     return {"resnet18": models.resnet18(weights=None).state_dict(), "vgg16_bn": vgg}
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "as published"])
 def test_the_files_numbers_are_the_encoders_start_and_its_hash_is_the_networks(project, states, zipped):
     file = project / "given.pth"

@@ -77,6 +77,7 @@ def test_a_partition_that_is_no_more_as_it_was_made_is_made_again(project):
     assert file.stat() == before
 
 
+@pytest.mark.slow
 def test_who_needs_a_partition_that_another_process_makes_waits_for_it(project):
     own = Project.open(root=project, derived=True)
     expected = own.silos

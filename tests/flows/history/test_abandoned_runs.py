@@ -126,6 +126,7 @@ def test_runs_of_mlflow_that_no_process_works_on_are_killed_and_named(
     assert told.said[-1].endswith("; 'gone' in MLflow")
 
 
+@pytest.mark.slow
 def test_a_run_that_somebody_stops_is_killed_in_mlflow_and_one_that_fails_has_failed(
     play_run: Any, told: Any, folder: Path
 ) -> None:

@@ -92,6 +92,7 @@ def counts(file: Path) -> dict[str, int]:
         }
 
 
+@pytest.mark.slow
 def test_old_flow_runs_and_single_runs_go_and_what_is_needed_stays(project: Project) -> None:
     file = project.root / ".prefect" / "prefect.db"
     fill(file)

@@ -36,6 +36,7 @@ def project(tmp_path: Path, databases: Path) -> Any:
     return SimpleNamespace(root=tmp_path, tracking=uri, params=params)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("promoted", "restored"),
     [

@@ -206,6 +206,7 @@ def test_colours_have_the_contrast_that_wcag_asks_for(page: str) -> None:
         assert all((luminance(ground) + 0.05) / (luminance(colour) + 0.05) >= 4.5 for colour in colours)
 
 
+@pytest.mark.slow
 def test_what_other_parts_wrote_stands_in_the_report_and_its_absence_is_no_error(tmp_path: Path) -> None:
     found, curves, costs = comparison(3)
     plain = page_of(tmp_path, comparison_sections(found, ACCURACY, curves, costs))

@@ -137,6 +137,7 @@ def test_a_changed_rule_that_no_linear_regression_sees_stays_one_and_to_a_test_o
     assert opinion(pair).verdicts["guarded"] == second_opinion(pair, np.random.default_rng(0))[0] == "feature+concept"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("row", "pairs", "first", "then"),
     [pytest.param("x1 sd 1.8", 12, 12, 12, marks=pytest.mark.slow), ("x0 + 1 and swap", 4, 4, 4), ("none", 8, 8, 8)],

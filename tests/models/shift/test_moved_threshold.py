@@ -76,6 +76,7 @@ def test_another_threshold_is_never_called_a_shift_of_inputs_and_is_named_from_a
         assert len(seen) >= {10000: 3}.get(rows, 0)
 
 
+@pytest.mark.slow
 def test_label_shift_is_not_taken_for_another_rule(tell):
     for rows in (500, 2000):
         found = verdicts(tell, [prevalence(seed, rows) for seed in range(20)])

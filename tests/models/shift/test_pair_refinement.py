@@ -89,6 +89,7 @@ def wards(shares, weight, tied=0.0):
     return draw
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [0.0, 0.7])
 def test_another_rule_is_named_by_the_feature_that_has_another_effect_and_not_by_one_whose_inputs_moved(tied):
     first, second = wards([0.25] * 4, -0.7, tied), wards([0.6, 0.2, 0.1, 0.1], 0.7, tied)
@@ -105,6 +106,7 @@ def test_another_rule_is_named_by_the_feature_that_has_another_effect_and_not_by
     assert largest[0] <= 10
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("kind", "rows", "name", "at_least"),
     [
@@ -144,6 +146,7 @@ def test_a_rule_that_differs_in_how_two_features_act_together_is_another_rule():
     assert effect_on_prediction(refinement.losses[0]) == "seen"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [(300, 300), (2000, 400)])
 def test_pairs_of_features_add_no_more_than_one_false_alarm_in_sixty_alike_pairs(rows):
     before, after = verdicts(law(0.6, intercept=-1), law(0.6, intercept=-1), rows, pairs=60)
@@ -157,6 +160,7 @@ def test_another_rule_by_single_features_adds_no_pair_of_features():
         assert refinement.together == refinement.interactions == ((),)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("second", "most"),
     [

@@ -80,6 +80,7 @@ def test_a_pair_with_a_class_to_compare_is_compared_within_it_also_where_a_featu
     np.testing.assert_allclose(pair_p_values(shared), slowly(shared), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_sixty_clients_of_six_rows_a_class_fall_into_groups_by_their_inputs(tell):
     """Of no class is there enough to be told, and labels are alike: inputs are all that can be compared."""
     rng, law = np.random.default_rng(4), np.arange(60) % 2

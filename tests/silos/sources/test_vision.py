@@ -4,7 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.slow
 def test_torchvision_imports_and_imports_again():
     program = (
         "from silos.sources.torchvision_datasets import torchvision\n"

@@ -224,6 +224,7 @@ def test_data_on_a_mount_of_their_own_are_written_in_place(versions, data, tmp_p
     assert data.stat().st_ino == inode
 
 
+@pytest.mark.slow
 def test_a_copy_without_git_is_recorded_and_restored_and_has_no_log(versions, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(tmp_path, copy, ignore=shutil.ignore_patterns(".git", "copy"))

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from silos.versioning.dvc_files import record, remote_status
 
 DVC = Path(sys.executable).parent / "dvc"
@@ -13,6 +15,7 @@ def dvc(folder: Path, *words: str) -> None:
     subprocess.run([DVC, *words, "--quiet"], cwd=folder, check=True, capture_output=True)
 
 
+@pytest.mark.slow
 def test_files_to_push_and_to_pull_are_counted_and_an_absent_remote_is_a_sentence(tmp_path):
     root, store = tmp_path / "project", tmp_path / "store"
     (root / "data").mkdir(parents=True)

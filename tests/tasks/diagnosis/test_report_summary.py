@@ -83,6 +83,7 @@ def targets(seed, count, missing):
     return x, rng.normal(size=count) ** 3
 
 
+@pytest.mark.slow
 @few_examples
 @given(st.integers(10, 120), st.sampled_from([0.0, 0.3, 0.8]), st.integers(0, 20))
 def test_of_a_regression_the_groups_of_an_answer_are_all_rows_or_ten_fewer_than_are_told_without_them(

@@ -120,6 +120,7 @@ def test_a_damaged_checkpoint_is_told_in_a_sentence(tmp_path, damage):
         load_state(path)
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_of_what_is_beside_the_weights_is_told_in_a_sentence(tmp_path):
     """Round and memory too: a run that goes on at another round, or calls others, has other weights."""
     path = tmp_path / "checkpoint.safetensors"

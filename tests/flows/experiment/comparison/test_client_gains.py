@@ -156,6 +156,7 @@ def test_the_worst_tenth_and_the_worst_client_are_those_of_each_method(quantity,
     assert found["spread"]["method"]["sd"] == pytest.approx(np.std(list(method.values()), ddof=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [1, 3])
 @pytest.mark.parametrize("rows", [30, 120])
 def test_where_methods_are_equal_a_client_certainly_loses_in_at_most_five_of_a_hundred_comparisons(seeds, rows):

@@ -251,6 +251,7 @@ def test_a_method_without_local_training_is_refused_in_a_sentence(play_run):
         play_run("fedsgd", "threads", 1, *SETTINGS, IMPROVING)
 
 
+@pytest.mark.slow
 def test_a_run_says_once_who_has_too_few_rows_to_tell_and_goes_on(play_run, folder, told):
     uneven = ["data.name=uneven", "data.scheme=[{kind: quantity, clients: 6, beta: 0.4}]", *SETTINGS, IMPROVING]
     result = play_run("fedavg", "threads", 1, *uneven, "clients.fraction=1.0")

@@ -342,6 +342,7 @@ def test_a_description_that_somebody_has_changed_stays_and_links_are_said_anew(d
     assert (tags["mlflow.note.content"], tags["prefect.flow_run_id"]) == ("mine", "2")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 def test_an_upload_that_outlasts_patience_is_not_taken_for_a_done_one(deliver, play, tmp_path):
     """What was said stands, also if the upload ends well after it: the next resume finds nothing left to do."""

@@ -51,6 +51,7 @@ def _tables(path: Path) -> set[str]:
         return {name for (name,) in database.execute("select name from sqlite_master where type = 'table'")}
 
 
+@pytest.mark.slow
 def test_in_a_folder_whose_name_means_something_in_an_address_the_database_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +79,7 @@ def test_a_database_that_cannot_be_named_from_here_is_told_before_anything_is_wr
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_database_with_options_of_the_users_own_is_opened_where_it_is(tmp_path: Path) -> None:
     connect(f"sqlite:///{tmp_path}/own.db?timeout=30").search_experiments()
     assert [path.name for path in tmp_path.iterdir()] == ["own.db"]

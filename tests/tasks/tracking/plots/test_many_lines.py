@@ -46,6 +46,7 @@ def overlap(found: list) -> list:
     return [(at, other) for at, a in enumerate(found) for other, b in enumerate(found[:at]) if a.overlaps(b)]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("methods", [1, 4, 9, 15, 40])
 def test_no_name_lies_on_another(methods, tmp_path, drawn):
     compare(methods, tmp_path)
