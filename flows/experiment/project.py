@@ -33,8 +33,8 @@ from silos.standardizer import NO_STANDARDIZATION, Standardization
 from silos.storage.manifest import Manifest
 from silos.storage.partition_store import write
 from silos.versioning import dvc_files, history
-from silos.versioning.data_swap import recover
 from silos.versioning.hashing import code_digest, file_hashes, listing_digest
+from silos.versioning.history import recover
 from tasks.tracking.json_io import RESTORE_ADVICE, read_json, write_json
 from tasks.tracking.mlflow_logging.run_spec import Experiment
 

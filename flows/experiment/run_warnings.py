@@ -13,7 +13,7 @@ from models.metrics.client_metrics import ClientMetric
 from models.metrics.task_metrics import TaskMetrics
 from silos.client_store import ClientStore
 from silos.cohort import Silos
-from silos.storage.client_table import ROLES
+from silos.storage.manifest import ROLES
 from tasks.execution.task_runner import Runner
 from tasks.feature_moments import LARGE, SMALL, check_scale
 from tasks.messages.statistics_messages import ScaleCheck

@@ -31,7 +31,6 @@ from silos.dataset import (
     split_codes,
 )
 from silos.partitioners.iid_partitioners import Owners
-from silos.partitioners.image_transforms import permute_pixels, rotation
 from silos.partitioners.perturbation_params import (
     Fresh,
     HoldOut,
@@ -43,7 +42,7 @@ from silos.partitioners.perturbation_params import (
     Rotation,
     Subsample,
 )
-from silos.partitioners.perturbations import imbalance, merge_labels, noise, permute_labels
+from silos.partitioners.perturbations import imbalance, merge_labels, noise, permute_labels, permute_pixels, rotation
 from silos.partitioners.splits import (
     check_marked_units,
     fresh,

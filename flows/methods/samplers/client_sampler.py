@@ -17,7 +17,7 @@ from flows.methods.round_report import RoundReport
 from models.prng import client_streams, server_stream, uniform
 from silos.cohort import Silos
 from silos.plugin_registry import run_entry
-from silos.storage.client_table import ROLES
+from silos.storage.manifest import ROLES
 
 MAX_HASHED_CLIENTS = 2_000
 """Maximum number of clients in the data for which each key is a hash of seed, round, purpose and name, at 1 µs a key.
