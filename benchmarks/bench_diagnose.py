@@ -25,7 +25,7 @@ from models.shift.pairwise_tables import all_pairs
 from models.shift.wasserstein import Client, Server, point_mass
 from tasks.diagnosis.compare_feature_pairs import pair_question, refine_by_feature_pairs
 from tasks.diagnosis.compare_silos import Comparison, compare_silos
-from tasks.messages.diagnosis_messages import FeatureCorrelations, ShiftNumbers
+from tasks.messages.statistics_messages import FeatureCorrelations, ShiftNumbers
 
 CLIENTS, ROWS, FEATURES, CLASSES = 1000, 500, 100, 10
 LAWS = 5

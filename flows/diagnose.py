@@ -43,8 +43,8 @@ from tasks.diagnosis.compare_feature_pairs import (
 from tasks.diagnosis.compare_silos import Comparison, compare_silos, named_summaries
 from tasks.diagnosis.report_predictions import doubtful_pairs, refine_pairs, report_models, report_predictions
 from tasks.execution.task_runner import PrefectRunner, Runner
-from tasks.messages.diagnosis_messages import FeatureCorrelations, HalfModels, PredictedCounts
 from tasks.messages.message_policy import Message
+from tasks.messages.statistics_messages import FeatureCorrelations, HalfModels, PredictedCounts
 
 
 def refine(

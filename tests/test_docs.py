@@ -53,7 +53,7 @@ from silos.storage.partition_store import open_client, open_missing, write
 from tasks import messages
 from tasks.execution.task_runner import PlainRunner
 from tasks.messages.message_policy import Message
-from tasks.messages.update_messages import SummedMessage, WeightedMessage
+from tasks.messages.round_messages import SummedMessage, WeightedMessage
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 README = CHECKOUT / "README.md"

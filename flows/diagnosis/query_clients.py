@@ -22,8 +22,8 @@ from silos.storage.manifest import schema_of
 from tasks.diagnosis.report_summary import TARGET_COLUMN, join_summaries, report_summary
 from tasks.execution.task_runner import Runner, cohort_calls
 from tasks.execution.task_types import ClientStep
-from tasks.messages.diagnosis_messages import NoisyCounts, Refusal, ShiftNumbers
 from tasks.messages.message_policy import Message
+from tasks.messages.statistics_messages import NoisyCounts, Refusal, ShiftNumbers
 from tasks.tracking.json_io import read_json, write_json
 
 _WIDTH = 3.0  # deviations around the mean of all rows that bounds cover

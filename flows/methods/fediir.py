@@ -20,8 +20,8 @@ from models.networks.wrappers.fediir_network import GradientMatching
 from models.server_state import ServerState
 from silos import param_limits
 from tasks.aggregate import aggregate
+from tasks.gradients import head_gradient
 from tasks.local_train import local_train
-from tasks.training.gradients import head_gradient
 
 
 class FedIIR(fedavg.FedAvg):

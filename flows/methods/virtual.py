@@ -27,8 +27,8 @@ from models.networks.wrappers.variational import Bias, Variational, drop_biases
 from models.prng import server_stream
 from models.server_state import ClientStateRefs, ServerState, Weights
 from silos import param_limits
-from tasks.messages.update_messages import SiteUpdates
-from tasks.training.expectation_propagation import update_site
+from tasks.expectation_propagation import update_site
+from tasks.messages.round_messages import SiteUpdates
 
 _SEQUENTIAL_KL_WEIGHT = 1e-2
 

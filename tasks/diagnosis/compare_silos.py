@@ -32,7 +32,7 @@ from models.shift.pairwise_results import Findings, append_rest, diagnose_pairs,
 from models.shift.pairwise_tables import all_pairs
 from tasks.diagnosis.report_summary import join_summaries
 from tasks.execution.task_types import server_step
-from tasks.messages.diagnosis_messages import NoisyCounts, ShiftNumbers
+from tasks.messages.statistics_messages import NoisyCounts, ShiftNumbers
 
 _INTERVAL = 5.0  # seconds between progress messages
 

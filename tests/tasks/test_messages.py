@@ -38,12 +38,12 @@ from tasks import local_train, messages
 from tasks.evaluate import OUTCOMES, ClientMetrics, evaluate
 from tasks.execution.task_runner import Broadcast, cohort_calls
 from tasks.execution.task_types import ClientStep, step
-from tasks.messages.diagnosis_messages import NoisyCounts
 from tasks.messages.message_policy import FEW, LEAST_ROWS, Message, Numbers, numbers_of
+from tasks.messages.round_messages import SummedMessage, Update, WeightedMessage
 from tasks.messages.score_messages import Scores
-from tasks.messages.update_messages import SummedMessage, Update, WeightedMessage
+from tasks.messages.statistics_messages import NoisyCounts
+from tasks.personal_layers import common_batchnorm_statistics
 from tasks.regroup import prior_shift_fit, regroup, report_correctness, report_descriptor
-from tasks.training.measure_batchnorm import common_batchnorm_statistics
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 

@@ -20,9 +20,9 @@ from silos.cohort import Stack, open_common
 from silos.errors import UserError
 from tasks.evaluate import evaluate
 from tasks.execution.load_client_data import load_weights
+from tasks.personal_layers import common_batchnorm_statistics
 from tasks.tracking.checkpoint import load_state, save_state
 from tasks.tracking.result_tables import by_client
-from tasks.training.measure_batchnorm import common_batchnorm_statistics
 
 SIZES = {"oslo": 11, "lyon": 7, "one": 1, "rome": 8}
 NETWORK = BatchNormCNN((4, 4), 3, (3, 4), (False, True), (5,), 0.0)

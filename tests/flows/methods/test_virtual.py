@@ -16,7 +16,7 @@ from models.networks.network import Network
 from models.networks.vision.cnn_bn import BatchNormCNN
 from models.training.optimizers import SGD, Adam
 from silos.errors import UserError
-from tasks.training.expectation_propagation import POSTERIOR
+from tasks.expectation_propagation import POSTERIOR
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from silos.cohort import Cohort
 from tasks.execution.load_client_data import load_rows
 from tasks.execution.task_types import step
 from tasks.local_train import store_client_state
-from tasks.messages.update_messages import SentTrees
+from tasks.messages.round_messages import SentTrees
 
 
 @step

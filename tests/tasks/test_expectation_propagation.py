@@ -11,7 +11,7 @@ from models.networks.wrappers.ep_update import SiteTraining
 from models.networks.wrappers.tilted_posterior import Tilted
 from models.training.optimizers import Adam
 from silos.client_store import ClientStore
-from tasks.training.expectation_propagation import POSTERIOR, update_site
+from tasks.expectation_propagation import POSTERIOR, update_site
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
 WEIGHTS, BIASES = 5 * 6 + 6 * 3, 6 + 3

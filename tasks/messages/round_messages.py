@@ -1,14 +1,24 @@
-"""Define messages of training: updates, gradients, sites, and plain weights."""
+"""Define messages of a round: updates, gradients, sites, plain weights, evidence for clusters, and codebooks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
+import numpy as np
 from torch import Tensor
 
 from models.gaussians import PRECISION
 from models.server_state import Weights
-from tasks.messages.message_policy import FEW, FLOAT_BYTES, LEARNED, LEARNED_ADDED, SEVERAL_ADDED, Message, Numbers
+from tasks.messages.message_policy import (
+    FEW,
+    FLOAT_BYTES,
+    LEARNED,
+    LEARNED_ADDED,
+    SEVERAL,
+    SEVERAL_ADDED,
+    Message,
+    Numbers,
+)
 
 
 @dataclass(frozen=True)
@@ -133,3 +143,104 @@ class SentWeights(WeightedMessage):
     """Weights that the clients of one stack stored and now send; `sums` are these weights times rows."""
 
     with_model = False  # the clients have the model
+
+
+@dataclass(frozen=True)
+class ClusterChoice(Message):
+    """The model that each client of one stack chooses out of every set of models that it was offered."""
+
+    rows: Annotated[Tensor, FEW]  # (clients,) int64
+    choice: Annotated[Tensor, FEW]  # (clients, sets) int64, the model's index in its set
+    loss: Annotated[Tensor, FEW]  # (clients, sets) float64, that model's mean loss over the client's training rows
+
+
+@dataclass(frozen=True)
+class CorrectnessBits(Message):
+    """The common rows on which the model of each client of one stack is correct: one bit per row, and nothing else.
+
+    The rows belong to no client, but the bits come from weights that only the client has. A model whose outputs are not
+    finite is correct on no row.
+    """
+
+    bits: Annotated[Tensor, LEARNED]  # (clients, bytes) uint8, as numpy packs them
+
+    @property
+    def bytes_up(self) -> int:
+        """Return the bytes that these clients send if each sends its own bits."""
+        return self.bits.numel()
+
+
+@dataclass(frozen=True)
+class PriorShiftAccuracy(Message):
+    """The offered model's accuracy on common rows for each client of one stack, with classes weighted as in its training.
+
+    The server has the model and the common rows, so each accuracy is one equation in the client's label shares. As many
+    models as there are classes reveal all shares.
+    """
+
+    accuracy: Annotated[Tensor, FEW]  # (clients,) float64
+
+
+ABSENT = -1.0
+"""Stands for the moments of a class of which a client has too few rows, as in the code of FLUX's authors."""
+
+
+@dataclass(frozen=True)
+class Descriptor(Message):
+    """Mean and standard deviation of each client's training rows in shared components of a common encoder.
+
+    The first part is of all rows, the others of the rows of each class. A class with too few rows has ABSENT, and so has
+    one that would leave too few rows of the other classes. A client with too few rows is silent.
+    """
+
+    rows: Annotated[Tensor, FEW]  # (clients,) int64
+    moments: Annotated[Tensor, SEVERAL]  # (clients, parts, 2, components) float32
+    silent: tuple[str, ...] = ()
+
+    @property
+    def bytes_up(self) -> int:
+        """Return the bytes that these clients send if each sends its own: its row count, and any moments it reports."""
+        numbers = self.moments[0].numel() * (len(self.clients) - len(self.silent))
+        return FLOAT_BYTES * (len(self.clients) + numbers)
+
+
+@dataclass(frozen=True)
+class UncertaintyScores(Message):
+    """How uncertain a model is about the rows of one split: scores for each client of one stack, and not for single rows."""
+
+    with_model = False  # the new average is sent, and counted, for the next round
+
+    split: str
+    rows: Annotated[Tensor, FEW]  # (clients,) int64
+    numbers: Annotated[Mapping[str, Tensor], FEW]  # (clients,) float64; NaN without rows
+
+
+@dataclass(frozen=True)
+class CodebookExtension(Message):
+    """The number of private codes that the clients of one stack have stored in one member of an ensemble."""
+
+    with_model = False  # as in UncertaintyScores
+
+    words: Annotated[Tensor, FEW]  # (clients,) int64
+    refs: Mapping[str, str]  # client, hash; the same in the records of all members
+    prefix: str = ""  # of the member; empty without an ensemble
+
+    @property
+    def held(self) -> dict[str, int]:
+        """Return the number of codes by the prefix and the client's name."""
+        return {self.prefix + client: count for client, count in zip(self.clients, self.words.tolist(), strict=True)}
+
+
+@dataclass(frozen=True)
+class Centroids(Message):
+    """Centres of each client's tokens with the number of tokens of each, from which the server starts common codes.
+
+    They belong to one member of an ensemble, because each member has its own features. A client with too few rows has
+    no centres.
+    """
+
+    with_model = False  # local training of the same round counts it
+
+    centres: Annotated[tuple[np.ndarray, ...], SEVERAL]  # (words, d) float32 of each client
+    weights: Annotated[tuple[np.ndarray, ...], SEVERAL]  # (words,) tokens
+    prefix: str = ""  # of the member; empty without an ensemble

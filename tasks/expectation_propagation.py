@@ -19,7 +19,7 @@ from tasks.evaluate import validation_losses
 from tasks.execution.load_client_data import load_client_state, load_stacks, load_streams
 from tasks.execution.task_types import server_step, step
 from tasks.local_train import shares_of, store_client_state, weighted_sum
-from tasks.messages.update_messages import SiteRemovals, SiteUpdates
+from tasks.messages.round_messages import SiteRemovals, SiteUpdates
 
 POSTERIOR = "posterior"
 """The private section in which a client stores its latest posterior."""
