@@ -29,11 +29,11 @@ NETWORKS = Registry(
     "network",
     {
         "mlp": "models.networks.mlp:MLP",
-        "cnn": "models.networks.vision.cnn:CNN",
-        "cnn_bn": "models.networks.vision.cnn_bn:BatchNormCNN",
-        "residual": "models.networks.vision.resnet:Residual",
-        "vgg16_bn": "models.networks.vision.vgg:VGG16",
-        "resnet18": "models.networks.vision.resnet:ResNet18",
+        "cnn": "models.networks.cnn:CNN",
+        "cnn_bn": "models.networks.cnn:BatchNormCNN",
+        "residual": "models.networks.resnet_vgg:Residual",
+        "vgg16_bn": "models.networks.resnet_vgg:VGG16",
+        "resnet18": "models.networks.resnet_vgg:ResNet18",
     },
 )
 METRICS = Registry(

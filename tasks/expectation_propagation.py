@@ -9,8 +9,7 @@ from torch import Tensor
 
 from models.client_model import Model
 from models.gaussians import PRECISION, plus
-from models.networks.wrappers.ep_update import SiteTraining, SiteUpdate, train_site
-from models.networks.wrappers.tilted_posterior import Tilted
+from models.networks.wrappers.ep_update import SiteTraining, SiteUpdate, Tilted, train_site
 from models.server_state import ClientStateRefs, Weights
 from models.training.engine import Training, broadcast_weights
 from silos.client_store import ClientStore

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from models.client_model import Model
 from models.networks.network_factory import learned
-from models.networks.wrappers.fediir_network import GradientMatching, gradients
+from models.networks.wrappers.domain_generalisation import GradientMatching, gradients
 from models.server_state import ClientStateRefs, Weights
 from models.training.engine import Rows, Trained, Training, train
 from models.training.engine import full_gradient as gradient_of

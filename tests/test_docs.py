@@ -37,7 +37,7 @@ from flows.methods.fedavg import FedAvg
 from flows.partition import make
 from models.metrics.flops import largest_activation, network_cost
 from models.networks.network_factory import build
-from models.networks.vision.resnet import Residual
+from models.networks.resnet_vgg import Residual
 from models.prng import server_stream
 from models.server_state import ServerState
 from models.training import engine

@@ -46,7 +46,7 @@ def test_a_run_depends_on_its_network_its_data_and_its_sampler(params):
     other = {*modules_of_run("fedavg", load_params(create_project.TEMPLATES, settings))}
     assert other - plain >= {
         "flows.experiment.fit_standardizer",
-        "models.networks.vision.cnn_bn",
+        "models.networks.cnn",
         "silos.partitioners.label_partitioners",
         "silos.sources.npz",
         "flows.methods.samplers.loss_based_sampler",

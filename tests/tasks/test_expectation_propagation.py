@@ -7,8 +7,7 @@ from flows.methods.common import ep_sites
 from flows.methods.virtual import Virtual
 from models.client_model import Model
 from models.gaussians import PRECISION
-from models.networks.wrappers.ep_update import SiteTraining
-from models.networks.wrappers.tilted_posterior import Tilted
+from models.networks.wrappers.ep_update import SiteTraining, Tilted
 from models.training.optimizers import Adam
 from silos.client_store import ClientStore
 from tasks.expectation_propagation import POSTERIOR, update_site

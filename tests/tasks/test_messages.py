@@ -22,9 +22,8 @@ from models.metrics.client_metrics import CLIENT_METRICS
 from models.networks.mlp import MLP
 from models.networks.tree_ensemble import TreeEnsemble
 from models.networks.wrappers.codebook_network import COUNT, OWN, QuantizedNetwork
-from models.networks.wrappers.ep_update import SiteTraining
-from models.networks.wrappers.fediir_network import GradientMatching
-from models.networks.wrappers.tilted_posterior import Tilted
+from models.networks.wrappers.domain_generalisation import GradientMatching
+from models.networks.wrappers.ep_update import SiteTraining, Tilted
 from models.prng import server_stream
 from models.server_state import ClientStateRefs
 from models.shift.client_summaries.client_summary import Layout

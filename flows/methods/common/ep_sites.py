@@ -10,7 +10,7 @@ from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.gaussians import DEVIATION, PRECISION, PULL, Natural, gaussian_names, inverse_softplus
 from models.networks.network_factory import Network, kind_of
-from models.networks.wrappers.tilted_posterior import RAW
+from models.networks.wrappers.ep_update import RAW
 from models.networks.wrappers.variational import Bias, drop_biases, is_gaussian
 from models.server_state import ClientStateRefs, ServerState, Weights
 from silos.errors import UserError

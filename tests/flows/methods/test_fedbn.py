@@ -10,10 +10,9 @@ from flows.methods.fedavg import FedAvg
 from flows.methods.fedbn import FedBN
 from flows.methods.local_only import LocalOnly
 from flows.methods.serverbn import ServerBN, with_common_statistics
+from models.networks.cnn import CNN, BatchNormCNN
 from models.networks.mlp import MLP
-from models.networks.vision.cnn import CNN
-from models.networks.vision.cnn_bn import BatchNormCNN
-from models.networks.vision.resnet import Residual
+from models.networks.resnet_vgg import Residual
 from models.training.batchnorm_statistics import normalisation_statistics
 from silos.client_store import ClientStore
 from silos.cohort import Stack, open_common

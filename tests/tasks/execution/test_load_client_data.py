@@ -9,7 +9,7 @@ import torch
 
 from models.client_model import Model
 from models.networks.mlp import MLP
-from models.networks.wrappers.fediir_network import GradientMatching
+from models.networks.wrappers.domain_generalisation import GradientMatching
 from models.prng import server_stream
 from models.server_state import ClientStateRefs
 from silos.client_store import ClientStore

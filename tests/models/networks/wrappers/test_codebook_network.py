@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as some
 
+from models.networks.cnn import CNN
 from models.networks.mlp import MLP
 from models.networks.network_factory import from_json, to_json
-from models.networks.vision.cnn import CNN
-from models.networks.vision.resnet import Residual
+from models.networks.resnet_vgg import Residual
 from models.networks.wrappers.codebook_network import (
     COUNT,
     OWN,

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from models.networks.cnn import BatchNormCNN
 from models.networks.network_factory import build, from_json, num_trainable, size, to_json
-from models.networks.vision.cnn_bn import BatchNormCNN
 from models.prng import client_streams, fold_in, server_stream, shuffle
 from models.training.engine import Rows, Training, broadcast_weights, full_gradient, per_example_metrics, train
 from models.training.objectives import CrossEntropy

@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from models.networks.network_factory import from_json, num_trainable, size, to_json
-from models.networks.vision.pretrained import rename_torchvision
-from models.networks.vision.resnet import Residual, ResNet18
-from models.networks.vision.vgg import VGG16
+from models.networks.pretrained_encoder import rename_torchvision
+from models.networks.resnet_vgg import VGG16, Residual, ResNet18
 from models.prng import client_streams, server_stream
 from models.training.engine import Rows, Training, broadcast_weights, train
 from models.training.objectives import CrossEntropy

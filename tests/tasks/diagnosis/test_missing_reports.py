@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.shift.client_summaries.client_summary import Layout, concatenate_summaries, summarize
-from models.shift.client_summaries.missing_reports import missing_reports
+from tasks.diagnosis.compare_silos import missing_reports
 
 NAMES = ("age", "dose", "kind")
 CLIENTS = ("north", "south")

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import batch_norm, conv2d
 
-from ...gaussians import Draw, Layout, Noisy
-from ...prng import fold_in, uniform
-from ...server_state import Weights
+from ..gaussians import Draw, Layout, Noisy
+from ..prng import fold_in, uniform
+from ..server_state import Weights
 
 BUFFERS = ("mean", "variance")
 """The running statistics of a normalisation layer: they are sent and averaged, and have no gradient."""

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from models.networks.network_factory import from_json, to_json
-from models.networks.vision.resnet import Residual
+from models.networks.resnet_vgg import Residual
 from models.prng import client_streams, server_stream
 from models.training.batch import Batch
 from models.training.engine import Rows, Training, broadcast_weights, train
