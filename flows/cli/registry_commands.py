@@ -81,7 +81,7 @@ def history(overrides: Overrides = None, json: Json = False) -> None:
     """
     with Session(json) as session:
         project = session.open_project(overrides)
-        from flows.registry.decisions import decisions
+        from flows.registry.promotion_history import decisions
 
         session.print_result({"decisions": decisions(project.root)}, print_history)
 

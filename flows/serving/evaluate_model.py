@@ -4,9 +4,8 @@ from typing import Any
 
 from flows.experiment.evaluation import other_metrics
 from flows.experiment.project import Project
-from flows.experiment.run.load_finished_run import find_run
+from flows.experiment.run.load_finished_run import check_same_data, find_run, score_on_present_rows
 from flows.experiment.run.round_record import metrics_of
-from flows.experiment.run.score_finished_run import check_same_data, score_on_present_rows
 from flows.registry.model_finder import ModelFinder
 from models.metrics.client_metrics import metric_record
 from silos.errors import UserError

@@ -6,8 +6,7 @@ from typing import Any
 
 from flows.console import progress
 from flows.console.interruption import interruption
-from flows.console.run_logging import log_notes, log_result, log_round, log_warnings
-from flows.experiment.callbacks.callback import Callback, PlayedRound
+from flows.experiment.callbacks.callback import Callback, PlayedRound, log_notes, log_result, log_round, log_warnings
 from flows.experiment.evaluation import (
     baseline,
     final_scores,

@@ -1,8 +1,15 @@
-"""Logs a whole comparison to MLflow: the run above its runs, with figure, tables, sentences, and each method's metrics."""
+"""Records a whole comparison: in MLflow as the run above its runs, and in fixed files that DVC compares.
 
+MLflow receives the figure, tables, sentences, and each method's metrics. `dvc metrics` and `dvc plots` compare the
+files between revisions.
+"""
+
+import csv
+import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from flows.console import progress
@@ -18,7 +25,9 @@ from flows.experiment.comparison.comparison_text import (
 from flows.experiment.comparison.trials import Plan
 from flows.experiment.project import Project, experiment
 from flows.experiment.run.mlflow_run_metadata import comparison_spec, dataset
+from flows.experiment.run.run_folder import RunFolder
 from models.metrics.task_metrics import TaskMetrics
+from silos.io.atomic_io import write_bytes
 from tasks.tracking.json_io import write_json
 from tasks.tracking.metric_names import metric_name_parts
 from tasks.tracking.mlflow_logging.async_logger import MLflowLogger
@@ -153,3 +162,39 @@ def _ensembles(ensembles: Sequence[Mapping[str, Any]]) -> list[str]:
 def _tuning(tuning: Sequence[dict[str, Any]]) -> list[str]:
     """List the settings that each method was tuned to."""
     return [*(f"- {result['method']}: {tuned_sentence(result)}" for result in tuning), ""] if tuning else []
+
+
+def write_summary(project: Project, comparison: Mapping[str, Any], folder: Path) -> None:
+    """Write `metrics.json`, the table and the paired differences, and `curves.csv`, the headline metric by round.
+
+    Args:
+        project: The project.
+        comparison: The result of the comparison.
+        folder: Where to write; it is created.
+    """
+    quantity = project.quantity
+    folder.mkdir(parents=True, exist_ok=True)
+    table = {row["method"]: {name: row.get(name) for name in quantity.columns} for row in comparison["table"]}
+    paired = {
+        pair["method"]: {"difference": pair["difference"], **{key: pair["corrected"][key] for key in ("low", "high")}}
+        for pair in comparison["paired"]
+    }
+    write_json(folder / "metrics.json", {"methods": table, "paired": paired})
+    write_bytes(folder / "curves.csv", _curves(project, comparison).encode())
+
+
+def _curves(project: Project, comparison: Mapping[str, Any]) -> str:
+    """Return a row for each round with the mean over seeds of each method; empty where a method was not scored."""
+    values: dict[str, dict[int, list[float]]] = {}
+    for run in comparison["runs"]:
+        by_round = values.setdefault(run["method"], {})
+        folder = RunFolder(project.root / run["folder"])
+        for round, value in folder.curve(project.quantity.headline, run["rounds"]):
+            by_round.setdefault(round, []).append(value)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["round", *values])
+    for round in sorted({round for by_round in values.values() for round in by_round}):
+        cells = [by_round.get(round, []) for by_round in values.values()]
+        writer.writerow([round, *(f"{math.fsum(cell) / len(cell):.6g}" if cell else "" for cell in cells)])
+    return text.getvalue()
