@@ -18,8 +18,8 @@ from flows.config.clients_params import SAMPLERS, ClientsParams, OwnSampler
 from flows.config.params_schema import FocalParams, Params, layers_of
 from flows.config.plugin_params import OwnNetwork
 from flows.experiment.plugin_loader import user_code_errors
+from flows.methods.client_sampler import PluginSampler, Sampler, validation_rows
 from flows.methods.context import TrainingSetup
-from flows.methods.samplers.client_sampler import PluginSampler, Sampler, validation_rows
 from models.metrics.client_metrics import ClientMetric
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from models.networks.deep_ensemble import DeepEnsemble

@@ -27,7 +27,7 @@ from flows.experiment.run_warnings import (
     notes_of_training,
     notes_of_undefined,
 )
-from flows.methods.samplers.client_sampler import SampledClients
+from flows.methods.client_sampler import SampledClients
 from models.metrics.client_metrics import metric_record
 from models.networks.network_factory import num_trainable
 from tasks.tracking.checkpoint import Checkpoint

@@ -9,15 +9,15 @@ import pytest
 from scipy import stats
 
 from flows.experiment.run.run_folder import RunFolder
-from flows.methods.samplers.client_sampler import (
+from flows.methods.client_sampler import (
     BySize,
     FractionSampler,
+    LossBasedSampler,
     SampledClients,
     Sampler,
     Uniform,
     sample_clients,
 )
-from flows.methods.samplers.loss_based_sampler import LossBasedSampler
 from models.server_state import ServerState
 from silos.errors import UserError
 from tasks.tracking.checkpoint import Journal, load_state, save_state
@@ -147,7 +147,7 @@ def test_being_drawn_says_nothing_about_dropping_out(setup):
 
 
 TURNS = """
-from flows.methods.samplers.client_sampler import SampledClients, Sampler
+from flows.methods.client_sampler import SampledClients, Sampler
 from flows.methods import fedavg
 from flows.plugins import register_method
 

@@ -10,9 +10,8 @@ from scipy import stats
 
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.base import RoundReport
+from flows.methods.client_sampler import LossBasedSampler, Uniform
 from flows.methods.fedavg import FedAvg
-from flows.methods.samplers.client_sampler import Uniform
-from flows.methods.samplers.loss_based_sampler import LossBasedSampler
 from silos.errors import UserError
 from tasks.tracking.checkpoint import Journal, load_state
 

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from flows.methods import client_sampler as module
+from flows.methods.client_sampler import BySize, LossBasedSampler, Uniform, sampling_keys, select_smallest
 from flows.methods.context import uniform_by_client
-from flows.methods.samplers import client_sampler as module
-from flows.methods.samplers.client_sampler import BySize, Uniform, sampling_keys, select_smallest
-from flows.methods.samplers.loss_based_sampler import LossBasedSampler
 
 KINDS = [Uniform, BySize, LossBasedSampler]
 
