@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from models.shift.classify import judge_all_pairs
 from models.shift.client_summaries.client_summary import (
     Layout,
     Summaries,
@@ -20,7 +21,6 @@ from models.shift.client_summaries.client_summary import (
 from models.shift.client_summaries.feature_pairs import correlate_features, count_far_values
 from models.shift.client_summaries.query import Query
 from models.shift.fomichev_distances import Readings, statistics_from_summaries
-from models.shift.fomichev_verdict import judge_all_pairs
 from models.shift.pairwise_tables import all_pairs
 from models.shift.wasserstein import Client, Server, point_mass
 from tasks.diagnosis.compare_feature_pairs import pair_question, refine_by_feature_pairs

@@ -23,7 +23,7 @@ from flows.partition import make
 from flows.registry import FOLDER, changes, promotion_history
 from flows.registry.promotion import finish, keep, promote
 from flows.servers.prefect_failure import ignore_prefect_failure
-from models.shift.fomichev_verdict import GRADES
+from models.shift.classify import GRADES
 from silos.dataset import some
 from silos.errors import UserError
 from silos.io.locks import exclusive_lock

@@ -12,8 +12,7 @@ from scipy.stats import norm
 from flows.config.diagnose_params import FEW_BINS, DiagnoseParams
 from models.shift.client_summaries.client_summary import Layout, Summaries, overall_moments
 from models.shift.client_summaries.gaussian_mechanism import rho
-from models.shift.client_summaries.query import Query
-from models.shift.client_summaries.random_projections import light_bounds, project_pictures
+from models.shift.client_summaries.query import Query, light_bounds, project_pictures
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError

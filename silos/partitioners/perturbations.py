@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from silos.data_params import Imbalance, MergeLabels, Noise, PermuteLabels, PermutePixels, Rotation
 from silos.dataset import (
     ATTEMPTS,
     At,
@@ -22,7 +23,6 @@ from silos.dataset import (
     extend_domain,
     pair_with_blocks,
 )
-from silos.partitioners.perturbation_params import Imbalance, MergeLabels, Noise, PermuteLabels, PermutePixels, Rotation
 
 
 def noise(step: Noise, partition: Partition, at: At) -> Partition:

@@ -25,8 +25,7 @@ from models.shift.client_summaries.client_summary import (
 )
 from models.shift.client_summaries.feature_pairs import clip_far_values
 from models.shift.client_summaries.gaussian_mechanism import add_noise, counts_sensitivity, epsilon, rho, sigma
-from models.shift.client_summaries.query import Query
-from models.shift.client_summaries.random_projections import project_pictures
+from models.shift.client_summaries.query import Query, project_pictures
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
 from silos.errors import RefusalError

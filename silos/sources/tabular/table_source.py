@@ -17,9 +17,16 @@ from silos.schema import MAX_TEXT_LENGTH, Feature, describe_duplicate, find_inva
 from silos.sources.source_checks import split_names
 from silos.sources.source_params import Fill, Table
 from silos.sources.tabular.column_kinds import ODD_NUMBERS, Column, Conventions
-from silos.sources.tabular.column_selection import check_fits_float32, check_usable, describe_odd_numbers, is_row_number
+from silos.sources.tabular.column_rules import (
+    Rule,
+    check_fits_float32,
+    check_usable,
+    describe_odd_numbers,
+    is_row_number,
+    missing_rule,
+    rows_to_keep,
+)
 from silos.sources.tabular.ingest_report import ingest_notes
-from silos.sources.tabular.missing_values import Rule, missing_rule, rows_to_keep
 from silos.sources.tabular.table_reader import TableSample, sample_table
 from silos.units import hash_units
 
