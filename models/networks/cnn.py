@@ -13,8 +13,7 @@ from torch.nn.functional import max_pool2d
 
 from ..prng import fold_in
 from ..server_state import Weights
-from ..training.batch import Batch, ClientBatch
-from ..training.objectives import Objective
+from ..training.objectives import Batch, ClientBatch, Objective
 from .grouped_layers import BUFFERS, GroupedLayers, Layers, PlainLayers, fold_images, norm_weights
 from .mlp import DenseHead, dense, dense_weights, drop, uniform_weights
 from .network import Network, register

@@ -22,8 +22,7 @@ from torch.func import functional_call, vmap
 
 from ..prng import Sketch, fold_in
 from ..server_state import Weights
-from ..training.batch import ClientBatch
-from ..training.objectives import Objective
+from ..training.objectives import ClientBatch, Objective
 from .grouped_layers import MOMENTUM
 from .mlp import dense, drop, uniform_weights
 from .network import Network

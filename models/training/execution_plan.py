@@ -17,8 +17,7 @@ from ..networks.network import Network
 from ..networks.network_factory import kind_of, size
 from ..networks.protocols import BatchedNetwork, EncoderHead, EncoderHeadStack, FusedSGD
 from ..server_state import Weights
-from .batch import Batch, ClientBatch
-from .objectives import Objective
+from .objectives import Batch, ClientBatch, Objective
 from .optimizers import SGD, Optimizer
 
 Kind = Literal["batched", "vmap", "sequential"]

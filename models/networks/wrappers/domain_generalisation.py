@@ -15,10 +15,9 @@ from torch.nn.functional import softplus
 
 from ...prng import fold_in, normal
 from ...server_state import Weights
-from ...training.batch import Batch, ClientBatch
 from ...training.engine import Rows
 from ...training.execution_plan import Kind, resolve
-from ...training.objectives import Objective, loss_and_gradient
+from ...training.objectives import Batch, ClientBatch, Objective, loss_and_gradient
 from ..mlp import dense, dense_weights, linear, linear_weights
 from ..network import register
 from ..wrapper import EncoderHeadWrapper

@@ -16,10 +16,9 @@ from torch.nn.functional import softplus
 
 from ...gaussians import DEVIATION, PRECISION, PULL, Natural, Noise, Noisy, divergence, gaussian_names, inverse_softplus
 from ...server_state import Weights
-from ...training.batch import Batch, ClientBatch
 from ...training.engine import Rows, Training, train
 from ...training.execution_plan import resolve
-from ...training.objectives import Objective
+from ...training.objectives import Batch, ClientBatch, Objective
 from ...training.optimizers import expand_clients
 from ..network import register
 from ..protocols import BatchedNetwork

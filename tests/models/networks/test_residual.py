@@ -9,9 +9,8 @@ from torch import nn
 from models.networks.network_factory import from_json, to_json
 from models.networks.resnet_vgg import Residual
 from models.prng import client_streams, server_stream
-from models.training.batch import Batch
 from models.training.engine import Rows, Training, broadcast_weights, train
-from models.training.objectives import CrossEntropy
+from models.training.objectives import Batch, CrossEntropy
 from models.training.optimizers import SGD, Adam
 
 NETWORK = Residual((8, 8), 3, (12,), 0.0, True, (4, 6))

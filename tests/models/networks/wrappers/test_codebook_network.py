@@ -25,9 +25,8 @@ from models.networks.wrappers.codebook_network import (
     pooled_centroids,
 )
 from models.prng import client_streams, server_stream
-from models.training.batch import Batch
 from models.training.engine import Rows, Training, broadcast_weights, train
-from models.training.objectives import CrossEntropy
+from models.training.objectives import Batch, CrossEntropy
 from models.training.optimizers import SGD, Adam
 
 INNER = {
