@@ -8,8 +8,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from .networks.exported_network import INPUTS_MEAN, INPUTS_SCALE, RawInputModel, encode
 from .networks.network_factory import from_json
+from .preprocessing import INPUTS_MEAN, INPUTS_SCALE, RawInputModel, encode
 from .statistics.statistic_base import made_as
 
 _CHUNK = 4096  # rows that pass through the network at once

@@ -21,7 +21,8 @@ from torch import Tensor
 from flows.config.method_settings import method_of
 from flows.experiment.project import Project
 from flows.experiment.run.load_finished_run import FinishedRun, finished_run
-from models.networks.exported_network import ExportedModel, RawInputModel, any_rows
+from models.networks.exported_network import ExportedModel, any_rows
+from models.preprocessing import RawInputModel
 from models.server_state import ClientStateRefs
 from silos.cohort import Stack, inputs_standardizer
 from silos.errors import UserError, shown

@@ -1,210 +1,21 @@
-"""Modules for export: a client's model as one torch module, its preprocessing, and a network as a torch.export program.
+"""Modules for export: a client's model as one torch module, and a network stored as a torch.export program.
 
-Raw rows of a table are encoded from its file's columns to the numbers that a model takes, and outputs are converted to
-units of y. Networks that a plugin defines are logged as a program, because their code is not part of `models/`.
+Networks that a plugin defines are logged as such a program, because their code is not part of `models/`.
 """
 
 import base64
 import io
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..preprocessing import RawInputModel
 from ..server_state import Weights
 from .network import Network, register
-
-if TYPE_CHECKING:  # flows import this module, and pandas takes long to import
-    import pandas as pd
-
-Scale = Mapping[str, Sequence[float]]
-"""`mean` and `scale` of each number of a row, or of the target, as in silos.standardizer."""
-
-
-INPUTS_MEAN, INPUTS_SCALE = "inputs_mean", "inputs_scale"
-"""Names of each client's mean and scale among personal tensors, if it standardises features by its own rows."""
-
-
-class RawInputModel(nn.Module):
-    """Converts raw rows to the network's inputs, and its outputs to units of y.
-
-    The arithmetic is that of silos.standardizer. uint8 pixels are divided by 255. Other numbers are standardised in
-    float64 if there is a scale, else unchanged.
-    """
-
-    inputs_mean: Tensor
-    inputs_scale: Tensor
-    targets_mean: Tensor
-    targets_scale: Tensor
-
-    def __init__(self, inputs: Scale | None, targets: Scale | None) -> None:
-        super().__init__()
-        self.scales_inputs, self.scales_targets = inputs is not None, targets is not None
-        for name, scale in (("inputs", inputs), ("targets", targets)):
-            for part in ("mean", "scale") if scale else ():
-                self.register_buffer(f"{name}_{part}", torch.tensor(scale[part], dtype=torch.float64))  # type: ignore[index]
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Convert (rows, *shape) of the data's type to float32."""
-        if rows.dtype == torch.uint8:
-            return rows.float() / 255
-        if not self.scales_inputs:
-            return rows.float()
-        columns = rows.flatten(1).double()
-        return ((columns - self.inputs_mean) / self.inputs_scale).float().reshape(rows.shape)
-
-    def predictions(self, output: Tensor) -> Tensor:
-        """Convert a regression network's output (rows, 1) to (rows,) in units of y."""
-        if not self.scales_targets:
-            return output[:, 0]
-        return (output[:, 0].double() * self.targets_scale + self.targets_mean).float()
-
-
-Columns = Sequence[Mapping[str, Any]]
-"""The columns that `silos.sources.tabular.raw_columns` returns."""
-
-_BOOLEANS = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0}
-
-
-def encode(rows: "pd.DataFrame", columns: Columns) -> np.ndarray:
-    """Return the features of rows, (rows, features) float32, as `siloflow partition` computes them from a file.
-
-    Columns are matched by name, in any order. Missing values are filled in by their column's rule.
-
-    Raises:
-        ValueError: If a name is missing, unknown or repeated, or a value is unusable; rows are counted from 1.
-    """
-    rows = rows.set_axis([str(name) for name in rows.columns], axis=1)  # JSON may hold numbers as names
-    _check_names(list(rows.columns), [column["name"] for column in columns])
-    parts = [(_one_hot if column["kind"] == "text" else _numbers)(rows[column["name"]], column) for column in columns]
-    return np.concatenate(parts, axis=1)
-
-
-def _check_names(names: list[str], expected: list[str]) -> None:
-    count, allowed = Counter(names), set(expected)
-    faults = {
-        "no": [name for name in expected if name not in count],
-        "unknown": [name for name in count if name not in allowed],
-        "repeated": [name for name in count if count[name] > 1],
-    }
-    if got := ", ".join(f"{fault} {_some(found, 5)}" for fault, found in faults.items() if found):
-        raise ValueError(f"columns: got {got}, expected each of {_some(expected, 20)} once. Correct the names.")
-
-
-def _numbers(values: "pd.Series[Any]", column: Mapping[str, Any]) -> np.ndarray:
-    """Return (rows, 1) float32."""
-    boolean = column["kind"] == "boolean"
-    if isinstance(values.dtype, np.dtype) and values.dtype.kind == "f" and not boolean:
-        numbers = values.to_numpy(np.float64, copy=True)
-    else:
-        numbers = np.array([_number(value, boolean) for value in values.tolist()], np.float64)
-    with np.errstate(over="ignore"):
-        unusable = np.flatnonzero(~np.isfinite(numbers.astype(np.float32)))
-    for row in unusable.tolist():
-        if not _is_missing(values.iloc[row]):
-            expected = "true or false" if boolean else "a finite float32 number"
-            raise _unusable(column, row, values.iloc[row], expected)
-        numbers[row] = _filled(column, row)
-    _check_limits(numbers.astype(np.float32), unusable, column)
-    return numbers.astype(np.float32)[:, None]
-
-
-def _check_limits(numbers: np.ndarray, filled: np.ndarray, column: Mapping[str, Any]) -> None:
-    """Raise ValueError for a number that the schema does not allow; numbers: (rows,) float32, some of them filled in."""
-    outside, expected = np.zeros(len(numbers), bool), ""
-    if "allowed" in column:
-        outside = ~np.isin(numbers, np.array(column["allowed"], np.float32))
-        expected = f"one of {', '.join(f'{value:g}' for value in column['allowed'])}"
-    elif "range" in column:
-        low, high = column["range"]
-        outside = (numbers < np.float32(low)) | (numbers > np.float32(high))
-        expected = f"a number from {low:g} to {high:g}"
-    outside[filled] = False
-    for row in np.flatnonzero(outside).tolist():
-        raise _unusable(column, row, float(numbers[row]), expected)
-
-
-def _number(value: Any, boolean: bool) -> float:
-    """Return NaN for a value that is missing or not a number."""
-    if boolean:
-        return _BOOLEANS.get(str(value).strip().lower(), np.nan)
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return np.nan
-
-
-def _filled(column: Mapping[str, Any], row: int) -> float:
-    """Return the number that the column's rule fills in for a missing value."""
-    rule = column["missing"]
-    if not isinstance(rule, str):
-        return float(rule)
-    if rule == "mean":
-        raise _unusable(column, row, None, "one, since the model holds no client's mean", "Fill in the client's mean")
-    raise _unusable(column, row, None, "one, since `missing: refuse` is set", "Fill in a value")
-
-
-def _one_hot(values: "pd.Series[Any]", column: Mapping[str, Any]) -> np.ndarray:
-    """Return (rows, values) float32: 1 for the row's value.
-
-    If values may be missing, the last column stands for missing values.
-    """
-    categories = column["values"]
-    encoded = np.zeros((len(values), len(categories) + column["missing"]), np.float32)
-    for row, value in enumerate(values.tolist()):
-        index = None if _is_missing(value) else _value_index(value, categories)
-        # MLflow turns null into the text None in `inputs` and `instances`
-        if index is None and column["missing"] and (_is_missing(value) or value == "None"):
-            index = len(categories)
-        if index is None:
-            raise _unusable(column, row, value, f"one of {_some(categories, 20)}{' or none' * column['missing']}")
-        encoded[row, index] = 1
-    return encoded
-
-
-def _value_index(value: Any, texts: list[str]) -> int | None:
-    """Return the index of a value among the file's texts: as written, or the only equal one."""
-    text = str(value).strip()
-    if text in texts:
-        return texts.index(text)
-    equal = [i for i, candidate in enumerate(texts) if not isinstance(value, str) and _is_same(value, candidate)]
-    return equal[0] if len(equal) == 1 else None
-
-
-def _is_same(value: Any, text: str) -> bool:
-    """Whether a boolean or a number, such as 7, equals a file's text, such as 7.0."""
-    if isinstance(value, bool | np.bool_):
-        return text.lower() == str(value).lower()
-    try:
-        return float(text) == float(value)
-    except (TypeError, ValueError, OverflowError):
-        return False
-
-
-def _is_missing(value: Any) -> bool:
-    import pandas as pd
-
-    if isinstance(value, str):
-        return not value.strip()
-    return value is None or value is pd.NA or (isinstance(value, float | np.floating) and bool(np.isnan(value)))
-
-
-def _unusable(
-    column: Mapping[str, Any], row: int, value: Any, expected: str, advice: str = "Correct the value"
-) -> ValueError:
-    value = value.item() if isinstance(value, np.generic) else value
-    got = "no value" if _is_missing(value) else repr(value)[:60]
-    return ValueError(f"{column['name']}: got {got} in row {row + 1}, expected {expected}. {advice}, or drop the row.")
-
-
-def _some(names: Sequence[str], limit: int) -> str:
-    text = ", ".join(repr(name)[:60] for name in names[:limit])
-    return text if len(names) <= limit else f"{text} and {len(names) - limit} more"
 
 
 class ExportedModel(nn.Module):

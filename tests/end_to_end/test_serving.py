@@ -20,7 +20,7 @@ import torch
 
 from flows.experiment.project import Project
 from flows.experiment.run.load_finished_run import finished_run
-from models.networks.exported_network import RawInputModel
+from models.preprocessing import RawInputModel
 from silos.cohort import Stack
 from silos.storage.partition_store import open_client
 from tasks.execution.load_client_data import load_weights

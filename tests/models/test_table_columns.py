@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from models.networks.exported_network import encode
+from models.preprocessing import encode
 
 AGE = {"name": "age", "kind": "number", "missing": "refuse"}
 SMOKES = {"name": "smokes", "kind": "boolean", "missing": "refuse"}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.networks.exported_network import RawInputModel
+from models.preprocessing import RawInputModel
 from silos.standardizer import NO_STANDARDIZATION, Standardization, Standardizer
 
 SCALING = Standardization(Standardizer((700.1, 1e-3, -4 / 3), (300.7, 1e-5, 1.0)), Standardizer((150.3,), (77.7,)))

@@ -16,8 +16,9 @@ from flows.experiment.run.run_folder import RunFolder
 from flows.methods.base import Method
 from flows.methods.context import TrainingSetup
 from models.client_model import Model, first_client
-from models.networks.exported_network import INPUTS_MEAN, INPUTS_SCALE, ExportedNetwork
+from models.networks.exported_network import ExportedNetwork
 from models.networks.network_factory import Network, is_bundled, kind_of, to_json
+from models.preprocessing import INPUTS_MEAN, INPUTS_SCALE
 from models.server_state import ClientStateRefs, Weights
 from silos.client_store import ClientStore
 from silos.cohort import Silos, inputs_standardizer

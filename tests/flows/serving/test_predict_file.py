@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from flows.serving.predict_file import predict_file, read_rows
-from models.networks.exported_network import encode
+from models.preprocessing import encode
 from silos.errors import UserError
 from silos.sources.source_params import Table
 from silos.sources.source_registry import load_source

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from models.networks.exported_network import encode
+from models.preprocessing import encode
 from silos.schema import Feature
 from silos.sources.source_params import Table
 from silos.sources.tabular.raw_columns import raw_columns
