@@ -16,7 +16,7 @@ from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.partition import make
 from tasks.cluster_clients import overlap
-from tasks.messages.clustering_messages import CorrectnessBits
+from tasks.messages.round_messages import CorrectnessBits
 
 ROWS = 10_000
 CLIENTS = (100, 1000)

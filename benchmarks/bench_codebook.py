@@ -10,9 +10,8 @@ import torch
 from models.networks.network_factory import build, num_trainable
 from models.networks.wrappers.codebook_network import QuantizedNetwork
 from models.prng import client_streams, server_stream
-from models.training.batch import Batch
 from models.training.engine import broadcast_weights
-from models.training.objectives import CrossEntropy
+from models.training.objectives import Batch, CrossEntropy
 
 WORDS = 256
 _ROWS = 32

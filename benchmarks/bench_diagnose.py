@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from models.shift.classify import judge_all_pairs
 from models.shift.client_summaries.client_summary import (
     Layout,
     Summaries,
@@ -20,12 +21,11 @@ from models.shift.client_summaries.client_summary import (
 from models.shift.client_summaries.feature_pairs import correlate_features, count_far_values
 from models.shift.client_summaries.query import Query
 from models.shift.fomichev_distances import Readings, statistics_from_summaries
-from models.shift.fomichev_verdict import judge_all_pairs
 from models.shift.pairwise_tables import all_pairs
 from models.shift.wasserstein import Client, Server, point_mass
 from tasks.diagnosis.compare_feature_pairs import pair_question, refine_by_feature_pairs
 from tasks.diagnosis.compare_silos import Comparison, compare_silos
-from tasks.messages.diagnosis_messages import FeatureCorrelations, ShiftNumbers
+from tasks.messages.statistics_messages import FeatureCorrelations, ShiftNumbers
 
 CLIENTS, ROWS, FEATURES, CLASSES = 1000, 500, 100, 10
 LAWS = 5

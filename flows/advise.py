@@ -42,7 +42,7 @@ from flows.experiment.run_identity import unused_name
 from flows.experiment.training_setup import check_metric
 from flows.flow_decorator import IncompleteError, MethodNames, Overrides, Text, project_flow
 from flows.history.list_runs import find_runs
-from flows.methods.samplers.client_sampler import validation_rows
+from flows.methods.client_sampler import validation_rows
 from flows.reports.comparison_report import newest_diagnosis
 from models.metrics.client_metrics import metric_record
 from models.metrics.paired_difference import Difference

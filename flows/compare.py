@@ -10,7 +10,7 @@ from flows.config.method_settings import method_of
 from flows.config.override_policy import open_project
 from flows.console import progress
 from flows.experiment import prefect_artifacts, run_identity
-from flows.experiment.comparison import comparison_in_mlflow
+from flows.experiment.comparison import record_comparison
 from flows.experiment.comparison.client_gains import (
     class_records,
     client_records,
@@ -20,23 +20,27 @@ from flows.experiment.comparison.client_gains import (
 )
 from flows.experiment.comparison.comparison_cost import costs_of, read_cost_curves
 from flows.experiment.comparison.comparison_text import not_complete, sentences_after, sentences_first
-from flows.experiment.comparison.paired_records import MeasuredPair, check_over, paired_records, withhold_winners
-from flows.experiment.comparison.paired_runs import outcomes_of_run, strata_of_pairs
-from flows.experiment.comparison.partitions import (
-    check_partitions,
-    draw_partitions,
-    missing_for_publication,
-    shared_test_rows,
+from flows.experiment.comparison.paired_runs import (
+    MeasuredPair,
+    check_over,
+    outcomes_of_run,
+    paired_records,
+    strata_of_pairs,
+    withhold_winners,
 )
 from flows.experiment.comparison.trials import (
     Plan,
+    check_partitions,
     check_tuning,
+    draw_partitions,
     ensemble,
     first_setting,
+    missing_for_publication,
     partition_name,
     planned_runs,
     run_trial,
     say_plan,
+    shared_test_rows,
     trial_name,
     tuned_methods,
 )
@@ -101,7 +105,7 @@ def compare(
         if name is not None:
             _check_same_plan(project, plan, experiment(project, name))
         else:
-            info = {**asdict(plan), "about": comparison_in_mlflow.comparison_settings(project, plan)}
+            info = {**asdict(plan), "about": record_comparison.comparison_settings(project, plan)}
             name = new_experiment(project, "compare", info, new_name)
         with project.working(name):
             return _run_comparison(project, name, plan)
@@ -240,9 +244,9 @@ def conclude(
     draw_cost(folder / "cost.png", cost_curves, comparison["cost"], quantity)
     write_comparison_report(project, plan, comparison, curves, cost_curves)
     write_json(folder / "comparison.json", comparison)
-    comparison_in_mlflow.log_comparison(project, name, plan, comparison, flow_run)
+    record_comparison.log_comparison(project, name, plan, comparison, flow_run)
     link = prefect_artifacts.file_link(folder / REPORT)
-    prefect_artifacts.show_markdown("comparison", f"{comparison_in_mlflow.note_of(project, comparison)}\n\n{link}")
+    prefect_artifacts.show_markdown("comparison", f"{record_comparison.note_of(project, comparison)}\n\n{link}")
     paired_sentences = [pair["sentence"] for pair in comparison["paired"]]
     for line in (*sentences_first(comparison), *paired_sentences, *sentences_after(comparison)):
         prefect_artifacts.log_artifact(line)

@@ -1,4 +1,7 @@
-"""The flow `diagnose`: how silos differ, by reports on their rows, with a second look at pairs in doubt."""
+"""The flow `diagnose`: how silos differ, by reports on their rows, with a second look at pairs in doubt.
+
+It also compares each silo with itself in an earlier version of data/, which is not changed.
+"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -10,6 +13,7 @@ import numpy as np
 from flows.config.diagnose_params import DiagnoseParams
 from flows.config.override_policy import open_project
 from flows.console import progress
+from flows.diagnosis.load_version import load_version
 from flows.diagnosis.not_compared import not_compared
 from flows.diagnosis.query_clients import (
     Responses,
@@ -19,12 +23,12 @@ from flows.diagnosis.query_clients import (
     dependent_rows,
     first_query,
     label_column,
+    no_answers_message,
     query_clients,
 )
-from flows.diagnosis.report import report
+from flows.diagnosis.report import report, report_of_versions
 from flows.diagnosis.save_report import save_report
-from flows.diagnosis.text.findings_page import refusal_sentences, report_text
-from flows.diagnosis.version_comparison import compare_with_version
+from flows.diagnosis.text.findings_page import refusal_sentences, report_text, version_report_text
 from flows.experiment.project import Project
 from flows.flow_decorator import Overrides, Text, project_flow
 from models.shift.client_summaries.model_predictions import Design
@@ -32,19 +36,25 @@ from models.shift.client_summaries.query import Query
 from models.shift.fomichev_distances import Readings
 from silos.client_store import ClientStore
 from silos.cohort import Silos
-from silos.errors import UserError
-from silos.privacy.silo_policy import check_named_silos, policy_of_run
+from silos.errors import UserError, shown
+from silos.privacy.silo_policy import check_named_silos, least_rows_of, policy_of_run
 from tasks.diagnosis.compare_feature_pairs import (
     pair_question,
     refine_by_feature_pairs,
     report_feature_pairs,
     target_moments,
 )
-from tasks.diagnosis.compare_silos import Comparison, compare_silos, named_summaries
+from tasks.diagnosis.compare_silos import (
+    Comparison,
+    VersionComparison,
+    compare_silos,
+    compare_versions,
+    named_summaries,
+)
 from tasks.diagnosis.report_predictions import doubtful_pairs, refine_pairs, report_models, report_predictions
 from tasks.execution.task_runner import PrefectRunner, Runner
-from tasks.messages.diagnosis_messages import FeatureCorrelations, HalfModels, PredictedCounts
 from tasks.messages.message_policy import Message
+from tasks.messages.statistics_messages import FeatureCorrelations, HalfModels, PredictedCounts
 
 
 def refine(
@@ -202,3 +212,57 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, dict[st
         }
     )
     return comparison, {**report_, "sentences": [*report_["sentences"], *refusal_sentences(responses.refusals)]}
+
+
+def compare_with_version(project: Project, runner: Runner, revision: str) -> tuple[VersionComparison, dict[str, Any]]:
+    """Compare each silo with itself in a version: return the comparison, and the report as plain JSON.
+
+    UserError as in `load_version`, and if no silo existed in the version.
+    """
+    params, data = project.params.diagnose, project.params.data.name
+    if params.second_look:
+        raise UserError(
+            "params.yaml: diagnose.second_look is at pairs of silos, and --against compares each silo with itself; add "
+            "--set diagnose.second_look=false."
+        )
+    private = project.ledgers
+    with load_version(project, revision) as before:
+        check_named_silos(Path(private.folder), project.manifest.names)
+        now, then = project.silos.federated(), before.federated()
+        shared = [client for client in now.clients if client in {*then.clients}]
+        if not shared:
+            raise UserError(
+                f"no silo of data/{data} was there in {shown(revision)}; `siloflow data diff` shows who was."
+            )
+        versions = [silos.select(shared) for silos in (then, now)]
+        query, first_answers = agree_on_query(  # equal for both versions, so that their bins agree
+            now,
+            params,
+            private,
+            lambda first: [query_clients(runner, silos, private, first, params) for silos in versions],
+        )
+        old, new = (query_clients(runner, silos, private, query, params) for silos in versions)
+    refusals = {**old.refusals, **new.refusals}
+    if len(refusals) == len(shared):
+        raise UserError(no_answers_message(refusals))
+    readings = Readings(**params.paper.model_dump(), grid="federation")
+    comparison: VersionComparison = runner.run_on_server(
+        compare_versions, old.messages, new.messages, query, params.verdict, readings, progress.current().say
+    )
+    return comparison, version_report_text(
+        {
+            "verdict": params.verdict,
+            "noise": params.noise.model_dump() if params.noise else None,
+            "label": label_column(now),
+            "least_rows": [*least_rows_of(Path(private.folder), shared)],
+            **report_of_versions(comparison, query, project.manifest.classes),
+            **dependent_rows(now, [old, new]),
+            "came": sorted({*now.clients} - {*shared}),
+            "left": sorted({*then.clients} - {*shared}),
+            "refused": refusals,
+            "bytes": bytes_reported([*first_answers, old, new]),
+            "against": shown(revision),
+            "since": before.version,
+            "data_version": now.version,
+        }
+    )

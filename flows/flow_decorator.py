@@ -30,7 +30,7 @@ from flows.console import progress
 from flows.console.interruption import interruption
 from flows.history.abandoned_runs import OPEN, close_abandoned
 from flows.methods.base import method_names as methods
-from flows.registry.promotion_events import emit_queued
+from flows.registry.promotion_history import emit_queued
 from flows.servers.prefect_failure import (
     discard_events,
     ephemeral_api,

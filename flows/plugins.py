@@ -14,7 +14,7 @@ from silos.plugin_registry import Registry
 from silos.sources.source_params import SOURCES
 
 _METHODS = Path(__file__).parent / "methods"
-_NOT_METHODS = ("base", "context", "round_report")  # shared by all methods
+_NOT_METHODS = ("base", "client_sampler", "context", "round_report")  # shared by all methods
 
 
 def method_modules() -> dict[str, str]:
@@ -29,11 +29,11 @@ NETWORKS = Registry(
     "network",
     {
         "mlp": "models.networks.mlp:MLP",
-        "cnn": "models.networks.vision.cnn:CNN",
-        "cnn_bn": "models.networks.vision.cnn_bn:BatchNormCNN",
-        "residual": "models.networks.vision.resnet:Residual",
-        "vgg16_bn": "models.networks.vision.vgg:VGG16",
-        "resnet18": "models.networks.vision.resnet:ResNet18",
+        "cnn": "models.networks.cnn:CNN",
+        "cnn_bn": "models.networks.cnn:BatchNormCNN",
+        "residual": "models.networks.resnet_vgg:Residual",
+        "vgg16_bn": "models.networks.resnet_vgg:VGG16",
+        "resnet18": "models.networks.resnet_vgg:ResNet18",
     },
 )
 METRICS = Registry(

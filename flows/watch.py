@@ -20,10 +20,10 @@ from flows.experiment.project import Project
 from flows.flow_decorator import MethodNames, Overrides, one_of, project_flow
 from flows.history.clean_runs import enforce_retention
 from flows.partition import make
-from flows.registry import FOLDER, changes, promotion_events
+from flows.registry import FOLDER, changes, promotion_history
 from flows.registry.promotion import finish, keep, promote
 from flows.servers.prefect_failure import ignore_prefect_failure
-from models.shift.fomichev_verdict import GRADES
+from models.shift.classify import GRADES
 from silos.dataset import some
 from silos.errors import UserError
 from silos.io.locks import exclusive_lock
@@ -31,7 +31,7 @@ from tasks.tracking.metric_names import as_markdown
 from tasks.tracking.mlflow_logging.registry import ModelVersion
 
 SHIFTED = "siloflow.silo.shifted"
-"""The event of a silo that shifted. Triggers may expect it, and `PROMOTED` of promotion_events.py."""
+"""The event of a silo that shifted. Triggers may expect it, and `PROMOTED` of promotion_history.py."""
 
 _NAMED = 5  # silos that a sentence names
 
@@ -193,7 +193,7 @@ def _emit_shifts(project: Project, champion: ModelVersion, shifted: Sequence[Map
 def _emit_promotions(project: Project) -> None:
     """Emit the events of promotions; what Prefect does not accept waits for the next flow."""
     with ignore_prefect_failure():
-        promotion_events.emit_queued(project.root)
+        promotion_history.emit_queued(project.root)
 
 
 def _concluded(project: Project, decision: dict[str, Any]) -> dict[str, Any]:

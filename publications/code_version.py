@@ -46,7 +46,7 @@ _OF_VERDICTS = (
     "silos.privacy",
     "silos.sources",
     "tasks.diagnosis",
-    "tasks.messages.diagnosis_messages",
+    "tasks.messages.statistics_messages",
 )
 _NOT_OF_VERDICTS = ("flows.diagnosis.save_report", "flows.diagnosis.text")
 

@@ -1,18 +1,216 @@
-"""Cohorts: which clients are computed together, and their rows loaded as stacks."""
+"""Cohorts: references to clients' rows on disk, which travel to tasks, and the stacks that are loaded from them."""
 
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, lru_cache
+from itertools import compress
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import numpy as np
 
+from silos.dataset import SPLITS, Role
+from silos.errors import UserError
 from silos.io.free_memory import free_bytes
-from silos.silo_reference import Silos
-from silos.standardizer import Standardization, Standardizer
-from silos.storage.client_table import ClientEntry
+from silos.standardizer import NO_STANDARDIZATION, Standardization, Standardizer
+from silos.storage.manifest import COLUMNS, COMMON, MANIFEST, ROLES, ClientEntry, ClientTable, Manifest, read_manifest
 from silos.storage.partition_store import open_client, open_common_rows
+from silos.storage.shards import VerifiedRows
+from silos.versioning.hashing import file_digest
+
+_HASHED = (MANIFEST, COLUMNS, COMMON)
+
+
+@dataclass(frozen=True)
+class Silos:
+    """A reference to clients' rows on disk: small, picklable, opened only where it is used.
+
+    `pool` fills in `members`: then `clients` is one name, which owns the rows of all members. `hashes` are the md5s of
+    the manifest, of its columns (which hold a digest of each client's rows), and of the common rows. Every process that
+    opens these files compares the hashes. `scaling` standardises rows when they are loaded. Queries cost time by the
+    number of clients selected, once the process has read the columns.
+    """
+
+    folder: str
+    version: str
+    clients: tuple[str, ...]
+    members: tuple[str, ...] = ()
+    hashes: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    scaling: Standardization = field(default=NO_STANDARDIZATION, repr=False)
+
+    @classmethod
+    def open(cls, folder: Path | str, version: str, hashes: Mapping[str, str] | None = None) -> "Silos":
+        """Open all clients of a folder of silos with this data version; hash its files unless `hashes` are given."""
+        folder = Path(folder).absolute()
+        if hashes is None:
+            hashes = {file: file_digest(str(folder / file)) for file in _HASHED if (folder / file).is_file()}
+        silos = cls(str(folder), version, (), hashes={file: hashes[file] for file in _HASHED if file in hashes})
+        return replace(silos, clients=silos._table.names)
+
+    @property
+    def pooled(self) -> bool:
+        """Return whether several clients are pooled into one."""
+        return bool(self.members)
+
+    @property
+    def manifest(self) -> Manifest:
+        """Return the folder's manifest, read once a process."""
+        return self._loaded[0]
+
+    def check(self, clients: Iterable[str] = (), common: bool = False) -> None:
+        """Check on disk, at each call, that the manifest, its columns and these clients' rows match the version.
+
+        `common` includes the common rows.
+
+        Raises:
+            UserError: If a file changed, is damaged or is missing.
+        """
+        for file in (MANIFEST, COLUMNS):
+            _check_hash(self.folder, self.version, file, self.hashes.get(file))
+        if common:
+            _check_hash(self.folder, self.version, COMMON, self.hashes.get(COMMON), ", with the rows of all clients,")
+        indices = [self.index(client) for client in clients]
+        mismatch = self._loaded[1].first_mismatch(
+            Path(self.folder), self._table_indices if self.pooled and indices else self._table_indices[indices]
+        )
+        if mismatch is not None:
+            entry, error = mismatch
+            raise _changed(self.folder, self.version, entry.file, f", with the rows of client {entry.name},", error)
+
+    def rows(self, split: str) -> dict[str, int]:
+        """Return the number of rows of each client in a split."""
+        return dict(zip(self.clients, self.rows_array(split).tolist(), strict=True))
+
+    def rows_array(self, split: str) -> np.ndarray:
+        """Return the row counts in the order of `clients`: (clients,) int64."""
+        rows = self._table.rows[self._table_indices, SPLITS.index(split)].astype(np.int64)
+        return rows.sum(keepdims=True) if self.pooled else rows
+
+    def index(self, client: str) -> int:
+        """Return a client's index in `clients`, and in every array in that order."""
+        position = self._positions.get(client)
+        if position is None:
+            raise UserError(
+                f"client {client}: got no such client among those selected of {self.folder}, expected one of them."
+            )
+        return position
+
+    def __contains__(self, client: object) -> bool:
+        return client in self._positions
+
+    def of_role(self, role: Role) -> np.ndarray:
+        """Return which of `clients` have this role: (clients,) bool."""
+        return self._table.role[self._role_indices] == ROLES.index(role)
+
+    def common(self, split: str) -> int:
+        """Return the number of rows of a split that no client owns."""
+        return self.manifest.common.get(split, 0)
+
+    def role(self, client: str) -> Role:
+        """Return the role: federated, fresh (a trained domain, an untrained client) or unseen (an untrained domain)."""
+        return ROLES[self._table.role[self._role_indices[self.index(client)]]]
+
+    def domain(self, client: str) -> str:
+        """Return the name of the client's distribution; empty if the partition made no differences."""
+        return self._table.domains[self._table.domain[self._role_indices[self.index(client)]]]
+
+    def training_domains(self) -> list[str]:
+        """Return the domains of the clients that take part in training, sorted."""
+        codes = np.unique(self._table.domain[self._role_indices[self.of_role("federated")]])
+        return sorted(self._table.domains[code] for code in codes.tolist())
+
+    def federated(self) -> "Silos":
+        """Return the clients that take part in training."""
+        chosen = self.of_role("federated")
+        return self if chosen.all() else replace(self, clients=tuple(compress(self.clients, chosen.tolist())))
+
+    def entries(self, client: str) -> list[ClientEntry]:
+        """Return the manifest's entries of one client: one, or those of all members if pooled."""
+        position = self.index(client)
+        indices = self._table_indices if self.pooled else self._table_indices[[position]]
+        return [self._table[index] for index in indices.tolist()]
+
+    def select(self, clients: Sequence[str]) -> "Silos":
+        """Return these clients only, in this order."""
+        if tuple(clients) == self.clients:
+            return self
+        for name in clients:
+            self.index(name)
+        return replace(self, clients=tuple(clients))
+
+    def pool(self) -> "Silos":
+        """Return one client that owns the rows of all, in their order; a single client is returned unchanged."""
+        if len(self.clients) == 1:
+            return self
+        return replace(self, clients=("+".join(self.clients),), members=self.clients)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields alone, without cached lookups."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @cached_property
+    def _loaded(self) -> tuple[Manifest, VerifiedRows]:
+        return _load(self.folder, self.version, self.hashes.get(MANIFEST), self.hashes.get(COLUMNS))
+
+    @property
+    def _table(self) -> ClientTable:
+        return self.manifest.clients
+
+    @cached_property
+    def _positions(self) -> Mapping[str, int]:
+        if self.clients == self._table.names:
+            return self._table.indices
+        return {client: index for index, client in enumerate(self.clients)}
+
+    @cached_property
+    def _table_indices(self) -> np.ndarray:
+        """Return the table indices of the clients that own the rows, of all members if pooled: int64."""
+        owners = self.members or self.clients
+        if owners == self._table.names:
+            return np.arange(len(owners))
+        return np.array([self.manifest.index(name) for name in owners], np.int64)
+
+    @property
+    def _role_indices(self) -> np.ndarray:
+        """Return the table index that gives the role and domain of each of `clients`: (clients,) int64."""
+        return self._table_indices[:1] if self.pooled else self._table_indices
+
+
+@lru_cache(maxsize=16)
+def _load(folder: str, version: str, *md5s: str | None) -> tuple[Manifest, VerifiedRows]:
+    manifest = read_manifest(Path(folder))
+    for file, md5 in zip((MANIFEST, COLUMNS), md5s, strict=True):
+        _check_hash(folder, version, file, md5)
+    return manifest, VerifiedRows(manifest.clients)
+
+
+def _check_hash(folder: str, version: str, file: str, md5: str | None, content: str = "") -> None:
+    try:
+        if file_digest(f"{folder}/{file}") == md5:
+            return
+    except OSError as error:
+        raise _changed(folder, version, file, content, error) from None
+    raise _changed(folder, version, file, content)
+
+
+def _changed(folder: str, version: str, file: str, content: str, error: OSError | None = None) -> UserError:
+    path = f"{folder}/{file}"
+    fault = f"cannot be read any more ({error.strerror})" if error else f"differs from data version {version}"
+    fix = "Start again: the data are then made again"  # a sweep's data, from the cache of partitions
+    if Path(folder).parent.name == "data":
+        fix = (
+            f"Restore that version with `siloflow data use {version[:12]}`; if only this file is damaged, delete "
+            "it and run `dvc checkout`"
+        )
+    elif Path(path).is_symlink():  # a link into DVC's cache, for an earlier version
+        fix = f"Delete {Path(path).resolve()} of DVC's cache, and restore it from a remote with `siloflow data use`"
+    return UserError(
+        f"{path}{content} {fault}: the file was changed while it was in use, or it is damaged. {fix}; --resume "
+        "then continues after the last complete round."
+    )
+
 
 __all__ = ["Cohort", "Silos", "Stack", "StackRows", "inputs_standardizer", "make_stacks", "open_common", "open_stack"]
 

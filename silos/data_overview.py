@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from silos.dataset import SPLITS, natural_sort_key
-from silos.storage.client_table import ClientEntry
-from silos.storage.manifest import Manifest
+from silos.storage.manifest import ClientEntry, Manifest
 from silos.storage.partition_store import open_client
 
 MAX_OPENED = 1_000  # clients that are opened at most

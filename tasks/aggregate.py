@@ -16,7 +16,7 @@ from silos.errors import UserError
 from tasks.execution.load_client_data import load_stacks
 from tasks.execution.task_types import server_step, step
 from tasks.local_train import shares_of, weighted_sum
-from tasks.messages.update_messages import SentWeights, SummedMessage, Update
+from tasks.messages.round_messages import SentWeights, SummedMessage, Update
 
 
 @dataclass(frozen=True)

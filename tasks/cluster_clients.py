@@ -25,8 +25,7 @@ from models.clustering import (
 )
 from models.server_state import Weights
 from tasks.execution.task_types import server_step
-from tasks.messages.clustering_messages import CorrectnessBits, Descriptor
-from tasks.messages.update_messages import Update
+from tasks.messages.round_messages import CorrectnessBits, Descriptor, Update
 
 _MOST_CUTS = 200  # thresholds that are tried: with 1,000 clients each takes about a second
 

@@ -17,7 +17,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from tasks.codebooks import Codebooks, compute_tokens, name_diverged_client
 from tasks.execution.task_types import step
-from tasks.messages.codebook_messages import CodebookExtension
+from tasks.messages.round_messages import CodebookExtension
 
 Fill = Literal["kmeans", "random"]
 

@@ -25,8 +25,8 @@ from silos.errors import DivergedError
 from silos.privacy.silo_policy import policy_of_run
 from tasks.execution.load_client_data import load_rows, load_weights, number_different_rows
 from tasks.execution.task_types import server_step, step
-from tasks.messages.codebook_messages import Centroids, CodebookExtension
-from tasks.messages.diagnosis_messages import ProjectedRows
+from tasks.messages.round_messages import Centroids, CodebookExtension
+from tasks.messages.statistics_messages import ProjectedRows
 
 
 @dataclass(frozen=True)

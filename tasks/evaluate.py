@@ -20,7 +20,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
 from tasks.execution.load_client_data import load_rows, load_weights, may_report
 from tasks.execution.task_types import step
-from tasks.messages.codebook_messages import UncertaintyScores
+from tasks.messages.round_messages import UncertaintyScores
 from tasks.messages.score_messages import Scores
 
 OUTCOMES = "outcomes"

@@ -18,7 +18,7 @@ from silos.cohort import Cohort, Stack
 from tasks.evaluate import validation_losses
 from tasks.execution.load_client_data import load_client_state, load_rows, load_stacks, load_streams, load_weights
 from tasks.execution.task_types import step
-from tasks.messages.update_messages import Update
+from tasks.messages.round_messages import Update
 
 Updated = TypeVar("Updated", bound=Update)
 

@@ -12,7 +12,7 @@ from silos.cohort import Cohort
 from silos.errors import DivergedError
 from tasks.execution.load_client_data import load_stacks, load_streams
 from tasks.execution.task_types import step
-from tasks.messages.codebook_messages import UncertaintyScores
+from tasks.messages.round_messages import UncertaintyScores
 
 
 @step

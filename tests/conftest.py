@@ -38,11 +38,10 @@ from flows.methods.context import RoundContext, TrainingSetup
 from flows.servers.prefect_server import PrefectServer
 from models.gaussians import DEVIATION
 from models.networks.mlp import MLP
-from models.networks.wrappers.tilted_posterior import RAW, WEIGHT, Tilted
+from models.networks.wrappers.ep_update import RAW, WEIGHT, Tilted
 from models.server_state import ServerState, Weights
-from models.training.batch import ClientBatch
 from models.training.engine import Training
-from models.training.objectives import CrossEntropy, Objective
+from models.training.objectives import ClientBatch, CrossEntropy, Objective
 from models.training.optimizers import SGD
 from silos.client_store import ClientStore
 from silos.cohort import Silos

@@ -37,7 +37,7 @@ from flows.methods.fedavg import FedAvg
 from flows.partition import make
 from models.metrics.flops import largest_activation, network_cost
 from models.networks.network_factory import build
-from models.networks.vision.resnet import Residual
+from models.networks.resnet_vgg import Residual
 from models.prng import server_stream
 from models.server_state import ServerState
 from models.training import engine
@@ -53,7 +53,7 @@ from silos.storage.partition_store import open_client, open_missing, write
 from tasks import messages
 from tasks.execution.task_runner import PlainRunner
 from tasks.messages.message_policy import Message
-from tasks.messages.update_messages import SummedMessage, WeightedMessage
+from tasks.messages.round_messages import SummedMessage, WeightedMessage
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 README = CHECKOUT / "README.md"

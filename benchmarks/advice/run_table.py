@@ -26,7 +26,7 @@ from flows.experiment.run.round_record import metrics_of
 from flows.experiment.run.run_context import RunContext, open_run
 from flows.experiment.run.run_folder import RunFolder
 from flows.experiment.trainer import Trainer
-from flows.methods.samplers.client_sampler import SampledClients
+from flows.methods.client_sampler import SampledClients
 from models.metrics.paired_difference import Difference, Stratum, difference
 from models.metrics.task_metrics import TaskMetrics
 from silos.errors import UserError

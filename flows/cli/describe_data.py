@@ -16,8 +16,7 @@ from silos.errors import UserError
 from silos.privacy.ledger import Ledger
 from silos.privacy.silo_policy import make_store, named_silos, policy_file
 from silos.sources.source_params import is_public
-from silos.storage.client_table import ClientEntry
-from silos.storage.manifest import Manifest, read_manifest
+from silos.storage.manifest import ClientEntry, Manifest, read_manifest
 from silos.storage.partition_store import open_client
 from silos.versioning import dvc_files, history
 from silos.versioning import history as changes

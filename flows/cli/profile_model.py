@@ -24,7 +24,7 @@ from models.prng import server_stream
 from models.server_state import Weights
 from silos.errors import UserError
 from silos.io.free_memory import free_bytes
-from tasks.messages.update_messages import Update
+from tasks.messages.round_messages import Update
 
 _PASSES, _SECONDS = 50, 3.0  # at most, of forward passes on one row
 _PATIENCE = 30.0  # seconds for one measurement of memory

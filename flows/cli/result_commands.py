@@ -56,7 +56,7 @@ def results(
         if clients:
             session.print_result(_client_results(project, name, other), print_clients)
         elif cost or target is not None:
-            from flows.history.cost_of_result import cost_of_result
+            from flows.experiment.comparison.comparison_cost import cost_of_result
 
             session.print_result(cost_of_result(project, name, other, target), print_cost_to_target)
         elif name is None:
@@ -99,7 +99,7 @@ def _client_results(project: "Project", name: str | None, other: str | None) -> 
 
 def print_clients(answer: dict[str, Any], console: "PlainConsole") -> None:
     """Print a row for each client, with metric and gain by method, then the gains of each method, then classes."""
-    from flows.experiment.comparison.client_text import (
+    from flows.experiment.comparison.comparison_text import (
         clients_of_role,
         clients_table,
         confusion_sentences,
@@ -162,7 +162,7 @@ def print_results(answer: dict[str, Any], console: "PlainConsole") -> None:
 
 def print_cost_to_target(answer: dict[str, Any], console: "PlainConsole") -> None:
     """Print what each method costs until it reaches the target, and which methods do not reach it."""
-    from flows.experiment.comparison.cost_text import cost_sentences, cost_table
+    from flows.experiment.comparison.comparison_text import cost_sentences, cost_table
     from models.metrics.client_metrics import recorded_metric
 
     if answer["cost"]:

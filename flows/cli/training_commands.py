@@ -149,7 +149,7 @@ def compare(
         options = {"resume": resume, "parallel": parallel}
         comparison = session.run_flow("flows.compare", "compare", project, **parameters, **options)
         if summary is not None:
-            from flows.experiment.comparison.write_summary import write_summary
+            from flows.experiment.comparison.record_comparison import write_summary
 
             write_summary(project, comparison, summary)
         session.print_result(comparison, print_compare, failed=bool(comparison["failed"]))
@@ -247,7 +247,7 @@ def _comparison_overrides(project: "Project", tune: bool, partitions: int | None
     if (tune or publish) and not comparison.tune:
         overrides.append("comparison.tune=8")
     if publish:
-        from flows.experiment.comparison.partitions import PUBLISHED, can_draw
+        from flows.experiment.comparison.trials import PUBLISHED, can_draw
 
         overrides.append("comparison.publish=true")
         if len(comparison.seeds) < PUBLISHED:

@@ -37,9 +37,9 @@ class OwnSampler(Section, Registered):
 SAMPLERS = Registry(
     "sampler",
     {
-        "uniform": "flows.methods.samplers.client_sampler:Uniform",
-        "by_size": "flows.methods.samplers.client_sampler:BySize",
-        "improving": "flows.methods.samplers.loss_based_sampler:LossBasedSampler",
+        "uniform": "flows.methods.client_sampler:Uniform",
+        "by_size": "flows.methods.client_sampler:BySize",
+        "improving": "flows.methods.client_sampler:LossBasedSampler",
     },
 )
 

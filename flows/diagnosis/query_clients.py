@@ -12,8 +12,7 @@ from scipy.stats import norm
 from flows.config.diagnose_params import FEW_BINS, DiagnoseParams
 from models.shift.client_summaries.client_summary import Layout, Summaries, overall_moments
 from models.shift.client_summaries.gaussian_mechanism import rho
-from models.shift.client_summaries.query import Query
-from models.shift.client_summaries.random_projections import light_bounds, project_pictures
+from models.shift.client_summaries.query import Query, light_bounds, project_pictures
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError
@@ -22,8 +21,8 @@ from silos.storage.manifest import schema_of
 from tasks.diagnosis.report_summary import TARGET_COLUMN, join_summaries, report_summary
 from tasks.execution.task_runner import Runner, cohort_calls
 from tasks.execution.task_types import ClientStep
-from tasks.messages.diagnosis_messages import NoisyCounts, Refusal, ShiftNumbers
 from tasks.messages.message_policy import Message
+from tasks.messages.statistics_messages import NoisyCounts, Refusal, ShiftNumbers
 from tasks.tracking.json_io import read_json, write_json
 
 _WIDTH = 3.0  # deviations around the mean of all rows that bounds cover

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from models.shift.classify import EffectSizes
+from models.shift.classify import GRADES, EffectSizes
 from models.shift.client_summaries.client_summary import Layout, Summaries
 from models.shift.client_summaries.gaussian_mechanism import counts_sensitivity, sigma
 from models.shift.client_summaries.query import Query
-from models.shift.fomichev_verdict import GRADES
 from models.shift.magnitudes import (
     Change,
     feature_change,

@@ -10,7 +10,7 @@ from models.client_model import Model, first_client
 from models.networks.network_factory import learned
 from models.server_state import ClientStateRefs, ServerState, Weights
 from models.training.engine import Training, broadcast_weights
-from tasks.messages.update_messages import Update
+from tasks.messages.round_messages import Update
 
 OPTIMISER = "optimiser"
 """Section of a client's store: the optimizer state after the last step, one section for every training of a round."""

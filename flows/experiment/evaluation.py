@@ -34,8 +34,7 @@ from silos.cohort import Silos
 from silos.standardizer import NO_STANDARDIZATION
 from silos.storage.partition_store import open_client
 from tasks.evaluate import NONE, ClientMetrics, evaluate, evaluate_constant
-from tasks.execution.round_cost import RoundCost
-from tasks.execution.task_runner import PlainRunner, cohort_calls
+from tasks.execution.task_runner import PlainRunner, RoundCost, cohort_calls
 from tasks.messages.score_messages import Scores
 from tasks.paired_outcomes import Outcomes
 from tasks.tracking.json_io import write_json

@@ -20,8 +20,7 @@ from silos.errors import UserError
 from silos.privacy.silo_policy import least_rows_of
 from silos.standardizer import NO_STANDARDIZATION, Standardization, Standardizer
 from silos.storage.manifest import Manifest, schema_of
-from tasks.execution.round_cost import RoundCost
-from tasks.execution.task_runner import PlainRunner, Runner
+from tasks.execution.task_runner import PlainRunner, RoundCost, Runner
 from tasks.feature_moments import combine_moments, report_moments
 from tasks.messages.statistics_messages import ScaleMoments
 from tasks.tracking.json_io import RESTORE_ADVICE, read_json, write_json

@@ -33,14 +33,14 @@ from silos.standardizer import NO_STANDARDIZATION, Standardization
 from silos.storage.manifest import Manifest
 from silos.storage.partition_store import write
 from silos.versioning import dvc_files, history
-from silos.versioning.data_swap import recover
 from silos.versioning.hashing import code_digest, file_hashes, listing_digest
+from silos.versioning.history import recover
 from tasks.tracking.json_io import RESTORE_ADVICE, read_json, write_json
 from tasks.tracking.mlflow_logging.run_spec import Experiment
 
 if TYPE_CHECKING:
+    from flows.methods.client_sampler import Sampler
     from flows.methods.context import TrainingSetup
-    from flows.methods.samplers.client_sampler import Sampler
     from tasks.execution.worker_backends import Workers
 
 
@@ -255,7 +255,7 @@ class Project:
 
         They are sampled by the data's seed, so they are the same for every method and seed.
         """
-        from flows.methods.samplers.client_sampler import evaluation_clients
+        from flows.methods.client_sampler import evaluation_clients
 
         clients = self.params.evaluation.clients
         if clients == "all":

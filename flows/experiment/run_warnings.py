@@ -6,14 +6,14 @@ from typing import Any
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.base import Method
+from flows.methods.client_sampler import validation_rows
 from flows.methods.context import RoundContext, TrainingSetup
-from flows.methods.samplers.client_sampler import validation_rows
 from models.client_model import Model
 from models.metrics.client_metrics import ClientMetric
 from models.metrics.task_metrics import TaskMetrics
 from silos.client_store import ClientStore
 from silos.cohort import Silos
-from silos.storage.client_table import ROLES
+from silos.storage.manifest import ROLES
 from tasks.execution.task_runner import Runner
 from tasks.feature_moments import LARGE, SMALL, check_scale
 from tasks.messages.statistics_messages import ScaleCheck

@@ -18,18 +18,17 @@ from flows.config.clients_params import SAMPLERS, ClientsParams, OwnSampler
 from flows.config.params_schema import FocalParams, Params, layers_of
 from flows.config.plugin_params import OwnNetwork
 from flows.experiment.plugin_loader import user_code_errors
+from flows.methods.client_sampler import PluginSampler, Sampler, validation_rows
 from flows.methods.context import TrainingSetup
-from flows.methods.samplers.client_sampler import PluginSampler, Sampler, validation_rows
 from models.metrics.client_metrics import ClientMetric
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.network_factory import Network, build, kind_of, size
+from models.networks.pretrained_encoder import Pretrained
 from models.networks.torch_module import ModuleRefusedError, wrap_module
-from models.networks.vision.pretrained import Pretrained
 from models.training import objectives, optimizers
 from models.training.engine import Training
-from models.training.engine_selection import pick_kernel
-from models.training.execution_plan import Kind
+from models.training.execution_plan import Kind, pick_kernel
 from models.training.optimizers import PARAMETER_BYTES
 from silos.cohort import Silos, Stack, open_stack
 from silos.dataset import SPLITS

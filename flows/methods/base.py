@@ -24,9 +24,9 @@ from silos.strict_yaml import refuse_booleans
 
 if TYPE_CHECKING:  # these modules import torch, and the command line needs the names of methods without it
     from flows.experiment.figure_context import FigureWriter
+    from flows.methods.client_sampler import Sampler
     from flows.methods.common.conditioning import Conditioning
     from flows.methods.context import RoundContext, TrainingSetup
-    from flows.methods.samplers.client_sampler import Sampler
     from models.client_model import Model
     from models.server_state import ServerState
     from silos.cohort import Silos

@@ -23,7 +23,7 @@ from silos import param_limits
 from tasks.aggregate import aggregate
 from tasks.cluster_clients import bipartition, lengths, nearer
 from tasks.local_train import local_train
-from tasks.messages.update_messages import Update
+from tasks.messages.round_messages import Update
 
 
 class CFL(Method):

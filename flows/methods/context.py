@@ -19,10 +19,9 @@ from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError
 from tasks.aggregate import Aggregation, aggregate
-from tasks.execution.round_cost import RoundCost
-from tasks.execution.task_runner import Runner, cohort_calls
+from tasks.execution.task_runner import RoundCost, Runner, cohort_calls
 from tasks.execution.task_types import ClientStep, ServerStep
-from tasks.messages.update_messages import Update
+from tasks.messages.round_messages import Update
 
 
 @dataclass(frozen=True)

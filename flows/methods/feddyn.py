@@ -17,7 +17,7 @@ from models.networks.network_factory import learned
 from models.server_state import ClientStateRefs, ServerState
 from silos import param_limits
 from tasks.aggregate import aggregate
-from tasks.training.control_variates import dynamic_train, zero_terms
+from tasks.gradients import dynamic_train, zero_terms
 
 SECTION = "duals"
 

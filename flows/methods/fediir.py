@@ -16,12 +16,12 @@ from flows.methods.base import RoundReport
 from flows.methods.common.network_checks import require_linear_head
 from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
-from models.networks.wrappers.fediir_network import GradientMatching
+from models.networks.wrappers.domain_generalisation import GradientMatching
 from models.server_state import ServerState
 from silos import param_limits
 from tasks.aggregate import aggregate
+from tasks.gradients import head_gradient
 from tasks.local_train import local_train
-from tasks.training.gradients import head_gradient
 
 
 class FedIIR(fedavg.FedAvg):

@@ -17,7 +17,7 @@ from models.networks.network_factory import kind_of
 from models.server_state import ClientStateRefs, ServerState, Weights
 from silos import param_limits
 from silos.errors import UserError
-from tasks.training.personal_layers import head_then_body
+from tasks.personal_layers import head_then_body
 
 
 class FedPer(PersonalWeights):

@@ -16,7 +16,7 @@ from models.server_state import ServerState
 from silos import param_limits
 from silos.errors import UserError
 from tasks.aggregate import aggregate
-from tasks.training.personal_layers import head_then_body
+from tasks.personal_layers import head_then_body
 
 
 class FedRep(fedper.FedPer):

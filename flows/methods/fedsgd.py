@@ -14,7 +14,7 @@ from models.client_model import Model
 from models.networks.network_factory import learned
 from models.server_state import ServerState, Weights
 from tasks.aggregate import aggregate
-from tasks.training.gradients import full_gradient
+from tasks.gradients import full_gradient
 
 
 def gradient_round(state: ServerState, round: RoundContext, model: Model) -> tuple[ServerState, RoundReport]:

@@ -14,7 +14,7 @@ from flows.methods.base import RoundReport
 from flows.methods.common.network_checks import require_linear_head, require_memory, split_personal
 from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
-from models.networks.wrappers.fedsr_network import StochasticRepresentation
+from models.networks.wrappers.domain_generalisation import StochasticRepresentation
 from models.server_state import ClientStateRefs, ServerState, Weights
 from silos import param_limits
 

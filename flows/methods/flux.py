@@ -26,7 +26,7 @@ from models.client_model import Model
 from models.server_state import ServerState
 from silos import param_limits
 from tasks.cluster_clients import assign_descriptors, cluster_descriptors
-from tasks.messages.clustering_messages import Descriptor
+from tasks.messages.round_messages import Descriptor
 from tasks.regroup import regroup, report_descriptor
 
 _POINTS = 200  # random points whose principal components are the axes, as in the authors' code

@@ -19,7 +19,7 @@ from models.client_model import Model
 from models.networks.network_factory import learned
 from models.server_state import ServerState, Weights
 from silos import param_limits
-from tasks.messages.clustering_messages import ClusterChoice
+from tasks.messages.round_messages import ClusterChoice
 from tasks.regroup import regroup
 
 Choice = dict[str, list[int]]

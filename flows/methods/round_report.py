@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tasks.tracking.metric_names import metric_name_fault
 
 if TYPE_CHECKING:  # these modules import torch, and the command line needs the names of methods without it
-    from tasks.messages.update_messages import Gradients, Update
+    from tasks.messages.round_messages import Gradients, Update
 
 
 _COLUMNS = {"round", "client", "dropped", "role"}  # columns of clients.csv, besides those of each split

@@ -20,7 +20,7 @@ from models.training.optimizers import SGD
 from silos import param_limits
 from silos.errors import UserError
 from tasks.aggregate import aggregate
-from tasks.training.control_variates import VARIATE, scaffold_train, zero_terms
+from tasks.gradients import VARIATE, scaffold_train, zero_terms
 
 SECTION = "variates"
 

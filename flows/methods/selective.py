@@ -26,8 +26,7 @@ from silos import param_limits
 from tasks.aggregate import aggregate, send_weights
 from tasks.cluster_clients import OverlapClusters, admit, overlap
 from tasks.local_train import local_train
-from tasks.messages.clustering_messages import CorrectnessBits
-from tasks.messages.update_messages import Update
+from tasks.messages.round_messages import CorrectnessBits, Update
 
 LOCAL, TRAINED = "weights", "trained"
 """Sections of a client's store: the weights of phase 1, and the weights that are trained before regrouping."""

@@ -11,7 +11,7 @@ from models.client_model import Model
 from models.server_state import ServerState, Weights
 from models.training.batchnorm_statistics import normalisation_statistics
 from silos.errors import UserError
-from tasks.training.measure_batchnorm import common_batchnorm_statistics
+from tasks.personal_layers import common_batchnorm_statistics
 
 
 class ServerBN(fedavg.FedAvg):

@@ -19,8 +19,8 @@ from models.server_state import ClientStateRefs, ServerState, Weights
 from silos import param_limits
 from silos.cohort import Silos
 from silos.errors import UserError
-from tasks.messages.update_messages import SentTrees
-from tasks.training.train_trees import train_trees
+from tasks.messages.round_messages import SentTrees
+from tasks.train_trees import train_trees
 
 SECTION = "trees"
 

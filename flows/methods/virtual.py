@@ -21,14 +21,13 @@ from models.client_model import Model
 from models.gaussians import Noise
 from models.networks.network import Network
 from models.networks.wrappers.client_columns import ClientColumns, Lateral
-from models.networks.wrappers.ep_update import SiteTraining
-from models.networks.wrappers.tilted_posterior import Site, Tilted
+from models.networks.wrappers.ep_update import Site, SiteTraining, Tilted
 from models.networks.wrappers.variational import Bias, Variational, drop_biases
 from models.prng import server_stream
 from models.server_state import ClientStateRefs, ServerState, Weights
 from silos import param_limits
-from tasks.messages.update_messages import SiteUpdates
-from tasks.training.expectation_propagation import update_site
+from tasks.expectation_propagation import update_site
+from tasks.messages.round_messages import SiteUpdates
 
 _SEQUENTIAL_KL_WEIGHT = 1e-2
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from flows.experiment.project import Project
 from flows.history.clean_runs import enforce_retention
-from flows.registry import FOLDER, JOURNAL, promotion_events
-from flows.registry.decisions import decisions, may_pass
+from flows.registry import FOLDER, JOURNAL, promotion_history
 from flows.registry.model_finder import ModelFinder, model_name
+from flows.registry.promotion_history import decisions, may_pass
 from silos.errors import UserError
 from silos.versioning import history
 from tasks.tracking.json_io import read_json, write_json
@@ -30,7 +30,7 @@ def look(project: Project) -> dict[str, Any] | None:
         UserError: If there is no champion, or if MLflow does not answer.
     """
     champion = read_champion(project)
-    is_open = (project.root / JOURNAL).is_file() or promotion_events.is_queued(project.root)
+    is_open = (project.root / JOURNAL).is_file() or promotion_history.is_queued(project.root)
     has_work = is_open or project.is_source_changed()
     answer = None if has_work else settled_answer(project, champion)
     if answer is not None:

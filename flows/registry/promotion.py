@@ -17,11 +17,10 @@ from flows.config.params_schema import WatchParams
 from flows.experiment.project import Project, exclusive_data_access, is_of_other_partition
 from flows.experiment.run.load_finished_run import find_run
 from flows.experiment.run.mlflow_run_metadata import git_commit
-from flows.registry import FOLDER, JOURNAL, promotion_events
-from flows.registry.challenge import challenge, is_better, is_cheaper
-from flows.registry.decisions import append_decision, find_repeated
+from flows.registry import FOLDER, JOURNAL, promotion_history
 from flows.registry.model_finder import all_registries, model_name
-from flows.registry.register_candidates import register_run
+from flows.registry.promotion_history import append_decision, find_repeated
+from flows.registry.register_candidates import challenge, is_better, is_cheaper, register_run
 from silos.errors import UserError, shown
 from silos.io.locks import in_turn
 from silos.versioning import dvc_files, history
@@ -286,7 +285,7 @@ def _carry_out(
         "event": None,
     }
     if decision["decision"] == "promoted" and "watch" in decision:
-        journal["event"] = promotion_events.promotion_event(decision, project.params.data.name)
+        journal["event"] = promotion_history.promotion_event(decision, project.params.data.name)
     write_json(project.root / JOURNAL, journal)
     _apply(project, registry, journal)
 
@@ -308,7 +307,7 @@ def _apply(project: Project, registry: Registry, journal: Mapping[str, Any]) -> 
     registry.set_aliases(journal["aliases"])
     append_decision(project.root, decision)
     if journal.get("event") is not None:  # earlier versions wrote none
-        promotion_events.queue(project.root, journal["event"])
+        promotion_history.queue(project.root, journal["event"])
     (project.root / JOURNAL).unlink()
 
 

@@ -5,10 +5,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.experiment.comparison.client_text import client_cell, gains_table, legend
 from flows.experiment.comparison.comparison_text import (
+    bytes_text,
+    client_cell,
     comparison_table,
+    cost_sentences,
+    cost_table,
+    gains_table,
     headline,
+    legend,
     mean_and_sd,
     not_complete,
     notes_after_training,
@@ -16,7 +21,6 @@ from flows.experiment.comparison.comparison_text import (
     sentences_first,
     tuned_sentence,
 )
-from flows.experiment.comparison.cost_text import bytes_text, cost_sentences, cost_table
 from flows.experiment.comparison.trials import Plan
 from flows.experiment.project import Project, experiment
 from flows.reports.html_report import (

@@ -15,7 +15,7 @@ from silos.sources.npz import read_arrays
 from silos.sources.source_params import Folder, Npz, Table
 from silos.sources.source_registry import load_source
 from silos.sources.tabular.column_kinds import ODD_NUMBERS, Column, Conventions
-from silos.sources.tabular.column_selection import (
+from silos.sources.tabular.column_rules import (
     check_usable,
     describe_odd_numbers,
     is_row_number,

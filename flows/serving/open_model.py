@@ -1,19 +1,23 @@
-"""Opens the champion, or the model of a finished run, to predict raw rows."""
+"""Opens the champion or the model of a run, and evaluates it on the test rows that are in data/ now."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from flows.config.method_settings import method_of
+from flows.experiment.evaluation import other_metrics
 from flows.experiment.project import Project
-from flows.experiment.run.load_finished_run import find_run, finished_run
+from flows.experiment.run.load_finished_run import check_same_data, find_run, finished_run, score_on_present_rows
 from flows.experiment.run.mlflow_run_metadata import model_spec
+from flows.experiment.run.round_record import metrics_of
 from flows.registry.model_finder import ModelFinder
+from models.metrics.client_metrics import metric_record
 from models.served_model import ServedModel, named_tensors
 from models.server_state import ClientStateRefs
 from silos.dataset import some
 from silos.errors import UserError
 from tasks.tracking.mlflow_logging.registry import CHAMPION, ModelVersion
+from tasks.tracking.result_tables import by_client
 
 if TYPE_CHECKING:  # pandas takes long to import
     import pandas as pd
@@ -132,3 +136,55 @@ def _from_run_folder(project: Project, run: str, client: str | None) -> ServedMo
             f"{run}: got a model that cannot be served, expected one of built-in networks. Use another run."
         )
     return ServedModel(spec["card"], named_tensors(spec["shared"], spec["personal"]))
+
+
+_TEST = "test/"
+
+
+def evaluate_model(project: Project, model: str) -> dict[str, Any]:
+    """Return a model's test metrics on the present data version, and those of each client, as plain JSON.
+
+    They are computed as at the end of a run, from the run's folder, so private weights stay with their clients.
+
+    Args:
+        project: The project.
+        model: `champion`, or the run's folder or name.
+
+    Raises:
+        UserError: If there is no such model, or if it cannot be scored on the present rows.
+    """
+    version = None
+    if model == CHAMPION:
+        version = ModelFinder(project).champion()
+        model = version.tags.get("run") or ""
+        if not model:
+            raise UserError(
+                f"champion: got version {version.number} without the tag `run`, expected one that siloflow registered. Name "
+                "a run."
+            )
+    with project.working("evaluate"):
+        folder = find_run(project, model).path
+        run, scores = score_on_present_rows(project, folder, final=True)
+        quantity, silos = run.project.quantity, run.project.scored
+        others = other_metrics(quantity)
+        table = by_client(scores, quantity.with_metrics((), others))
+        return {
+            "run": str(folder.relative_to(project.root)),
+            "version": version and version.number,
+            "method": run.method,
+            "seed": run.seed,
+            "round": run.round,
+            "data_version": project.silos.version,
+            "trained_on": check_same_data(project, folder)["data_version"],
+            **metric_record(quantity),
+            "metrics": metrics_of(table, silos, quantity, others),
+            "clients": [
+                {
+                    "client": client,
+                    "role": silos.role(client),
+                    **{name.removeprefix(_TEST): value for name, value in table[client].items()},
+                }
+                for client in silos.clients
+                if client in table
+            ],
+        }

@@ -16,7 +16,7 @@ from silos.errors import UserError, shown
 from silos.io.atomic_io import is_there, writing
 from silos.sources.npz import read_arrays
 from silos.sources.tabular.column_kinds import ODD_NUMBERS, Column, Conventions
-from silos.sources.tabular.column_selection import describe_odd_numbers
+from silos.sources.tabular.column_rules import describe_odd_numbers
 from silos.sources.tabular.table_reader import ENDINGS, TableSample, sample_table
 from silos.storage.partition_store import open_client, open_missing
 from tasks.tracking.json_io import output_file, unwritable

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from ..server_state import Weights
-from ..training.batch import Batch, ClientBatch
-from ..training.objectives import Objective
+from ..training.objectives import Batch, ClientBatch, Objective
 from .network import Member, Network, register
 from .protocols import BatchedNetwork
 

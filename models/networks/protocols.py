@@ -7,8 +7,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from ..server_state import Weights
-from ..training.batch import Batch, ClientBatch
-from ..training.objectives import Objective
+from ..training.objectives import Batch, ClientBatch, Objective
 
 
 class BatchedNetwork(ABC):

@@ -22,12 +22,11 @@ from torch.func import functional_call, vmap
 
 from ..prng import Sketch, fold_in
 from ..server_state import Weights
-from ..training.batch import ClientBatch
-from ..training.objectives import Objective
+from ..training.objectives import ClientBatch, Objective
+from .grouped_layers import MOMENTUM
 from .mlp import dense, drop, uniform_weights
 from .network import Network
 from .protocols import EncoderHeadCost, LinearHead
-from .vision.grouped_layers import MOMENTUM
 from .wrappers.per_row_context import append_statistics
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -67,7 +66,7 @@ class Dropout(nn.Module):
 
 
 class _BatchNorm(nn.modules.batchnorm._BatchNorm):
-    """Batch normalisation over the used rows, computed as in `vision.grouped_layers`."""
+    """Batch normalisation over the used rows, computed as in `grouped_layers`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise x (rows, channels, *positions); each row of the batch may have become several rows of x."""

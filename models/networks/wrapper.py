@@ -7,8 +7,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from ..server_state import Weights
-from ..training.batch import ClientBatch
-from ..training.objectives import Objective
+from ..training.objectives import ClientBatch, Objective
 from .network import Network
 from .protocols import BatchedNetwork, EncoderHeadCostStack, EncoderHeadStack
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ..networks.grouped_layers import MOMENTUM
 from ..networks.network import Network
-from ..networks.vision.grouped_layers import MOMENTUM
 from ..server_state import Weights
 from .engine import Rows, Training, batches
 from .execution_plan import resolve

@@ -21,9 +21,8 @@ from ..networks.network import Network, learned
 from ..networks.protocols import SGDStep
 from ..prng import fold_in, shuffle, uniform
 from ..server_state import Weights
-from .batch import Batch
 from .execution_plan import Kind, Plan, resolve
-from .objectives import Objective, loss_and_gradient, measures
+from .objectives import Batch, Objective, loss_and_gradient, measures
 from .optimizers import SGD, OptimiserState, Optimizer, expand_clients, freeze
 
 _VALUES_PER_CHUNK = 2**22  # of one layer in evaluation; larger activations no longer fit the cache

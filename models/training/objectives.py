@@ -1,9 +1,12 @@
-"""Per-row losses of one client, and per-row evaluation metrics. Every method accepts any of these objectives."""
+"""Per-row losses and evaluation metrics of one client, and the batches of a training step that they are computed on.
+
+Every method accepts any of these objectives. A batch is of one client or of a stack of clients.
+"""
 
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -136,3 +139,49 @@ def _log_miss(log_p: Tensor, label: Tensor) -> Tensor:
     It sums the other classes' probabilities, because 1 - p itself is 0 where p rounds to 1.
     """
     return log_p.scatter(-1, label, -math.inf).logsumexp(-1, keepdim=True)
+
+
+class ClientBatch(NamedTuple):
+    """One client's padded batch: x (rows, *shape), y (rows,); `used` (rows,) is 1 for rows and 0 for padding."""
+
+    x: Tensor
+    y: Tensor
+    used: Tensor
+    rows: Tensor  # (), the count of used rows
+    stream: Tensor  # ()
+
+    def loss(self, objective: Objective, logits: Tensor) -> Tensor:
+        """Compute the mean loss over the used rows, (); logits (rows, outputs)."""
+        return self.mean(objective(logits, self.y))
+
+    def mean(self, per_row: Tensor) -> Tensor:
+        """Average per-row values (rows,) over the used rows."""
+        return (per_row * self.used).sum() / self.rows.clamp_min(1)
+
+
+class Batch(NamedTuple):
+    """A stack's padded batch: x (clients, rows, *shape), y (clients, rows).
+
+    `used` (clients, rows) is 1 for rows and 0 for padding.
+    """
+
+    x: Tensor
+    y: Tensor
+    used: Tensor
+    rows: Tensor  # (clients,), the counts of used rows
+    streams: Tensor  # (clients,)
+    all_active: bool  # whether every client has rows left
+    unpadded: bool  # whether no row is padding
+
+    def loss(self, objective: Objective, logits: Tensor) -> Tensor:
+        """Compute each client's mean loss over its used rows, (clients,); logits (clients, rows, outputs)."""
+        return self.mean(objective(logits.flatten(0, 1), self.y.flatten()).view(self.y.shape))
+
+    def mean(self, per_row: Tensor) -> Tensor:
+        """Average per-row values (clients, rows) over each client's used rows, (clients,)."""
+        return (per_row * self.used).sum(1) / self.rows.clamp_min(1)
+
+    @property
+    def each(self) -> ClientBatch:
+        """Return the same batch as a ClientBatch, where every field has a leading client axis to map over."""
+        return ClientBatch(self.x, self.y, self.used, self.rows, self.streams)

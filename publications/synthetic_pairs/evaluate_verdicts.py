@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from models.shift import moment_tests, nested_tests
-from models.shift.classify import check_covariates
+from models.shift.classify import check_covariates, judge_pairs
 from models.shift.client_summaries.client_summary import (
     Layout,
     Summaries,
@@ -40,7 +40,6 @@ from models.shift.client_summaries.model_predictions import (
 )
 from models.shift.client_summaries.query import Query
 from models.shift.fomichev_distances import Readings, distance_at_equal_priors, statistics_from_rows
-from models.shift.fomichev_verdict import judge_pairs
 from models.shift.nested_tests import TYPES
 from models.shift.pair_refinement import refine_findings
 from models.shift.pairwise_results import EvidenceFunction, Findings, diagnose_pairs

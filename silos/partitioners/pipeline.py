@@ -12,9 +12,18 @@ from silos.data_params import (
     Change,
     Column,
     Equal,
+    Fresh,
+    HoldOut,
+    Imbalance,
+    MergeLabels,
+    Noise,
     OwnPartitioner,
+    PermuteLabels,
+    PermutePixels,
     Quantity,
+    Rotation,
     SplitParams,
+    Subsample,
     assignment_at,
 )
 from silos.dataset import (
@@ -31,19 +40,7 @@ from silos.dataset import (
     split_codes,
 )
 from silos.partitioners.iid_partitioners import Owners
-from silos.partitioners.image_transforms import permute_pixels, rotation
-from silos.partitioners.perturbation_params import (
-    Fresh,
-    HoldOut,
-    Imbalance,
-    MergeLabels,
-    Noise,
-    PermuteLabels,
-    PermutePixels,
-    Rotation,
-    Subsample,
-)
-from silos.partitioners.perturbations import imbalance, merge_labels, noise, permute_labels
+from silos.partitioners.perturbations import imbalance, merge_labels, noise, permute_labels, permute_pixels, rotation
 from silos.partitioners.splits import (
     check_marked_units,
     fresh,

@@ -26,19 +26,24 @@ from silos.privacy.differencing import (
     smallest_difference,
     unpacked,
 )
-from silos.privacy.privacy_budget import (
+from silos.privacy.reported_rows import RowRegister
+from silos.privacy.secret import Secret
+from silos.privacy.silo_policy import (
+    DEFAULT,
+    OPENED,
     RHO,
     Kind,
+    Policy,
     Unit,
     bins_refusal,
     check_budget,
     difference_refusal,
+    folder_name,
     noise_refusal,
+    policy_file,
+    policy_of,
     repetition_refusal,
 )
-from silos.privacy.reported_rows import RowRegister
-from silos.privacy.secret import Secret
-from silos.privacy.silo_policy import DEFAULT, OPENED, Policy, folder_name, policy_file, policy_of
 
 Draw = Callable[[str], np.random.Generator]
 """Returns the generator of a part's noise, once for each part."""

@@ -1,12 +1,14 @@
-"""What the silos of a data set may report: a file in their own store, which no params of a run can widen.
+"""What the silos of a data set may report: a policy in their own store, which no params of a run can widen.
 
 The store is `private/<data.name>/`. `siloflow partition` makes it with new data. A silo with data and without a store
-reports nothing until its owner makes a new one: the store may have been deleted, and with it what was reported.
+reports nothing until its owner makes a new one: the store may have been deleted, and with it what was reported. The
+policy sets a client's privacy budget, beyond which it refuses a report.
 """
 
 import hashlib
+import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
@@ -193,3 +195,117 @@ _EXPECTED = {
     "other_silos": _SWITCH,
 }
 _WAY_OUT = f"Correct {POLICY}; its silos report nothing until then."
+
+
+_SLACK = 1 + 1e-9  # tolerance of a budget for rounding in sums
+_DIGITS = 4
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The unit in which a refusal names amounts of ρ: `from_rho` grows with ρ; queries may ask for `least` or more."""
+
+    name: str = "rho"
+    from_rho: Callable[[float], float] = float
+    least: float = 0.0
+    also: str = ""
+
+
+RHO = Unit()
+
+
+def check_budget(client: str, budget: float, spent: float, rho: float, unit: Unit) -> None:
+    """Raise RefusalError if `spent` and `rho` together exceed `budget`, all in ρ; the error names what is left."""
+    if math.fsum([spent, rho]) <= budget * _SLACK:
+        return
+    left = _round_down(unit.from_rho(max(budget - spent, 0.0)))
+    lower = f"ask at {unit.name} {left:.{_DIGITS}g} or less, " if left > 0 and left >= unit.least else ""
+    raise RefusalError(
+        f"client {client} has a privacy budget of {unit.name} {unit.from_rho(budget):.{_DIGITS}g}{unit.also}, of which "
+        f"{unit.from_rho(spent):.{_DIGITS}g} is spent, and this question costs {unit.from_rho(rho):.{_DIGITS}g}; "
+        f"ask one that it has answered, {lower}or let the client's owner raise budget in its policy.yaml."
+    )
+
+
+def _round_down(value: float) -> float:
+    """Round down to _DIGITS significant digits."""
+    if value <= 0:
+        return 0.0
+    rounded = float(f"{value:.{_DIGITS}g}")
+    step = 10.0 ** (math.floor(math.log10(value)) - _DIGITS + 1)
+    return rounded if rounded <= value else float(f"{rounded - step:.{_DIGITS}g}")
+
+
+MODELS = "models of halves"
+"""The kind of query that is answered with models, whose difference to sums over rows reveals no rows."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What queries of a kind share.
+
+    Attributes:
+        name: Prefix by which the ledger distinguishes the kind's queries from others.
+        group: What a report sums over.
+        way_out: Advice if two reports differ by a few rows.
+        once: Advice if another query of this kind was answered for the same version; empty if any number is allowed.
+    """
+
+    name: str = ""
+    group: str = "a class"
+    way_out: str = "ask with noise, or wait until none or ten rows or more of the class were removed, and added"
+    once: str = ""
+
+    def sums_as(self, recorded: str) -> bool:
+        """Return whether a recorded query is answered with sums if this kind is; models are no sums over rows."""
+        return (self.name == MODELS) == recorded.startswith(f"{MODELS}: ")
+
+    def qualified(self, question: str) -> str:
+        """Return the query as the ledger records it."""
+        return f"{self.name}: {question}" if self.name else question
+
+    def includes(self, recorded: str) -> bool:
+        """Return whether a recorded query is of this kind."""
+        return bool(self.name) and recorded.startswith(f"{self.name}: ")
+
+
+def difference_refusal(client: str, before: str, version: str, kind: Kind, least: int) -> RefusalError:
+    """Return the refusal if fewer than `least` rows were removed from, or added to, what two reports stand for."""
+    if before == version:
+        return RefusalError(
+            f"what client {client} reported and what it would report of the same rows differ by fewer than {least} "
+            f"different rows of {kind.group}, as where so few miss a value of a feature, and subtracting them would show "
+            f"those; {kind.way_out}."
+        )
+    return RefusalError(
+        f"what client {client} reported of version {before[:12]} without noise and what it would report of "
+        f"version {version[:12]} differ by fewer than {least} different rows of {kind.group}, removed or added, "
+        f"or by fewer values of a column, and subtracting them would show those; {kind.way_out}."
+    )
+
+
+def noise_refusal(client: str, policy: Path) -> RefusalError:
+    """Return the refusal of a query without noise by a client that reports with noise only."""
+    return RefusalError(
+        f"client {client}: got a query without noise, expected one with noise, because its owner set without_noise: false "
+        f"in {policy}. Set diagnose.noise, leave model.inputs and model.targets at none, or let the owner change that."
+    )
+
+
+def bins_refusal(client: str, version: str, features: Sequence[str]) -> RefusalError:
+    """Return the refusal of counts in other bins than some of the rows were counted in before."""
+    first = f"feature {features[0]!r}" if features[0] else "targets"
+    more = f" (and {len(features) - 1} more)" if len(features) > 1 else ""
+    return RefusalError(
+        f"client {client} has counted rows of version {version[:12]} in other bins of {first}{more}, and counts rows in one "
+        "set of bins, as each more would narrow down single values; use the bounds, categories and diagnose.bins of the "
+        "earlier query, ask with noise, or let the client's owner set other_bins: true in its policy.yaml."
+    )
+
+
+def repetition_refusal(client: str, version: str, kind: Kind) -> RefusalError:
+    """Return the refusal of a second query of a kind that is answered once for a version of the rows."""
+    return RefusalError(
+        f"client {client} has answered another question for {kind.name} about version {version[:12]} of its rows, and "
+        f"answers one, as each more would reveal more of single rows; {kind.once}."
+    )

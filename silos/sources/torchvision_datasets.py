@@ -1,22 +1,29 @@
-"""The sources `cifar10`, `cifar100` and `gtsrb`, read by torchvision, which is imported only when it is used.
+"""The published sets of images: `mnist`, `fashion_mnist`, `emnist`, `cifar10`, `cifar100` and `gtsrb`.
 
-The package index pairs its torchvision with torch's CUDA build. With the CPU build, its library does not load, and the
-import fails because two operators are not registered. Declaring them makes everything work that does not call them
-(datasets, transforms, classification networks, most of `ops`).
+Torchvision downloads and reads them; it is imported only when it is used. The package index pairs its torchvision with
+torch's CUDA build. With the CPU build, its library does not load, and the import fails because two operators are not
+registered. Declaring them makes everything work that does not call them (datasets, transforms, classification networks,
+most of `ops`).
 """
 
+import gzip
+import lzma
+import os
+import shutil
 import sys
+import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from silos.dataset import Rows
 from silos.errors import UserError
-from silos.sources.download import choose_rows, fetch, join_splits, limited_rows
+from silos.partitioners.data_rng import data_stream
 from silos.sources.image_folder import read_pictures
-from silos.sources.source_params import Cifar, Gtsrb
+from silos.sources.source_params import Cifar, Downloaded, Emnist, Gtsrb, Mnist, RowLimits
 
 _declared: list[Any] = []  # declarations last as long as the library object
 
@@ -135,3 +142,203 @@ def _list_samples(folder: Path, split: str) -> list[tuple[Path, int]]:
                 f"{path}: got the class {label}, expected one of {len(CLASSES)} classes. Replace the files."
             )
     return pictures
+
+
+_ACCEPTED = "each may be unpacked, or end in .gz or .xz"
+_CLASSES = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
+
+
+def mnist(source: Mnist, root: Path, seed: int) -> Rows:
+    """Read MNIST (LeCun et al. 1998) or Fashion-MNIST (Xiao et al. 2017), in the published order."""
+    torchvision()
+    from torchvision import datasets
+
+    cls = getattr(datasets, _CLASSES[source.kind])
+    names = {split: [f"{start}-images-idx3-ubyte", f"{start}-labels-idx1-ubyte"] for split, start in _STARTS.items()}
+    parts = _read(source, root, cls.__name__, names, lambda folder: cls(folder, download=True), _ACCEPTED)
+    classes = [str(digit) for digit in range(10)] if source.kind == "mnist" else cls.classes
+    return limited_rows(_check_labels(parts, 0, classes), classes, source.rows, seed)
+
+
+def emnist(source: Emnist, root: Path, seed: int) -> Rows:
+    """Read a split of EMNIST (Cohen et al. 2017); its images are stored transposed, and are turned upright."""
+    torchvision()
+    from torchvision import datasets
+
+    names = {
+        split: [f"emnist-{source.split}-{split}-{what}-ubyte" for what in ("images-idx3", "labels-idx1")]
+        for split in ("train", "test")
+    }
+    parts = _read(
+        source,
+        root,
+        "EMNIST",
+        names,
+        lambda folder: datasets.EMNIST(folder, split=source.split, download=True),
+        f"{_ACCEPTED}, or lie in the published gzip.zip",
+    )
+    classes = datasets.EMNIST.classes_split_dict[source.split]
+    first = 1 if source.split == "letters" else 0  # its labels count from 1
+    coded = _check_labels(parts, first, classes[first:])
+    upright = {split: (x.transpose(0, 2, 1), y) for split, (x, y) in coded.items()}
+    return limited_rows(upright, classes[first:], source.rows, seed)
+
+
+_STARTS = {"train": "train", "test": "t10k"}
+Parts = dict[str, tuple[np.ndarray, np.ndarray, Path]]
+"""Images, labels and the file of labels of each split."""
+
+
+def _read(
+    source: Downloaded,
+    root: Path,
+    name: str,
+    names: dict[str, list[str]],
+    download: Callable[[str], Any],
+    accepted: str,
+) -> Parts:
+    """Read each split's images and labels from the folder that torchvision reads."""
+    from torchvision.datasets.mnist import read_image_file, read_label_file
+
+    folder = root / source.download_dir / name / "raw"
+    paths = {split: [folder / file for file in files] for split, files in names.items()}
+    flat = [path for pair in paths.values() for path in pair]
+    missing = [path for path in flat if not _ensure_unpacked(path)]
+    fetch(source, root, missing, lambda: download(str(root / source.download_dir)), accepted)
+    parts = {}
+    for split, (images, labels) in paths.items():
+        x, y = _read_array(images, read_image_file), _read_array(labels, read_label_file)
+        if len(x) != len(y):
+            raise UserError(
+                f"{images}: got {len(x)} images and in {labels.name} {len(y)} labels, expected equal "
+                "counts. Replace both files."
+            )
+        parts[split] = (x, y, labels)
+    return parts
+
+
+def _read_array(path: Path, read: Callable[[str], Any]) -> np.ndarray:
+    try:
+        return cast(np.ndarray, read(str(path)).numpy())
+    except Exception as error:  # of many types: torchvision does not check the file
+        raise UserError(
+            f"{path}: got a file that is no valid idx file ("
+            f"{str(error).splitlines()[0] if str(error) else 'its header is wrong'}), expected one. Delete it; "
+            "the next start downloads or unpacks it again."
+        ) from error
+
+
+def _check_labels(parts: Parts, first: int, classes: list[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return labels counted from 0."""
+    for _, y, path in parts.values():
+        invalid = (y < first) | (y >= first + len(classes))
+        if invalid.any():
+            raise UserError(
+                f"{path}: got the label {int(y[invalid][0])} at row {int(invalid.argmax())}, expected one of "
+                f"{len(classes)} classes from {first} on. Replace the file."
+            )
+    return {split: (x, y - first) for split, (x, y, _) in parts.items()}
+
+
+def _ensure_unpacked(path: Path) -> bool:
+    """Return whether the file exists, after unpacking it from a packed neighbour if necessary."""
+    if path.is_file():
+        return True
+    candidates = [folder / f"{path.name}{end}" for folder in (path.parent, path.parent / "gzip") for end in _OPENERS]
+    for packed in [*candidates, path.parent / "gzip.zip"]:
+        if packed.is_file():
+            return _unpack(packed, path)
+    return False
+
+
+_OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": lzma.open}
+
+
+def _unpack(packed: Path, path: Path) -> bool:
+    opener = _OPENERS.get(packed.suffix, lambda archive: _member(archive, path.name))
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with opener(packed) as file, unfinished.open("wb") as out:
+            shutil.copyfileobj(file, out)
+        unfinished.replace(path)
+    except PermissionError as error:
+        raise UserError(
+            f"{packed}: cannot be unpacked into its folder ({error.strerror}). Make the folder writable, or "
+            f"unpack it to {path}."
+        ) from error
+    except Exception as error:  # of many types: zlib, lzma and zipfile have their own
+        raise UserError(f"{packed}: cannot be unpacked ({error}). Replace the file.") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return True
+
+
+def _member(packed: Path, name: str) -> Any:
+    """Open a gzipped file of the same name in a zip archive."""
+    with zipfile.ZipFile(packed) as archive:
+        return gzip.open(archive.open(f"gzip/{name}.gz"))
+
+
+def fetch(
+    source: Downloaded, root: Path, missing: Sequence[Path], download: Callable[[], object], accepted: str
+) -> None:
+    """Download what is missing, if that is allowed; else a UserError says which files to put where.
+
+    `accepted` names the other forms in which the files may lie there.
+    """
+    if not missing:
+        return
+    folder = root / source.download_dir
+    files = ", ".join(path.relative_to(folder).as_posix() for path in missing)
+    reason = "data.source.download is false"
+    if source.download:
+        try:
+            download()
+        except Exception as error:  # torchvision raises whatever urllib, zipfile or tarfile do
+            reason = f"the download failed: {_first_line(error)}"
+        if all(path.exists() for path in missing):
+            return
+    raise UserError(
+        f"{source.kind}: got no files in {folder} ({reason}), expected {files}. Put them there; {accepted}."
+    )
+
+
+def limited_rows(
+    parts: dict[str, tuple[np.ndarray, np.ndarray]], classes: Sequence[str], limits: RowLimits, seed: int
+) -> Rows:
+    """Return the source's training and test rows as one table, with `limits` applied."""
+    chosen = choose_rows({split: len(y) for split, (_, y) in parts.items()}, limits, seed)
+    return join_splits({split: (x[chosen[split]], y[chosen[split]]) for split, (x, y) in parts.items()}, classes)
+
+
+def choose_rows(counts: dict[str, int], limits: RowLimits, seed: int) -> dict[str, np.ndarray]:
+    """Return the indices of the rows taken of each split: random, without repeats, in the source's order."""
+    chosen = {}
+    for split, count in counts.items():
+        limit = getattr(limits, split)
+        if limit is None:
+            limit = count
+        if limit > count:
+            raise UserError(
+                f"params.yaml: data.source.rows.{split}: got {limit}, expected at most the {count} {split} rows "
+                "of the source. Lower it."
+            )
+        order = data_stream(seed, "source", "rows", split).permutation(count)
+        chosen[split] = np.sort(order[:limit])
+    return chosen
+
+
+def join_splits(parts: dict[str, tuple[np.ndarray, np.ndarray]], classes: Sequence[str]) -> Rows:
+    """Return training and test rows as one table; without test rows, the source has no splits."""
+    split = np.concatenate([np.full(len(y), name) for name, (_, y) in parts.items()])
+    return Rows(
+        x=np.ascontiguousarray(np.concatenate([x for x, _ in parts.values()])),
+        y=np.concatenate([y for _, y in parts.values()]).astype(np.int64),
+        classes=list(classes),
+        split=split if (split != "train").any() else None,
+    )
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(":.") if lines else type(error).__name__

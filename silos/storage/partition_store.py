@@ -12,8 +12,17 @@ from silos.io.atomic_io import leftovers
 from silos.param_types import file_names
 from silos.partitioners.pipeline import make_clients
 from silos.sources.source_registry import load_source, range_notes
-from silos.storage.client_table import ROLES, ClientEntry, ClientTable, to_bytes
-from silos.storage.manifest import COLUMNS, COMMON, MANIFEST, Manifest, to_json
+from silos.storage.manifest import (
+    COLUMNS,
+    COMMON,
+    MANIFEST,
+    ROLES,
+    ClientEntry,
+    ClientTable,
+    Manifest,
+    to_bytes,
+    to_json,
+)
 from silos.storage.shards import check_count, read_tensor, reading, write_shard
 
 FILES = 128  # clients up to which each has its own file

@@ -13,8 +13,7 @@ import numpy as np
 from silos.dataset import SPLITS, Clients
 from silos.errors import UserError
 from silos.io.atomic_io import file_stamp
-from silos.storage.client_table import DIGEST, ClientEntry, ClientTable
-from silos.storage.manifest import MANIFEST, WAYS_BACK
+from silos.storage.manifest import DIGEST, MANIFEST, WAYS_BACK, ClientEntry, ClientTable
 
 _TENSORS = ("x", "y", "missing", "unit")
 

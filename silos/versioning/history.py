@@ -1,10 +1,13 @@
 """The versions of the data: list them, compare them, and restore one.
 
 A version is named by a git revision of data.dvc, or by the hash that DVC writes into data.dvc and every run records. A
-partition of another version is opened as links into DVC's cache, without changing data/.
+partition of another version is opened as links into DVC's cache, without changing data/. When a version is restored, a
+kill or a failure leaves the old or the new version complete.
 """
 
-from collections.abc import Iterator
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +17,10 @@ from typing import Any
 import numpy as np
 
 from silos.data_overview import client_overview
-from silos.dataset import SPLITS
+from silos.dataset import SPLITS, some
 from silos.errors import UserError
-from silos.storage.client_table import ClientTable, empty_table
-from silos.storage.manifest import MANIFEST, read_manifest
-from silos.versioning.data_swap import replace_data
+from silos.io.atomic_io import restore_moved, write_bytes
+from silos.storage.manifest import MANIFEST, ClientTable, empty_table, read_manifest
 from silos.versioning.dvc_files import (
     DATA,
     RECORD,
@@ -32,7 +34,7 @@ from silos.versioning.dvc_files import (
     recorded_version,
 )
 from silos.versioning.git_commands import run_git
-from silos.versioning.hashing import file_hashes, listing_digest
+from silos.versioning.hashing import file_hashes, folder_digest, listing_digest
 
 
 def version_files(root: Path, digest: str) -> dict[str, str]:
@@ -279,3 +281,74 @@ def _open_partition(root: Path, name: str, files: dict[str, str], version: str) 
     with TemporaryDirectory() as temporary:
         link_partition(root, name, partition_files(files, name), Path(temporary))
         yield _VersionPartition(Path(temporary), f"data/{name} of version {version[:12]}")
+
+
+CheckOut = Callable[[Path], None]
+"""Fetches what a data.dvc of any folder records into the data/ folder next to that file."""
+
+# in the project's folder, so that a rename is enough
+_STAGED, _DONE = ".data-use", ".data-used"
+
+
+def replace_data(root: Path, text: str, check_out: CheckOut) -> None:
+    """Make `root`/data.dvc this text and `root`/data what it records; on any failure, both stay as they are.
+
+    The new folder is built and checked under another name, and replaces the old one by a rename. `recover` cleans up
+    after a kill in between. Raises UserError if the contents are damaged, and whatever `check_out` raises.
+    """
+    recover(root)
+    data, staged = root / DATA, root / _STAGED
+    try:
+        write_bytes(staged / RECORD, text.encode())
+        check_out(staged / RECORD)
+        if folder_digest(staged / DATA) != parse_digest(text):
+            raise UserError(_damage(root, parse_digest(text), file_hashes(staged / DATA, None)))
+        if data.is_mount():  # a rename cannot replace a mount
+            return _check_out_in_place(root, text, check_out)
+        if data.exists():
+            data.rename(staged / "old")
+        (staged / DATA).rename(data)
+        (staged / RECORD).replace(root / RECORD)
+    finally:
+        recover(root)
+
+
+def recover(root: Path) -> None:
+    """Finish or undo a replacement of data/ that was killed."""
+    data, staged, done = root / DATA, root / _STAGED, root / _DONE
+    restore_moved(data)
+    with contextlib.suppress(FileNotFoundError):  # another process recovers at the same time
+        if (staged / "old").exists() and not data.exists():
+            (staged / "old").rename(data)
+        if (staged / RECORD).exists() and not (staged / DATA).exists() and data.is_dir():
+            text = (staged / RECORD).read_bytes()
+            if folder_digest(data) == parse_digest(text):
+                (staged / RECORD).replace(root / RECORD)
+        if staged.exists():
+            staged.rename(done)
+    shutil.rmtree(done, ignore_errors=True)
+
+
+def _damage(root: Path, digest: str, hashes: Mapping[str, str]) -> str:
+    """Name the files of DVC's cache with wrong contents; hashes: those of their contents."""
+    damaged = [
+        str(object_path(root, md5))
+        for path, md5 in (listed_files(root, digest) or {}).items()
+        if hashes.get(path) != md5
+    ]
+    return (
+        f"DVC's cache: got damaged files of version {digest} ({some(damaged)}), expected their contents to match their "
+        "names. Delete these files and `dvc fetch`, or partition with the params of that version."
+    )
+
+
+def _check_out_in_place(root: Path, text: str, check_out: CheckOut) -> None:
+    """Write into data/ itself; if that fails, write the previous version back."""
+    before = (root / RECORD).read_bytes()
+    write_bytes(root / RECORD, text.encode())
+    try:
+        check_out(root / RECORD)
+    except BaseException:
+        write_bytes(root / RECORD, before)
+        check_out(root / RECORD)
+        raise

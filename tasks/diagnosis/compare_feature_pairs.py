@@ -25,11 +25,11 @@ from models.shift.pairwise_results import append_rest, group_clients
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.privacy.ledger import Draw, Ledger
-from silos.privacy.privacy_budget import Kind
+from silos.privacy.silo_policy import Kind
 from tasks.diagnosis.compare_silos import Comparison, named_summaries
 from tasks.diagnosis.report_summary import LocalSummary, answers_by_stack
 from tasks.execution.task_types import server_step, step
-from tasks.messages.diagnosis_messages import FeatureCorrelations, NoisyCounts, Refusal, ShiftNumbers
+from tasks.messages.statistics_messages import FeatureCorrelations, NoisyCounts, Refusal, ShiftNumbers
 
 _PAIRS_KIND = Kind("pairs of features")
 

@@ -26,11 +26,11 @@ from silos.cohort import Cohort
 from silos.errors import RefusalError
 from silos.privacy.differencing import EVERY, ReportedGroups
 from silos.privacy.ledger import Draw, Ledger
-from silos.privacy.privacy_budget import MODELS, Kind
+from silos.privacy.silo_policy import MODELS, Kind
 from tasks.diagnosis.compare_silos import Comparison, named_summaries
 from tasks.diagnosis.report_summary import LocalSummary, answers_by_stack
 from tasks.execution.task_types import server_step, step
-from tasks.messages.diagnosis_messages import HalfModels, NoisyCounts, PredictedCounts, Refusal, ShiftNumbers
+from tasks.messages.statistics_messages import HalfModels, NoisyCounts, PredictedCounts, Refusal, ShiftNumbers
 
 ONCE = (
     "ask with the silos, rows and params that it was asked with, leave diagnose.second_look out, or wait until ten rows or "

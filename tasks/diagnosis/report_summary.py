@@ -25,23 +25,21 @@ from models.shift.client_summaries.client_summary import (
 )
 from models.shift.client_summaries.feature_pairs import clip_far_values
 from models.shift.client_summaries.gaussian_mechanism import add_noise, counts_sensitivity, epsilon, rho, sigma
-from models.shift.client_summaries.query import Query
-from models.shift.client_summaries.random_projections import project_pictures
+from models.shift.client_summaries.query import Query, project_pictures
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
 from silos.errors import RefusalError
 from silos.param_limits import EPSILON
 from silos.privacy.differencing import EVERY, IN_BINS, MOST_TOKEN, OTHER, WHOLE, ReportedGroups, Values
 from silos.privacy.ledger import Draw, Ledger
-from silos.privacy.privacy_budget import Unit
 from silos.privacy.reported_rows import RowRegister
-from silos.privacy.silo_policy import policy_file
+from silos.privacy.silo_policy import Unit, policy_file
 from silos.storage.manifest import schema_of
 from silos.storage.partition_store import open_missing, open_units
 from silos.units import count_copies, number_units, unit_weights
 from tasks.execution.load_client_data import load_rows, number_different_rows
 from tasks.execution.task_types import step
-from tasks.messages.diagnosis_messages import NoisyCounts, Refusal, ShiftNumbers
+from tasks.messages.statistics_messages import NoisyCounts, Refusal, ShiftNumbers
 
 
 class LocalSummary:

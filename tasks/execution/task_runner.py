@@ -1,16 +1,69 @@
-"""Submit tasks and gather their results, assign stacks of clients to workers, and select the arguments of each cohort."""
+"""Submit tasks and gather their results, assign stacks of clients to workers, select each cohort's arguments, count cost."""
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from models.client_model import Model
 from models.server_state import ClientStateRefs
-from models.training.engine_selection import even_stack_size
+from models.training.execution_plan import even_stack_size
 from silos.cohort import Cohort, Silos, Stack, make_stacks
 from tasks.execution.task_types import ClientStep, OpaqueArgument, ServerStep
 from tasks.execution.worker_backends import Call, Workers
+from tasks.messages.message_policy import Message, check_few
+
+
+@dataclass
+class RoundCost:
+    """The cost of a round's tasks.
+
+    Attributes:
+        seconds: Task name to the seconds inside the task; of cohorts that run at the same time the longest counts.
+        bytes_up: From all clients together to the server.
+        bytes_down: From the server to all clients together.
+        steps: Client to the optimizer steps that its weights made, also where the server made them for the client.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    bytes_up: int = 0
+    bytes_down: int = 0
+    steps: dict[str, int] = field(default_factory=dict)
+
+    def add_steps(self, client: str, steps: int) -> None:
+        """Add optimizer steps of a client's weights."""
+        self.steps[client] = self.steps.get(client, 0) + steps
+
+    def count(self, task_name: str, bytes_down: int, answers: list[list[Any]], silos: Silos) -> list[Any]:
+        """Check and count the messages of a task, and return them in one list.
+
+        Bytes of pooled clients are not counted: their rows are in one place, and no weights travel.
+
+        Args:
+            task_name: For the seconds, and for errors.
+            bytes_down: The size of the model that each client received for the task.
+            answers: The messages of each cohort.
+            silos: The clients that the task ran for.
+
+        Raises:
+            TypeError: If the task returns something other than messages, or messages of other clients.
+        """
+        messages: list[Any] = [message for cohort in answers for message in cohort]
+        wrong = [type(message).__name__ for message in messages if not isinstance(message, Message)]
+        wrong += ["nothing" for cohort in answers if not cohort]
+        if wrong:
+            raise TypeError(f"{task_name}: got {wrong[0]} from a client step, expected messages")
+        check_few(messages)
+        strangers = {client for message in messages for client in message.clients} - {*silos.clients}
+        if strangers:
+            raise TypeError(f"{task_name}: got a message of {min(strangers)!r}, expected one of a sampled client")
+        seconds = max(cohort[0].seconds for cohort in answers)
+        self.seconds[task_name] = self.seconds.get(task_name, 0.0) + seconds
+        for message in (m for m in messages if m.travels and not silos.pooled):
+            self.bytes_up += message.bytes_up
+            self.bytes_down += len(message.clients) * bytes_down if message.with_model else 0
+        return messages
+
 
 Step = TypeVar("Step", ClientStep, ServerStep)
 

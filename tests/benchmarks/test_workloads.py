@@ -19,8 +19,8 @@ from flows.methods.fedavg import FedAvg
 from flows.methods.uefl import UEFL
 from flows.methods.virtual import Virtual
 from models.gaussians import Natural
+from models.networks.cnn import CNN
 from models.networks.mlp import MLP
-from models.networks.vision.cnn import CNN
 from models.networks.wrappers.codebook_network import SHARED
 from models.training.optimizers import Adam
 from silos.errors import UserError

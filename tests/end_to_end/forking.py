@@ -117,7 +117,7 @@ def _import() -> None:
         "flows.schedule",
         "flows.watch",
         "flows.cli.describe_data",
-        "flows.serving.evaluate_model",
+        "flows.serving.open_model",
         "flows.serving.predict_file",
         "flows.console.progress_bar",
         "publications.reproduce",

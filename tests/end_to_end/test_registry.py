@@ -20,7 +20,7 @@ import json, os, sys
 from pathlib import Path
 
 from flows.experiment.project import Project
-from flows.registry import JOURNAL, decisions, model_finder, promotion
+from flows.registry import JOURNAL, model_finder, promotion, promotion_history
 from tasks.tracking.mlflow_logging.registry import Registry
 
 
@@ -57,7 +57,7 @@ for step, version in zip(("tag", "log_decision", "set_aliases", "append_decision
     interrupted = JOURNAL.is_file()
     found.append({"step": step, "version": version, "interrupted": interrupted, **in_child(completed)})
     found[-1]["left"] = JOURNAL.is_file()
-print(json.dumps({"found": found, "decisions": decisions.decisions(Path())}))
+print(json.dumps({"found": found, "decisions": promotion_history.decisions(Path())}))
 """
 
 

@@ -26,8 +26,7 @@ from flows.cli.command_session import Session
 from flows.experiment.project import Project
 from flows.methods.base import method_names
 from flows.partition import make
-from silos.data_params import Assignment, Change
-from silos.partitioners.perturbation_params import Subsample
+from silos.data_params import Assignment, Change, Subsample
 from silos.sources.source_params import Synthetic
 
 OWN = (

@@ -5,13 +5,12 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
+from models.networks.cnn import CNN
 from models.networks.mlp import MLP
-from models.networks.vision.cnn import CNN
-from models.networks.vision.resnet import Residual
+from models.networks.resnet_vgg import Residual
 from models.prng import client_streams, server_stream
-from models.training.batch import Batch
 from models.training.engine import Rows, Training, broadcast_weights, per_example_metrics, train
-from models.training.objectives import CrossEntropy
+from models.training.objectives import Batch, CrossEntropy
 from models.training.optimizers import Adam
 
 

@@ -9,24 +9,21 @@ from torch import nn
 
 from models.gaussians import PRECISION
 from models.metrics.uncertainty import predictive
+from models.networks.cnn import CNN, BatchNormCNN
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.exported_network import ExportedModel
 from models.networks.mlp import MLP, DenseHead, dense
 from models.networks.network import Network, register, registered
 from models.networks.network_factory import from_json, kind_of, to_json
 from models.networks.protocols import BatchedNetwork
-from models.networks.vision.cnn import CNN
-from models.networks.vision.cnn_bn import BatchNormCNN
-from models.networks.vision.resnet import Residual, ResNet18
-from models.networks.vision.vgg import VGG16
+from models.networks.resnet_vgg import VGG16, Residual, ResNet18
 from models.networks.wrappers.client_columns import ClientColumns
 from models.networks.wrappers.codebook_network import COUNT, OWN, QuantizedNetwork, code_usage
 from models.networks.wrappers.conditional_network import Bilinear, Ensemble
 from models.networks.wrappers.distrans_network import OffsetNetwork
-from models.networks.wrappers.fediir_network import GradientMatching, gradients
-from models.networks.wrappers.fedsr_network import StochasticRepresentation
+from models.networks.wrappers.domain_generalisation import GradientMatching, StochasticRepresentation, gradients
+from models.networks.wrappers.ep_update import MEAN, RAW, WEIGHT, Tilted
 from models.networks.wrappers.per_row_context import STATISTICS, PerRowContext
-from models.networks.wrappers.tilted_posterior import MEAN, RAW, WEIGHT, Tilted
 from models.networks.wrappers.variational import Variational
 from models.prng import client_streams, fold_in, server_stream, shuffle
 from models.training.engine import Rows, Training, broadcast_weights, full_gradient, per_example_metrics, train

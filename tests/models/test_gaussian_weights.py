@@ -5,8 +5,8 @@ import torch
 from torch.nn.functional import unfold
 
 from models.gaussians import Noisy
+from models.networks.grouped_layers import PlainLayers
 from models.networks.mlp import linear
-from models.networks.vision.grouped_layers import PlainLayers
 from models.prng import fold_in, server_stream
 
 DRAWS = 20_000

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from silos.cohort import Stack, forget_stacks, make_stacks, open_common, open_stack
+from silos.cohort import Silos, Stack, forget_stacks, make_stacks, open_common, open_stack
 from silos.errors import UserError
-from silos.silo_reference import Silos
 from silos.storage import shards
 from silos.storage.partition_store import write
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from silos.errors import UserError
 from tasks.aggregate import Aggregation, aggregate
-from tasks.messages.update_messages import Update
+from tasks.messages.round_messages import Update
 
 
 def update(rows: list[int], weights: np.ndarray) -> Update:

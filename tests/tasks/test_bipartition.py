@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tasks.cluster_clients import bipartition, lengths, nearer
-from tasks.messages.update_messages import Update
+from tasks.messages.round_messages import Update
 
 CURRENT = {"w": torch.tensor([[1.0], [2.0]]), "b": torch.tensor([5.0])}
 MOVES = {

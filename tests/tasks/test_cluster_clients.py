@@ -6,7 +6,7 @@ import torch
 
 from models.clustering import cluster_by_threshold, overlaps
 from tasks.cluster_clients import admit, candidates, overlap, split_rows
-from tasks.messages.clustering_messages import CorrectnessBits
+from tasks.messages.round_messages import CorrectnessBits
 
 ROWS = 41  # the last byte is not full
 

@@ -23,7 +23,7 @@ from tasks.codebook_extend import borrow_words, codebook_extend, codebook_replac
 from tasks.codebooks import common_codes, compute_tokens, report_centroids
 from tasks.execution.load_client_data import load_rows
 from tasks.execution.task_runner import Broadcast, PlainRunner
-from tasks.messages.codebook_messages import Centroids
+from tasks.messages.round_messages import Centroids
 
 CLIENTS = {"oslo": 30, "lyon": 20, "one": 1}
 HELD = {"oslo": 2, "lyon": 0, "one": 1}

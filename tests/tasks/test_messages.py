@@ -22,9 +22,8 @@ from models.metrics.client_metrics import CLIENT_METRICS
 from models.networks.mlp import MLP
 from models.networks.tree_ensemble import TreeEnsemble
 from models.networks.wrappers.codebook_network import COUNT, OWN, QuantizedNetwork
-from models.networks.wrappers.ep_update import SiteTraining
-from models.networks.wrappers.fediir_network import GradientMatching
-from models.networks.wrappers.tilted_posterior import Tilted
+from models.networks.wrappers.domain_generalisation import GradientMatching
+from models.networks.wrappers.ep_update import SiteTraining, Tilted
 from models.prng import server_stream
 from models.server_state import ClientStateRefs
 from models.shift.client_summaries.client_summary import Layout
@@ -38,12 +37,12 @@ from tasks import local_train, messages
 from tasks.evaluate import OUTCOMES, ClientMetrics, evaluate
 from tasks.execution.task_runner import Broadcast, cohort_calls
 from tasks.execution.task_types import ClientStep, step
-from tasks.messages.diagnosis_messages import NoisyCounts
 from tasks.messages.message_policy import FEW, LEAST_ROWS, Message, Numbers, numbers_of
+from tasks.messages.round_messages import SummedMessage, Update, WeightedMessage
 from tasks.messages.score_messages import Scores
-from tasks.messages.update_messages import SummedMessage, Update, WeightedMessage
+from tasks.messages.statistics_messages import NoisyCounts
+from tasks.personal_layers import common_batchnorm_statistics
 from tasks.regroup import prior_shift_fit, regroup, report_correctness, report_descriptor
-from tasks.training.measure_batchnorm import common_batchnorm_statistics
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from models.gaussians import PRECISION, PULL
-from tasks.messages.update_messages import SiteUpdates
-from tasks.training.expectation_propagation import absorb_apart, absorb_sites, divide_out
+from tasks.expectation_propagation import absorb_apart, absorb_sites, divide_out
+from tasks.messages.round_messages import SiteUpdates
 
 PLACE = {"a": 0, "b": 1, "c": 2}
 LEAST = 0.1

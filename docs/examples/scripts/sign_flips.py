@@ -4,8 +4,7 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
-from models.statistics.sign_convention import orient
-from models.statistics.spectrum import spectrum
+from models.statistics.spectrum import orient, spectrum
 from models.statistics.statistic_base import centred, one_hot
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from flows.console import progress
 from flows.console.interruption import interruption
-from flows.console.run_logging import log_notes, log_result, log_round, log_warnings
-from flows.experiment.callbacks.callback import Callback, PlayedRound
+from flows.experiment.callbacks.callback import Callback, PlayedRound, log_notes, log_result, log_round, log_warnings
 from flows.experiment.evaluation import (
     baseline,
     final_scores,
@@ -28,7 +27,7 @@ from flows.experiment.run_warnings import (
     notes_of_training,
     notes_of_undefined,
 )
-from flows.methods.samplers.client_sampler import SampledClients
+from flows.methods.client_sampler import SampledClients
 from models.metrics.client_metrics import metric_record
 from models.networks.network_factory import num_trainable
 from tasks.tracking.checkpoint import Checkpoint

@@ -12,14 +12,13 @@ from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from flows.console.run_logging import log_warnings
-from flows.experiment.callbacks.callback import Callback, PlayedRound
+from flows.experiment.callbacks.callback import Callback, PlayedRound, log_warnings
 from flows.experiment.evaluation import score_model, score_other_models, scored_model, select_scored_clients
 from flows.experiment.run.round_record import is_scored, round_record, with_scores
 from flows.experiment.run.run_context import RunContext
 from flows.experiment.run.run_folder import NO_RANK, Files, RetainedRefs, RunFolder
+from flows.methods.client_sampler import SampledClients
 from flows.methods.context import RoundContext
-from flows.methods.samplers.client_sampler import SampledClients
 from models.server_state import ServerState
 from tasks.execution.task_types import collect_garbage, resident_bytes
 from tasks.messages.score_messages import Scores

@@ -1,11 +1,15 @@
 """What each method of a comparison costs until it reaches a target, from the journals of its runs."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
+from flows.history.list_runs import load_result
+from models.metrics.client_metrics import recorded_metric
 from models.metrics.task_metrics import TaskMetrics
+from silos.errors import UserError
 from tasks.tracking.cost_to_target import (
     SHARE,
     CostCurve,
@@ -51,3 +55,35 @@ def costs_of(
     reach = target_of_best(table, comparison.get("baseline"), quantity) if target is None else target
     costs = {} if reach is None else costs_to_target(curves, reach, quantity)
     return {method: {**cost, "of_best": share} for method, cost in costs.items()}
+
+
+def cost_of_result(project: Project, name: str | None, other: str | None, target: float | None) -> dict[str, Any]:
+    """Return experiment, task and `cost` as plain JSON, from the journals of the runs.
+
+    Args:
+        project: The project.
+        name: The comparison, or the start of its name.
+        other: A second comparison, which is refused.
+        target: The metric to reach; without it, that of the comparison's table.
+
+    Raises:
+        UserError: If there is not one comparison of this name, it is not finished, or the target is no number.
+    """
+    if name is None or other is not None:
+        raise UserError(
+            f"results --cost: got {'no comparison' if name is None else 'two comparisons'}, expected one. "
+            "Name it: `siloflow results NAME --cost`."
+        )
+    if target is not None and not math.isfinite(target):
+        raise UserError(f"--target: got {target}, expected a finite number. Choose a value of the metric.")
+    comparison, kind = load_result(project, name)
+    if kind != "compare":
+        raise UserError(f"results --cost: got {name}, a run, expected a comparison. Name a comparison.")
+    quantity = recorded_metric(comparison)
+    costs = comparison.get("cost") if target is None else None
+    if costs is None:  # another target, or a comparison of an earlier version
+        costs = costs_of(comparison, read_cost_curves(project, comparison, quantity), quantity, target)
+    about: dict[str, Any] = {
+        key: comparison[key] for key in ("experiment", "task", "metric", "higher_is_better") if key in comparison
+    }
+    return {**about, "cost": costs}

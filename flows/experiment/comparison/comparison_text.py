@@ -1,16 +1,17 @@
-"""Describe a comparison in text: its table, its headline, and sentences on clients and on what restricts the differences.
+"""Describe a comparison in text: its table, its headline, its clients, and what its methods cost.
 
-The command, the schedule and MLflow's note print the same text.
+The command, the schedule and MLflow's note print the same text. Sentences also say what restricts the differences.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flows.console.safe_text import shortened
-from flows.experiment.comparison.cost_text import bytes_text, target_text, unreached
+from models.metrics.client_metrics import recorded_metric
 from models.metrics.task_metrics import TaskMetrics
 from silos.dataset import some
+from silos.io.free_memory import size
 
 _LETTERS = 14  # of a client's name in a cell
 
@@ -177,3 +178,176 @@ def short_setting(setting: str) -> str:
     """Return `learning_rate 0.1` for `training.optimiser.learning_rate=0.1`."""
     key, _, value = setting.partition("=")
     return f"{key.rpartition('.')[2]} {value}".strip()
+
+
+Clients = Sequence[Mapping[str, Any]]
+
+
+def clients_of_role(clients: Clients) -> dict[str, list[Mapping[str, Any]]]:
+    """Map each role that has clients to its clients, federated clients first."""
+    roles = dict.fromkeys(("federated", *(client["role"] for client in clients)))
+    by_role = {role: [client for client in clients if client["role"] == role] for role in roles}
+    return {role: of_role for role, of_role in by_role.items() if of_role}
+
+
+def interesting_clients(clients: Clients, gains: Mapping[str, Any], most: int) -> Clients:
+    """Return at most `most` clients: those with a certain gain or loss first, then those with the largest gains."""
+    if len(clients) <= most:
+        return clients
+
+    def interest(client: Mapping[str, Any]) -> tuple[bool, float]:
+        records = [r for m in gains["methods"].values() if (r := m["clients"].get(client["client"])) is not None]
+        differences = [abs(record["difference"]) for record in records if record["difference"] is not None]
+        return any(_is_certain(record, gains) for record in records), max(differences, default=0.0)
+
+    chosen = {client["client"] for client in sorted(clients, key=interest, reverse=True)[:most]}
+    return [client for client in clients if client["client"] in chosen]
+
+
+def clients_table(
+    clients: Clients, methods: Sequence[str], gains: Mapping[str, Any], quantity: TaskMetrics
+) -> list[list[str]]:
+    """Return titles and a row for each client: rows, test rows, and by method its metric and difference."""
+    has_domains = any(client["domain"] for client in clients)
+    titles = ["client", *(["domain"] if has_domains else []), "rows", "test", *methods]
+    rows = [
+        [
+            client["client"],
+            *([client["domain"]] if has_domains else []),
+            f"{client['rows']:,}",
+            f"{client['test_rows']:,}",
+            *(client_cell(client, method, gains, quantity) for method in methods),
+        ]
+        for client in clients
+    ]
+    return [titles, *rows]
+
+
+def client_cell(client: Mapping[str, Any], method: str, gains: Mapping[str, Any], quantity: TaskMetrics) -> str:
+    """Return a client's metric and difference under a method: `0.912 +2.1*`."""
+    value = quantity.number(client["metrics"].get(method))
+    record = gains["methods"].get(method, {}).get("clients", {}).get(client["client"])
+    if record is None or record["difference"] is None:
+        return value
+    return f"{value} {_difference(record['difference'], quantity)[0]}{'*' if _is_certain(record, gains) else ''}"
+
+
+def legend(gains: Mapping[str, Any], quantity: TaskMetrics) -> str:
+    """Return what the second number of a cell is."""
+    unit = _difference(0.0, quantity)[1]
+    return (
+        f"rows: for training; signed: difference to {gains['against']}, {unit}; *: certain, by Holm's correction over "
+        f"the clients of a method at {100 * gains['level']:g} %"
+    )
+
+
+def gains_table(methods: Sequence[str], gains: Mapping[str, Any], quantity: TaskMetrics) -> list[list[str]]:
+    """Return titles, a row for training alone, and one for each method: who is better, and how the worst clients move."""
+    titles = ["method", "better", "worse", "worst tenth", "worst client", "sd over clients"]
+    records = {method: gains["methods"][method] for method in methods}
+    alone = next((record["spread"]["alone"] for record in records.values() if record["spread"]), None)
+    rows = [[gains["against"], "", "", *_spread_cells(alone, quantity)]] if alone else []
+    for method, record in records.items():
+        counts = [_count(record["better"], record["certain_better"]), _count(record["worse"], record["certain_worse"])]
+        rows.append([method, *counts, *_spread_cells(record["spread"].get("method"), quantity)])
+    return [titles, *rows]
+
+
+def recall_table(methods: Sequence[str], classes: Mapping[str, Any], most: int) -> list[list[str]]:
+    """Return titles and a row for each class, of at most `most` with the least recall under any method."""
+    recall = {method: classes["recall"][method] for method in methods if method in classes["recall"]}
+    ordered = sorted(classes["rows"], key=lambda name: min(of_method[name] for of_method in recall.values()))
+    chosen = set(ordered[:most])
+    rows = [
+        [name, f"{count:,}", *(f"{of_method[name]:.3f}" for of_method in recall.values())]
+        for name, count in classes["rows"].items()
+        if name in chosen
+    ]
+    return [["recall of class", "test", *recall], *rows]
+
+
+def confusion_sentences(method: str, classes: Mapping[str, Any], most: int) -> list[str]:
+    """Return a sentence for each rare class, of at most `most` with the least recall: what the method takes it for."""
+    recall, confusion = classes["recall"].get(method, {}), classes["confusion"].get(method, {})
+    sentences = []
+    for name in sorted(confusion, key=lambda name: recall[name])[:most]:
+        taken = ", ".join(f"{100 * share:.0f} % for {other}" for other, share in list(confusion[name].items())[:3])
+        found = f"{method} finds {100 * recall[name]:.0f} % of the rows of {name}"
+        found += f" ({100 * classes['rare'][name]:.0f} % of all)"
+        sentences.append(f"{found} and takes {taken}." if taken else f"{found}.")
+    return sentences
+
+
+def _spread_cells(spread: Mapping[str, Any] | None, quantity: TaskMetrics) -> list[str]:
+    if spread is None:
+        return ["-", "-", "-"]
+    worst = f"{quantity.number(spread['worst'])} {spread['worst_client']}"
+    return [quantity.number(spread["worst_tenth"]), worst, quantity.number(spread["sd"])]
+
+
+def _count(clients: int, certain: Sequence[str]) -> str:
+    return f"{clients}, {len(certain)} certainly" if certain else str(clients)
+
+
+def _difference(difference: float, quantity: TaskMetrics) -> tuple[str, str]:
+    """Return the signed number of a difference and its unit: `+2.1`, `points`."""
+    number, _, unit = quantity.difference(difference, difference, difference).partition(",")[0].partition(" ")
+    return number, unit.removeprefix("in ")
+
+
+def _is_certain(record: Mapping[str, Any], gains: Mapping[str, Any]) -> bool:
+    corrected = record["p_holm"]
+    return corrected is not None and bool(corrected <= gains["level"])
+
+
+def target_text(costs: Mapping[str, Any], quantity: TaskMetrics) -> str:
+    """Return `90 % of best`, or the metric and value of a target that the user set."""
+    record = next(iter(costs.values()))
+    return f"{record['of_best']:.0%}".replace("%", " % of best") if record["of_best"] else _value(record, quantity)
+
+
+def _value(record: Mapping[str, Any], quantity: TaskMetrics) -> str:
+    return f"{quantity.name} {quantity.number(record['target'])}"
+
+
+def cost_table(costs: Mapping[str, Any]) -> list[list[str]]:
+    """Return titles, then the rounds, bytes and seconds of each method until it reaches the target."""
+    rows = [
+        [
+            method,
+            "-" if cost["rounds"] is None else str(cost["rounds"]),
+            bytes_text(cost["bytes"]),
+            "-" if cost["seconds"] is None else f"{cost['seconds']:.1f}",
+        ]
+        for method, cost in costs.items()
+    ]
+    return [["method", "rounds", "bytes", "seconds"], *rows]
+
+
+def bytes_text(count: float | None) -> str:
+    """Format a mean number of bytes; `-` if there is none."""
+    if not count:
+        return "-" if count is None else "0 B"
+    return size(round(count))
+
+
+def cost_sentences(costs: Mapping[str, Any], quantity: TaskMetrics) -> list[str]:
+    """Return what the target is, and which methods do not reach it."""
+    if not costs:
+        return []
+    record = next(iter(costs.values()))
+    where = "of the way from the constant baseline to the best method's result"
+    share = f", {record['of_best']:.0%}".replace("%", f" % {where}") if record["of_best"] else ""
+    failed = [method for method, cost in costs.items() if cost["rounds"] is None]
+    lines = [f"The target is {_value(record, quantity)}{share}. Costs are of the mean curve over seeds."]
+    if len(failed) == len(costs):
+        return [*lines, f"No method reached {_value(record, quantity)} within its rounds."]
+    return [*lines, *([f"Not reached by {some(failed)}."] if failed else [])]
+
+
+def unreached(comparison: Mapping[str, Any]) -> list[str]:
+    """Return a sentence if no method reached the target. Comparisons of earlier versions have no target."""
+    costs = list((comparison.get("cost") or {}).values())
+    if not costs or any(cost["rounds"] is not None for cost in costs):
+        return []
+    return [f"No method reached {_value(costs[0], recorded_metric(comparison))} within its rounds."]

@@ -1,4 +1,7 @@
-"""Runs the trials of a comparison: single runs, the settings that methods are tuned with, and ensembles of seeds."""
+"""Runs the trials of a comparison: single runs, the settings that methods are tuned with, and ensembles of seeds.
+
+Further partitions are drawn under further data seeds, as a published comparison needs.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,11 +24,14 @@ from flows.experiment.plugin_loader import MethodError
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder, run_name
 from flows.methods.base import Method, find_method, start_method
+from flows.methods.client_sampler import validation_rows
 from flows.methods.context import RoundContext, TrainingSetup
-from flows.methods.samplers.client_sampler import validation_rows
 from flows.run import run
 from models.client_model import Model
+from silos.data_params import Column, DataParams, assignment_at
 from silos.errors import DivergedError, UserError
+from silos.sources.source_params import OwnSource, Synthetic
+from silos.sources.source_registry import load_source
 from tasks.evaluate import ensemble_check
 from tasks.execution.task_runner import PrefectRunner, Runner
 from tasks.tracking.checkpoint import load_state
@@ -254,3 +260,73 @@ def _round(project: Project, seed: int, folder: RunFolder, runner: Runner, numbe
     setup = project.training_setup(seed)
     stores = (project.private(folder.path), project.device)
     return RoundContext(number, setup, setup.silos.clients, (), runner, *stores)
+
+
+PUBLISHED = 5
+"""The seeds, and the partitions where they can be drawn, of a comparison that names a winner under --publish."""
+
+
+def can_draw(data: DataParams) -> bool:
+    """Return whether another data seed makes other silos of the same source."""
+    if isinstance(data.source, Synthetic | OwnSource):
+        return True
+    return not isinstance(data.scheme[assignment_at(data.scheme)], Column)
+
+
+def check_partitions(project: Project) -> None:
+    """Raise a UserError if params ask for several partitions of natural silos."""
+    partitions, data = project.params.comparison.partitions, project.params.data
+    if partitions > 1 and not can_draw(data):
+        raise UserError(
+            f"comparison.partitions: got {partitions}, expected 1, since the silos of data/{data.name} are natural: "
+            "data.scheme takes them from a column, and no seed draws others. For other silos like these, set "
+            "comparison.over to silos."
+        )
+
+
+def draw_partitions(project: Project, count: int) -> list[Project]:
+    """Return the project, and one for each further data seed; every partition is made once, in the cache of partitions.
+
+    Raises:
+        UserError: If a partition cannot be made, or equals the one before it.
+    """
+    projects = [project]
+    for index in range(1, count):
+        seed = project.params.data.seed + index
+        progress.current().say(f"partition {index + 1} of {count}: data seed {seed}")
+        drawn = project.with_data_seed(seed)
+        before, rows = (one.manifest.clients for one in (projects[-1], drawn))
+        if before.names == rows.names and before.digest.tobytes() == rows.digest.tobytes():
+            raise UserError(
+                f"comparison.partitions: got the same silos with data seeds {seed - 1} and {seed}, expected others. Set "
+                "comparison.partitions to 1, or use a scheme that draws."
+            )
+        projects.append(drawn)
+    return projects
+
+
+def shared_test_rows(project: Project) -> float:
+    """Return the share of a partition's test rows that another partition tests on too.
+
+    It is 1 if the source marks its test rows, 0 if the source itself is drawn by the data seed, else the share of the
+    source's rows that are tested.
+    """
+    data, silos = project.params.data, project.silos
+    if isinstance(data.source, Synthetic):
+        return 0.0
+    rows = load_source(data.source, project.root, data.seed, data.features)
+    if rows.split is not None and (rows.split == "test").any():
+        return 1.0
+    tested = silos.common("test") or int(silos.rows_array("test").sum())
+    return min(tested / len(rows.y), 1.0)
+
+
+def missing_for_publication(project: Project, plan: Plan, paired: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what a comparison under --publish lacks, as `5 seeds (got 3)`; empty without --publish."""
+    if not project.params.comparison.publish:
+        return []
+    seeds = min((len(pair["seeds"]) for pair in paired), default=len(plan.seeds))
+    lacking = [f"{PUBLISHED} seeds (got {seeds})"] if seeds < PUBLISHED else []
+    if can_draw(project.params.data) and plan.partitions < PUBLISHED:
+        lacking.append(f"{PUBLISHED} partitions (got {plan.partitions})")
+    return lacking if plan.tune else [*lacking, "--tune"]

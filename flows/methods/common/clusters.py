@@ -12,7 +12,7 @@ from models.server_state import ServerState, Weights
 from silos.cohort import Silos
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
-from tasks.messages.update_messages import Update
+from tasks.messages.round_messages import Update
 
 
 def select_group(weights: Weights, group: int) -> Weights:

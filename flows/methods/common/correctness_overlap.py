@@ -24,7 +24,7 @@ from silos.cohort import open_common
 from silos.dataset import some
 from silos.errors import UserError
 from tasks.cluster_clients import OverlapClusters, candidates, correctness_by_client, split_rows
-from tasks.messages.clustering_messages import CorrectnessBits, PriorShiftAccuracy
+from tasks.messages.round_messages import CorrectnessBits, PriorShiftAccuracy
 from tasks.regroup import prior_shift_fit, regroup, report_correctness
 
 BITS = "bits"

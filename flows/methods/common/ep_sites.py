@@ -10,12 +10,12 @@ from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.gaussians import DEVIATION, PRECISION, PULL, Natural, gaussian_names, inverse_softplus
 from models.networks.network_factory import Network, kind_of
-from models.networks.wrappers.tilted_posterior import RAW
+from models.networks.wrappers.ep_update import RAW
 from models.networks.wrappers.variational import Bias, drop_biases, is_gaussian
 from models.server_state import ClientStateRefs, ServerState, Weights
 from silos.errors import UserError
-from tasks.messages.update_messages import SiteUpdates
-from tasks.training.expectation_propagation import POSTERIOR, absorb_apart, absorb_sites, divide_out, remove_sites
+from tasks.expectation_propagation import POSTERIOR, absorb_apart, absorb_sites, divide_out, remove_sites
+from tasks.messages.round_messages import SiteUpdates
 
 KNOWN, SITES, COLUMNS = "known", "sites", "columns"
 """Sections: the natural parameters and point weights that the server knows, the sites, and layers of a client's own.

@@ -4,9 +4,9 @@ from collections.abc import Collection
 from typing import Any
 
 from flows.methods.context import TrainingSetup
+from models.networks.cnn import CNN
 from models.networks.mlp import MLP
 from models.networks.network_factory import Network, kind_of, size
-from models.networks.vision.cnn import CNN
 from models.server_state import Weights
 from models.training.optimizers import PARAMETER_BYTES
 from silos.errors import UserError

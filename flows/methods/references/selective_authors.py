@@ -27,7 +27,7 @@ from silos import param_limits
 from tasks.aggregate import aggregate, send_weights
 from tasks.cluster_clients import OverlapClusters, overlap
 from tasks.local_train import local_train
-from tasks.messages.update_messages import Update
+from tasks.messages.round_messages import Update
 
 LOCAL, TRAINED = "weights", "trained"
 """Sections of a client's store: its own weights, and the weights that it trained from its group's."""

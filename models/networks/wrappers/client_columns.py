@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ...prng import fold_in, uniform
 from ...server_state import Weights
-from ...training.batch import Batch, ClientBatch
-from ...training.objectives import Objective
+from ...training.objectives import Batch, ClientBatch, Objective
 from ..mlp import MLP, dense, drop, linear, linear_weights
 from ..network import register
 from ..protocols import BatchedNetwork

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from ...prng import fold_in, normal
 from ...server_state import Weights
-from ...training.batch import Batch, ClientBatch
 from ...training.execution_plan import Kind, resolve
-from ...training.objectives import Objective
+from ...training.objectives import Batch, ClientBatch, Objective
 from ..network import register
 from ..wrapper import EncoderHeadWrapper
 

@@ -9,8 +9,7 @@ from silos.dataset import Rows, some
 from silos.errors import shown
 from silos.sources.source_params import Fill, Table
 from silos.sources.tabular.column_kinds import Column
-from silos.sources.tabular.column_selection import looks_like_unit
-from silos.sources.tabular.missing_values import Rule
+from silos.sources.tabular.column_rules import Rule, looks_like_unit
 from silos.sources.tabular.table_reader import TableSample
 
 _NAMES = 4  # that a note lists at most

@@ -40,7 +40,7 @@ def reading_rules(params: DataParams) -> dict[str, Any] | None:
 
 
 def raw_columns(source: Table, features: Sequence[Feature], declared: Sequence[Feature]) -> list[dict[str, Any]]:
-    """Return the columns of a file as JSON, in the order of their features: the inverse of `one_hot.build_features`.
+    """Return the columns of a file as JSON, in the order of their features: the inverse of `build_features`.
 
     A text column has its `values`, and whether there is a feature for `missing` values. Any other column has `missing`,
     the rule of its feature, and its `range` or `allowed` numbers if the schema limits them. Names decide, unless a

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from flows.cli.export_model import export_model
+from flows.cli.export_model import _WRITERS, CARD, export_model, write_exported
 from flows.experiment.project import Project
 from flows.experiment.run.load_finished_run import find_run
 from models.networks.exported_network import ExportedModel
@@ -16,8 +16,6 @@ from models.networks.network_factory import build
 from models.prng import server_stream
 from silos.errors import UserError
 from silos.storage.partition_store import open_client
-from tasks.tracking import exported_files
-from tasks.tracking.exported_files import CARD, write_exported
 from tasks.tracking.json_io import write_json
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning")]  # MLflow's, of type hints
@@ -200,9 +198,9 @@ ROWS = torch.rand(9, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
 def test_a_file_that_answers_otherwise_is_not_left(network, tmp_path, monkeypatch):
-    way = exported_files._WRITERS["pt2"]
+    way = _WRITERS["pt2"]
     wrong = way._replace(open=lambda content: lambda rows: way.open(content)(rows) + 2e-5)
-    monkeypatch.setitem(exported_files._WRITERS, "pt2", wrong)
+    monkeypatch.setitem(_WRITERS, "pt2", wrong)
     (tmp_path / "kept.pt2").write_text("before")
     for name in ("new.pt2", "kept.pt2"):
         with pytest.raises(
@@ -245,7 +243,7 @@ def answering(function):
 
 def test_what_is_missing_for_onnx_is_told_with_the_command_that_installs_it(ran, ask, monkeypatch):
     run = ran("fedavg")["folder"]
-    monkeypatch.setattr(exported_files, "find_spec", lambda package: package != "onnxscript")
+    monkeypatch.setattr("flows.cli.export_model.find_spec", lambda package: package != "onnxscript")
     with pytest.raises(
         UserError, match=r"which needs onnxscript, expected .*`pip install -c constraints\.txt -e '\.\[onnx\]'`"
     ):

@@ -3,7 +3,7 @@
 import pytest
 
 from flows.cli.peak_memory import Measured, peak_bytes
-from models.networks.vision.cnn import CNN
+from models.networks.cnn import CNN
 from models.prng import server_stream
 from models.training.engine import Training
 from models.training.objectives import CrossEntropy

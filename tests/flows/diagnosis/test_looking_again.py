@@ -5,8 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from flows.diagnose import diagnose, run_diagnosis
-from flows.diagnosis.version_comparison import compare_with_version
+from flows.diagnose import compare_with_version, diagnose, run_diagnosis
 from publications.synthetic_pairs.fixed_pairs import SixFeatures
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from flows.diagnose import run_diagnosis
-from flows.diagnosis.version_comparison import compare_with_version
+from flows.diagnose import compare_with_version, run_diagnosis
 from publications.synthetic_pairs.fixed_pairs import SixFeatures
 from tasks.execution.task_runner import PlainRunner
 

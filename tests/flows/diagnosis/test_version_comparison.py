@@ -5,8 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from flows.diagnose import run_diagnosis
-from flows.diagnosis.version_comparison import compare_with_version
+from flows.diagnose import compare_with_version, run_diagnosis
 from models.shift import pairwise_results
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger

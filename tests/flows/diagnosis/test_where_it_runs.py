@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.diagnose import diagnose, run_diagnosis
-from flows.diagnosis.version_comparison import compare_with_version
+from flows.diagnose import compare_with_version, diagnose, run_diagnosis
 from tasks.execution.task_runner import PlainRunner
 
 pytestmark = pytest.mark.slow

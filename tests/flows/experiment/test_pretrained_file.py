@@ -13,7 +13,7 @@ from flows.config.method_settings import method_of
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder, run_name
 from flows.experiment.run_identity import check_resume, fingerprint_of
-from models.networks.vision.pretrained import rename_torchvision
+from models.networks.pretrained_encoder import rename_torchvision
 from models.prng import server_stream
 from silos.errors import UserError
 from silos.sources.torchvision_datasets import torchvision

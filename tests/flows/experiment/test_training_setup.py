@@ -5,8 +5,7 @@ import pytest
 
 from flows.config.method_settings import method_of
 from flows.experiment.project import Project
-from flows.methods.samplers.client_sampler import BySize, Uniform
-from flows.methods.samplers.loss_based_sampler import LossBasedSampler
+from flows.methods.client_sampler import BySize, LossBasedSampler, Uniform
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
 from models.training.objectives import Focal

@@ -24,7 +24,7 @@ from tasks.execution.load_client_data import load_stacks
 from tasks.execution.task_types import step
 from tasks.local_train import local_train
 from tasks.messages.message_policy import FEW, Message, Numbers
-from tasks.messages.update_messages import Update
+from tasks.messages.round_messages import Update
 
 SIZES = {"lyon": 40, "oslo": 30, "rome": 23, "bonn": 9}
 

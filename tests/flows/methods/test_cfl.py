@@ -12,7 +12,7 @@ from flows.methods.cfl import CFL
 from flows.methods.common.clusters import Tree
 from flows.methods.fedavg import FedAvg
 from models.client_model import Model
-from models.networks.vision.resnet import Residual
+from models.networks.resnet_vgg import Residual
 from models.training.optimizers import SGD
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train

@@ -14,9 +14,9 @@ from flows.methods.conditional import Conditional
 from flows.methods.fedavg import FedAvg
 from flows.methods.fedsgd import FedSGD
 from models.metrics.task_metrics import TASK_METRICS
+from models.networks.cnn import CNN
 from models.networks.mlp import MLP
 from models.networks.network_factory import num_parameters
-from models.networks.vision.cnn import CNN
 from models.training.objectives import SquaredError
 from models.training.optimizers import SGD, Adam
 from silos.client_store import ClientStore

@@ -15,7 +15,7 @@ from silos.cohort import Cohort, Silos
 from tasks.execution.task_runner import Broadcast
 from tasks.execution.task_types import step
 from tasks.messages.message_policy import Message
-from tasks.messages.update_messages import Update
+from tasks.messages.round_messages import Update
 
 NAMES = [f"c{i:02d}" for i in range(20)]
 

@@ -10,19 +10,18 @@ from flows.methods.fedavg import FedAvg
 from flows.methods.fedbn import FedBN
 from flows.methods.local_only import LocalOnly
 from flows.methods.serverbn import ServerBN, with_common_statistics
+from models.networks.cnn import CNN, BatchNormCNN
 from models.networks.mlp import MLP
-from models.networks.vision.cnn import CNN
-from models.networks.vision.cnn_bn import BatchNormCNN
-from models.networks.vision.resnet import Residual
+from models.networks.resnet_vgg import Residual
 from models.training.batchnorm_statistics import normalisation_statistics
 from silos.client_store import ClientStore
 from silos.cohort import Stack, open_common
 from silos.errors import UserError
 from tasks.evaluate import evaluate
 from tasks.execution.load_client_data import load_weights
+from tasks.personal_layers import common_batchnorm_statistics
 from tasks.tracking.checkpoint import load_state, save_state
 from tasks.tracking.result_tables import by_client
-from tasks.training.measure_batchnorm import common_batchnorm_statistics
 
 SIZES = {"oslo": 11, "lyon": 7, "one": 1, "rome": 8}
 NETWORK = BatchNormCNN((4, 4), 3, (3, 4), (False, True), (5,), 0.0)

@@ -10,7 +10,7 @@ import torch
 from flows.methods.fedavg import FedAvg
 from flows.methods.fedsgd import FedSGD
 from models.networks.mlp import MLP
-from models.networks.vision.resnet import Residual
+from models.networks.resnet_vgg import Residual
 from models.prng import server_stream
 from models.training.optimizers import SGD, Adam
 from silos.storage.partition_store import open_client

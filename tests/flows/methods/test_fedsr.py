@@ -8,7 +8,7 @@ import torch
 
 from flows.methods.fedavg import FedAvg
 from flows.methods.fedsr import FedSR
-from models.networks.vision.resnet import Residual
+from models.networks.resnet_vgg import Residual
 from models.training.optimizers import SGD, Adam
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}

@@ -13,7 +13,7 @@ from flows.methods.flux import Flux
 from models.client_model import Model
 from models.training.optimizers import SGD
 from silos.storage.partition_store import open_client
-from tasks.messages.clustering_messages import ABSENT
+from tasks.messages.round_messages import ABSENT
 from tasks.regroup import regroup, report_descriptor
 
 SIZES = {"a": 33, "b": 30, "c": 42, "d": 36, "e": 39, "f": 33}

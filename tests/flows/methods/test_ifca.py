@@ -8,7 +8,7 @@ import torch
 
 from flows.methods.fedavg import FedAvg
 from flows.methods.ifca import IFCA
-from models.networks.vision.resnet import Residual
+from models.networks.resnet_vgg import Residual
 from models.server_state import ServerState
 from models.training.optimizers import SGD
 

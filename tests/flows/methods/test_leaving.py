@@ -15,8 +15,8 @@ from models.training.optimizers import SGD, Adam
 from silos.client_store import ClientStore
 from silos.cohort import Stack
 from tasks.execution.load_client_data import load_rows
+from tasks.expectation_propagation import POSTERIOR
 from tasks.tracking.checkpoint import load_state, save_state
-from tasks.training.expectation_propagation import POSTERIOR
 
 pytestmark = pytest.mark.slow
 

@@ -8,11 +8,11 @@ import torch
 
 from flows.experiment.plugin_loader import PluginFiles
 from flows.methods.base import find_method
+from models.networks.cnn import CNN
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP, dense_weights, drop
 from models.networks.network import Network
 from models.networks.protocols import LinearHead
-from models.networks.vision.cnn import CNN
 from models.prng import fold_in
 from models.training.optimizers import Adam
 from silos.client_store import ClientStore

@@ -18,7 +18,7 @@ from silos.cohort import Stack
 from silos.errors import UserError
 from tasks.cluster_clients import OverlapClusters, candidates
 from tasks.execution.load_client_data import load_weights
-from tasks.messages.clustering_messages import CorrectnessBits
+from tasks.messages.round_messages import CorrectnessBits
 
 pytestmark = pytest.mark.slow
 

@@ -10,13 +10,13 @@ from flows.methods.base import RoundReport
 from flows.methods.common.ep_sites import KNOWN, SITES
 from flows.methods.virtual import Virtual
 from models.gaussians import DEVIATION, PRECISION, PULL
+from models.networks.cnn import BatchNormCNN
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
 from models.networks.network import Network
-from models.networks.vision.cnn_bn import BatchNormCNN
 from models.training.optimizers import SGD, Adam
 from silos.errors import UserError
-from tasks.training.expectation_propagation import POSTERIOR
+from tasks.expectation_propagation import POSTERIOR
 
 pytestmark = pytest.mark.slow
 

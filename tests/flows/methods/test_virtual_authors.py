@@ -9,7 +9,7 @@ from flows.methods.virtual import Virtual
 from models.gaussians import DEVIATION, PRECISION, PULL
 from models.prng import client_streams
 from models.training.optimizers import Adam
-from tasks.training.expectation_propagation import POSTERIOR
+from tasks.expectation_propagation import POSTERIOR
 
 SIZES = {"oslo": 11, "lyon": 7, "rome": 9}
 NONE_OF_THEM = {"evidence": False, "kept": 1, "guarded": True, "doubled_precision": False}

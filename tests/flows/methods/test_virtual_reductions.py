@@ -14,9 +14,9 @@ from flows.methods.common.ep_sites import KNOWN, SITES, variational_weights
 from flows.methods.fedavg import FedAvg
 from flows.methods.virtual import Virtual
 from models.gaussians import DEVIATION, PRECISION, PULL, natural
+from models.networks.cnn import CNN
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
-from models.networks.vision.cnn import CNN
 from models.prng import client_streams, fold_in, normal, server_stream, shuffle
 from models.training.engine import per_example_metrics
 from models.training.optimizers import SGD, Adam

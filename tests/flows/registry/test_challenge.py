@@ -4,7 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from flows.registry.challenge import challenge
+from flows.registry.register_candidates import challenge
 from models.metrics.client_metrics import METRICS_BY_NAME
 from tasks.tracking.json_io import write_json
 

@@ -10,11 +10,10 @@ import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from flows.config.params_schema import WatchParams
-from flows.registry import JOURNAL, promotion_events
+from flows.registry import JOURNAL, promotion_history
 from flows.registry.changes import read_champion
-from flows.registry.decisions import HISTORY, decisions, may_pass
 from flows.registry.promotion import finish, keep, promote, roll_back
-from flows.registry.promotion_events import PROMOTED, emit_queued, is_queued
+from flows.registry.promotion_history import HISTORY, PROMOTED, decisions, emit_queued, is_queued, may_pass
 from silos.errors import UserError
 from tasks.tracking.mlflow_logging.connection import connect
 from tasks.tracking.mlflow_logging.registry import Registry
@@ -120,7 +119,7 @@ def test_the_event_of_a_promotion_by_watch_survives_a_kill_and_is_sent_once(
     promote(project, "1", force=True, with_data=False)
     assert not is_queued(project.root), "only `watch` emits events"
     with monkeypatch.context() as killed:
-        killed.setattr(promotion_events, "queue", _interrupt)
+        killed.setattr(promotion_history, "queue", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             promote(project, "2", force=True, with_data=False, watch=WATCH)
     assert (project.root / JOURNAL).is_file()

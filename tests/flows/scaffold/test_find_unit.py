@@ -12,7 +12,7 @@ from flows.partition import make
 from flows.scaffold.create_project import create_project
 from flows.scaffold.infer_schema import DataOptions, infer_schema
 from silos.errors import UserError
-from silos.sources.tabular.column_selection import is_unit_name
+from silos.sources.tabular.column_rules import is_unit_name
 
 PATIENTS, VISITS = 60, 8
 

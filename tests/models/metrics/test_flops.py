@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from models.metrics.flops import largest_activation, network_cost, training_floor
+from models.networks.cnn import CNN, BatchNormCNN
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
-from models.networks.vision.cnn import CNN
-from models.networks.vision.cnn_bn import BatchNormCNN
 from models.prng import server_stream
 from models.training.objectives import CrossEntropy, SquaredError
 from models.training.optimizers import SGD, Adam

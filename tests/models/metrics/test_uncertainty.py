@@ -12,10 +12,10 @@ from hypothesis import strategies as some
 from sklearn.metrics import log_loss
 
 from models.metrics.uncertainty import Predictive, average_passes, predictive, uncertainty_metrics
+from models.networks.cnn import CNN
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
-from models.networks.vision.cnn import CNN
-from models.networks.vision.resnet import Residual
+from models.networks.resnet_vgg import Residual
 from models.networks.wrappers.codebook_network import COUNT, OWN, QuantizedNetwork
 from models.prng import client_streams, fold_in, server_stream
 from models.training.engine import broadcast_weights

@@ -5,17 +5,17 @@ import json
 import pytest
 import torch
 
+from models.networks.cnn import CNN
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
 from models.networks.network_factory import from_json, size, to_json
-from models.networks.vision.cnn import CNN
-from models.networks.vision.resnet import Residual
+from models.networks.resnet_vgg import Residual
 from models.networks.wrappers.codebook_network import COUNT, OWN, SHARED, QuantizedNetwork
 from models.networks.wrappers.distrans_network import OffsetNetwork
 from models.networks.wrappers.per_row_context import STATISTICS
 from models.prng import client_streams, server_stream
 from models.training.engine import Training, broadcast_weights, train
-from models.training.engine_selection import fitting, pick_kernel
+from models.training.execution_plan import fitting, pick_kernel
 from models.training.objectives import CrossEntropy
 from models.training.optimizers import SGD, Adam
 

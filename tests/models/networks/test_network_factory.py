@@ -12,14 +12,14 @@ import pytest
 import torch
 
 import models
+from models.networks.cnn import CNN
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
 from models.networks.network_factory import build, from_json, num_parameters, size, to_json
-from models.networks.vision.cnn import CNN
 from models.networks.wrappers.codebook_network import QuantizedNetwork
 from models.networks.wrappers.conditional_network import Bilinear, Ensemble
 from models.networks.wrappers.distrans_network import OffsetNetwork
-from models.networks.wrappers.fedsr_network import StochasticRepresentation
+from models.networks.wrappers.domain_generalisation import StochasticRepresentation
 from models.prng import client_streams, server_stream
 
 

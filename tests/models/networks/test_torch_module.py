@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import nn
 
+from models.networks.cnn import BatchNormCNN
 from models.networks.exported_network import ExportedNetwork
 from models.networks.network import learned
 from models.networks.network_factory import build, from_json, is_bundled, size, to_json
 from models.networks.torch_module import Dropout, HeadedModule, ModuleRefusedError, wrap_module
-from models.networks.vision.cnn_bn import BatchNormCNN
 from models.prng import client_streams, server_stream
 from models.training.engine import Rows, Training, broadcast_weights, per_example_metrics, train
-from models.training.engine_selection import pick_kernel
+from models.training.execution_plan import pick_kernel
 from models.training.objectives import CrossEntropy
 from models.training.optimizers import SGD, Adam
 

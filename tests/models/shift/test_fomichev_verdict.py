@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from models.shift.classify import GRADES, grade_distances, judge_all_pairs, judge_pairs
 from models.shift.fomichev_distances import (
     Readings,
     Statistics,
@@ -11,7 +12,6 @@ from models.shift.fomichev_distances import (
     label_distance,
     statistics_from_rows,
 )
-from models.shift.fomichev_verdict import GRADES, grade_distances, judge_all_pairs, judge_pairs
 from models.shift.nested_tests import TYPES
 from models.shift.pairwise_tables import all_pairs
 from publications.synthetic_pairs.generators import Logistic, Normals

@@ -8,14 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from models.statistics.feature_vector import compute, make
-from models.statistics.sign_convention import (
-    RULES,
-    fix_sign,
-    orient,
-    unsigned_cosine,
-    unsigned_length,
-    unsigned_vector,
-)
+from models.statistics.spectrum import RULES, fix_sign, orient, unsigned_cosine, unsigned_length, unsigned_vector
 from models.statistics.statistic_base import STEADY, centred
 
 SIGNED = [rule for rule in RULES if rule != "free"]

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from models.networks.cnn import BatchNormCNN
 from models.networks.mlp import MLP
-from models.networks.vision.cnn_bn import BatchNormCNN
 from models.prng import client_streams, fold_in, server_stream, shuffle
 from models.training.batchnorm_statistics import measure_batchnorm, normalisation_statistics
 from models.training.engine import Rows, Training, broadcast_weights

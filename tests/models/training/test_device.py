@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from models.metrics.uncertainty import predictive, uncertainty_metrics
+from models.networks.cnn import CNN
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
-from models.networks.vision.cnn import CNN
-from models.networks.vision.resnet import Residual
+from models.networks.resnet_vgg import Residual
 from models.networks.wrappers.codebook_network import COUNT, OWN, QuantizedNetwork, code_usage
 from models.networks.wrappers.conditional_network import Bilinear, Ensemble
 from models.networks.wrappers.distrans_network import OffsetNetwork
-from models.networks.wrappers.fedsr_network import StochasticRepresentation
+from models.networks.wrappers.domain_generalisation import StochasticRepresentation
 from models.prng import client_streams, server_stream
 from models.training.engine import Rows, Training, broadcast_weights, per_example_metrics, train
 from models.training.objectives import CrossEntropy, Focal

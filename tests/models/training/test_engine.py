@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from models.networks.cnn import CNN
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
 from models.networks.network import Network
-from models.networks.vision.cnn import CNN
-from models.networks.vision.resnet import Residual
+from models.networks.resnet_vgg import Residual
 from models.networks.wrappers.conditional_network import Bilinear, Ensemble
 from models.prng import client_streams, fold_in, server_stream, shuffle, uniform
 from models.training.engine import Rows, Training, broadcast_weights, full_gradient, per_example_metrics, train

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from silos.dataset import Rows
 from silos.errors import UserError
-from silos.partitioners.image_transforms import rotate
+from silos.partitioners.perturbations import rotate
 
 EQUAL = {"kind": "equal", "clients": 6}
 

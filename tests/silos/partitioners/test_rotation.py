@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import ndimage
 
-from silos.partitioners.image_transforms import rotate
+from silos.partitioners.perturbations import rotate
 
 SQUARE = st.integers(1, 9).flatmap(lambda side: arrays.arrays(np.uint8, (2, side, side)))
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from silos.cohort import Silos
 from silos.errors import UserError
-from silos.silo_reference import Silos
 from silos.sources.source_params import Source
 from silos.sources.source_registry import load_source
 from silos.storage.partition_store import open_common_units, open_units, write

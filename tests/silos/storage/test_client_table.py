@@ -10,8 +10,7 @@ from safetensors.numpy import load, save
 
 from silos.dataset import SPLITS
 from silos.errors import UserError
-from silos.storage.client_table import ROLES, ClientTable, empty_table, from_bytes, to_bytes
-from silos.storage.manifest import read_manifest
+from silos.storage.manifest import ROLES, ClientTable, empty_table, from_bytes, read_manifest, to_bytes
 
 
 @st.composite

@@ -12,7 +12,7 @@ import pytest
 
 from silos.errors import UserError
 from silos.storage.partition_store import write
-from silos.versioning import data_swap, dvc_files, history
+from silos.versioning import dvc_files, history
 from silos.versioning.dvc_files import record, recorded_version
 from silos.versioning.hashing import folder_digest
 from silos.versioning.history import diff, use_version, version_log
@@ -101,7 +101,7 @@ def test_whatever_ends_it_everything_is_as_before(step, error, versions, data, t
         if step == "_repository":
             patch.setattr(dvc_files, step, fail)
         elif step == "write_bytes":
-            patch.setattr(data_swap, step, fail)
+            patch.setattr(history, step, fail)
         elif step == "rename":
             patch.setattr(Path, "rename", lambda path, target: fail() if path == data else renamed(path, target))
         else:
@@ -231,7 +231,7 @@ def test_a_copy_without_git_is_recorded_and_restored_and_has_no_log(versions, tm
     program = """
 import sys
 from pathlib import Path
-from silos.versioning import data_swap, dvc_files, history
+from silos.versioning import dvc_files, history
 root = Path(sys.argv[1])
 (root / "data" / "B").write_text("new")
 print(dvc_files.record(root))

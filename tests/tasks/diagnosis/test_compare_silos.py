@@ -13,7 +13,7 @@ from tasks.diagnosis import compare_silos as room
 from tasks.diagnosis.compare_silos import compare_silos
 from tasks.diagnosis.report_predictions import doubtful_pairs, refine_pairs
 from tasks.execution.task_runner import PlainRunner
-from tasks.messages.diagnosis_messages import PredictedCounts
+from tasks.messages.statistics_messages import PredictedCounts
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from silos.privacy.ledger import Ledger
 from silos.privacy.silo_policy import make_store
 from tasks.execution.task_runner import PlainRunner
 from tasks.messages import message_policy
-from tasks.messages.diagnosis_messages import ShiftNumbers
+from tasks.messages.statistics_messages import ShiftNumbers
 
 BOUNDED = [{"name": "a", "low": -4, "high": 4}, {"name": "b", "low": -4, "high": 4}]
 MISSING = [{"name": "a", "low": -4, "high": 4}, {"name": "b", "low": -4, "high": 4, "missing": {"fill": 0}}]

@@ -9,7 +9,7 @@ import torch
 
 from models.client_model import Model
 from models.networks.mlp import MLP
-from models.networks.wrappers.fediir_network import GradientMatching
+from models.networks.wrappers.domain_generalisation import GradientMatching
 from models.prng import server_stream
 from models.server_state import ClientStateRefs
 from silos.client_store import ClientStore
@@ -19,10 +19,10 @@ from silos.privacy.silo_policy import POLICY
 from silos.storage.partition_store import write
 from tasks.evaluate import ensemble_check, evaluate
 from tasks.execution.load_client_data import load_rows, load_weights, may_report
+from tasks.gradients import head_gradient
 from tasks.local_train import local_train
 from tasks.paired_outcomes import prior_shift_accuracies
 from tasks.regroup import regroup
-from tasks.training.gradients import head_gradient
 from tasks.uncertainty_check import uncertainty_check
 
 NETWORK = MLP(5, (), 2)

@@ -19,7 +19,7 @@ from silos.cohort import Cohort, Silos, Stack
 from silos.errors import UserError
 from tasks.execution.task_runner import PlainRunner, PrefectRunner
 from tasks.execution.task_types import ClientStep, OpaqueArgument, ServerStep, server_step, step
-from tasks.messages.update_messages import Update
+from tasks.messages.round_messages import Update
 from tasks.paired_outcomes import Outcomes
 
 ROOM = [m.name for m in pkgutil.walk_packages(tasks.__path__, "tasks.")]

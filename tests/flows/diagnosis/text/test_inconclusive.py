@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from flows.diagnose import run_diagnosis
+from flows.diagnose import compare_with_version, run_diagnosis
 from flows.diagnosis.text.caveats import notes
 from flows.diagnosis.text.findings_page import sentences_of_versions
-from flows.diagnosis.version_comparison import compare_with_version
 from tasks.execution.task_runner import PlainRunner
 
 FEATURES = [

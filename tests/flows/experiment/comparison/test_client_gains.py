@@ -14,7 +14,7 @@ from flows.experiment.comparison.client_gains import (
     left_out_sentences,
     worst_client,
 )
-from flows.experiment.comparison.client_text import (
+from flows.experiment.comparison.comparison_text import (
     clients_of_role,
     clients_table,
     confusion_sentences,

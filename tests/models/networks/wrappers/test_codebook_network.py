@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as some
 
+from models.networks.cnn import CNN
 from models.networks.mlp import MLP
 from models.networks.network_factory import from_json, to_json
-from models.networks.vision.cnn import CNN
-from models.networks.vision.resnet import Residual
+from models.networks.resnet_vgg import Residual
 from models.networks.wrappers.codebook_network import (
     COUNT,
     OWN,
@@ -25,9 +25,8 @@ from models.networks.wrappers.codebook_network import (
     pooled_centroids,
 )
 from models.prng import client_streams, server_stream
-from models.training.batch import Batch
 from models.training.engine import Rows, Training, broadcast_weights, train
-from models.training.objectives import CrossEntropy
+from models.training.objectives import Batch, CrossEntropy
 from models.training.optimizers import SGD, Adam
 
 INNER = {

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from models.networks.cnn import CNN
 from models.networks.mlp import MLP
-from models.networks.vision.cnn import CNN
-from models.networks.vision.resnet import Residual
-from models.networks.wrappers import fediir_network
-from models.networks.wrappers.fediir_network import GradientMatching, gradients
+from models.networks.resnet_vgg import Residual
+from models.networks.wrappers import domain_generalisation
+from models.networks.wrappers.domain_generalisation import GradientMatching, gradients
 from models.training.engine import Rows, Training, train
 from models.training.objectives import CrossEntropy, Focal, SquaredError
 from models.training.optimizers import SGD, Adam
@@ -81,7 +81,7 @@ def test_gradients_are_sums_over_a_clients_rows_by_autograd_and_in_pieces(object
     network = GradientMatching(NETWORKS["residual"](1 if regression else 3))
     weights, rows, _ = images(network, counts=(150, 0, 70))
     rows = Rows(rows.x, rows.y.double() if regression else rows.y, rows.counts)
-    monkeypatch.setattr(fediir_network, "_VALUES_PER_CHUNK", 1)
+    monkeypatch.setattr(domain_generalisation, "_VALUES_PER_CHUNK", 1)
     found = gradients(network, weights, {}, rows, objective, engine)
     leaves = {n: w.clone().requires_grad_(n in network.parts) for n, w in weights.items()}
     logits = network.inner.apply_stack(leaves, {}, rows.x, None)

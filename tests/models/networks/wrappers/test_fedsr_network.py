@@ -13,7 +13,7 @@ from torch.nn.functional import softplus
 from models.metrics.uncertainty import predictive, uncertainty_metrics
 from models.networks.mlp import MLP
 from models.networks.network_factory import from_json, to_json
-from models.networks.wrappers.fedsr_network import DEVIATION, MEAN, SCALE, StochasticRepresentation, divergence
+from models.networks.wrappers.domain_generalisation import DEVIATION, MEAN, SCALE, StochasticRepresentation, divergence
 from models.training.engine import Rows, Training, per_example_metrics, train
 from models.training.objectives import CrossEntropy, SquaredError
 from models.training.optimizers import SGD, Adam

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from models.networks.cnn import CNN
 from models.networks.mlp import MLP
-from models.networks.vision.cnn import CNN
 from models.networks.wrappers.conditional_network import Bilinear, Ensemble
 from models.networks.wrappers.per_row_context import STATISTICS, PerRowContext
 from models.prng import server_stream

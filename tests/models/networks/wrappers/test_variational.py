@@ -7,9 +7,9 @@ import torch
 
 from models.gaussians import DEVIATION, Noisy
 from models.metrics.uncertainty import predictive
+from models.networks.cnn import CNN
 from models.networks.exported_network import ExportedModel
 from models.networks.mlp import MLP
-from models.networks.vision.cnn import CNN
 from models.networks.wrappers.variational import Variational, split_deviations
 from models.prng import fold_in, server_stream
 from models.training.engine import broadcast_weights, per_example_metrics

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from models.shift.client_summaries.random_projections import MAX_CHANNELS, light_bounds, project_pictures
+from models.shift.client_summaries.query import MAX_CHANNELS, light_bounds, project_pictures
 
 few = settings(max_examples=25)
 SHAPES = [(8, 8), (3, 5), (1, 1), (28, 28), (1, 9, 8), (3, 12, 10)]

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from silos.errors import UserError
-from silos.sources.tabular.column_selection import MAX_CATEGORIES
+from silos.sources.tabular.column_rules import MAX_CATEGORIES
 
 DATE = datetime.datetime(2020, 1, 1)
 CSV = {

@@ -18,7 +18,7 @@ from silos.errors import UserError
 from silos.schema import MAX_TEXT_LENGTH
 from silos.sources.source_params import Table
 from silos.sources.source_registry import content_hashes, load_source
-from silos.sources.tabular.column_selection import MAX_CATEGORIES
+from silos.sources.tabular.column_rules import MAX_CATEGORIES
 
 PATIENTS = "site,age,smokes,ward,ill\n007,34,True,b,no\nnorth,51.5,False,a,yes\n007,70,true,b,yes\n"
 

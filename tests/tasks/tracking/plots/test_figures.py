@@ -6,19 +6,15 @@ import warnings
 import numpy as np
 import pytest
 
+from flows.methods.common import method_figures
+from flows.methods.common.method_figures import draw_codebook, draw_groups
 from models.metrics.task_metrics import TASK_METRICS
 from tasks.tracking.cost_to_target import CostCurve
-from tasks.tracking.plots import (
-    curve_figures,
-    run_figures,
-    silo_figure,
-    style,
-)
+from tasks.tracking.plots import curve_figures, silo_figure, style
 from tasks.tracking.plots import (
     curve_figures as comparison_figure,
 )
 from tasks.tracking.plots.curve_figures import draw_comparison, draw_cost, draw_curves, draw_lines
-from tasks.tracking.plots.run_figures import draw_codebook, draw_groups
 from tasks.tracking.plots.silo_figure import draw_silos
 
 RMSE = TASK_METRICS["regression"]
@@ -157,7 +153,7 @@ def test_a_picture_shows_every_name_as_text_and_hides_none(draw, times, tmp_path
     assert not any("mathdefault" in text for text in shown)
 
 
-FILES = (comparison_figure, curve_figures, run_figures, silo_figure)
+FILES = (comparison_figure, curve_figures, method_figures, silo_figure)
 
 
 def test_every_picture_that_shows_names_is_drawn_with_such_names():

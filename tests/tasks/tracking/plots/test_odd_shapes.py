@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
+from flows.methods.common.method_figures import draw_codebook, draw_groups
 from models.shift.pair_screening import PairDetails
 from tasks.tracking.plots import style
 from tasks.tracking.plots.curve_figures import draw_comparison
-from tasks.tracking.plots.run_figures import draw_codebook, draw_groups
 from tasks.tracking.plots.shift_figures import draw_close_ups, draw_ranking
 from tasks.tracking.plots.silo_figure import draw_silos
 

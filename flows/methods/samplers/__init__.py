@@ -1,1 +1,0 @@
-"""Samplers of clients and the state that they keep from round to round."""

@@ -1,0 +1,246 @@
+"""Define messages of a round: updates, gradients, sites, plain weights, evidence for clusters, and codebooks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import numpy as np
+from torch import Tensor
+
+from models.gaussians import PRECISION
+from models.server_state import Weights
+from tasks.messages.message_policy import (
+    FEW,
+    FLOAT_BYTES,
+    LEARNED,
+    LEARNED_ADDED,
+    SEVERAL,
+    SEVERAL_ADDED,
+    Message,
+    Numbers,
+)
+
+
+@dataclass(frozen=True)
+class SummedMessage(Message):
+    """A message that `aggregate` averages: each client's tensors times its rows, summed over the stack in float64.
+
+    Sums are enough for an average. Added in stack order, they do not depend on how stacks were assigned to workers.
+    """
+
+    rows: Annotated[Tensor, FEW]  # (clients,) int64
+    sums: Annotated[Weights, LEARNED_ADDED]
+
+    def __post_init__(self) -> None:
+        if self.rows.shape != (len(self.clients),):
+            raise ValueError(
+                f"{type(self).__name__}: rows: got shape {tuple(self.rows.shape)}, expected one number for each "
+                f"of {len(self.clients)} clients"
+            )
+
+    @property
+    def total(self) -> float:
+        """Return the divisor that makes a mean of `sums`."""
+        return float(self.rows.sum())
+
+
+@dataclass(frozen=True)
+class WeightedMessage(SummedMessage):
+    """A message whose sums are weighted by `shares`, if the method passes them, instead of by rows."""
+
+    shares: Annotated[Tensor | None, FEW] = field(default=None, kw_only=True)  # (clients,) float64
+
+    @property
+    def total(self) -> float:
+        """Return the number of rows, or the sum of shares."""
+        return super().total if self.shares is None else float(self.shares.sum())
+
+
+@dataclass(frozen=True)
+class Update(WeightedMessage):
+    """The result of local training at the clients of one stack; `sums` are of their shared weights."""
+
+    loss: Annotated[Tensor, FEW]  # (clients,) mean training loss, in the units of the objective
+    private: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # section, client, hash
+    # (clients, ...), if the method requests every client's own weights
+    each: Annotated[Weights, Numbers("learned", again=True)] = field(default_factory=dict)
+    # client to its mean loss on validation rows before and after training, if requested; NaN for too few rows
+    validation: Annotated[Mapping[str, tuple[float, float]], FEW] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SentTrees(Update):
+    """The boosted trees of the clients of one stack; a threshold lies between two values of the client's rows."""
+
+    trees: Annotated[Weights, LEARNED] = field(default_factory=dict)  # (clients, ...); none if they stay there
+
+
+@dataclass(frozen=True)
+class SiteUpdates(Update):
+    """The changes of the sites of one stack's clients, in natural parameters.
+
+    Each client rounds its step to float32, and changes its site by as much. Steps are summed in `sums`, or stay
+    separate in `steps` if the server holds the sites.
+    """
+
+    nats: Annotated[Tensor, FEW] = field(kw_only=True)  # (clients,) float64, divergence of posterior and cavity
+    unsent: Annotated[Tensor, FEW] = field(kw_only=True)  # (clients,) int64, weights whose step is 0 and not sent
+    steps: Annotated[Weights, LEARNED] = field(default_factory=dict)  # (clients, ...) float64
+
+    @property
+    def bytes_up(self) -> int:
+        """Return the bytes of two numbers for every weight that is sent, and of one bit for every weight that is not."""
+        unsent = int(self.unsent.sum())
+        if not unsent:
+            return super().bytes_up
+        weights = sum(t.numel() for n, t in self.sums.items() if n.endswith(PRECISION)) * len(self.clients)
+        weights += sum(t.numel() for n, t in self.steps.items() if n.endswith(PRECISION))
+        return super().bytes_up - 2 * FLOAT_BYTES * unsent + -(-weights // 8)
+
+
+@dataclass(frozen=True)
+class SiteRemovals(Message):
+    """Minus the sites of one stack's clients, which leave for good, in natural parameters.
+
+    Sites are not rounded: a site is a sum of rounded steps, and rounding it to float32 would leave a part behind.
+    """
+
+    with_model = False  # the clients are sent nothing
+
+    sums: Annotated[Weights, LEARNED_ADDED]  # float64
+
+    @property
+    def bytes_up(self) -> int:
+        """Return the bytes that these clients send if each sends its own, with eight bytes per number."""
+        return 2 * super().bytes_up
+
+
+@dataclass(frozen=True)
+class Gradients(SummedMessage):
+    """The gradient of the clients' losses in all weights, summed over their training rows and over the stack.
+
+    For running statistics and other tensors without a gradient, `sums` has their updated values times rows.
+    """
+
+    loss: Annotated[Tensor, FEW]  # (clients,) mean training loss, in the units of the objective
+
+
+@dataclass(frozen=True)
+class HeadGradients(SummedMessage):
+    """The gradient of the clients' losses in the last layer's weights, summed over training rows and over the stack.
+
+    Of a single row it is that row's features times one number per output. `rows` is 0 for a client that has too few
+    rows and reports none.
+    """
+
+    with_model = False  # local training of the same round counts it
+
+    sums: Annotated[Weights, SEVERAL_ADDED]
+
+
+@dataclass(frozen=True)
+class SentWeights(WeightedMessage):
+    """Weights that the clients of one stack stored and now send; `sums` are these weights times rows."""
+
+    with_model = False  # the clients have the model
+
+
+@dataclass(frozen=True)
+class ClusterChoice(Message):
+    """The model that each client of one stack chooses out of every set of models that it was offered."""
+
+    rows: Annotated[Tensor, FEW]  # (clients,) int64
+    choice: Annotated[Tensor, FEW]  # (clients, sets) int64, the model's index in its set
+    loss: Annotated[Tensor, FEW]  # (clients, sets) float64, that model's mean loss over the client's training rows
+
+
+@dataclass(frozen=True)
+class CorrectnessBits(Message):
+    """The common rows on which the model of each client of one stack is correct: one bit per row, and nothing else.
+
+    The rows belong to no client, but the bits come from weights that only the client has. A model whose outputs are not
+    finite is correct on no row.
+    """
+
+    bits: Annotated[Tensor, LEARNED]  # (clients, bytes) uint8, as numpy packs them
+
+    @property
+    def bytes_up(self) -> int:
+        """Return the bytes that these clients send if each sends its own bits."""
+        return self.bits.numel()
+
+
+@dataclass(frozen=True)
+class PriorShiftAccuracy(Message):
+    """The offered model's accuracy on common rows for each client of one stack, with classes weighted as in its training.
+
+    The server has the model and the common rows, so each accuracy is one equation in the client's label shares. As many
+    models as there are classes reveal all shares.
+    """
+
+    accuracy: Annotated[Tensor, FEW]  # (clients,) float64
+
+
+ABSENT = -1.0
+"""Stands for the moments of a class of which a client has too few rows, as in the code of FLUX's authors."""
+
+
+@dataclass(frozen=True)
+class Descriptor(Message):
+    """Mean and standard deviation of each client's training rows in shared components of a common encoder.
+
+    The first part is of all rows, the others of the rows of each class. A class with too few rows has ABSENT, and so has
+    one that would leave too few rows of the other classes. A client with too few rows is silent.
+    """
+
+    rows: Annotated[Tensor, FEW]  # (clients,) int64
+    moments: Annotated[Tensor, SEVERAL]  # (clients, parts, 2, components) float32
+    silent: tuple[str, ...] = ()
+
+    @property
+    def bytes_up(self) -> int:
+        """Return the bytes that these clients send if each sends its own: its row count, and any moments it reports."""
+        numbers = self.moments[0].numel() * (len(self.clients) - len(self.silent))
+        return FLOAT_BYTES * (len(self.clients) + numbers)
+
+
+@dataclass(frozen=True)
+class UncertaintyScores(Message):
+    """How uncertain a model is about the rows of one split: scores for each client of one stack, and not for single rows."""
+
+    with_model = False  # the new average is sent, and counted, for the next round
+
+    split: str
+    rows: Annotated[Tensor, FEW]  # (clients,) int64
+    numbers: Annotated[Mapping[str, Tensor], FEW]  # (clients,) float64; NaN without rows
+
+
+@dataclass(frozen=True)
+class CodebookExtension(Message):
+    """The number of private codes that the clients of one stack have stored in one member of an ensemble."""
+
+    with_model = False  # as in UncertaintyScores
+
+    words: Annotated[Tensor, FEW]  # (clients,) int64
+    refs: Mapping[str, str]  # client, hash; the same in the records of all members
+    prefix: str = ""  # of the member; empty without an ensemble
+
+    @property
+    def held(self) -> dict[str, int]:
+        """Return the number of codes by the prefix and the client's name."""
+        return {self.prefix + client: count for client, count in zip(self.clients, self.words.tolist(), strict=True)}
+
+
+@dataclass(frozen=True)
+class Centroids(Message):
+    """Centres of each client's tokens with the number of tokens of each, from which the server starts common codes.
+
+    They belong to one member of an ensemble, because each member has its own features. A client with too few rows has
+    no centres.
+    """
+
+    with_model = False  # local training of the same round counts it
+
+    centres: Annotated[tuple[np.ndarray, ...], SEVERAL]  # (words, d) float32 of each client
+    weights: Annotated[tuple[np.ndarray, ...], SEVERAL]  # (words,) tokens
+    prefix: str = ""  # of the member; empty without an ensemble
