@@ -137,18 +137,21 @@ def largest_gap(similarity: np.ndarray) -> float:
 
 
 CHANCE = 0.05
-"""The level of the test that precedes the widest gap."""
+"""The level of the test that precedes the widest gap between overlaps."""
 
 _PERMUTATIONS = 199
 _MOST_TESTED = 100  # clients: the time of the test grows with their square
 
 
-def chance_of_gap(bits: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> float | None:
-    """Return the p-value of the widest gap between the jaccard overlaps of clients, if all clients have the same law.
+def chance_of_groups(bits: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> float | None:
+    """Return the p-value that clients of one law overlap as unequally as these (jaccard), and in two levels as clearly.
+
+    Two tests must agree, so the larger p-value counts: the variance of the overlaps of pairs, and the share of it that lies
+    between two levels. Of three clients the first one decides, since three overlaps are always nearly of two levels.
 
     The bits of all rows of a class are permuted among clients, each class separately. So which classes a client is good at
     is left to chance, and bits within a class keep their dependence. If clients are exchangeable and their classes
-    independent, the p-value is exact.
+    independent, each test is exact.
 
     Args:
         bits: Packed bits as in `count_both_correct`, of clients with a correct row.
@@ -167,20 +170,28 @@ def chance_of_gap(bits: np.ndarray, labels: np.ndarray, rng: np.random.Generator
         return None
     correct = np.unpackbits(bits, axis=1, count=len(labels)).astype(np.float32)
     both = np.stack([correct[:, labels == code] @ correct[:, labels == code].T for code in classes]).astype(np.float64)
+    pairs = np.triu_indices(clients, 1)
 
-    def gap(orders: np.ndarray) -> float:
+    def statistics(orders: np.ndarray) -> np.ndarray:
         counts = both[np.arange(len(classes))[:, None, None], orders[:, :, None], orders[:, None, :]].sum(0)
-        return _widest(_jaccard(counts, np.diag(counts)[:, None] + np.diag(counts)))
+        overlap = np.sort(_jaccard(counts, np.diag(counts)[:, None] + np.diag(counts))[pairs])
+        return np.array([overlap.var(), _share_of_two_levels(overlap) if clients > 3 else 1.0])
 
     unpermuted = np.tile(np.arange(clients), (len(classes), 1))
-    observed = gap(unpermuted)
-    as_wide = sum(gap(rng.permuted(unpermuted, axis=1)) >= observed for _ in range(_PERMUTATIONS))
-    return (1 + as_wide) / (1 + _PERMUTATIONS)
+    observed, as_large = statistics(unpermuted), np.zeros(2)
+    for _ in range(_PERMUTATIONS):
+        as_large += statistics(rng.permuted(unpermuted, axis=1)) >= observed
+    chances = (1 + as_large) / (1 + _PERMUTATIONS)
+    return float(chances.max() if clients > 3 else chances[0])
 
 
-def _widest(similarity: np.ndarray) -> float:
-    """Return the widest gap between the sorted pairwise similarities."""
-    return float(np.diff(np.sort(similarity[np.triu_indices(len(similarity), 1)])).max())
+def _share_of_two_levels(ordered: np.ndarray) -> float:
+    """Return the share of the variance of ordered values that lies between the two parts of their best division."""
+    lower = np.arange(1, len(ordered))
+    sums, upper = np.cumsum(ordered)[:-1], len(ordered) - lower
+    apart = (ordered.sum() - sums) / upper - sums / lower
+    total = len(ordered) * ordered.var()
+    return float((lower * upper / len(ordered) * apart**2).max() / total) if total else 0.0
 
 
 _DECIMALS, _MARGIN = 12, 1e-9  # between equal values the distance falls by just the mean step, which is no elbow

@@ -15,7 +15,7 @@ from models.clustering import (
     CHANCE,
     Assign,
     Overlap,
-    chance_of_gap,
+    chance_of_groups,
     cluster_by_density,
     cluster_by_threshold,
     count_correct,
@@ -36,7 +36,7 @@ class OverlapClusters:
 
     These flagged clients are clusters of their own and count in no pair. `within` is the smallest overlap of a pair in
     one cluster. `across` is the largest of a pair in two clusters. Both are None if there is no such pair. `chance` is the
-    p-value of the widest gap, if it was tested (see `chance_of_gap`).
+    p-value of clients of one law, if it was tested (see `chance_of_groups`).
     """
 
     groups: tuple[tuple[str, ...], ...]
@@ -69,13 +69,13 @@ def overlap(
     """Cluster all clients that reported, by `threshold` or else by the threshold of the largest gap between overlaps.
 
     With a seed, one half of the rows chooses the threshold and the other forms the clusters (see `split_rows`). So the
-    choice is not judged on its own rows. With the classes of the rows, all clients form one cluster if the gap may be by
-    chance. ValueError without both a threshold and a seed.
+    choice is not judged on its own rows. With the classes of the rows, all clients form one cluster if their
+    overlaps may be those of one law. ValueError without both a threshold and a seed.
     """
     names, bits = correctness_by_client(messages)
     chance = None
     if threshold is None and seed is not None and labels is not None:
-        chance = chance_of_gap(bits[count_correct(bits) > 0], labels, np.random.default_rng([seed, 1]))
+        chance = chance_of_groups(bits[count_correct(bits) > 0], labels, np.random.default_rng([seed, 1]))
         threshold = 0.0 if chance is not None and chance > CHANCE else None
     if seed is not None:
         choosing, clustering_rows = split_rows(rows, seed)

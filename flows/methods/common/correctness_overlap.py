@@ -126,7 +126,7 @@ def groups_message(overlapping: OverlapClusters) -> str:
     count = "one group" if len(overlapping.groups) == 1 else f"{len(overlapping.groups)} groups"
     chance = overlapping.chance
     if chance is not None and chance > CHANCE:
-        return f"{count}, since the widest gap between overlaps may be by chance (p = {chance:.2f}): {groups}{alone}"
+        return f"{count}, since clients of one law may overlap like this by chance (p = {chance:.2f}): {groups}{alone}"
     return f"{count} at an overlap of {overlapping.threshold:.3f}: {groups}{_separation(overlapping)}{alone}"
 
 
