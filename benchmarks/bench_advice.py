@@ -213,7 +213,8 @@ class AdviceStudy:
         with scratch() as folder:
             params = with_overrides(template_text(), self.settings(federation))
             write_bytes(folder / "params.yaml", params.encode())
-            shutil.copytree(self._cache / "rows", folder / "rows")
+            (folder / "rows").mkdir()
+            shutil.copy(self._cache / "rows" / f"{federation.name}.npz", folder / "rows")
             methods = [method for method in METHODS if method not in (SHARED, ALONE, POOLED)]
             command(folder, "partition", "--json")
             advice, _ = command(folder, "advise", *methods, "--minutes", str(LIVE_MINUTES), "--json")

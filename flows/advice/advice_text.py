@@ -10,7 +10,7 @@ from flows.advice.candidates import ALIGN, POOLED, SHARED
 from flows.advice.proof import Proof, leave_setting
 from flows.advice.race import Race
 from flows.diagnosis.text.phrases import joined
-from flows.experiment.comparison.client_gains import ALONE, gain_sentence
+from flows.experiment.comparison.client_gains import ALONE, losers_text
 from flows.experiment.comparison.comparison_text import sentences_first, short_setting
 from models.metrics.paired_difference import Difference
 from models.metrics.task_metrics import TaskMetrics
@@ -108,9 +108,8 @@ def decide(
         lines.append(f"Training on pooled rows {would}: ask whether rows may be pooled.")
     lines += [_legend(quantity)] if differences else []
     gains = (comparison.get("gains") or {}).get("methods", {}).get(advised)
-    if gains and not outside:
-        certain = any(is_better(*pair, differences, quantity) for pair in ((advised, ALONE), (ALONE, advised)))
-        lines.append(gain_sentence(advised, {**gains, "distinguishable": certain}, quantity))
+    if gains and gains["compared"] and not outside:
+        lines.append(f"With {NAMES.get(advised, advised)}, {losers_text(gains, 'silo')}, against training alone.")
     lines.append(_new_silo(_aligned_features(given), rows.get(advised, {}), quantity))
     return {
         "choice": choice,
@@ -131,8 +130,8 @@ def described(advice: Mapping[str, Any]) -> list[str]:
     diagnosis = [f"How the silos differ: {sentence}" for sentence in advice["diagnosis"]["sentences"][:1]]
     tried, dropped = len(advice["race"]["legs"]), list(advice["race"]["dropped"].values())
     race = (
-        f"{tried} settings raced; {dropped.count('behind')} were behind, and {dropped.count('time')} were left for lack "
-        "of time."
+        f"{tried} settings raced; {dropped.count('behind')} were certainly worse than the leader, and "
+        f"{dropped.count('time')} were left for lack of time."
     )
     return [*advice["lines"], *diagnosis, race]
 

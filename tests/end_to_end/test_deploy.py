@@ -18,7 +18,7 @@ from prefect.utilities.schema_tools.validation import validate
 
 from flows.scaffold import create_project
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 PREFECT = Path(sys.executable).parent / "prefect"

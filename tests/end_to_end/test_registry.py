@@ -12,7 +12,7 @@ import pytest
 
 from tasks.tracking.mlflow_logging.connection import connect
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 # a promotion that is killed at each of its steps, and what the next command makes of it
 KILLED = """

@@ -22,7 +22,7 @@ from flows.scaffold import create_project
 from silos.io.locks import is_locked
 from tests.look import Browser, free_ports
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 PREFECT = Path(sys.executable).parent / "prefect"
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

@@ -25,7 +25,7 @@ from silos.cohort import Stack
 from silos.storage.partition_store import open_client
 from tasks.execution.load_client_data import load_weights
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 ASKING = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 CLIENTS = ["a", "b", "c"]

@@ -13,7 +13,7 @@ import pytest
 from silos.storage.manifest import read_manifest
 from silos.storage.partition_store import open_units
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 PATIENTS, VISITS = 120, 8
 

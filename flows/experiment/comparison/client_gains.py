@@ -193,11 +193,15 @@ def gain_sentence(method: str, record: Mapping[str, Any], quantity: TaskMetrics)
     """Return `fedavg gains 2.1 points on average over training alone; 3 of 9 clients lose, c04 certainly`."""
     if record["mean"] is None:
         return f"{method} has no mean gain over training alone, since predictions of one of them are not finite."
+    return f"{method} {_average(record, quantity)}; {losers_text(record, 'client')}."
+
+
+def losers_text(record: Mapping[str, Any], noun: str) -> str:
+    """Return `3 of 9 clients lose, c04 certainly`, with a noun for clients."""
     losers, certain = record["worse"], record["certain_worse"]
     names = f"{some(certain, _NAMES)} certainly" if certain else "none certainly"
-    count = f"{losers} of {record['compared']} clients lose{'s' if losers == 1 else ''}"
-    lose = f"{count}, {names}" if losers else f"none of {record['compared']} clients loses"
-    return f"{method} {_average(record, quantity)}; {lose}."
+    count = f"{losers} of {record['compared']} {noun}s lose{'s' if losers == 1 else ''}"
+    return f"{count}, {names}" if losers else f"none of {record['compared']} {noun}s loses"
 
 
 def left_out_sentences(methods: Mapping[str, Mapping[str, Any]]) -> list[str]:
