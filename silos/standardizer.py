@@ -92,25 +92,26 @@ class Standardization:
 
 NO_STANDARDIZATION = Standardization()
 
-_NOTHING = (0.0,) * (_LEVELS - 2)  # of segments that a column does not need
+_NOTHING = (0.0,) * _LEVELS  # of segments that a column does not need
 _UNCHANGED = ((-_FAR, *_NOTHING), (_FAR, *_NOTHING), (1.0, *_NOTHING), (0.0, *_NOTHING))
 
 
 def _segments(values: np.ndarray) -> tuple[tuple[float, ...], ...]:
     """Return the segments of a monotone map by which these values have the quantiles of a normal distribution.
 
-    Equal quantiles have the mean of their places. The outer segments go on beyond the outer quantiles; a constant becomes 0.
+    Equal quantiles have the mean of their places. Beyond the outer quantiles, from which a rare value may be far, the
+    slope is that of standardised values. A constant becomes 0.
     """
+    if values.min() == values.max():
+        return ((*_NOTHING, 0.0),) * 4
     shares = (np.arange(_LEVELS) + 0.5) / _LEVELS
     knots, place = np.unique(np.quantile(values, shares), return_inverse=True)
     normal = np.bincount(place, [NormalDist().inv_cdf(share) for share in shares.tolist()]) / np.bincount(place)
-    if len(knots) == 1:
-        return ((*_NOTHING, 0.0),) * 4
-    slope = np.diff(normal) / np.diff(knots)
-    low, high, offset = knots[:-1].copy(), knots[1:].copy(), knots[:-1].copy()
-    offset[0] -= normal[0] / slope[0]
-    low[0], high[-1] = -_FAR, _FAR
-    return tuple((*part.tolist(), *_NOTHING[len(slope) - 1 :]) for part in (low, high, slope, offset))
+    deviation = values.std()
+    slope = np.array([1 / deviation, *(np.diff(normal) / np.diff(knots)), 1 / deviation])
+    low, high = np.array([-_FAR, *knots]), np.array([*knots, _FAR])
+    offset = np.array([knots[0] - normal[0] * deviation, *knots])
+    return tuple((*part.tolist(), *_NOTHING[len(knots) :]) for part in (low, high, slope, offset))
 
 
 def _standardizer_from_json(content: Mapping[str, Any] | None) -> Standardizer | None:

@@ -84,6 +84,34 @@ def test_quantiles_of_own_columns_become_those_of_a_normal_distribution():
     np.testing.assert_array_equal(found[:, 3], ((rows[:, 3].astype(float) - 0.5) / 2).astype(np.float32))
 
 
+def by_interpolation(train, values):
+    """Return where a client with these training rows maps values: between quantiles, and beyond them by its deviation."""
+    places = stats.norm.ppf((np.arange(20) + 0.5) / 20)
+    quantiles = np.quantile(train, (np.arange(20) + 0.5) / 20)
+    knots = sorted(set(quantiles))
+    heights = [places[quantiles == knot].mean() for knot in knots]
+    beyond = values - np.clip(values, knots[0], knots[-1])
+    return np.interp(values, knots, heights) + beyond / np.sqrt(np.mean((train - train.mean()) ** 2))
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        np.random.default_rng(5).normal(size=300),
+        np.random.default_rng(6).poisson(0.3, 300),
+        np.array([3.0, 7.0]),
+        np.repeat([0.0, 1.0], [39, 1]),
+        np.repeat([0.0, 1.0], [196, 4]),
+    ],
+    ids=["normal", "counts", "two rows", "one row of a value", "a value that no quantile has"],
+)
+def test_values_lie_between_quantiles_and_beyond_them_as_standardised_ones(train):
+    aligned = Standardization(own_columns=(0,), by_quantiles=True).inputs_of(train[:, None])
+    values = np.concatenate([train, np.linspace(-60, 60, 301)])
+    found = aligned.transform(values[:, None])[:, 0]
+    np.testing.assert_allclose(found, by_interpolation(train, values), rtol=1e-5, atol=1e-6)
+
+
 def test_the_map_by_quantiles_is_monotone_beyond_the_rows_that_it_was_made_of_too():
     fitted = QUANTILES.inputs_of(columns(1))
     line = np.tile(np.linspace(-50, 50, 2001, dtype=np.float32)[:, None], 4)
