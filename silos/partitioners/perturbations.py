@@ -24,6 +24,10 @@ from silos.dataset import (
     pair_with_blocks,
 )
 
+_FRACTION = 16  # fractional bits of a source position
+_ANGLE = 32  # fractional bits of a sine
+_CHUNK = 512  # images rotated at once, to bound memory
+
 
 def noise(step: Noise, partition: Partition, at: At) -> Partition:
     """Add Gaussian noise N(mean, sd^2) to every value that is not missing; for pixels, in units of 0 to 255.
@@ -157,11 +161,6 @@ def _imbalance_mask(client: ClientRows, codes: list[int], ratio: float, rng: np.
     if not (keep & train).any():
         keep[np.flatnonzero(train)[0]] = True
     return keep
-
-
-_FRACTION = 16  # fractional bits of a source position
-_ANGLE = 32  # fractional bits of a sine
-_CHUNK = 512  # images rotated at once, to bound memory
 
 
 def rotate(x: np.ndarray, angle: float, centre: str = "middle") -> np.ndarray:

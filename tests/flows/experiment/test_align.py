@@ -1,4 +1,4 @@
-"""Tests `clients.align`: training, scoring, export and MLflow use features that each client standardises itself."""
+"""Tests `clients.align`: training, scoring, export and MLflow use features that each client aligns itself."""
 
 from pathlib import Path
 
@@ -94,7 +94,7 @@ def test_a_client_gets_the_same_answers_from_its_file_and_from_mlflow(kind, fold
     run = play_run("fedavg", "threads", 1, *asked, experiment="paper", cell=f"align-{kind}")
     project = Project.open([], folder)
     rows = units[0][2 * ROWS : 2 * ROWS + 7]
-    with pytest.raises(UserError, match="--client: got no client, expected one, since each client standardises"):
+    with pytest.raises(UserError, match="--client: got no client, expected one, since each client aligns"):
         export_model(project, run["folder"].removeprefix("runs/"), None, "pt2", None)
     found = export_model(project, run["folder"].removeprefix("runs/"), "east", "pt2", None)
     assert found["personal"]
