@@ -111,11 +111,11 @@ def difference(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
     which one of the cells has no number. The difference of runs that only another machine had, of two seeds or more, does
     too; its interval is over seeds alone.
     """
-    seeds = [sweep.seeds_of(cell) for cell in (pair.first, pair.second)]
-    recorded = None if sweep.from_records(pair) else sweep.difference(pair)
-    if recorded is None and (
-        sweep.from_records(pair) or (seeds[0] == seeds[1] and len(seeds[0]) > 1 and not pair.classes)
-    ):
+    if sweep.from_records(pair):
+        return over_draws(sweep, pair.first, pair.second)
+    recorded = sweep.difference(pair)
+    first, second = (sweep.seeds_of(cell) for cell in (pair.first, pair.second))
+    if recorded is None and first == second and len(first) > 1 and not pair.classes:
         return over_draws(sweep, pair.first, pair.second)
     return recorded
 
