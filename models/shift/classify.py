@@ -1,7 +1,7 @@
 """The verdict on shift from rejected hypotheses, effect sizes, and the check of inputs as an explanation.
 
 The verdict `fomichev` is the one that Fomichev, Kholod and Kocheshkov print: a moderate or larger distance is a shift of
-its type.
+its type. It uses no number of rows and does not compare P(X | Y).
 """
 
 from collections.abc import Callable

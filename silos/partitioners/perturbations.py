@@ -2,7 +2,7 @@
 
 A step changes all rows of a client, so that its test rows follow the client's own distribution; `imbalance` alone
 changes training rows only. Common rows keep the distribution of the source, except for merged labels, and noise with
-`common_rows`. Rotated and permuted images have the same bytes on any machine.
+`common_rows`. Images are rotated in integer arithmetic, so that they have the same bytes on any machine.
 """
 
 import math
