@@ -165,7 +165,7 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
     seed = project.params.comparison.seeds[0]
     with project.workers():
         align, gains = diagnosis.pop("align"), diagnosis.pop("gains")
-        race = _race(project, name, seed, (began, budget), methods, align, gains)
+        race = _race(project, name, seed, began, budget, methods, align, gains)
         ranking = race.ranking()
         if not ranking:
             raise UserError(
@@ -248,14 +248,15 @@ def _race(
     project: Project,
     name: str,
     seed: int,
-    clock: tuple[float, float],
+    began: float,
+    budget: float,
     methods: Sequence[str],
     align: Sequence[str],
     gains: Mapping[str, float],
 ) -> Race:
     """Race the candidates, or continue the race that was stopped.
 
-    `clock` is when the command began, and its seconds. `gains` orders the candidates, and `align` is features.
+    `began` is when the command began, and `budget` its seconds. `gains` orders the candidates, and `align` is features.
     """
     file, quantity, sink = project.runs / name / RACE, project.quantity, progress.current()
     saved = read_json(file)
@@ -265,16 +266,16 @@ def _race(
             if not _run_folder(project, name, candidate, seed).path.is_dir():
                 race.legs.pop(candidate.name, None)
     else:
-        started = in_order(candidates(project, seed, methods, align), gains, (SHARED, ALONE))
-        race = Race(rungs_of(project.params.training.rounds), started)
+        ordered = in_order(candidates(project, seed, methods, align), gains, (SHARED, ALONE))
+        race = Race(rungs_of(project.params.training.rounds), ordered)
     silos = project.scored.federated()
 
     def train(candidate: Candidate, rounds: int) -> Leg:
-        began = time.perf_counter()
+        started = time.perf_counter()
         with _quiet():
             of_candidate = project.with_overrides(candidate.settings)
             outcome = run_trial(of_candidate, candidate.method, seed, name, trial_name(candidate.index), rounds)
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - started
         if isinstance(outcome, str):
             return Leg(rounds, None, seconds, outcome)
         record = read_json(_run_folder(project, name, candidate, seed).validation)
@@ -301,7 +302,7 @@ def _race(
             sink.say(race_line(race, quantity))
 
     if race.rung < len(race.rungs):
-        seconds = _first_leg(project, name, seed, race, train, clock[1], time.perf_counter() - clock[0])
+        seconds = _first_leg(project, name, seed, race, train, budget, time.perf_counter() - began)
         before = race.seconds
         count = len(race.alive) + math.ceil(len(race.alive) / 3) + math.ceil(len(race.alive) / 9) + len(race.rungs)
         sink.plan(1, count)

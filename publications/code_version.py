@@ -29,19 +29,28 @@ _OF_TRAINING = (
     "flows.experiment.fit_standardizer",
     "flows.methods",
     "models",
+    "silos.data_params",
     "silos.dataset",
     "silos.partitioners",
     "silos.sources",
     "silos.standardizer",
     "tasks",
 )
-_NOT_OF_TRAINING = ("models.served_model", "models.shift", "tasks.diagnosis", "tasks.execution", "tasks.tracking")
+_NOT_OF_TRAINING = (
+    "flows.methods.common.method_figures",
+    "models.served_model",
+    "models.shift",
+    "tasks.diagnosis",
+    "tasks.execution",
+    "tasks.tracking",
+)
 _DRAWN_PAIRS = ("publications.synthetic_pairs.evaluate_verdicts", "publications.synthetic_pairs.families")
 _OF_VERDICTS = (
     "flows.diagnose",
     "flows.diagnosis",
     "models",
     "publications.synthetic_pairs",
+    "silos.data_params",
     "silos.partitioners",
     "silos.privacy",
     "silos.sources",

@@ -107,15 +107,15 @@ def _mean_and_sd(values: list[float]) -> dict[str, float | None]:
 def difference(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
     """Return the paired difference of two cells; None if it is not recorded.
 
-    If seeds draw the data, or the measure is no mean over rows, the difference follows from the records. Seeds for which one
-    of the cells has no number are left out. So does the difference of runs that only another machine had, of two seeds or
-    more; its interval is over seeds alone.
+    If seeds draw the data, or the measure is no mean over rows, the difference follows from the records, without seeds for
+    which one of the cells has no number. The difference of runs that only another machine had, of two seeds or more, does
+    too; its interval is over seeds alone.
     """
-    seeds = [sweep.seeds_of(cell) for cell in (pair.first, pair.second)]
-    recorded = None if sweep.from_records(pair) else sweep.difference(pair)
-    if recorded is None and (
-        sweep.from_records(pair) or (seeds[0] == seeds[1] and len(seeds[0]) > 1 and not pair.classes)
-    ):
+    if sweep.from_records(pair):
+        return over_draws(sweep, pair.first, pair.second)
+    recorded = sweep.difference(pair)
+    first, second = (sweep.seeds_of(cell) for cell in (pair.first, pair.second))
+    if recorded is None and first == second and len(first) > 1 and not pair.classes:
         return over_draws(sweep, pair.first, pair.second)
     return recorded
 

@@ -22,6 +22,8 @@ from silos.versioning.hashing import file_digest
 
 _HASHED = (MANIFEST, COLUMNS, COMMON)
 
+CACHE_BYTES = min(4 * 1024**3, free_bytes() // 16)  # of stacks that a process caches; processes share a machine
+
 
 @dataclass(frozen=True)
 class Silos:
@@ -210,11 +212,6 @@ def _changed(folder: str, version: str, file: str, content: str, error: OSError 
         f"{path}{content} {fault}: the file was changed while it was in use, or it is damaged. {fix}; --resume "
         "then continues after the last complete round."
     )
-
-
-__all__ = ["Cohort", "Silos", "Stack", "StackRows", "inputs_standardizer", "make_stacks", "open_common", "open_stack"]
-
-CACHE_BYTES = min(4 * 1024**3, free_bytes() // 16)  # of stacks that a process caches; processes share a machine
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,9 @@ from tasks.execution.task_types import step
 from tasks.local_train import build_update, store_client_state, weighted_sum
 from tasks.messages.round_messages import Gradients, HeadGradients, Update
 
+VARIATE = "variate/"
+"""Prefix of the names under which an update sends the change of the clients' variates, times rows."""
+
 
 @step
 def full_gradient(
@@ -61,10 +64,6 @@ def head_gradient(
             sums[name] = gradient[clients].cpu().double().masked_fill(mask, 0).sum(0)
         messages.append(HeadGradients(stack.clients, rows.counts[clients].cpu().masked_fill(excluded, 0), sums))
     return messages
-
-
-VARIATE = "variate/"
-"""Prefix of the names under which an update sends the change of the clients' variates, times rows."""
 
 
 class _Corrected(NamedTuple):

@@ -169,12 +169,17 @@ def pair_differences(
         others: The number of other intervals that hold at once with these.
     """
     pairs = proved_pairs(choice, methods)
-    level = 1 - _LEVEL / max(len(pairs) + others, 1)
+    level = _level(len(pairs) + others)
     return {
         pair: difference(strata, level, quantity.bound, quantity.alike)
         for pair in pairs
         if (strata := strata_of(*pair))
     }
+
+
+def _level(intervals: int) -> float:
+    """Return the level of each of so many intervals that hold at once."""
+    return 1 - _LEVEL / max(intervals, 1)
 
 
 def measure(
@@ -199,7 +204,7 @@ def measure(
     if not without or ALONE not in outcomes:
         return Proof(found)
     rest = silos.select([client for client in silos.clients if client not in losers])
-    level = 1 - _LEVEL / (len(proved_pairs(choice, list(outcomes))) + len(against))
+    level = _level(len(proved_pairs(choice, list(outcomes))) + len(against))
     policies = ((rest, without), (silos.select(list(losers)), outcomes[ALONE]))
     differences = {}
     for method in against:

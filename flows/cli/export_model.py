@@ -40,6 +40,8 @@ TOLERANCE = 1e-5
 
 CARD = "siloflow.json"
 
+_ROWS = 256  # on which outputs of the file and of our model are compared
+
 
 def write_exported(path: Path, format: Format, model: ExportedModel, rows: Tensor, card: Mapping[str, Any]) -> float:
     """Write the model, and return the largest difference between the opened file and the model, on all rows and on one.
@@ -142,9 +144,6 @@ def _silence_torch() -> Iterator[None]:
         logging.disable(before)
 
 
-_ROWS = 256  # on which outputs of the file and of our model are compared
-
-
 def export_model(project: Project, run: str, client: str | None, format: Format, output: str | None) -> dict[str, Any]:
     """Write the model that the run reports, and return its card, with the largest difference from our model's outputs.
 
@@ -225,7 +224,7 @@ def _scaling_of(opened: FinishedRun, client: str | None) -> dict[str, Any]:
         return scaling.agreed_as_json()
     if client is None:
         raise UserError(
-            "--client: got no client, expected one, since each client standardises features by its own rows "
+            "--client: got no client, expected one, since each client aligns features by its own rows "
             f"(clients.align). Choose one, such as {silos.clients[0]}."
         )
     silos.check([client])

@@ -14,9 +14,13 @@ if TYPE_CHECKING:
     from flows.console.safe_text import PlainConsole
 
 _MAX_LISTED = 20  # of the newest
+_MAX_LABELS = 10  # that are printed
+
 WithData = Annotated[
     bool, typer.Option("--data", help="Also restore the version of data/ on which the model was trained.")
 ]
+_WHICH = "The champion, or a finished run: its folder under runs/, or the end of its name."
+ModelArgument = Annotated[str, typer.Argument(metavar="[champion|RUN]", help=_WHICH)]
 
 commands = typer.Typer()
 
@@ -158,16 +162,6 @@ def print_watch(answer: dict[str, Any], console: "PlainConsole") -> None:
         if "sentence" in against:
             console.print(f"difference    {against['sentence']}")
     console.print(answer["sentence"])
-
-
-if TYPE_CHECKING:
-    from flows.console.safe_text import PlainConsole
-
-_MAX_LABELS = 10  # that are printed
-
-
-_WHICH = "The champion, or a finished run: its folder under runs/, or the end of its name."
-ModelArgument = Annotated[str, typer.Argument(metavar="[champion|RUN]", help=_WHICH)]
 
 
 @commands.command()

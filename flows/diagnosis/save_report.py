@@ -34,6 +34,13 @@ from tasks.tracking.plots.shift_figures import draw_close_ups, draw_pairs, draw_
 
 _COLUMNS = ("clients", "groups", "pairs/differ", *(f"pairs/{name}" for name in TYPES), "pairs/undetermined", "bytes/up")
 
+_FIGURES = {
+    "pairs.png": "How much each pair of silos differs",
+    "features.png": "Features by how much silos differ in them",
+    "closely.png": "The pairs of silos that differ most, in the features that carry the difference",
+}
+_TITLES = ("silos", "compared with", "differ in", "most in")
+
 
 def save_report(project: Project, comparison: Comparison | VersionComparison, report: dict[str, Any]) -> dict[str, Any]:
     """Save the report with its folder and figures.
@@ -112,14 +119,6 @@ def _metrics(report: dict[str, Any]) -> dict[str, float]:
         "pairs/undetermined": sum(pair["undetermined"] for pair in pairs),
         "bytes/up": report["bytes"]["up"],
     }
-
-
-_FIGURES = {
-    "pairs.png": "How much each pair of silos differs",
-    "features.png": "Features by how much silos differ in them",
-    "closely.png": "The pairs of silos that differ most, in the features that carry the difference",
-}
-_TITLES = ("silos", "compared with", "differ in", "most in")
 
 
 def write_diagnosis_report(project: Project, folder: Path, report: dict[str, Any], figures: Sequence[str]) -> Path:

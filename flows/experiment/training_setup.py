@@ -211,7 +211,7 @@ def _check_standardization(params: Params, manifest: Manifest) -> None:
 
 
 def own_columns(params: Params, manifest: Manifest) -> tuple[int, ...]:
-    """Return the columns that each client standardises by its own rows; numeric features only.
+    """Return the columns that each client aligns by its own rows; numeric features only.
 
     Raises:
         UserError: If the data have no numeric features, or not those that params name.

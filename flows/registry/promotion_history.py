@@ -1,8 +1,8 @@
 """Reads and writes the history of promotions, refusals and rollbacks, and queues Prefect's events of promotions.
 
-The history has a line each. Neither needs MLflow or torch. Events of promotions by `watch` are files until the server
-has accepted them: after a kill, or while the server is away, the next flow emits what is queued. An event that is sent
-twice has the same id, which Prefect accepts once.
+The history is a file with a line for each decision. Neither needs MLflow or torch. Events of promotions by `watch` are
+files until the server has accepted them: after a kill, or while the server is away, the next flow emits what is queued.
+An event that is sent twice has the same id, which Prefect accepts once.
 """
 
 import json
@@ -18,6 +18,9 @@ from flows.registry import FOLDER
 from tasks.tracking.json_io import read_json, write_json
 
 HISTORY = FOLDER / "history.jsonl"
+
+PROMOTED = "siloflow.champion.promoted"
+_QUEUE = FOLDER / "events"
 
 
 def decisions(root: Path) -> list[dict[str, Any]]:
@@ -52,11 +55,6 @@ def append_decision(root: Path, decision: Mapping[str, Any]) -> None:
         file.write(json.dumps(decision) + "\n")
         file.flush()
         os.fsync(file.fileno())
-
-
-PROMOTED = "siloflow.champion.promoted"
-
-_QUEUE = FOLDER / "events"
 
 
 def promotion_event(decision: Mapping[str, Any], data: str) -> dict[str, Any]:

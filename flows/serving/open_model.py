@@ -22,6 +22,8 @@ from tasks.tracking.result_tables import by_client
 if TYPE_CHECKING:  # pandas takes long to import
     import pandas as pd
 
+_TEST = "test/"
+
 
 @dataclass(frozen=True)
 class OpenModel:
@@ -125,7 +127,7 @@ def _from_run_folder(project: Project, run: str, client: str | None) -> ServedMo
     if opened.project.scaling.own_columns:
         if client is None:
             raise UserError(
-                f"{run}: got a model whose clients standardise features by their own rows, expected --client. Name one "
+                f"{run}: got a model whose clients align features by their own rows, expected --client. Name one "
                 "client for `siloflow predict`, or train with --set tracking.personal_models=true."
             )
         setup = replace(setup, silos=opened.project.silos.select([opened.project.manifest.client(client).name]))
@@ -136,9 +138,6 @@ def _from_run_folder(project: Project, run: str, client: str | None) -> ServedMo
             f"{run}: got a model that cannot be served, expected one of built-in networks. Use another run."
         )
     return ServedModel(spec["card"], named_tensors(spec["shared"], spec["personal"]))
-
-
-_TEST = "test/"
 
 
 def evaluate_model(project: Project, model: str) -> dict[str, Any]:

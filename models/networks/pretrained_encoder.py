@@ -22,6 +22,10 @@ from .mlp import DenseHead, dense, dense_weights, drop, hidden_layers
 from .network import Network
 from .protocols import EncoderHeadCostStack
 
+_PRETRAINED: dict[tuple[type, str | None], dict[str, Tensor]] = {}
+
+_STATISTIC_NAMES = {"running_mean": "mean", "running_var": "variance"}
+
 
 @dataclass(frozen=True)
 class EncoderHeadNetwork(EncoderHeadCostStack, DenseHead, Network):
@@ -115,11 +119,6 @@ class EncoderHeadNetwork(EncoderHeadCostStack, DenseHead, Network):
 def area(shape: Sequence[int], poolings: int) -> int:
     """Count the pixels that remain of an image after `poolings` poolings."""
     return math.prod(side // 2**poolings for side in shape[:2])
-
-
-_PRETRAINED: dict[tuple[type, str | None], dict[str, Tensor]] = {}
-
-_STATISTIC_NAMES = {"running_mean": "mean", "running_var": "variance"}
 
 
 @dataclass(frozen=True)

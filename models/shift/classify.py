@@ -1,7 +1,7 @@
 """The verdict on shift from rejected hypotheses, effect sizes, and the check of inputs as an explanation.
 
 The verdict `fomichev` is the one that Fomichev, Kholod and Kocheshkov print: a moderate or larger distance is a shift of
-its type.
+its type. It uses no number of rows and does not compare P(X | Y).
 """
 
 from collections.abc import Callable
@@ -30,6 +30,17 @@ from models.shift.pairwise_tables import all_pairs, merge_cells
 from models.shift.wasserstein import feature_distances
 
 GRADES = ("negligible", "moderate", "significant", "critical")
+
+MIN_ROWS = 20
+"""Rows of a client below which the verdict is undetermined."""
+
+LIKELY = float(np.log(4))
+"""The log likelihood ratio from which one explanation of a pair counts as likelier than another. At four to one no more
+than 5 % of label shifts count as another rule, however much features tell of the class: one minus Φ of √(2 log 4).
+"""
+
+MIN_RELABELED = 0.2
+"""The least share of class separation, explained by another pairing of classes, for concept shift of lossy features."""
 
 
 @dataclass(frozen=True)
@@ -120,18 +131,6 @@ class _RunningAggregate:
         defined = self._count > 0
         mean = np.divide(self._sum, self._count, out=np.full(self._sum.shape, np.nan), where=defined)
         return OverFeatures(np.where(defined, self._largest, np.nan), self._feature, mean)
-
-
-MIN_ROWS = 20
-"""Rows of a client below which the verdict is undetermined."""
-
-LIKELY = float(np.log(4))
-"""The log likelihood ratio from which one explanation of a pair counts as likelier than another. At four to one no more
-than 5 % of label shifts count as another rule, however much features tell of the class: one minus Φ of √(2 log 4).
-"""
-
-MIN_RELABELED = 0.2
-"""The least share of class separation, explained by another pairing of classes, for concept shift of lossy features."""
 
 
 @dataclass(frozen=True, eq=False)

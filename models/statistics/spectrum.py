@@ -31,6 +31,10 @@ _TIE = 1e-6  # entries of a unit vector that count as equally large
 _DECISIVE = 1e-3  # smaller numbers do not decide a sign
 _MIN_SKETCH = 100  # numbers; the inner products of shorter sketches are mostly noise
 
+_MAX_COMPONENTS = 10_000  # or values
+_MAX_NORM = 1e9
+_MIN_HALF = 10  # rows that a reported number stands for
+
 
 def orient(v: Tensor, rule: str, z: Tensor, num_inputs: int) -> Tensor:
     """Return v or -v, the same for both, for a unit direction v (columns,) of centred z (rows, columns).
@@ -122,20 +126,14 @@ def _sketch(columns: int, length: int) -> "PolynomialCountSketch":
     return PolynomialCountSketch(degree=2, n_components=length, random_state=0).fit(torch.zeros(1, columns).numpy())
 
 
-_MAX_COMPONENTS = 10_000  # or values
-_MAX_NORM = 1e9
-_MIN_HALF = 10  # rows that a reported number stands for
-
-
 @dataclass(frozen=True)
 class Loadings(Statistic):
     """The first principal directions of [flattened input, one-hot label].
 
-    With `sign` `ones`, `largest` or `data`, each direction is a vector of a number for each
-    feature and label column. With `free` all directions are combined into one vector that does not depend on signs. A
-    direction has the Euclidean length `norm` or, without it, the root of its number of entries, so that entries have
-    size 1. The combined vector is as long as that many directions concatenated. Directions that the rows lack are
-    zeros, or missing from the combined vector.
+    With `sign` `ones`, `largest` or `data`, each direction is a vector of a number for each feature and label column. With
+    `free` all directions are combined into one vector that does not depend on signs. A direction has the Euclidean length
+    `norm` or, without it, the root of its number of entries, so that entries have size 1. The combined vector is as long
+    as that many directions concatenated. Directions that the rows lack are zeros, or missing from the combined vector.
     """
 
     kind: ClassVar[str] = "loadings"

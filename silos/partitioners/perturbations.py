@@ -2,7 +2,7 @@
 
 A step changes all rows of a client, so that its test rows follow the client's own distribution; `imbalance` alone
 changes training rows only. Common rows keep the distribution of the source, except for merged labels, and noise with
-`common_rows`. Rotated and permuted images have the same bytes on any machine.
+`common_rows`. Images are rotated in integer arithmetic, so that they have the same bytes on any machine.
 """
 
 import math
@@ -23,6 +23,10 @@ from silos.dataset import (
     extend_domain,
     pair_with_blocks,
 )
+
+_FRACTION = 16  # fractional bits of a source position
+_ANGLE = 32  # fractional bits of a sine
+_CHUNK = 512  # images rotated at once, to bound memory
 
 
 def noise(step: Noise, partition: Partition, at: At) -> Partition:
@@ -157,11 +161,6 @@ def _imbalance_mask(client: ClientRows, codes: list[int], ratio: float, rng: np.
     if not (keep & train).any():
         keep[np.flatnonzero(train)[0]] = True
     return keep
-
-
-_FRACTION = 16  # fractional bits of a source position
-_ANGLE = 32  # fractional bits of a sine
-_CHUNK = 512  # images rotated at once, to bound memory
 
 
 def rotate(x: np.ndarray, angle: float, centre: str = "middle") -> np.ndarray:

@@ -44,6 +44,12 @@ other_silos: false    # whether rows that these silos reported may be reported b
 silos: {{}}             # the same keys for single silos: {{oslo: {{without_noise: false}}}}
 """
 
+_SLACK = 1 + 1e-9  # tolerance of a budget for rounding in sums
+_DIGITS = 4
+
+MODELS = "models of halves"
+"""The kind of query that is answered with models, whose difference to sums over rows reveals no rows."""
+
 
 class Policy(Section):
     """What one silo may report. `budget` is the epsilon of all its reports with noise, at `delta`."""
@@ -197,10 +203,6 @@ _EXPECTED = {
 _WAY_OUT = f"Correct {POLICY}; its silos report nothing until then."
 
 
-_SLACK = 1 + 1e-9  # tolerance of a budget for rounding in sums
-_DIGITS = 4
-
-
 @dataclass(frozen=True)
 class Unit:
     """The unit in which a refusal names amounts of ρ: `from_rho` grows with ρ; queries may ask for `least` or more."""
@@ -234,10 +236,6 @@ def _round_down(value: float) -> float:
     rounded = float(f"{value:.{_DIGITS}g}")
     step = 10.0 ** (math.floor(math.log10(value)) - _DIGITS + 1)
     return rounded if rounded <= value else float(f"{rounded - step:.{_DIGITS}g}")
-
-
-MODELS = "models of halves"
-"""The kind of query that is answered with models, whose difference to sums over rows reveals no rows."""
 
 
 @dataclass(frozen=True)

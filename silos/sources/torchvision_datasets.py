@@ -27,6 +27,13 @@ from silos.sources.source_params import Cifar, Downloaded, Emnist, Gtsrb, Mnist,
 
 _declared: list[Any] = []  # declarations last as long as the library object
 
+_ACCEPTED = "each may be unpacked, or end in .gz or .xz"
+_MNIST_SETS = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
+
+_STARTS = {"train": "train", "test": "t10k"}
+Parts = dict[str, tuple[np.ndarray, np.ndarray, Path]]
+"""Images, labels and the file of labels of each split."""
+
 
 def torchvision() -> ModuleType:
     """Import torchvision; on a mismatched build `nms`, `deform_conv2d` and the image codecs stay unusable."""
@@ -91,7 +98,7 @@ def _is_published(path: Path, md5: str) -> bool:
     return bool(check_integrity(str(path), md5))
 
 
-CLASSES = [str(sign) for sign in range(43)]
+_SIGNS = [str(sign) for sign in range(43)]
 
 
 def gtsrb(source: Gtsrb, root: Path, seed: int) -> Rows:
@@ -117,7 +124,7 @@ def gtsrb(source: Gtsrb, root: Path, seed: int) -> Rows:
         selected = [pictures[index] for index in chosen[split]]
         labels = np.array([label for _, label in selected], np.int64)
         parts[split] = (read_pictures([path for path, _ in selected], source.size), labels)
-    return join_splits(parts, CLASSES)
+    return join_splits(parts, _SIGNS)
 
 
 def _list_samples(folder: Path, split: str) -> list[tuple[Path, int]]:
@@ -137,15 +144,9 @@ def _list_samples(folder: Path, split: str) -> list[tuple[Path, int]]:
             "GTSRB/Final_Test/Images/*.ppm and GT-final_test.csv as published. Put these files there."
         ) from error
     for path, label in pictures:
-        if not 0 <= label < len(CLASSES):
-            raise UserError(
-                f"{path}: got the class {label}, expected one of {len(CLASSES)} classes. Replace the files."
-            )
+        if not 0 <= label < len(_SIGNS):
+            raise UserError(f"{path}: got the class {label}, expected one of {len(_SIGNS)} classes. Replace the files.")
     return pictures
-
-
-_ACCEPTED = "each may be unpacked, or end in .gz or .xz"
-_CLASSES = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
 
 
 def mnist(source: Mnist, root: Path, seed: int) -> Rows:
@@ -153,7 +154,7 @@ def mnist(source: Mnist, root: Path, seed: int) -> Rows:
     torchvision()
     from torchvision import datasets
 
-    cls = getattr(datasets, _CLASSES[source.kind])
+    cls = getattr(datasets, _MNIST_SETS[source.kind])
     names = {split: [f"{start}-images-idx3-ubyte", f"{start}-labels-idx1-ubyte"] for split, start in _STARTS.items()}
     parts = _read(source, root, cls.__name__, names, lambda folder: cls(folder, download=True), _ACCEPTED)
     classes = [str(digit) for digit in range(10)] if source.kind == "mnist" else cls.classes
@@ -182,11 +183,6 @@ def emnist(source: Emnist, root: Path, seed: int) -> Rows:
     coded = _check_labels(parts, first, classes[first:])
     upright = {split: (x.transpose(0, 2, 1), y) for split, (x, y) in coded.items()}
     return limited_rows(upright, classes[first:], source.rows, seed)
-
-
-_STARTS = {"train": "train", "test": "t10k"}
-Parts = dict[str, tuple[np.ndarray, np.ndarray, Path]]
-"""Images, labels and the file of labels of each split."""
 
 
 def _read(

@@ -17,6 +17,13 @@ from silos.schema import Feature, Schema, Task, default_features, is_table
 ROLES: tuple[Role, ...] = ("federated", "fresh", "unseen")  # the codes of the column `role`
 DIGEST = 16  # bytes
 
+FORMAT = 2
+MANIFEST = "manifest.json"
+COLUMNS = "manifest.safetensors"
+COMMON = "common.safetensors"
+WAYS_BACK = "Run `siloflow partition` to rebuild it, or `dvc checkout` to restore the recorded version."
+_COMPARED = 10_000  # names up to which similar ones are suggested: more would take seconds
+
 
 @dataclass(frozen=True)
 class ClientEntry:
@@ -96,7 +103,7 @@ class ClientTable(ColumnarSequence[ClientEntry]):
 
 def empty_table() -> ClientTable:
     """Return a table of no clients."""
-    return ClientTable((), (), (), *(np.zeros((0, *shape), kind) for kind, shape in _COLUMNS.values()))
+    return ClientTable((), (), (), *(np.zeros((0, *shape), kind) for kind, shape in _TYPES.values()))
 
 
 def to_bytes(table: ClientTable) -> bytes:
@@ -105,7 +112,7 @@ def to_bytes(table: ClientTable) -> bytes:
 
     names = [name.encode("utf-8", "surrogatepass") for name in table.names]
     ends = np.cumsum([len(name) for name in names], dtype=np.int64)
-    columns = {name: np.ascontiguousarray(getattr(table, name)) for name in _COLUMNS}
+    columns = {name: np.ascontiguousarray(getattr(table, name)) for name in _TYPES}
     return save(columns | {"name": np.frombuffer(b"".join(names), np.uint8), "name_end": ends})
 
 
@@ -118,13 +125,13 @@ def from_bytes(content: bytes, clients: int, domains: tuple[str, ...], files: tu
         columns = load(content)
     except SafetensorError as error:
         raise ValueError(str(error)) from error
-    shapes = {name: (kind, (clients, *shape)) for name, (kind, shape) in _COLUMNS.items()}
+    shapes = {name: (kind, (clients, *shape)) for name, (kind, shape) in _TYPES.items()}
     shapes |= {"name": (np.uint8, columns["name"].shape), "name_end": (np.int64, (clients,))}
     for name, (kind, shape) in shapes.items():
         if columns[name].dtype != kind or columns[name].shape != shape or len(shape) > 2:
             raise ValueError(f"column {name}: got {columns[name].shape} {columns[name].dtype}, expected {shape}")
     table = ClientTable(
-        domains, files, _decode_names(columns["name"], columns["name_end"]), *(columns[name] for name in _COLUMNS)
+        domains, files, _decode_names(columns["name"], columns["name_end"]), *(columns[name] for name in _TYPES)
     )
     for name, limit in (("domain", len(domains)), ("file", len(files)), ("role", len(ROLES))):
         if clients and not (int(columns[name].min()) >= 0 and int(columns[name].max()) < limit):
@@ -136,7 +143,7 @@ def from_bytes(content: bytes, clients: int, domains: tuple[str, ...], files: tu
     return table
 
 
-_COLUMNS: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
+_TYPES: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
     "domain": (np.int32, ()),
     "role": (np.uint8, ()),
     "file": (np.int32, ()),
@@ -157,14 +164,6 @@ def _decode_names(content: np.ndarray, ends: np.ndarray) -> tuple[str, ...]:
 
 def _by_split(counts: np.ndarray) -> dict[str, int]:
     return dict(zip(SPLITS, counts.tolist(), strict=True))
-
-
-FORMAT = 2
-MANIFEST = "manifest.json"
-COLUMNS = "manifest.safetensors"
-COMMON = "common.safetensors"
-WAYS_BACK = "Run `siloflow partition` to rebuild it, or `dvc checkout` to restore the recorded version."
-_COMPARED = 10_000  # names up to which similar ones are suggested: more would take seconds
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,12 @@ from silos.versioning.dvc_files import (
 from silos.versioning.git_commands import run_git
 from silos.versioning.hashing import file_hashes, folder_digest, listing_digest
 
+CheckOut = Callable[[Path], None]
+"""Fetches what a data.dvc of any folder records into the data/ folder next to that file."""
+
+# in the project's folder, so that a rename is enough
+_STAGED, _DONE = ".data-use", ".data-used"
+
 
 def version_files(root: Path, digest: str) -> dict[str, str]:
     """Return the files of a version of data/ and their hashes; UserError if DVC's cache lacks their list."""
@@ -281,13 +287,6 @@ def _open_partition(root: Path, name: str, files: dict[str, str], version: str) 
     with TemporaryDirectory() as temporary:
         link_partition(root, name, partition_files(files, name), Path(temporary))
         yield _VersionPartition(Path(temporary), f"data/{name} of version {version[:12]}")
-
-
-CheckOut = Callable[[Path], None]
-"""Fetches what a data.dvc of any folder records into the data/ folder next to that file."""
-
-# in the project's folder, so that a rename is enough
-_STAGED, _DONE = ".data-use", ".data-used"
 
 
 def replace_data(root: Path, text: str, check_out: CheckOut) -> None:

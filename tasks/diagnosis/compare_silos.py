@@ -46,6 +46,8 @@ from tasks.messages.statistics_messages import NoisyCounts, ShiftNumbers
 _NEARLY_ALL = 0.95
 _MIN_BINS = 8  # of which two are few
 
+_INTERVAL = 5.0  # seconds between progress messages
+
 
 class MissingReports(NamedTuple):
     """Gaps by client and feature.
@@ -98,9 +100,6 @@ def missing_reports(summaries: Summaries, layout: Layout) -> MissingReports:
 
 def _select(names: Sequence[str], mask: np.ndarray) -> list[str]:
     return [name for name, selected in zip(names, mask.tolist(), strict=True) if selected]
-
-
-_INTERVAL = 5.0  # seconds between progress messages
 
 
 class ProgressReporter:

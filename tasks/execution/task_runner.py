@@ -13,6 +13,8 @@ from tasks.execution.task_types import ClientStep, OpaqueArgument, ServerStep
 from tasks.execution.worker_backends import Call, Workers
 from tasks.messages.message_policy import Message, check_few
 
+Step = TypeVar("Step", ClientStep, ServerStep)
+
 
 @dataclass
 class RoundCost:
@@ -63,9 +65,6 @@ class RoundCost:
             self.bytes_up += message.bytes_up
             self.bytes_down += len(message.clients) * bytes_down if message.with_model else 0
         return messages
-
-
-Step = TypeVar("Step", ClientStep, ServerStep)
 
 
 class Runner(Protocol):

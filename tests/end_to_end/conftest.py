@@ -135,9 +135,7 @@ class Folder:
 
     path: Path
     server: str | None = None
-    variables: dict[str, str] = field(
-        default_factory=dict
-    )  # more of a command's environment, not of one that is started
+    variables: dict[str, str] = field(default_factory=dict)  # more of its commands' environment
 
     def type(self, *arguments: str, code: int = 0, alone: bool = False) -> Answer:
         """`siloflow WORDS`, to its end; it must end with this code, and leave no process.

@@ -256,7 +256,7 @@ LATE = [pytest.param(name, marks=pytest.mark.slow) for name, mistake in MISTAKES
 
 @pytest.fixture
 def spoiled(partitioned: Any, tmp_path: Path) -> Callable[[str], Any]:
-    """A folder in which somebody made this mistake."""
+    """Make a folder in which a user made this mistake."""
 
     def spoil(name: str) -> Any:
         folder = partitioned[0].copy(tmp_path / name.replace(" ", "-"))

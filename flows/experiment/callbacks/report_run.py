@@ -1,12 +1,14 @@
-"""Holds the callbacks that report a run: its result, to MLflow, and to the screen."""
+"""Holds the callbacks that report a run: its result, to MLflow, to the screen and to Prefect's log."""
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from flows.console import progress
 from flows.console.interruption import interruption
-from flows.experiment.callbacks.callback import Callback, PlayedRound, log_notes, log_result, log_round, log_warnings
+from flows.experiment import prefect_artifacts
+from flows.experiment.callbacks.callback import Callback, PlayedRound, log_warnings
 from flows.experiment.evaluation import (
     baseline,
     final_scores,
@@ -29,10 +31,13 @@ from flows.experiment.run_warnings import (
 )
 from flows.methods.client_sampler import SampledClients
 from models.metrics.client_metrics import metric_record
+from models.metrics.task_metrics import TaskMetrics
 from models.networks.network_factory import num_trainable
 from tasks.tracking.checkpoint import Checkpoint
 from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.async_logger import MLflowLogger
+
+_LOGGED = 10  # lines of rounds in a run's log on Prefect's page, or less than twice as many
 
 
 class FinalEvaluation(Callback):
@@ -158,10 +163,10 @@ class Progress(Callback):
 
     def after_commit(self, run: RunContext, played: PlayedRound) -> None:
         rounds = run.project.params.training.rounds
-        log_round(run.folder.name, played.record, run.project.quantity, played.report.messages, rounds)
+        _log_round(run.folder.name, played.record, run.project.quantity, played.report.messages, rounds)
 
     def on_end(self, run: RunContext) -> None:
-        log_result(run.folder.name, run.result, run.project.quantity, run.undelivered)
+        _log_result(run.folder.name, run.result, run.project.quantity, run.undelivered)
 
 
 class RunNotes(Callback):
@@ -170,5 +175,43 @@ class RunNotes(Callback):
     def before_training(self, run: RunContext) -> None:
         of_rows = notes_of_rows(run.project, run.setup, run.runner, run.private)
         run.notes += [*notes_of_scores(run.project, run.method), *run.agreement.notes, *of_rows]
-        log_notes(run.notes)
+        _log_notes(run.notes)
         log_warnings(run.folder.name, run.sampler.warnings(run.setup))
+
+
+def _log_notes(notes: Sequence[Mapping[str, str]]) -> None:
+    """Report notes on the training rows; on the screen once, since all runs of a command have the same."""
+    for note in notes:
+        progress.current().say_once(note["sentence"])
+        prefect_artifacts.log_artifact(note["sentence"])
+
+
+def _log_round(name: str, record: dict[str, Any], quantity: TaskMetrics, messages: Sequence[str], rounds: int) -> None:
+    """Report a round of at most `rounds`, with the messages of the method."""
+    number, score = record["round"], quantity.headline_text(record["metrics"])
+    progress.current().round(number, score)
+    if number % max(1, rounds // _LOGGED) == 0:
+        prefect_artifacts.log_artifact(f"round {number} of {rounds}" + (f": {score}" if score else ""))
+    for sentence in messages:
+        progress.current().say(f"{name}, round {record['round']}: {sentence}")
+
+
+def _log_result(name: str, result: dict[str, Any], quantity: TaskMetrics, problem: str | None) -> None:
+    """Report the result of a run. `problem` is the reason why MLflow lacks a part of the run."""
+    score = quantity.headline_text(result["metrics"])
+    progress.current().end(name, score, result["seconds"]["total"])
+    prefect_artifacts.log_artifact(
+        f"{name} is done: {score or 'no test rows'}; {result['folder']}, {_in_mlflow(result)}"
+    )
+    if problem:
+        progress.current().say(
+            f"{name}: {problem}; its metrics are saved in {result['folder']}, and --resume delivers them."
+        )
+    if result["dropped_out"]:
+        progress.current().say(
+            f"{name}: clients dropped out {result['dropped_out']} times; the rounds went on without them"
+        )
+
+
+def _in_mlflow(result: dict[str, Any]) -> str:
+    return f"MLflow's run {result['mlflow_run_id']}" if result["mlflow_run_id"] else "not yet in MLflow"

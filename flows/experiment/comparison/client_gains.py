@@ -147,8 +147,8 @@ def gains_of_methods(measured: Mapping[str, Measured], quantity: TaskMetrics) ->
 
     Returns:
         `mean` is the mean gain over clients, with its 95 % interval `low` to `high`, by Holm's step-down over all methods.
-        `better` and `worse` count clients;
-        `certain_better` and `certain_worse` name those with Holm's p-value of at most 0.05 over all clients.
+        `better` and `worse` count clients; `certain_better` and `certain_worse` name those with Holm's p-value of at most
+        0.05 over all clients.
         `left_out` names clients that have a metric and no difference, since one of their classes has a single test row.
         `untested` names clients with fewer than ten test rows, or by AUC and balanced accuracy of a class, which have a
         difference but no p-value. `worst_tenth`

@@ -15,6 +15,8 @@ from silos.io.free_memory import size
 
 _LETTERS = 14  # of a client's name in a cell
 
+Clients = Sequence[Mapping[str, Any]]
+
 
 def comparison_table(
     comparison: Mapping[str, Any], quantity: TaskMetrics, seconds: bool = False, cost: bool = True
@@ -178,9 +180,6 @@ def short_setting(setting: str) -> str:
     """Return `learning_rate 0.1` for `training.optimiser.learning_rate=0.1`."""
     key, _, value = setting.partition("=")
     return f"{key.rpartition('.')[2]} {value}".strip()
-
-
-Clients = Sequence[Mapping[str, Any]]
 
 
 def clients_of_role(clients: Clients) -> dict[str, list[Mapping[str, Any]]]:

@@ -40,6 +40,9 @@ from tasks.paired_outcomes import (
 
 _STACK = 16  # clients; fixed, since sums over common rows are added stack by stack
 
+LEAST_SILOS = 8
+"""Fewer silos say too little about others: Student's interval would rest on six degrees of freedom or fewer."""
+
 
 def outcomes_of_run(project: Project, folder: Path) -> Outcomes:
     """Return where the clients of a run store their outcomes."""
@@ -160,10 +163,6 @@ def _common_strata(
         return []
     unit = open_common_units(Path(silos.folder), silos.manifest, split)
     return [Stratum.from_differences(total.numpy() / len(silos.clients), unit)]
-
-
-LEAST_SILOS = 8
-"""Fewer silos say too little about others: Student's interval would rest on six degrees of freedom or fewer."""
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,9 @@ from tasks.execution.task_runner import PrefectRunner, Runner
 from tasks.tracking.checkpoint import load_state
 from tasks.tracking.json_io import unwritable
 
+PUBLISHED = 5
+"""The seeds, and the partitions where they can be drawn, of a comparison that names a winner under --publish."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -260,10 +263,6 @@ def _round(project: Project, seed: int, folder: RunFolder, runner: Runner, numbe
     setup = project.training_setup(seed)
     stores = (project.private(folder.path), project.device)
     return RoundContext(number, setup, setup.silos.clients, (), runner, *stores)
-
-
-PUBLISHED = 5
-"""The seeds, and the partitions where they can be drawn, of a comparison that names a winner under --publish."""
 
 
 def can_draw(data: DataParams) -> bool:

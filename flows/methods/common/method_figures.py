@@ -21,6 +21,13 @@ from tasks.tracking.plots.style import (
     set_title,
 )
 
+ACCURACY = TASK_METRICS["classification"]
+_LINES = 100  # client names that remain legible
+_LEGEND = 24  # domains in a legend
+_HIGHEST = 30  # inches of a figure
+
+Points = Sequence[tuple[float, float]]
+
 
 def stages(scene: FigureContext) -> Path:
     """Draw the metric and the clients' uncertainty over rounds, with the end of each stage."""
@@ -61,12 +68,6 @@ def codewords(scene: FigureContext) -> Path | None:
     path = scene.folder / "codebook.png"
     draw_codebook(path, (shared @ axes).tolist(), points, {c: silos.domain(c) or "" for c in points})
     return path
-
-
-ACCURACY = TASK_METRICS["classification"]
-_LINES = 100  # client names that remain legible
-_LEGEND = 24  # domains in a legend
-_HIGHEST = 30  # inches of a figure
 
 
 def draw_stages(path: Path, records: Sequence[Mapping[str, Any]], metric: TaskMetrics = ACCURACY) -> None:
@@ -140,9 +141,6 @@ def _number_groups(axes: Any, groups: Sequence[int]) -> None:
         lines = [line for line, other in enumerate(groups) if other == group]
         position = (1.01, (lines[0] + lines[-1]) / 2)
         axes.text(*position, f"group {group}", transform=axes.get_yaxis_transform(), va="center", fontsize=8)
-
-
-Points = Sequence[tuple[float, float]]
 
 
 def draw_codebook(

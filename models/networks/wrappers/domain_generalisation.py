@@ -31,6 +31,8 @@ MEAN, DEVIATION, SCALE = "reference.mean", "reference.spread", "reference.scale"
 _HEAD, _SPREAD, _CENTRE, _NOISE = (2**20 + index for index in range(4))  # stream numbers; layers use small ones
 _MIN_DEVIATION = 1e-6  # keeps the logarithm of the standard deviation finite
 
+_VALUES_PER_CHUNK = 2**22  # of one layer; larger activations no longer fit the cache
+
 
 @register("represented")
 @dataclass(frozen=True)
@@ -139,9 +141,6 @@ def _select_rows(table: Tensor, y: Tensor) -> Tensor:
 def _label(y: Tensor) -> Tensor:
     """Return each row's class; in a regression all rows have class 0."""
     return torch.zeros_like(y, dtype=torch.int64) if y.is_floating_point() else y
-
-
-_VALUES_PER_CHUNK = 2**22  # of one layer; larger activations no longer fit the cache
 
 
 @register("matched")

@@ -41,6 +41,9 @@ Site = Literal["nonneg", "free", "clipped"]
 clipped at none.
 """
 
+_MIN_SITE = 1e-4  # precision, so that an empty site can learn
+_MIN_CAVITY = 1e-6  # precision; only unguarded cavities come near it
+
 
 @register("tilted")
 @dataclass(frozen=True)
@@ -174,10 +177,6 @@ class _VarianceAndDivergence(torch.autograd.Function):
         if shrinkage is not None:
             gradient.mul_(shrinkage).mul_(shrinkage)
         return pull * weight, gradient, None, None, None
-
-
-_MIN_SITE = 1e-4  # precision, so that an empty site can learn
-_MIN_CAVITY = 1e-6  # precision; only unguarded cavities come near it
 
 
 @dataclass(frozen=True)

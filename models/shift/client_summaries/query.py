@@ -13,6 +13,13 @@ import numpy as np
 
 from models.shift.client_summaries.client_summary import Layout
 
+SIDE = 8
+"""Pixels per side to which a picture is pooled before it is projected."""
+
+MAX_CHANNELS = 16
+
+_SEED, _DIRECTIONS = 7, 8
+
 
 @dataclass(frozen=True, eq=False)
 class Query:
@@ -51,14 +58,6 @@ class Query:
             "missing": layout.missing,
         }
         return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:16]
-
-
-SIDE = 8
-"""Pixels per side to which a picture is pooled before it is projected."""
-
-MAX_CHANNELS = 16
-
-_SEED, _DIRECTIONS = 7, 8
 
 
 def project_pictures(x: np.ndarray, light: bool = True) -> tuple[tuple[str, ...], np.ndarray]:

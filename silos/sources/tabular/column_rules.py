@@ -24,6 +24,8 @@ _UNNAMED = re.compile(r"Unnamed: \d+|__index_level_\d+__")
 _DROP = "list it under data.source.drop"
 _CODES = "list it under data.source.categorical if its values are codes, or under drop"
 
+Rule = Literal["refuse", "drop_rows"] | Fill
+
 
 def is_row_number(column: Column, rows: int) -> bool:
     """Return whether pandas wrote the column as an index: no name, and distinct integers in all rows, or empty."""
@@ -151,9 +153,6 @@ def describe_odd_numbers(sample: TableSample, column: Column) -> str:
         f"got numbers mixed with text: {count} hold no number, the first is {first}; expected numbers only. "
         "Correct or empty these, or list the texts that mean a missing value under data.source.na_values"
     )
-
-
-Rule = Literal["refuse", "drop_rows"] | Fill
 
 
 def missing_rule(source: Table, column: Column, declared: Sequence[Feature]) -> Rule:

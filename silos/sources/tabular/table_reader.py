@@ -21,6 +21,13 @@ from silos.sources.tabular.column_kinds import AS_WRITTEN, Column, Conventions, 
 
 _VALUE_BYTES = 16  # the least bytes of a value with its copies
 
+_SEPARATORS = (",", ";", "\t", "|")
+_HEAD = 1 << 20  # characters in which the separator is detected
+_RECORDS = 50
+_CHUNK = 1 << 26  # bytes
+_COPIES = 10  # of the file's size in memory, measured: text, texts, distinct texts, codes, numbers, rows
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
 
 def read_parquet(name: str, path: Path) -> tuple[list[str], list[pa.ChunkedArray]]:
     """Return the names and values of the file's columns; UserError for an invalid or empty file."""
@@ -91,14 +98,6 @@ def sample_table(path: Path, name: str = "", conventions: Conventions = AS_WRITT
     else:
         read = [read_typed(column_name, column, conventions) for column_name, column in named]
     return TableSample(name, tuple(read), separator, 2 if separator else 0)
-
-
-_SEPARATORS = (",", ";", "\t", "|")
-_HEAD = 1 << 20  # characters in which the separator is detected
-_RECORDS = 50
-_CHUNK = 1 << 26  # bytes
-_COPIES = 10  # of the file's size in memory, measured: text, texts, distinct texts, codes, numbers, rows
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def read_csv(name: str, path: Path) -> tuple[list[str], list[pa.ChunkedArray], str]:

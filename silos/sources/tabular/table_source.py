@@ -32,6 +32,8 @@ from silos.units import hash_units
 
 _FEW = 20  # classes that a table of any size may have
 
+_ONE_HOT = (0.0, 1.0)
+
 
 def check_targets(sample: TableSample, label: Column) -> None:
     """Raise UserError if a label is no column of numbers that can be predicted."""
@@ -153,9 +155,6 @@ def _names(sample: TableSample, role: str, column: Column | None) -> np.ndarray 
 def _texts(column: Column) -> np.ndarray:
     """Return each row's text: (rows,) str."""
     return np.array(column.texts)[column.codes]
-
-
-_ONE_HOT = (0.0, 1.0)
 
 
 def build_features(

@@ -1,4 +1,4 @@
-"""Tests `clients.align`: training, scoring, export and MLflow use features that each client standardises itself."""
+"""Tests `clients.align`: training, scoring, export and MLflow use features that each client aligns itself."""
 
 from pathlib import Path
 
@@ -90,11 +90,11 @@ def test_a_named_feature_repairs_a_unit_and_the_others_keep_the_agreed_scale(fol
 @pytest.mark.parametrize("kind", ["standardise", "quantiles"])
 def test_a_client_gets_the_same_answers_from_its_file_and_from_mlflow(kind, folder, play_run, units):
     write_json(folder / "runs" / "paper" / "experiment.json", {"kind": "reproduce", "name": "paper", "about": ""})
-    asked = [*settings("units"), f"clients.align.kind={kind}", PERSONAL]
-    run = play_run("fedavg", "threads", 1, *asked, experiment="paper", cell=f"align-{kind}")
+    aligned_settings = [*settings("units"), f"clients.align.kind={kind}", PERSONAL]
+    run = play_run("fedavg", "threads", 1, *aligned_settings, experiment="paper", cell=f"align-{kind}")
     project = Project.open([], folder)
     rows = units[0][2 * ROWS : 2 * ROWS + 7]
-    with pytest.raises(UserError, match="--client: got no client, expected one, since each client standardises"):
+    with pytest.raises(UserError, match="--client: got no client, expected one, since each client aligns"):
         export_model(project, run["folder"].removeprefix("runs/"), None, "pt2", None)
     found = export_model(project, run["folder"].removeprefix("runs/"), "east", "pt2", None)
     assert found["personal"]

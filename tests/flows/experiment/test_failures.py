@@ -330,10 +330,7 @@ def test_a_file_that_may_not_grow_is_told(fails, folder):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "method", "kind", "workers"),
-    [
-        ("runs", "fedavg", "threads", 1),
-        pytest.param("private", "local_only", "processes", 2, marks=pytest.mark.slow),
-    ],
+    [("runs", "fedavg", "threads", 1), ("private", "local_only", "processes", 2)],
 )
 def test_a_full_disk_is_told(place, method, kind, workers, fails, pools, folder, small_disk, fill):
     pools(kind)

@@ -75,7 +75,7 @@ def project(tmp_path_factory, write_params, rows) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("methods", [SEVERAL, pytest.param(OTHERS, marks=pytest.mark.slow)], ids=["several", "others"])
+@pytest.mark.parametrize("methods", [SEVERAL, OTHERS], ids=["several", "others"])
 def test_no_row_is_in_anything_that_a_run_of_any_method_leaves(methods, prefect, project, rows, monkeypatch):
     """As float32 or float64 bytes, or as decimal text, in files, archives and databases."""
     monkeypatch.chdir(project)
