@@ -58,6 +58,12 @@ def run_git(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return process
 
 
+def failure_reason(process: "subprocess.CompletedProcess[str]") -> str:
+    """Return git's last line on stderr, but for its advice to search across file systems; empty if there is none."""
+    lines = [line for line in process.stderr.strip().splitlines() if "GIT_DISCOVERY_ACROSS_FILESYSTEM" not in line]
+    return lines[-1] if lines else ""
+
+
 def has_repository(root: Path) -> bool:
     """Return whether the folder, or one above it, holds a git repository."""
     return any((folder / ".git").exists() for folder in (root, *root.parents))

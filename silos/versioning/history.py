@@ -33,7 +33,7 @@ from silos.versioning.dvc_files import (
     record_text,
     recorded_version,
 )
-from silos.versioning.git_commands import run_git
+from silos.versioning.git_commands import failure_reason, run_git
 from silos.versioning.hashing import file_hashes, folder_digest, listing_digest
 
 CheckOut = Callable[[Path], None]
@@ -199,7 +199,7 @@ def _git(root: Path, *arguments: str, check: bool = True) -> str:
             raise
         return ""
     else:
-        code, output, reason = process.returncode, process.stdout, (process.stderr.strip().splitlines() or [""])[-1]
+        code, output, reason = process.returncode, process.stdout, failure_reason(process)
     if code and check:
         raise UserError(
             f"git: cannot read the versions of data/ ({reason}). Use a clone of the repository, or name a version "

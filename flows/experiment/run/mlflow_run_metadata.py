@@ -24,7 +24,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Silos, inputs_standardizer
 from silos.errors import UserError
 from silos.sources.tabular.raw_columns import input_columns, reading_rules
-from silos.versioning.git_commands import has_repository, run_git
+from silos.versioning.git_commands import failure_reason, has_repository, run_git
 from tasks.tracking.mlflow_logging.run_spec import COMPARISON, RUN, FinalArtifacts, RunSpec
 from tasks.tracking.result_tables import write_client_table
 
@@ -143,7 +143,7 @@ def git_commit(root: Path, *paths: str) -> str:
         if head.returncode == 0:
             changed = run_git(root, "status", "--porcelain", "-uno", "--", *paths).stdout.strip()
             return head.stdout.strip() + ("+changes" if changed else "")
-        reason = (head.stderr.strip().splitlines() or [""])[-1]  # empty before the first commit
+        reason = failure_reason(head)  # empty before the first commit
     except FileNotFoundError:
         reason = "git is not installed."
     except UserError as error:
