@@ -1,6 +1,6 @@
 """Define the command `siloflow bench`: time whole rounds against a plain loop, and measure single parts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,7 +43,11 @@ def bench(
 
     Example: siloflow bench W1 --repeats 3
     """
+    parts = {"--tune": tune, "--codebook": codebook, "--regroup": regroup, "--diagnose": diagnose}
+    parts |= {"--population": population, "--intervals": intervals, "--serving": serving}
+    parts |= {"--advice": advice, "--live": live}
     with Session(json) as session:
+        _check_one(workloads or [], [name for name, wanted in parts.items() if wanted])
         keep = _keeper(session.root, record and not tune)
         if tune:
             from benchmarks.bench_tuning import tune as measure
@@ -101,6 +105,17 @@ def bench(
                 device,
             )
             session.print_result(measured, _print("bench"))
+
+
+def _check_one(workloads: Sequence[str], parts: Sequence[str]) -> None:
+    """Raise a UserError if more is named than one part, or than workloads: the others would not be measured."""
+    named = [*parts, *workloads]
+    if parts and len(named) > 1:
+        from silos.errors import UserError
+
+        raise UserError(
+            f"bench: got {', '.join(named)}, expected one of them, or workloads alone. Run the others after it."
+        )
 
 
 def _keeper(root: Path, wanted: bool) -> Any:

@@ -166,7 +166,7 @@ def chance_of_groups(bits: np.ndarray, labels: np.ndarray, rng: np.random.Genera
     classes, clients = np.unique(labels), len(bits)
     # for one permutation that leaves two groups as they are
     least = (3 if clients < 5 else clients) ** (len(classes) - 1)
-    if clients < 3 or least * CHANCE < 1:
+    if clients < 3 or least < 1 / CHANCE:  # whole numbers, since powers of many classes are too large for a float
         return None
     correct = np.unpackbits(bits, axis=1, count=len(labels)).astype(np.float32)
     both = np.stack([correct[:, labels == code] @ correct[:, labels == code].T for code in classes]).astype(np.float64)

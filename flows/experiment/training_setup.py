@@ -239,6 +239,11 @@ def own_columns(params: Params, manifest: Manifest) -> tuple[int, ...]:
     features = schema_of(manifest).features
     numeric = {feature.name: index for index, feature in enumerate(features) if feature.kind == "numeric"}
     names = tuple(numeric) if align.features == "all" else align.features
+    if not names:  # a run that aligns nothing would have no record of its alignment
+        raise UserError(
+            f"{key}.features: got no numeric feature of {data}, expected at least one. Name one, or set "
+            "clients.align.kind to none."
+        )
     for name in names:
         if name not in numeric:
             raise UserError(

@@ -148,12 +148,14 @@ class FractionSampler(Sampler):
         dropout: The probability that a sampled client drops out; with one seed it drops out in every method.
         join: Client to the first round in which it is active.
         leave: Client to the first round in which it is no longer active.
+        names_absent: Whether clients that leave in round 1, and so never train, are among those that leave.
     """
 
     fraction: float = 1.0
     dropout: float = 0.0
     join: Mapping[str, int] = field(default_factory=dict)
     leave: Mapping[str, int] = field(default_factory=dict)
+    names_absent: bool = field(default=False, kw_only=True)
 
     @abstractmethod
     def draw(
@@ -174,8 +176,8 @@ class FractionSampler(Sampler):
         if self.dropout:
             keys = uniform_by_client(setup, sampled, round_number, "dropout")
         clients, dropped = (tuple(c for c in sampled if (keys[c] >= self.dropout) == stays) for stays in (True, False))
-        leaving = sorted((c for c, last in self.leave.items() if last == round_number > 1), key=setup.silos.index)
-        return SampledClients(clients, dropped, tuple(leaving))
+        leaving = [c for c, last in self.leave.items() if last == round_number and (last > 1 or self.names_absent)]
+        return SampledClients(clients, dropped, tuple(sorted(leaving, key=setup.silos.index)))
 
     def _missing(self, round_number: int) -> set[str]:
         """Return the clients that have not joined yet or have left."""

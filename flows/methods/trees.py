@@ -5,6 +5,7 @@ pooled:     f, trained on the union of the rows
 federated:  f(x) = sum_k n_k f_k(x) / sum_k n_k, of probabilities or predictions
 """
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -12,6 +13,7 @@ from pydantic import Field
 
 from flows.experiment.comparison.search_space import Axis, axes
 from flows.methods.base import Method, RoundReport
+from flows.methods.client_sampler import FractionSampler, Sampler
 from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.networks.tree_ensemble import TreeEnsemble
@@ -68,6 +70,10 @@ class Trees(Method):
         if self.arm == "local":
             return ServerState(private={SECTION: {}})
         return ServerState({"weights": self._network(setup).init(torch.empty(0))}, {"silos": [], "rows": 0})
+
+    def sampler(self, usual: Sampler) -> Sampler:
+        """Return a sampler that also names the clients that never train, for which training must not wait."""
+        return replace(usual, names_absent=True) if isinstance(usual, FractionSampler) else usual
 
     def leave(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Record that these clients train no more trees; those that they have stay."""

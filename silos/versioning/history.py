@@ -199,7 +199,8 @@ def _git(root: Path, *arguments: str, check: bool = True) -> str:
             raise
         return ""
     else:
-        code, output, reason = process.returncode, process.stdout, failure_reason(process)
+        code, output = process.returncode, process.stdout
+        reason = failure_reason(process) or f"exit code {code}"  # a killed git gives no reason
     if code and check:
         raise UserError(
             f"git: cannot read the versions of data/ ({reason}). Use a clone of the repository, or name a version "

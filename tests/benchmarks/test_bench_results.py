@@ -87,6 +87,16 @@ def test_records_that_are_damaged_are_told_before_anything_is_measured(tmp_path,
     assert "bench.json is damaged" in " ".join(answer.stderr.split())
 
 
+@pytest.mark.parametrize(
+    ("named", "shown"), [(["--live", "--advice"], "--advice, --live"), (["--intervals", "W1"], "--intervals, W1")]
+)
+def test_two_parts_are_refused_before_one_is_measured(named, shown, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    answer = CliRunner().invoke(cli.app, ["bench", *named])
+    assert answer.exit_code == 2
+    assert f"bench: got {shown}, expected one of them" in " ".join(answer.stderr.split())
+
+
 def test_workloads_are_recorded_one_by_one_so_that_an_interrupt_loses_only_the_one_it_meets(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run_benchmark, "_contest", measured_or_stopped)

@@ -194,6 +194,12 @@ def test_groups_are_tested_where_permutations_could_tell(clients, classes, teste
     assert chance_of_groups(bits[:0], labels, rng) is None
 
 
+def test_groups_are_tested_if_there_are_more_permutations_than_floats_hold():
+    rng = np.random.default_rng(0)
+    bits, labels = correctness(rng, np.zeros(9, int), classes=400)
+    assert 0 < chance_of_groups(bits, labels, rng) <= 1
+
+
 def test_the_best_fit_is_the_first_of_the_smallest_and_no_number_is_the_last_choice():
     losses = np.array([[2.0, 1.0, 1.0], [np.nan, 3.0, np.inf], [np.nan, np.nan, np.nan]])
     choice, loss = best_fit(losses)

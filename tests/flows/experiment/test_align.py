@@ -143,6 +143,10 @@ def test_fedavg_races_with_the_features_that_differ_aligned(folder, units):
             "clients.align.features: got 'age', expected numeric features of data/units: x0, x1, x2. Correct the name.",
         ),
         (
+            [*settings("units"), "clients.align.features=[]"],
+            "clients.align.features: got no numeric feature of data/units, expected at least one. Name one, or set",
+        ),
+        (
             [
                 *settings("units"),
                 "data.split={validation: 0.2, test: 0.2, test_rows: common}",

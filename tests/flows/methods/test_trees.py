@@ -7,6 +7,7 @@ import pytest
 import torch
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
+from flows.methods.client_sampler import Uniform
 from flows.methods.trees import Trees
 from models.networks.exported_network import ExportedModel
 from models.networks.network_factory import from_json, to_json
@@ -94,6 +95,16 @@ def test_training_ends_when_all_silos_that_remain_have_trees(arm, make_problem, 
     played = play(Trees(arm=arm, **OPTIONS), setup, [1], absent={1: ["b"]}, leave={1: ["b"]})
     assert played.state.finished
     assert not play(Trees(arm=arm, **OPTIONS), setup, [1], absent={1: ["b"]}).state.finished
+
+
+def test_training_does_not_wait_for_silos_that_never_train(make_problem, play):
+    setup, trees = make_problem(SIZES), Trees(**OPTIONS)
+    sampler = trees.sampler(Uniform(leave={"b": 1, "c": 2}))
+    first, second = (sampler.sample(setup, number, {}) for number in (1, 2))
+    assert (first.leaving, second.leaving) == (("b",), ("c",))
+    assert Uniform(leave={"b": 1}).sample(setup, 1, {}).leaving == ()
+    played = play(trees, setup, [1], absent={1: ["b"]}, leave={1: first.leaving})
+    assert played.state.finished
 
 
 def test_local_trees_stay_with_their_silo_and_pooled_trees_are_of_all_rows(make_problem, play):

@@ -260,6 +260,14 @@ def test_a_machine_without_git_is_told_so(tmp_path, monkeypatch):
     assert history.find_digest(tmp_path, str(recorded_version(tmp_path))) == recorded_version(tmp_path)
 
 
+def test_a_git_that_ends_without_a_reason_is_named_by_its_exit_code(tmp_path, monkeypatch):
+    (tmp_path / "git").write_text("#!/bin/sh\nexit 7\n")
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"\(exit code 7\)"):
+        version_log(tmp_path)
+
+
 @pytest.mark.usefixtures("versions")
 @pytest.mark.parametrize("nothing", ["", " "])
 def test_no_name_is_no_version_though_git_takes_it_for_what_is_staged(tmp_path, nothing):
