@@ -100,7 +100,7 @@ def fits_in_memory() -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks cases that `sample` leaves to `make test-all`, skips `services`, and puts files that take long first.
+    """Marks cases that `sample` leaves to `make test-all`, deselects `services`, and puts files that take long first.
 
     So no worker of xdist is left alone with a long file at the end. `FIRST` waits for nothing that end-to-end tests make
     once for all workers, while another worker makes it.
@@ -113,8 +113,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if seen[test] % sample.args[0]:
                 item.add_marker(pytest.mark.slow)
             seen[test] += 1
-        if item.get_closest_marker("services") and "services" not in config.option.markexpr:
-            item.add_marker(pytest.mark.skip(reason="`make services` runs it"))
+
+    if "services" not in config.option.markexpr:  # they need PostgreSQL, which `make services` has
+        services = [item for item in items if item.get_closest_marker("services")]
+        config.hook.pytest_deselected(items=services)
+        items[:] = [item for item in items if item not in services]
 
     def order(item: pytest.Item) -> tuple[bool, bool]:
         return item.path.name != FIRST, LONG.isdisjoint(item.path.parts) and item.path not in slow
