@@ -5,8 +5,7 @@ from dataclasses import replace
 from models.client_model import Model
 from models.prng import fold_in, server_stream
 from models.server_state import ClientStateRefs
-from models.training.batchnorm_statistics import measure_batchnorm
-from models.training.engine import Training, train
+from models.training.engine import Training, measure_batchnorm, train
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from tasks.evaluate import validation_losses
