@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from flows.config.diagnose_params import DiagnoseParams
 from flows.config.override_policy import open_project
+from flows.config.params_schema import DiagnoseParams
 from flows.console import progress
 from flows.diagnosis.load_version import load_version
 from flows.diagnosis.not_compared import not_compared
