@@ -10,10 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows import quiet_prefect
 from flows.console import progress
 from flows.console.process_control import exit_code, install_handlers, interruption, resume_gc
 from flows.servers.prefect_server import PrefectServer
-from flows.servers.prefect_settings import quiet_prefect
 from silos.errors import UserError, shown
 from silos.io.proxies import keep_loopback_direct
 from tasks.tracking.error_messages import mask_passwords

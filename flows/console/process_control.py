@@ -1,6 +1,7 @@
 """Control this process: its interrupts, and how often Python collects reference cycles.
 
 An interrupt that would be lost is remembered, and SIGTERM and SIGHUP end a command as ctrl-C does.
+
 An interrupt while Prefect 3.8 starts a task ends as `ValueError: Task run is not set`, raised during its handling. A
 destructor or a library's callback swallows an interrupt.
 """

@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
+from flows import quiet_prefect
 from flows.console import progress
 from flows.servers import server_process
-from flows.servers.prefect_settings import quiet_prefect
 from flows.servers.server_process import ADDRESS, PORT, USERS
 from silos.errors import UserError
 from silos.io.proxies import must_be_reachable
