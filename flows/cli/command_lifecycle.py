@@ -15,8 +15,7 @@ from flows.console import progress
 from flows.console.process_control import exit_code, install_handlers, interruption, resume_gc
 from flows.servers.prefect_server import PrefectServer
 from silos.errors import UserError, shown
-from silos.io.proxies import keep_loopback_direct
-from tasks.tracking.error_messages import mask_passwords
+from silos.io.addresses import keep_loopback_direct, mask_passwords
 from tasks.tracking.json_io import unwritable
 
 if TYPE_CHECKING:  # a command that prints JSON imports no rich

@@ -17,10 +17,10 @@ from flows.experiment.plugin_loader import NONE, Plugins
 from silos import param_limits
 from silos.data_params import DataParams
 from silos.errors import shown
+from silos.io.addresses import has_wrong_port
 from silos.param_types import Name, PlainText
 from silos.plugin_registry import Entry, Registered, Registry
 from silos.strict_yaml import refuse_booleans
-from tasks.tracking.error_messages import has_wrong_port
 
 
 class Section(BaseModel):

@@ -34,7 +34,7 @@ from silos.cohort import Silos, Stack, open_stack
 from silos.dataset import SPLITS
 from silos.errors import UserError, shown
 from silos.io.atomic_io import is_there
-from silos.io.free_memory import must_fit
+from silos.io.free_space import must_fit
 from silos.plugin_registry import options_of, run_entry
 from silos.schema import is_table
 from silos.storage.manifest import Manifest, schema_of

@@ -32,8 +32,8 @@ from urllib.parse import urlsplit
 
 from flows.console.process_control import pause_gc, resume_gc
 from silos.errors import UserError
+from silos.io.addresses import is_port
 from silos.io.atomic_io import write_bytes
-from tasks.tracking.error_messages import is_port
 
 
 def watch(offered: list[str]) -> None:
