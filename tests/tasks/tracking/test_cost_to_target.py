@@ -5,7 +5,7 @@ import math
 import pytest
 
 from models.metrics.task_metrics import TASK_METRICS
-from tasks.tracking.cost_to_target import cost_curve, costs_to_target, target_of_best
+from tasks.tracking.result_tables import cost_curve, costs_to_target, target_of_best
 
 ACCURACY, RMSE = TASK_METRICS["classification"], TASK_METRICS["regression"]
 
