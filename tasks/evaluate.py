@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -22,13 +23,14 @@ from silos.cohort import Cohort, Silos, Stack
 from silos.errors import DivergedError
 from tasks.execution.load_client_data import load_rows, load_stacks, load_streams, load_weights, may_report
 from tasks.execution.task_types import step
-from tasks.messages.round_messages import UncertaintyScores
+from tasks.messages.round_messages import UncertaintyScores, Update
 from tasks.messages.score_messages import Scores
 
 OUTCOMES = "outcomes"
 PREDICTED = "predicted"
 """The name under which a classification's outcomes have the predicted class of each row; -1 if it is not finite."""
 Measures = Mapping[str, Tensor]
+Updated = TypeVar("Updated", bound=Update)
 
 
 @dataclass(frozen=True)
@@ -238,7 +240,8 @@ def ensemble_check(
     return messages
 
 
-def validation_losses(
+def add_validation_losses(
+    update: Updated,
     silos: Silos,
     stack: Stack,
     network: Network,
@@ -248,11 +251,12 @@ def validation_losses(
     training: Training,
     private: ClientStore,
     device: str,
-) -> dict[str, tuple[float, float]]:
-    """Return each client's mean validation loss before and after training; NaN with fewer rows than its policy requires.
+) -> Updated:
+    """Add each client's mean validation loss before and after training to the update of a stack.
 
-    The loss is cross-entropy in nats whatever the objective, so that runs are comparable, or a regression's squared error.
-    Members of a pooled client are scored one by one, with the shared weights and their own contexts.
+    It is NaN with fewer rows than the client's policy requires. The loss is cross-entropy in nats whatever the objective,
+    so that runs are comparable, or a regression's squared error. Members of a pooled client are scored one by one, with
+    the shared weights and their own contexts.
 
     Args:
         before: Weights before training, (stack size, ...).
@@ -268,10 +272,11 @@ def validation_losses(
         losses = per_example_metrics(network, weights, context, rows, objective, training.engine)["loss"]
         sums.append(losses.double().sum(1).tolist())
     reports = may_report(silos, stack, "validation", rows, private).tolist()
-    return {
+    pairs = {
         client: (sums[0][i] / counts[i], sums[1][i] / counts[i]) if reports[i] else (math.nan, math.nan)
         for i, client in enumerate(stack.clients)
     }
+    return replace(update, validation=pairs)
 
 
 _OBJECTIVES: dict[str, Objective] = {"classification": CrossEntropy(), "regression": SquaredError()}

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -16,12 +16,10 @@ from models.server_state import ClientStateRefs, Weights
 from models.training.engine import Rows, Trained, Training, broadcast_weights, per_example_metrics, train
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
-from tasks.evaluate import validation_losses
+from tasks.evaluate import Updated, add_validation_losses
 from tasks.execution.load_client_data import load_client_state, load_rows, load_stacks, load_streams, load_weights
 from tasks.execution.task_types import step
 from tasks.messages.round_messages import SentTrees, Update
-
-Updated = TypeVar("Updated", bound=Update)
 
 _SMALL = 4096  # up to so many values per client, one product is cheaper than adding client by client
 
@@ -70,11 +68,9 @@ def local_train(
         if optimiser is not None:
             update = store_client_state(update, optimiser.section, trained.optimiser, private)
         if validate:
-            before_after = (weights, trained.weights)
-            losses = validation_losses(
-                cohort.silos, stack, model.network, *before_after, context, training, private, device
+            update = add_validation_losses(
+                update, cohort.silos, stack, model.network, weights, trained.weights, context, training, private, device
             )
-            update = replace(update, validation=losses)
         updates.append(update)
     return updates
 
@@ -185,9 +181,9 @@ def pooled_train(
     if optimiser is not None:
         update = store_client_state(update, optimiser.section, trained.optimiser, private)
     if validate:
-        before_after = (weights, trained.weights)
-        losses = validation_losses(silos, stack, model.network, *before_after, contexts, training, private, device)
-        update = replace(update, validation=losses)
+        update = add_validation_losses(
+            update, silos, stack, model.network, weights, trained.weights, contexts, training, private, device
+        )
     return [update]
 
 
