@@ -1,4 +1,4 @@
-"""Score a model on each client's rows, an ensemble's uncertainty, and validation losses before and after training."""
+"""Score a model on each client's rows, the uncertainty of models and ensembles, and losses before and after training."""
 
 import math
 from collections.abc import Mapping, Sequence
