@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from silos.errors import UserError
-from silos.io import proxies
+from silos.io import addresses
 from silos.io.addresses import (
     has_password,
     has_wrong_port,
@@ -74,7 +74,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]
     before = {name: os.environ[name] for name in _set_proxies()}
 
     def replace(**variables: str) -> None:
-        monkeypatch.setattr(proxies, "_removed", {})
+        monkeypatch.setattr(addresses, "_removed", {})
         for name in _set_proxies():
             del os.environ[name]
         os.environ.update(variables)
