@@ -18,10 +18,20 @@ from benchmarks.advice.federations import Federation
 from benchmarks.advice.run_table import ByClient, RunTable, paired
 from benchmarks.advice.strategies import RACE_SEED, REPORT_SEEDS, Contest, hindsight, replay, strategies
 from benchmarks.run_benchmark import command, scratch
-from flows.advice.candidates import POOLED, SHARED, candidates, features_to_align
-from flows.advice.prior import EVIDENCE, Evidence, Situation, in_order, predicted_gains, situation_of
+from flows.advice.apply_advice import with_overrides
+from flows.advice.candidates import (
+    EVIDENCE,
+    POOLED,
+    SHARED,
+    Evidence,
+    Situation,
+    candidates,
+    features_to_align,
+    in_order,
+    predicted_gains,
+    situation_of,
+)
 from flows.advice.race import Candidate, Race
-from flows.config.edit_params import with_overrides
 from flows.diagnose import run_diagnosis
 from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.project import Project

@@ -1,6 +1,6 @@
 """Define the command `siloflow bench`: time whole rounds against a plain loop, and measure single parts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,7 +47,8 @@ def bench(
     parts |= {"--population": population, "--intervals": intervals, "--serving": serving}
     parts |= {"--advice": advice, "--live": live}
     with Session(json) as session:
-        _check_one(workloads or [], [name for name, wanted in parts.items() if wanted])
+        part = _check_one(workloads or [], [name for name, wanted in parts.items() if wanted])
+        _check_options(part, {"--set": bool(overrides), "--device": device != "cpu", "--peer": bool(peer)})
         keep = _keeper(session.root, record and not tune)
         if tune:
             from benchmarks.bench_tuning import tune as measure
@@ -107,8 +108,12 @@ def bench(
             session.print_result(measured, _print("bench"))
 
 
-def _check_one(workloads: Sequence[str], parts: Sequence[str]) -> None:
-    """Raise a UserError if more is named than one part, or than workloads: the others would not be measured."""
+def _check_one(workloads: Sequence[str], parts: Sequence[str]) -> str | None:
+    """Return the part that is named, or None for workloads.
+
+    Raises:
+        UserError: If more is named than one part, or than workloads: the others would not be measured.
+    """
     named = [*parts, *workloads]
     if parts and len(named) > 1:
         from silos.errors import UserError
@@ -116,6 +121,20 @@ def _check_one(workloads: Sequence[str], parts: Sequence[str]) -> None:
         raise UserError(
             f"bench: got {', '.join(named)}, expected one of them, or workloads alone. Run the others after it."
         )
+    return parts[0] if parts else None
+
+
+def _check_options(part: str | None, given: Mapping[str, bool]) -> None:
+    """Raise a UserError for an option that changes nothing in what is measured; `given` says which options are set."""
+    for option, is_given in given.items():
+        taker = "--tune" if option == "--set" else None
+        if is_given and part != taker:
+            from silos.errors import UserError
+
+            raise UserError(
+                f"bench: got {option} with {part or 'workloads'}, expected it with {taker or 'workloads'} alone, since it "
+                f"changes nothing here. Leave out {option}."
+            )
 
 
 def _keeper(root: Path, wanted: bool) -> Any:

@@ -11,8 +11,16 @@ from typing import Annotated, Any
 from pydantic import WithJsonSchema
 
 from flows.advice.advice_text import decide, described, race_line
-from flows.advice.candidates import POOLED, SHARED, candidates, features_to_align
-from flows.advice.prior import in_order, load_evidence, predicted_gains, situation_of
+from flows.advice.candidates import (
+    POOLED,
+    SHARED,
+    candidates,
+    features_to_align,
+    in_order,
+    load_evidence,
+    predicted_gains,
+    situation_of,
+)
 from flows.advice.proof import (
     Proof,
     can_leave,

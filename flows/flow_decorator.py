@@ -27,7 +27,7 @@ from pydantic import WithJsonSchema
 from flows.config.load_config import params_file_of
 from flows.config.validation_errors import nearest_hint
 from flows.console import progress
-from flows.console.interruption import interruption
+from flows.console.process_control import interruption
 from flows.history.abandoned_runs import OPEN, close_abandoned
 from flows.methods.base import method_names as methods
 from flows.registry.promotion_history import emit_queued

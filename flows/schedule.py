@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from flows.console.interruption import Stopped
+from flows.console.process_control import Stopped
 from flows.console.safe_text import say
 from flows.experiment.comparison.comparison_text import headline, sentences_after, sentences_first
 from flows.flow_decorator import IncompleteError

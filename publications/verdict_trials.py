@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 
 from flows.console import progress
-from flows.console.interruption import raise_if_interrupted
+from flows.console.process_control import raise_if_interrupted
 from flows.diagnose import run_diagnosis
 from flows.experiment.project import Project, scratch_dir
 from publications.sweep import Sweep

@@ -1,7 +1,6 @@
 """Run the steps of expectation propagation: clients update their sites, and the server adds or removes sites."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple, cast
 
 import torch
@@ -14,7 +13,7 @@ from models.server_state import ClientStateRefs, Weights
 from models.training.engine import Training, broadcast_weights
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
-from tasks.evaluate import validation_losses
+from tasks.evaluate import add_validation_losses
 from tasks.execution.load_client_data import load_client_state, load_stacks, load_streams
 from tasks.execution.task_types import server_step, step
 from tasks.local_train import shares_of, store_client_state, weighted_sum
@@ -63,8 +62,9 @@ def update_site(
         message = _store_and_report(stack, model, site_update, rows.counts.cpu(), sites, private)
         if validate:
             compared = (site_update.before, site_update.after, site_update.context)
-            losses = validation_losses(cohort.silos, stack, model.network, *compared, training, private, device)
-            message = replace(message, validation=losses)
+            message = add_validation_losses(
+                message, cohort.silos, stack, model.network, *compared, training, private, device
+            )
         messages.append(message)
     return messages
 

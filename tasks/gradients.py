@@ -16,7 +16,7 @@ from models.training.engine import full_gradient as gradient_of
 from models.training.optimizers import SGD
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
-from tasks.evaluate import validation_losses
+from tasks.evaluate import add_validation_losses
 from tasks.execution.load_client_data import load_client_state, load_stacks, load_streams, may_report
 from tasks.execution.task_types import step
 from tasks.local_train import build_update, store_client_state, weighted_sum
@@ -75,7 +75,6 @@ class _Corrected(NamedTuple):
     streams: Tensor
     stored: Weights
     trained: Trained
-    validation: dict[str, tuple[float, float]]
 
 
 def _train_corrected(
@@ -86,7 +85,6 @@ def _train_corrected(
     terms: ClientStateRefs,
     streams_of: tuple[int, int],
     device: str,
-    validate: bool,
     server: Weights | None = None,
     proximal: float = 0.0,
 ) -> Iterator[_Corrected]:
@@ -95,7 +93,6 @@ def _train_corrected(
     Args:
         terms: Where clients store their terms.
         streams_of: The seed and the round of the random streams.
-        validate: Whether clients also report their losses on validation rows (see tasks.evaluate).
         server: The server's term; None is 0.
         proximal: Factor of the proximal term around the received weights.
     """
@@ -104,11 +101,7 @@ def _train_corrected(
         stored = load_client_state(terms, stack, private, device)
         offset = {name: (0 if server is None else server[name].to(device)) - term for name, term in stored.items()}
         trained = train(model.network, weights, {}, rows, training, streams, proximal, offset=offset)
-        losses: dict[str, tuple[float, float]] = {}
-        if validate:
-            before_after = (weights, trained.weights)
-            losses = validation_losses(cohort.silos, stack, model.network, *before_after, {}, training, private, device)
-        yield _Corrected(stack, rows, weights, streams, stored, trained, losses)
+        yield _Corrected(stack, rows, weights, streams, stored, trained)
 
 
 @step
@@ -133,15 +126,16 @@ def scaffold_train(
         variates: Where clients store their variates.
         variate: How the new variate is computed: from the `difference` of weights (option II), or as the full
             `gradient` at the received weights (option I).
+        validate: As in `local_train`.
         model: The server's model; its context is the server's variate, which is sent to the clients.
     """
     server = {name: value[0] for name, value in cast(Weights, model.context).items()}
     rate, decay = cast(SGD, training.optimiser).learning_rate, cast(SGD, training.optimiser).weight_decay
     updates = []
     corrected = _train_corrected(
-        cohort, replace(model, context={}), training, private, variates, (seed, round), device, validate, server
+        cohort, replace(model, context={}), training, private, variates, (seed, round), device, server
     )
-    for stack, rows, start, streams, stored, trained, losses in corrected:
+    for stack, rows, start, streams, stored, trained in corrected:
         if variate == "gradient":
             gradient, _ = gradient_of(model.network, start, {}, rows, training, streams)
             # the penalty is a part of the local objective, as it is of the change of weights
@@ -156,7 +150,11 @@ def scaffold_train(
         counts = rows.counts.cpu()
         update = build_update(stack, model, trained, rows, private)
         change = {VARIATE + name: weighted_sum((new[name] - stored[name]).cpu(), counts) for name in stored}
-        update = replace(update, sums={**update.sums, **change}, validation=losses)
+        update = replace(update, sums={**update.sums, **change})
+        if validate:
+            update = add_validation_losses(
+                update, cohort.silos, stack, model.network, start, trained.weights, {}, training, private, device
+            )
         updates.append(store_client_state(update, variates.section, new, private))
     return updates
 
@@ -180,13 +178,14 @@ def dynamic_train(
     stays with it. Sums are of clients, not of rows.
     """
     updates = []
-    corrected = _train_corrected(
-        cohort, model, training, private, duals, (seed, round), device, validate, proximal=alpha
-    )
-    for stack, rows, start, _, stored, trained, losses in corrected:
+    corrected = _train_corrected(cohort, model, training, private, duals, (seed, round), device, proximal=alpha)
+    for stack, rows, start, _, stored, trained in corrected:
         new = {name: dual - alpha * (trained.weights[name] - start[name]) for name, dual in stored.items()}
         update = build_update(stack, model, trained, rows, private, dict.fromkeys(stack.clients, 1.0))
-        update = replace(update, validation=losses)
+        if validate:
+            update = add_validation_losses(
+                update, cohort.silos, stack, model.network, start, trained.weights, {}, training, private, device
+            )
         updates.append(store_client_state(update, duals.section, new, private))
     return updates
 

@@ -1,26 +1,25 @@
-"""Train each client's copy of the model on its own rows, or one model on the pooled rows of all clients."""
+"""Train each client's model or trees on its own rows, or one model on the pooled rows of all clients."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from models.client_model import Model
+from models.networks.tree_ensemble import TreeEnsemble, fit_trees
 from models.networks.wrappers.per_row_context import STATISTICS, PerRowContext
 from models.prng import client_streams
 from models.server_state import ClientStateRefs, Weights
-from models.training.engine import Rows, Trained, Training, broadcast_weights, train
+from models.training.engine import Rows, Trained, Training, broadcast_weights, per_example_metrics, train
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
-from tasks.evaluate import validation_losses
+from tasks.evaluate import Updated, add_validation_losses
 from tasks.execution.load_client_data import load_client_state, load_rows, load_stacks, load_streams, load_weights
 from tasks.execution.task_types import step
-from tasks.messages.round_messages import Update
-
-Updated = TypeVar("Updated", bound=Update)
+from tasks.messages.round_messages import SentTrees, Update
 
 _SMALL = 4096  # up to so many values per client, one product is cheaper than adding client by client
 
@@ -69,11 +68,9 @@ def local_train(
         if optimiser is not None:
             update = store_client_state(update, optimiser.section, trained.optimiser, private)
         if validate:
-            before_after = (weights, trained.weights)
-            losses = validation_losses(
-                cohort.silos, stack, model.network, *before_after, context, training, private, device
+            update = add_validation_losses(
+                update, cohort.silos, stack, model.network, weights, trained.weights, context, training, private, device
             )
-            update = replace(update, validation=losses)
         updates.append(update)
     return updates
 
@@ -184,7 +181,45 @@ def pooled_train(
     if optimiser is not None:
         update = store_client_state(update, optimiser.section, trained.optimiser, private)
     if validate:
-        before_after = (weights, trained.weights)
-        losses = validation_losses(silos, stack, model.network, *before_after, contexts, training, private, device)
-        update = replace(update, validation=losses)
+        update = add_validation_losses(
+            update, silos, stack, model.network, weights, trained.weights, contexts, training, private, device
+        )
     return [update]
+
+
+@step
+def train_trees(
+    cohort: Cohort,
+    model: Model,
+    training: Training,
+    private: ClientStore,
+    rate: float,
+    least_rows: int,
+    device: str = "cpu",
+) -> list[SentTrees]:
+    """Train trees on each client's rows; one message per stack. Private personal weights stay with the client.
+
+    Args:
+        model: The sizes of the trees; its personal weights are private if trees stay with clients.
+        rate: The learning rate.
+        least_rows: The least rows of a leaf.
+    """
+    messages, network = [], cast(TreeEnsemble, model.network)
+    for stack in cohort.stacks:
+        rows = load_rows(cohort.silos, stack, "train", "cpu")
+        counts = rows.counts[: len(stack.clients)]
+        fitted, losses = [], []
+        for x, y, count in zip(rows.x, rows.y, counts.tolist(), strict=False):
+            own = fit_trees(network, x[:count].numpy(), y[:count].numpy(), rate, least_rows)
+            one = {name: w[None] for name, w in own.items()}
+            alone = type(rows)(x[None, :count], y[None, :count], torch.tensor([count]))
+            found = per_example_metrics(network, one, {}, alone, training.objective, "sequential")
+            fitted.append(own)
+            losses.append(float(found["loss"].double().sum()) / max(count, 1))
+        trees = {name: torch.stack([own[name] for own in fitted]) for name in fitted[0]}
+        message = SentTrees(stack.clients, counts, {}, torch.tensor(losses))
+        if isinstance(model.personal, ClientStateRefs):
+            messages.append(store_client_state(message, model.personal.section, trees, private))
+        else:
+            messages.append(replace(message, trees=trees))
+    return messages

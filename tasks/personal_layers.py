@@ -5,11 +5,10 @@ from dataclasses import replace
 from models.client_model import Model
 from models.prng import fold_in, server_stream
 from models.server_state import ClientStateRefs
-from models.training.batchnorm_statistics import measure_batchnorm
-from models.training.engine import Training, train
+from models.training.engine import Training, measure_batchnorm, train
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
-from tasks.evaluate import validation_losses
+from tasks.evaluate import add_validation_losses
 from tasks.execution.load_client_data import load_rows, load_stacks, load_streams, load_weights
 from tasks.execution.task_types import step
 from tasks.local_train import build_update
@@ -51,11 +50,9 @@ def head_then_body(
         if not body:
             update = replace(update, sums={})
         if validate:
-            before_after = (start, trained.weights)
-            losses = validation_losses(
-                cohort.silos, stack, model.network, *before_after, context, training, private, device
+            update = add_validation_losses(
+                update, cohort.silos, stack, model.network, start, trained.weights, context, training, private, device
             )
-            update = replace(update, validation=losses)
         updates.append(update)
     return updates
 

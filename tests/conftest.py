@@ -63,7 +63,7 @@ FEATURES = 5
 SPLITS = ("train", "validation", "test")
 MAKE_PREFECTS_TABLES = """
 import os
-from flows.servers.prefect_settings import quiet_prefect
+from flows import quiet_prefect
 quiet_prefect()
 os.environ["PREFECT_HOME"] = os.getcwd()
 from flows.servers.server_process import make_tables

@@ -17,7 +17,7 @@ from flows.cli import (
     silo_commands,
     training_commands,
 )
-from flows.console import gc_tuning
+from flows.console.process_control import pause_gc
 
 # in the order of `siloflow --help`
 _GROUPS = (
@@ -66,5 +66,5 @@ def main() -> None:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, as with `>&-`
             setattr(sys, name, Path(os.devnull).open("r+", encoding="utf-8"))  # noqa: SIM115
-    gc_tuning.pause_gc()
+    pause_gc()
     app()

@@ -10,13 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.console import gc_tuning, progress
-from flows.console.interruption import exit_code, install_handlers, interruption
+from flows import quiet_prefect
+from flows.console import progress
+from flows.console.process_control import exit_code, install_handlers, interruption, resume_gc
 from flows.servers.prefect_server import PrefectServer
-from flows.servers.prefect_settings import quiet_prefect
 from silos.errors import UserError, shown
-from silos.io.proxies import keep_loopback_direct
-from tasks.tracking.error_messages import mask_passwords
+from silos.io.addresses import keep_loopback_direct, mask_passwords
 from tasks.tracking.json_io import unwritable
 
 if TYPE_CHECKING:  # a command that prints JSON imports no rich
@@ -117,7 +116,7 @@ class CommandLifecycle(progress.ProgressSink):
         # a server that is still starting leaves time for this; otherwise the delivery's thread imports it while rounds run
         if tracking is not None and self._server is not None and not self._server.answers():
             tracking.import_mlflow()
-        gc_tuning.resume_gc()
+        resume_gc()
         self.record_time("imports")
         self.wait_for_server()
         self._clear_notice()

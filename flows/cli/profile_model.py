@@ -23,7 +23,7 @@ from models.networks.wrappers.per_row_context import STATISTICS
 from models.prng import server_stream
 from models.server_state import Weights
 from silos.errors import UserError
-from silos.io.free_memory import free_bytes
+from silos.io.free_space import free_bytes
 from tasks.messages.round_messages import Update
 
 _PASSES, _SECONDS = 50, 3.0  # at most, of forward passes on one row

@@ -235,7 +235,7 @@ def _confirmation(yes: bool, silent: bool) -> "Callable[[Leftover], bool]":
     """Return the function that decides on each kind: by a question, or as `yes` says if there is no terminal."""
     if yes or silent or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return lambda _: yes
-    from silos.io.free_memory import size
+    from silos.io.free_space import size
 
     def confirm(kind: "Leftover") -> bool:
         return typer.confirm(f"{kind.kind}, {size(kind.size)}. Lost: {kind.lost}. Delete?", default=False, err=True)
@@ -245,7 +245,7 @@ def _confirmation(yes: bool, silent: bool) -> "Callable[[Leftover], bool]":
 
 def print_clean(answer: dict[str, Any], console: "PlainConsole") -> None:
     """Print each kind of file with its size, what is lost without it, and some of its places."""
-    from silos.io.free_memory import size
+    from silos.io.free_space import size
 
     if not answer["kinds"]:
         console.print("nothing to delete.")

@@ -33,7 +33,7 @@ def up(
     with Session(json) as session:
         project = session.open_project(None)
         from flows.servers import services
-        from tasks.tracking.error_messages import without_login
+        from silos.io.addresses import without_login
         from tasks.tracking.mlflow_logging.connection import check_server, connect, is_server
 
         uri = project.tracking

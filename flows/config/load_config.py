@@ -19,8 +19,8 @@ from models.metrics.client_metrics import METRICS_BY_NAME, ClientMetric, metrics
 from models.metrics.task_metrics import TASK_METRICS, Task, TaskMetrics
 from silos import strict_yaml
 from silos.errors import UserError, shown
+from silos.io.addresses import has_password
 from silos.plugin_registry import bind_options
-from tasks.tracking.error_messages import has_password
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import cloudpickle
 
-from flows.console.interruption import interruption
+from flows.console.process_control import interruption
 from silos.errors import UserError, shown
 from silos.io.atomic_io import is_there
 from silos.plugin_registry import Entry, Registry, collect_entries

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from flows.config.params_schema import EvaluationParams
-from flows.console.interruption import raise_if_interrupted
+from flows.console.process_control import raise_if_interrupted
 from flows.experiment.callbacks.callback import Callback, EndMark, PlayedRound, UserCallback
 from flows.experiment.callbacks.report_run import FinalEvaluation, MLflowTracking, Progress, ResultFile, RunNotes
 from flows.experiment.callbacks.score_and_save import (

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flows.config.clients_params import SAMPLERS, ClientsParams, OwnSampler
-from flows.config.params_schema import FocalParams, Params, layers_of
+from flows.config.params_schema import SAMPLERS, ClientsParams, FocalParams, OwnSampler, Params, layers_of
 from flows.config.plugin_params import OwnNetwork
 from flows.experiment.plugin_loader import user_code_errors
 from flows.methods.client_sampler import PluginSampler, Sampler, validation_rows
@@ -35,7 +34,7 @@ from silos.cohort import Silos, Stack, open_stack
 from silos.dataset import SPLITS
 from silos.errors import UserError, shown
 from silos.io.atomic_io import is_there
-from silos.io.free_memory import must_fit
+from silos.io.free_space import must_fit
 from silos.plugin_registry import options_of, run_entry
 from silos.schema import is_table
 from silos.storage.manifest import Manifest, schema_of

@@ -15,7 +15,7 @@ from flows.methods.common.personal_weights import PersonalWeights
 from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.server_state import ClientStateRefs, ServerState, Weights
-from models.training.batchnorm_statistics import normalisation_statistics
+from models.training.engine import normalisation_statistics
 from tasks.personal_layers import local_batchnorm_statistics
 
 

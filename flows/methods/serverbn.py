@@ -9,7 +9,7 @@ from flows.methods.base import RoundReport
 from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.server_state import ServerState, Weights
-from models.training.batchnorm_statistics import normalisation_statistics
+from models.training.engine import normalisation_statistics
 from silos.errors import UserError
 from tasks.personal_layers import common_batchnorm_statistics
 

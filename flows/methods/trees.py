@@ -21,8 +21,8 @@ from models.server_state import ClientStateRefs, ServerState, Weights
 from silos import param_limits
 from silos.cohort import Silos
 from silos.errors import UserError
+from tasks.local_train import train_trees
 from tasks.messages.round_messages import SentTrees
-from tasks.train_trees import train_trees
 
 SECTION = "trees"
 

@@ -30,8 +30,8 @@ from flows.console import progress
 from flows.servers.mlflow_server import MlflowServer
 from flows.servers.prefect_server import PrefectServer
 from silos.errors import UserError
+from silos.io.addresses import keep_loopback_direct
 from silos.io.locks import hold
-from silos.io.proxies import keep_loopback_direct
 from tasks.tracking.json_io import write_json
 
 FOLDER = Path("runs") / "services"

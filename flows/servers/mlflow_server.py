@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from silos.errors import UserError
-from tasks.tracking.error_messages import without_login
+from silos.io.addresses import without_login
 from tasks.tracking.mlflow_logging.connection import check_server
 
 # ends the server and its children; they are one process group

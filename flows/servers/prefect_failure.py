@@ -18,8 +18,8 @@ from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from flows.servers.prefect_server import PrefectServer
-from silos.io.proxies import LOOPBACK, loopback_direct
-from tasks.tracking.error_messages import full_disk, mask_passwords
+from silos.io.addresses import LOOPBACK, loopback_direct, mask_passwords
+from silos.io.free_space import full_disk
 
 
 def is_prefect_failure(error: BaseException | None) -> bool:

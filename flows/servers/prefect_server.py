@@ -16,13 +16,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
+from flows import quiet_prefect
 from flows.console import progress
 from flows.servers import server_process
-from flows.servers.prefect_settings import quiet_prefect
 from flows.servers.server_process import ADDRESS, PORT, USERS
 from silos.errors import UserError
-from silos.io.proxies import must_be_reachable
-from tasks.tracking.error_messages import full_disk, has_password
+from silos.io.addresses import has_password, must_be_reachable
+from silos.io.free_space import full_disk
 from tasks.tracking.json_io import plain_path
 
 _RESTARTS = 3  # in a row, of a server that ended by itself

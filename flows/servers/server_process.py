@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from flows.console import gc_tuning
+from flows.console.process_control import pause_gc, resume_gc
 from silos.errors import UserError
+from silos.io.addresses import is_port
 from silos.io.atomic_io import write_bytes
-from tasks.tracking.error_messages import is_port
 
 
 def watch(offered: list[str]) -> None:
@@ -81,12 +81,12 @@ def _applied(database: str) -> str:
 def main(descriptor: str, lock: str, *offered: str) -> None:
     """Serve until the parent is gone."""
     threading.Thread(target=watch, args=([*offered],), daemon=True).start()
-    gc_tuning.pause_gc()
+    pause_gc()
     make_tables(lock)
     import uvicorn
 
     app = "prefect.server.api.server:create_app"
-    gc_tuning.resume_gc()
+    resume_gc()
     config = uvicorn.Config(app, factory=True, log_level="warning", timeout_keep_alive=10)
     uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(descriptor))])
 

@@ -21,7 +21,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from flows.console import gc_tuning, progress
+from flows.console import progress
+from flows.console.process_control import resume_gc
 from flows.console.safe_text import say
 from flows.experiment.project import Project
 from flows.registry.model_finder import ModelFinder
@@ -110,7 +111,7 @@ def serve(project: Project, model: str, host: str, port: int, max_megabytes: int
         say(f"serving {serving.model.name}")
         say(f"at      http://{host}:{port}/invocations")
         say("Press ctrl-C to end." + (" Another champion is served within seconds." if serving.follows else ""))
-        gc_tuning.resume_gc()
+        resume_gc()
         config = uvicorn.Config(
             app, log_config=None, log_level="warning", access_log=False, timeout_graceful_shutdown=10, ws="none"
         )

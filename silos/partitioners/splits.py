@@ -6,9 +6,20 @@ from dataclasses import replace
 import numpy as np
 
 from silos.data_params import Fresh, HoldOut, SplitParams, Subsample
-from silos.dataset import SPLITS, At, Clients, Partition, Role, Rows, class_codes, some, split_codes
+from silos.dataset import (
+    SPLITS,
+    At,
+    Clients,
+    DataStreams,
+    Partition,
+    Role,
+    Rows,
+    class_codes,
+    data_stream,
+    some,
+    split_codes,
+)
 from silos.errors import UserError
-from silos.partitioners.data_rng import DataStreams, data_stream
 from silos.units import order_by_unit, whole_units
 
 

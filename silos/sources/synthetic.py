@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from silos.dataset import Rows, default_client_name
-from silos.io.free_memory import must_fit
-from silos.partitioners.data_rng import DataStreams, data_stream
+from silos.dataset import DataStreams, Rows, data_stream, default_client_name
+from silos.io.free_space import must_fit
 from silos.sources.source_params import Synthetic
 
 _EXTRA = 12  # the memory of a row's label and names, in numbers of 8 bytes

@@ -19,9 +19,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from silos.dataset import Rows
+from silos.dataset import Rows, data_stream
 from silos.errors import UserError
-from silos.partitioners.data_rng import data_stream
 from silos.sources.image_folder import read_pictures
 from silos.sources.source_params import Cifar, Downloaded, Emnist, Gtsrb, Mnist, RowLimits
 

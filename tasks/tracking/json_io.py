@@ -39,10 +39,11 @@ def output_file(root: Path, output: str, allowed: Path | None = None) -> Path:
         raise UserError(
             f"--output: got {shown(repr(output))}, which exists and is not a file, expected a file. Name another one."
         )
-    within = [name for name in _OWNED if place.is_relative_to((root / name).resolve())]
-    if within and not (allowed is not None and place.is_relative_to((root / allowed).resolve())):
+    within = [name for name in _OWNED if _is_within(place, root / name)]
+    if within and not (allowed is not None and _is_within(place, root / allowed)):
+        is_itself = place.name.casefold() == within[0]
         raise UserError(
-            f"--output: got {shown(repr(output))}, which is {'' if place.name == within[0] else 'in '}the project's own "
+            f"--output: got {shown(repr(output))}, which is {'' if is_itself else 'in '}the project's own "
             f"{within[0]}, expected a file elsewhere. Name another one."
         )
     return place
@@ -53,6 +54,13 @@ _OWNED = (
     *("params.yaml", "data.dvc", "dvc.yaml", "dvc.lock", "prefect.yaml"),
 )
 """Folders and files that siloflow, DVC and git write in a project, and those by which the user steers them."""
+
+
+def _is_within(place: Path, folder: Path) -> bool:
+    """Return whether the path is the folder or in it, also by another name of it, as on a disk that ignores case."""
+    if place.is_relative_to(folder.resolve()):
+        return True
+    return folder.exists() and any(path.exists() and path.samefile(folder) for path in (place, *place.parents))
 
 
 def write_records(path: Path, content: Mapping[str, Any]) -> None:

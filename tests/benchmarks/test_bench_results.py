@@ -111,3 +111,23 @@ def measured_or_stopped(root: Path, workload: Workload, *_: object) -> dict[str,
     if workload.name == "W2":
         raise KeyboardInterrupt
     return {"workload": workload.name, **MEASURED}
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        (["--live", "--set", "advise.minutes=1"], "--set with --live, expected it with --tune"),
+        (["W1", "--set", "training.epochs=2"], "--set with workloads, expected it with --tune"),
+        (["--intervals", "--device", "cuda"], "--device with --intervals, expected it with workloads"),
+        (["--intervals", "--peer", "flower"], "--peer with --intervals, expected it with workloads"),
+        (["--tune", "--device", "cuda"], "--device with --tune, expected it with workloads"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused_before_anything_is_measured(
+    typed, shown, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    answer = CliRunner().invoke(cli.app, ["bench", *typed])
+    assert answer.exit_code == 2
+    assert f"bench: got {shown} alone" in " ".join(answer.stderr.split())
+    assert f"Leave out {shown.split()[0]}." in answer.stderr.replace("\n", " ")

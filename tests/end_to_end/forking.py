@@ -19,8 +19,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from flows import quiet_prefect
 from flows.cli import main
-from flows.servers.prefect_settings import quiet_prefect
 
 LONGEST = 1 << 17  # bytes of what is asked
 LATE = (  # what verbs import when they come to it: each command would pay for it anew

@@ -20,7 +20,8 @@ import json, os, sys
 from pathlib import Path
 
 from flows.experiment.project import Project
-from flows.registry import JOURNAL, model_finder, promotion, promotion_history
+from flows.registry import model_finder, promotion, promotion_history
+from flows.registry.promotion_history import JOURNAL
 from tasks.tracking.mlflow_logging.registry import Registry
 
 

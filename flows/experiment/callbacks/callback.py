@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.console import progress
-from flows.console.interruption import interruption
+from flows.console.process_control import interruption
 from flows.experiment import prefect_artifacts
 from flows.experiment.plugin_loader import MethodError, line_of
 from flows.experiment.run.run_context import RunContext

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flows.console import progress
-from flows.console.interruption import interruption
+from flows.console.process_control import interruption
 from flows.experiment import prefect_artifacts
 from flows.experiment.callbacks.callback import Callback, PlayedRound, log_warnings
 from flows.experiment.evaluation import (

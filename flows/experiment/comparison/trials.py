@@ -14,7 +14,7 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 
 from flows.config.method_settings import method_of
 from flows.console import progress
-from flows.console.interruption import interruption
+from flows.console.process_control import interruption
 from flows.console.safe_text import duration
 from flows.experiment.comparison.search_space import Grid, as_yaml
 from flows.experiment.comparison.tuner import Score, TunerResult, grid_of, tune_method, validation_score

@@ -10,7 +10,7 @@ from models.networks.network_factory import Network, kind_of, size
 from models.server_state import Weights
 from models.training.optimizers import PARAMETER_BYTES
 from silos.errors import UserError
-from silos.io.free_memory import must_fit
+from silos.io.free_space import must_fit
 
 
 def require_linear_head(setup: TrainingSetup) -> Any:

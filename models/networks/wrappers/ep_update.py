@@ -14,16 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from ...gaussians import DEVIATION, PRECISION, PULL, Natural, Noise, Noisy, divergence, gaussian_names, inverse_softplus
+from ...gaussians import DEVIATION, PRECISION, PULL, Natural, Noisy, divergence, gaussian_names, inverse_softplus
 from ...server_state import Weights
 from ...training.engine import Rows, Training, train
 from ...training.execution_plan import resolve
 from ...training.objectives import Batch, ClientBatch, Objective
 from ...training.optimizers import expand_clients
 from ..network import register
-from ..protocols import BatchedNetwork
-from ..wrapper import NetworkWrapper
-from .variational import Bias, drop_biases, is_gaussian, predict
+from .variational import GaussianWrapper, is_gaussian, predict
 
 RAW = ".raw"
 """Suffix of the name of the trained parameter of a deviation."""
@@ -47,7 +45,7 @@ _MIN_CAVITY = 1e-6  # precision; only unguarded cavities come near it
 
 @register("tilted")
 @dataclass(frozen=True)
-class Tilted(BatchedNetwork, NetworkWrapper):
+class Tilted(GaussianWrapper):
     """The inner network with means under its weights' names, and the trained parameters of deviations: "….raw".
 
     The cavity, a precision and mean per weight, is context. With `nonneg`, the posterior's precision is the cavity's
@@ -55,24 +53,12 @@ class Tilted(BatchedNetwork, NetworkWrapper):
     divergence from the cavity, in closed form.
     """
 
-    noise: Noise = "local"
-    bias: Bias = "point"
     site: Site = "nonneg"
     draws: int = 10
 
-    @property
-    def stacked(self) -> BatchedNetwork | None:
-        """Return itself if the inner network has a batched form."""
-        return self if self.inner.stacked else None
-
-    @property
-    def random(self) -> bool:
-        """Return True, because weights are random."""
-        return True
-
     def init(self, stream: Tensor) -> dict[str, Tensor]:
-        """Draw the inner network's weights as means; raw is 0."""
-        means = drop_biases(super().init(stream), self.bias)
+        """Draw the means; raw is 0."""
+        means = super().init(stream)
         return {**means, **{name + RAW: w * 0 for name, w in means.items() if is_gaussian(name, self.bias)}}
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:

@@ -19,20 +19,15 @@ Bias = Literal["point", "gaussian", "none"]
 """What biases are: numbers, Gaussian like all other weights, or absent."""
 
 
-@register("variational")
 @dataclass(frozen=True)
-class Variational(BatchedNetwork, NetworkWrapper):
-    """The inner network with a mean under every weight's name, and a deviation: "dense0.weight.deviation".
+class GaussianWrapper(BatchedNetwork, NetworkWrapper):
+    """Base of wrappers whose weights are Gaussian; the means have the names of the inner network's weights.
 
-    With a stream it makes one noisy pass (`noise`, see models.gaussians). Without one it averages the softmax over
-    `draws` draws of all weights and returns the logarithm; the standard normals are always the same. For regression it
-    returns the mean. With 0 draws it predicts with the means.
+    `noise` is how noise reaches rows (see models.gaussians).
     """
 
     noise: Noise = "local"
     bias: Bias = "point"
-    draws: int = 10
-    deviation: float = 0.0067  # of initial weights
 
     cost = Network.cost  # computed from its own logits
 
@@ -47,8 +42,26 @@ class Variational(BatchedNetwork, NetworkWrapper):
         return True
 
     def init(self, stream: Tensor) -> dict[str, Tensor]:
-        """Draw the inner network's weights as means, and set equal deviations."""
-        means = drop_biases(super().init(stream), self.bias)
+        """Draw the inner network's weights as means, without biases if `bias` is "none"."""
+        return drop_biases(super().init(stream), self.bias)
+
+
+@register("variational")
+@dataclass(frozen=True)
+class Variational(GaussianWrapper):
+    """The inner network with a mean under every weight's name, and a deviation: "dense0.weight.deviation".
+
+    With a stream it makes one noisy pass. Without one it averages the softmax over `draws` draws of all weights and
+    returns the logarithm; the standard normals are always the same. For regression it returns the mean. With 0 draws it
+    predicts with the means.
+    """
+
+    draws: int = 10
+    deviation: float = 0.0067  # of initial weights
+
+    def init(self, stream: Tensor) -> dict[str, Tensor]:
+        """Draw the means, and set equal deviations."""
+        means = super().init(stream)
         names = [name for name in means if is_gaussian(name, self.bias)]
         return {**means, **{name + DEVIATION: means[name] * 0 + self.deviation for name in names}}
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from silos.errors import UserError
+from silos.io.addresses import mask_passwords
 from tasks.tracking.checkpoint import Journal
-from tasks.tracking.error_messages import mask_passwords
 from tasks.tracking.json_io import read_json, write_json
 from tasks.tracking.metric_names import metric_name_parts
 from tasks.tracking.mlflow_logging.connection import (

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from silos.errors import UserError
-from silos.io.proxies import must_be_reachable
-from tasks.tracking.error_messages import file_system, mask_passwords
+from silos.io.addresses import mask_passwords, must_be_reachable
+from silos.io.free_space import file_system
 from tasks.tracking.json_io import plain_path
 from tasks.tracking.mlflow_logging.run_spec import SAVED_VIEW, Experiment
 

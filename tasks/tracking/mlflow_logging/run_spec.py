@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
-from tasks.tracking.error_messages import mask_passwords
+from silos.io.addresses import mask_passwords
 
 VIEW = "siloflow"
 """The view of the newest comparison's runs; `TREND` and `DIAGNOSES` list the comparisons and the diagnoses."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
-from tasks.tracking.cost_to_target import CostCurve
 from tasks.tracking.plots import style
 from tasks.tracking.plots.style import (
     GREY,
@@ -21,6 +20,7 @@ from tasks.tracking.plots.style import (
     set_title,
     style_of_line,
 )
+from tasks.tracking.result_tables import CostCurve
 
 ACCURACY = TASK_METRICS["classification"]
 

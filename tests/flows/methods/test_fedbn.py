@@ -13,7 +13,7 @@ from flows.methods.serverbn import ServerBN, with_common_statistics
 from models.networks.cnn import CNN, BatchNormCNN
 from models.networks.mlp import MLP
 from models.networks.resnet_vgg import Residual
-from models.training.batchnorm_statistics import normalisation_statistics
+from models.training.engine import normalisation_statistics
 from silos.client_store import ClientStore
 from silos.cohort import Stack, open_common
 from silos.errors import UserError

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from flows import quiet_prefect
 from flows.servers.prefect_server import PrefectServer, _bind
-from flows.servers.prefect_settings import quiet_prefect
 
 pytestmark = pytest.mark.slow
 

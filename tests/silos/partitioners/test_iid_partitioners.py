@@ -6,8 +6,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
+from silos.dataset import data_stream
 from silos.errors import UserError
-from silos.partitioners.data_rng import data_stream
 from silos.partitioners.iid_partitioners import dirichlet_shares, owners_by_share
 
 

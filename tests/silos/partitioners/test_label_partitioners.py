@@ -8,9 +8,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from silos.dataset import Rows, contiguous_blocks
+from silos.dataset import Rows, contiguous_blocks, data_stream
 from silos.errors import UserError
-from silos.partitioners.data_rng import data_stream
 from silos.partitioners.iid_partitioners import dirichlet_shares
 
 

@@ -96,6 +96,19 @@ def test_no_output_is_written_where_the_projects_tools_write(output, tmp_path, m
         output_file(tmp_path, output)
 
 
+@pytest.mark.parametrize(("output", "shown"), [("Data/x.csv", "in the project's own data"), ("P.yaml", "params.yaml")])
+def test_an_own_folder_is_found_by_another_name_of_it(output, shown, tmp_path, monkeypatch):
+    """A disk that ignores case has such names, which `resolve` does not know for the same; here they are links."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "Data").symlink_to("data")
+    (tmp_path / "params.yaml").touch()
+    (tmp_path / "P.yaml").symlink_to("params.yaml")
+    monkeypatch.setattr(Path, "resolve", Path.absolute)
+    with pytest.raises(UserError, match=f"which is .*{shown}"):
+        output_file(tmp_path, output)
+
+
 @pytest.mark.parametrize("output", ["own.csv", "out/own.csv", "out/data/own.csv", "database.csv", "../own.csv"])
 def test_an_output_elsewhere_and_in_an_allowed_folder_is_a_file_to_write(output, tmp_path, monkeypatch):
     root = tmp_path / "project"

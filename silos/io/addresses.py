@@ -1,4 +1,7 @@
-"""Keep connections to this machine out of the environment's proxies, in this process and in its children."""
+"""Addresses of servers: keep those of this machine out of proxies, mask passwords, and check ports.
+
+Proxies are those of the environment, for this process and its children.
+"""
 
 import os
 import re
@@ -98,3 +101,42 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+_HIDDEN = "***"
+# user:password@ after a scheme; up to the last @ before a space, as a password may contain one. SQLite has no users
+_LOGIN = re.compile(r"(\b(?!sqlite)[A-Za-z][\w+.-]*:/+[^\s/@:]*:)[^\s]+(?=@)")
+# text without a colon before the @ of a web address is a token
+_TOKEN = re.compile(r"(\bhttps?:/+)[^\s/@:]+(?=@)")
+_QUERY = re.compile(r"([?&;][^\s=&;#]*(?:pass|pwd|token|secret|odbc_connect)[^\s=&;#]*=)[^\s&#]+", re.IGNORECASE)
+
+
+def mask_passwords(text: str) -> str:
+    """Replace every password in an address by ***."""
+    text = _LOGIN.sub(rf"\1{_HIDDEN}", text)
+    return _QUERY.sub(rf"\1{_HIDDEN}", _TOKEN.sub(rf"\1{_HIDDEN}", text))
+
+
+def without_login(address: str) -> str:
+    """Return a web address without user, password and options."""
+    parts = urlsplit(address)
+    return mask_passwords(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}")
+
+
+def has_password(text: str) -> bool:
+    """Return whether the text has an address with a password."""
+    return mask_passwords(text) != text
+
+
+def is_port(number: int) -> bool:
+    """Return whether the number is a valid port."""
+    return 1 <= number <= 65535
+
+
+def has_wrong_port(address: str) -> bool:
+    """Return whether host:port, or scheme://host:port, names an invalid port."""
+    try:
+        port = urlsplit(address if "://" in address else f"//{address}").port
+    except ValueError:
+        return True
+    return port is not None and not is_port(port)

@@ -5,7 +5,15 @@ import math
 
 import pytest
 
-from flows.advice.prior import EVIDENCE, Evidence, Situation, in_order, load_evidence, predicted_gains, situation_of
+from flows.advice.candidates import (
+    EVIDENCE,
+    Evidence,
+    Situation,
+    in_order,
+    load_evidence,
+    predicted_gains,
+    situation_of,
+)
 from flows.advice.race import Candidate
 
 ALIKE, LABEL, CONCEPT = Situation(0, 0, 0, 6), Situation(1, 0, 0, 6), Situation(0, 0, 1, 6)

@@ -1,5 +1,7 @@
-"""The memory that this process may still take, and an error instead of the kernel's kill if it needs more."""
+"""The memory that this process may still take, with an error instead of the kernel's kill, and whether a disk is full."""
 
+import os
+import shutil
 from pathlib import Path
 
 import psutil
@@ -11,6 +13,7 @@ _CONTROL_FILES = (
     ("", "memory.max", "memory.current", "inactive_file"),
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
+_DATABASE_BYTES = 2**19  # bytes; the tables of Prefect's server take about as much
 
 
 def free_bytes(root: Path = Path("/")) -> int:
@@ -33,6 +36,19 @@ def size(count: int) -> str:
         if count >= 1000**power:
             return f"{count / 1000**power:,.1f} {unit}"
     return f"{count / 1000:,.1f} kB"
+
+
+def full_disk(path: Path) -> str | None:
+    """Return a clause that names the path's file system if it has no room for a database; None if it has room."""
+    if shutil.disk_usage(path).free >= _DATABASE_BYTES:
+        return None
+    return f"the file system {file_system(path)} is full. Free some space"
+
+
+def file_system(path: Path) -> Path:
+    """Return the folder at which the path's file system is mounted."""
+    path = path.resolve()
+    return next(folder for folder in (path, *path.parents) if os.path.ismount(folder))
 
 
 def _left_in_control_groups(root: Path) -> list[int]:

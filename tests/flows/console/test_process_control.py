@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.console.interruption import interruption
+from flows.console.process_control import interruption
 
 
 def test_an_interrupt_is_found_behind_the_error_that_hides_it():

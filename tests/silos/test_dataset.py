@@ -1,6 +1,6 @@
 """Named streams do not depend on each other, the machine or NumPy's version."""
 
-from silos.partitioners.data_rng import DataStreams, data_stream
+from silos.dataset import DataStreams, data_stream
 
 
 def test_a_stream_is_the_same_whenever_it_is_opened():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.config.edit_params import with_overrides
+from flows.advice.apply_advice import with_overrides
 from silos import strict_yaml
 from silos.errors import UserError
 

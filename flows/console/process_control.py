@@ -1,9 +1,12 @@
-"""Remember an interrupt that would be lost, and end a command on SIGTERM and SIGHUP as on ctrl-C.
+"""Control this process: its interrupts, and how often Python collects reference cycles.
+
+An interrupt that would be lost is remembered, and SIGTERM and SIGHUP end a command as ctrl-C does.
 
 An interrupt while Prefect 3.8 starts a task ends as `ValueError: Task run is not set`, raised during its handling. A
 destructor or a library's callback swallows an interrupt.
 """
 
+import gc
 import signal
 import threading
 from types import FrameType
@@ -50,3 +53,18 @@ def interruption(error: BaseException | None) -> BaseException | None:
     while error is not None and isinstance(error, Exception):
         error = error.__cause__ or error.__context__
     return error
+
+
+_DEFAULT = gc.get_threshold()
+_DURING_IMPORTS = 100_000  # new objects
+
+
+def pause_gc() -> None:
+    """Collect seldom until `resume_gc` is called: during imports, Python would scan all objects over and over."""
+    gc.set_threshold(_DURING_IMPORTS)
+
+
+def resume_gc() -> None:
+    """Collect as usual again, without the objects that exist now: imported modules stay for good."""
+    gc.freeze()
+    gc.set_threshold(*_DEFAULT)
