@@ -375,10 +375,12 @@ def _first_leg(
     one_run = leg.seconds + a_round * (project.params.training.rounds - leg.rounds)
     needed = spent + seconds_needed(one_run)
     if needed > budget:
+        affordable = (budget - spent) * one_run / seconds_needed(one_run)  # seconds of one run
+        fewer = leg.rounds + math.floor((affordable - leg.seconds) / a_round)
         raise UserError(
             f"minutes: got {budget / 60:g}, expected at least {math.ceil(needed / 60)}, since one run of "
             f"{first.method} takes about {duration(one_run)}, and the shortest advice has eleven. Give more minutes, or "
-            "lower training.rounds."
+            f"lower training.rounds{f' to {fewer}' if fewer > 0 else ''}."
         )
     return race_seconds(budget - spent, one_run)
 

@@ -4,6 +4,7 @@ Every finished run is recorded at once, so an interrupted sweep continues where 
 """
 
 import platform
+import random
 import statistics
 import time
 from dataclasses import replace
@@ -230,6 +231,55 @@ def _count_by_class(sweep: Sweep, cell: str, seed: int, choice: str | None) -> d
     with project.workers() as workers:
         run = outcomes_of_run(project, sweep.folder(cell, seed, choice).path)
         return count_correct_by_class(PrefectRunner(workers, f"{cell}, seed {seed}"), project.scored.federated(), run)
+
+
+def run_again(sweep: Sweep, count: int) -> dict[str, Any]:
+    """Run some recorded runs again, and say which end with the same weights; these records now name today's code.
+
+    Runs are drawn at random, first among the records of other code or of an unknown version. A record stays as it is if its
+    weights differ.
+
+    Args:
+        sweep: The table.
+        count: The number of runs.
+
+    Raises:
+        UserError: If the records are of verdicts, which have no weights, or if there are none.
+    """
+    if sweep.page.judged:
+        raise UserError("--again: got a table of verdicts, expected one of training runs, since weights are compared.")
+    known = [(cell, *one) for cell in sweep.page.cells for one in sweep.recorded_runs(cell)]
+    if not known:
+        raise UserError(f"--again: got no record of table {sweep.table}, expected some; run it without --again first.")
+    random.Random(0).shuffle(known)
+    known.sort(key=lambda one: sweep.recorded(*one).get("code") == code_hash(sweep.modules(one[0])))
+    chosen, found = known[:count], []
+    progress.current().plan(len(chosen), sum(sweep.steps(cell) for cell, _, _ in chosen))
+    with scratch_dir(sweep.root / "cache" / "again") as scratch:
+        for cell, seed, choice in chosen:
+            record = sweep.recorded(cell, seed, choice)
+            project = replace(sweep.project(cell, seed, choice), scratch=scratch)
+            result = probe(project, sweep.page.method_of(cell), seed)
+            same = result["weights_sha256"] == record["weights_sha256"]
+            if same:
+                today = {**record, **_origin(sweep, cell), "code": code_hash(sweep.modules(cell))}
+                sweep.results.keep(sweep.place_of_runs(cell), sweep.key(seed, choice), today)
+            quantity = sweep.quantity(cell)
+            found.append(
+                {
+                    "cell": cell,
+                    "seed": seed,
+                    "choice": choice,
+                    "same": same,
+                    "metric": quantity.name,
+                    "recorded": record[quantity.name],
+                    "now": result["metrics"][quantity.headline],
+                    "commit": record.get("commit"),
+                    "processor": record.get("processor"),
+                }
+            )
+    names = {"paper": sweep.paper, "table": sweep.table, "scale": sweep.scale}
+    return {**names, "records": len(known), "runs": found, "same": sum(run["same"] for run in found)}
 
 
 PROBE_ROUNDS = 3

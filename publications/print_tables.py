@@ -248,6 +248,22 @@ def estimate(answer: dict[str, Any], console: PlainConsole) -> None:
     console.print(f"in all               about {duration(sum(answer['seconds'].values()))} on this machine")
 
 
+def again(answer: dict[str, Any], console: PlainConsole) -> None:
+    """Print each run that was run again with its recorded number and the one of now, and how many have the same weights."""
+    table = console.table("cell", "seed", "weights", "recorded", "now", "recorded on")
+    for found in answer["runs"]:
+        name = found["cell"] if found["choice"] is None else f"{found['cell']}, {found['choice']}"
+        same = "the same" if found["same"] else "others"
+        table.add_row(
+            name, f"{found['seed']}", same, *map(_four, (found["recorded"], found["now"])), found["processor"] or "?"
+        )
+    console.print(table)
+    console.print(
+        f"{answer['same']} of {len(answer['runs'])} runs have the recorded weights (the table has {answer['records']:,} "
+        "records); these records now name today's code"
+    )
+
+
 def stale(answer: dict[str, Any], console: PlainConsole) -> None:
     """Print the cells with records of other code, and by table how many records name no code."""
     for found in answer["tables"]:

@@ -13,13 +13,14 @@ from flows.config.override_policy import is_from_outside, open_project
 from flows.flow_decorator import Overrides, Seeds, one_of, project_flow
 from publications.compare_with_published import table_of_records
 from publications.fill_sweep import estimate as seconds_of
-from publications.fill_sweep import fill
+from publications.fill_sweep import fill, run_again
 from publications.published_tables import is_own, names
 from publications.sweep import Sweep
 from silos.errors import UserError
 
 PaperName = Annotated[str, WithJsonSchema(one_of(*names()))]
 Scale = Annotated[str, WithJsonSchema(one_of("cpu", "paper"))]
+Count = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 0})]
 
 
 @project_flow(run_name="reproduce {paper} {table} at scale {scale}")
@@ -30,6 +31,7 @@ def reproduce(
     seeds: Seeds = (),
     overrides: Overrides = (),
     estimate: bool = False,
+    again: Count = 0,
 ) -> dict[str, Any]:
     """Compare a published table with ours, cell by cell; an interrupted sweep continues where it stopped.
 
@@ -40,15 +42,18 @@ def reproduce(
         seeds: Of training; those of the scale if none is given.
         overrides: Values over those of params.yaml, each as section.key=value, for example training.rounds=20.
         estimate: Only say how long it would take.
+        again: Run so many of the recorded runs again instead, and compare their weights with the records.
     """
     project = open_project(overrides)
     if is_from_outside() and is_own(paper):
         raise UserError(f"{paper} is a file, and a flow run's parameters name none; name a page of publications/pages.")
     with project.shared():
         sweep = Sweep(paper, table, scale, seeds, project.overrides)
-        if estimate or not sweep.finished:
+        if estimate or again or not sweep.finished:
             with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), project.workers():
                 if estimate:
                     return seconds_of(sweep)
+                if again:
+                    return run_again(sweep, again)
                 fill(sweep)
         return table_of_records(sweep)

@@ -20,6 +20,9 @@ def reproduce(
     scale: Annotated[str, typer.Option(help="cpu, or paper for the published size.")] = "cpu",
     seeds: Annotated[str | None, typer.Option(help="Comma-separated; those of the scale if not given.")] = None,
     estimate: Annotated[bool, typer.Option("--estimate", help="Only say how long it would take.")] = False,
+    again: Annotated[
+        int, typer.Option(min=0, help="Run so many recorded runs again, and compare their weights with the records.")
+    ] = 0,
     stale: Annotated[bool, typer.Option("--stale", help="List records that other code made.")] = False,
     overrides: Overrides = None,
     json: Json = False,
@@ -43,11 +46,13 @@ def reproduce(
             raise UserError("--table and --figure name two things to repeat; give one of them.")
         table = table if figure is None else f"figure-{figure}"
         if stale:
-            if table is not None or estimate or seeds or overrides:
+            if table is not None or estimate or again or seeds or overrides:
                 raise UserError("--stale: got an option of one table, expected none. Name a paper, or nothing for all.")
             session.print_result(stale_records(paper), _print("stale"))
             return
-        if table is None and not (estimate or seeds or overrides):
+        if estimate and again:
+            raise UserError("--estimate and --again ask for two things; give one of them.")
+        if table is None and not (estimate or again or seeds or overrides):
             session.print_result(listing(paper), _print("listing"))
             return
         if paper is None:
@@ -55,12 +60,13 @@ def reproduce(
         project = session.open_project(overrides)
         parameters: dict[str, Any] = {"paper": paper, "table": table, "scale": scale, "seeds": numbers}
         sweep = Sweep(**parameters, overrides=project.overrides)
-        if estimate or not sweep.finished:
+        if estimate or again or not sweep.finished:
             session.start_server()  # a finished table does without Prefect
-            answer = session.run_flow("publications.reproduce", "reproduce", project, **parameters, estimate=estimate)
+            parameters |= {"estimate": estimate, "again": again}
+            answer = session.run_flow("publications.reproduce", "reproduce", project, **parameters)
         else:
             answer = table_of_records(sweep)
-        session.print_result(answer, _print("estimate" if estimate else "reproduce"))
+        session.print_result(answer, _print("estimate" if estimate else "again" if again else "reproduce"))
 
 
 def _print(name: str) -> Callable[[Any, Any], None]:

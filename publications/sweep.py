@@ -309,10 +309,14 @@ class Sweep:
 
     def all_records(self, cell: str) -> list[dict[str, Any]]:
         """Return the records of all of a cell's runs that are recorded."""
+        return [self.recorded(cell, *one) for one in self.recorded_runs(cell)]
+
+    def recorded_runs(self, cell: str) -> list[tuple[int, str | None]]:
+        """Return seed and choice of all of a cell's runs that are recorded."""
         tries = self.tries(cell)
         chosen = len(tries) == 1 or all(self.record(cell, *one) for one in tries)  # the other seeds wait for the choice
         ran = dict.fromkeys([*tries, *(self.wanted(cell) if chosen else ())])
-        return [record for one in ran if (record := self.record(cell, *one)) is not None]
+        return [one for one in ran if self.record(cell, *one) is not None]
 
     def quantity(self, cell: str) -> TaskMetrics:
         """Return the task metrics of a cell from its records, or from its settings if there are no records yet."""

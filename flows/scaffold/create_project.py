@@ -130,6 +130,7 @@ def _replace_value(line: str, value: str) -> str:
 _LEAST_PICTURE = 4  # pixels of a side, which two pooling layers halve
 _SMALL_PICTURE = 20  # pixels; for smaller images, two 5 x 5 convolutions without padding leave too little
 _FEW_ROWS = {"classification": 1000, "regression": 2000}  # with fewer rows a hidden layer overfits
+_MANY_ROWS = 2000  # of a silo; one pass over these is more than a hundred steps
 _RATES = {"classification": 0.15, "regression": 0.01}  # for rows of mean 0 and deviation 1
 _STABLE = 0.4  # learning rate times features that is stable for a squared error, even if all features are equal
 _ABOUT = {
@@ -151,10 +152,20 @@ def suggest_params(data: OwnData, name: str, clients: int | None) -> dict[str, s
     rows = data.rows
     values = {"data.name": name, "data.source": _source(data), "data.scheme": _scheme(rows, clients)}
     values |= _network_params(rows)
+    if _rows_of_silo(rows, clients) >= _MANY_ROWS:
+        values["training.epochs"] = "1"
     if rows.task == "regression":
         values["training.objective"] = "{kind: squared_error}"
     metric = _metric_of_rare_class(rows)
     return values if metric is None else values | {"evaluation.metric": metric}
+
+
+def _rows_of_silo(rows: Rows, clients: int | None) -> float:
+    """Return the median number of rows of a silo."""
+    if clients is not None:
+        return len(rows.y) / clients
+    silos = rows.domain if rows.client is None else rows.client
+    return len(rows.y) if silos is None else float(np.median(np.unique(silos, return_counts=True)[1]))
 
 
 def _metric_of_rare_class(rows: Rows) -> str | None:

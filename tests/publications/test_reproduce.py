@@ -282,3 +282,37 @@ def test_a_table_prints_within_120_columns(seeds_are):
     assert all(f"entropy {at}," in said for at in range(12))
     line, *_ = [line for line in said.splitlines() if line.startswith("linear-conditional-fedavg-2K")]
     assert line.split()[1] == "-"  # not published
+
+
+def test_runs_that_end_with_the_recorded_weights_name_todays_code_and_others_stay(own_page):
+    project = own_page(one=table())
+    reproduce("tiny.yaml", "one")
+    file = project / "docs" / "results" / "tiny.json"
+    content = json.loads(file.read_text())
+    first, second = content["one"]["cpu"]["cell"]
+    for record in (first, second):
+        del record["code"]
+    second["weights_sha256"] = "0" * 64
+    file.write_text(json.dumps(content))
+    folders = sorted((project / "runs").rglob("*"))
+
+    found = reproduce("tiny.yaml", "one", again=2)
+    assert {run["seed"]: run["same"] for run in found["runs"]} == {0: True, 1: False}
+    assert (found["same"], found["records"]) == (1, 2)
+    assert all(run["recorded"] == run["now"] for run in found["runs"])
+    assert sorted(set((project / "runs").rglob("*")) - {*folders}) == []
+    after = {record["seed"]: record for record in json.loads(file.read_text())["one"]["cpu"]["cell"]}
+    assert "code" in after[0]
+    assert after[0]["weights_sha256"] == first["weights_sha256"]
+    assert after[1] == second
+
+    found = reproduce("tiny.yaml", "one", again=1)
+    assert [run["seed"] for run in found["runs"]] == [1], "a record of today's code was run again before another"
+
+
+def test_what_has_no_recorded_weights_is_not_run_again(own_page):
+    own_page(one=table())
+    with pytest.raises(UserError, match="run it without --again first"):
+        reproduce("tiny.yaml", "one", again=1)
+    with pytest.raises(UserError, match="table of verdicts"):
+        reproduce("shift-types", "images", again=1)

@@ -35,7 +35,7 @@ CHECKOUT = {
         "regret",
         "races",
     ),
-    print_tables: ("reproduce", "estimate", "listing", "stale"),
+    print_tables: ("reproduce", "estimate", "again", "listing", "stale"),
 }
 PRINTERS = {
     name.removeprefix("print_"): value
@@ -587,6 +587,18 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
     ),
     "history": ({"decisions": [{**DECISION, "data_version": "23496d6b761177"}]}, 4),
     "estimate": ({"seconds": {EVIL: 60.0}}, 1),
+    "again": (
+        {
+            **{"records": 9, "same": 0},
+            "runs": [
+                {
+                    **{"cell": EVIL, "seed": 0, "choice": EVIL, "same": False, "metric": "accuracy"},
+                    **{"recorded": 0.5, "now": None, "commit": EVIL, "processor": EVIL},
+                }
+            ],
+        },
+        3,
+    ),
     "stale": (
         {
             **{"stale": 2, "unknown": 3, "today": 4},

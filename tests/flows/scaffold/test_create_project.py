@@ -182,6 +182,13 @@ def test_rows_of_the_commonest_class_allow_no_hidden_layer(tmp_path, save, rows,
     assert (params.model.hidden, params.training.epochs) == (hidden, 2 if hidden else 1)
 
 
+@pytest.mark.parametrize(("rows", "clients", "epochs"), [(7996, 4, 2), (8000, 4, 1), (8000, 5, 2)])
+def test_silos_of_many_rows_pass_over_them_once_a_round(tmp_path, save, rows, clients, epochs):
+    file = save(x=np.random.default_rng(0).normal(size=(rows, 5)), y=np.arange(rows) % 2, client=np.arange(rows) % 4)
+    made = create_project(tmp_path / "study", file, DataOptions(clients=clients if clients != 4 else None))
+    assert params_of(made).training.epochs == epochs
+
+
 def test_a_table_reports_its_best_round_and_keeps_rows_to_choose_it(tmp_path, write):
     params = params_of(create_project(tmp_path / "study", write(), DataOptions()))
     assert params.evaluation.report == "best"
