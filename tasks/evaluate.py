@@ -1,9 +1,8 @@
-"""Score a model on each client's rows, an ensemble's uncertainty, and validation losses before and after training."""
+"""Score a model or a constant answer on clients' rows, an ensemble's uncertainty, and losses of local training."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -21,14 +20,13 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
 from tasks.execution.load_client_data import load_rows, load_weights, may_report
 from tasks.execution.task_types import step
-from tasks.messages.round_messages import UncertaintyScores, Update
+from tasks.messages.round_messages import UncertaintyScores, Updated
 from tasks.messages.score_messages import Scores
 
 OUTCOMES = "outcomes"
 PREDICTED = "predicted"
 """The name under which a classification's outcomes have the predicted class of each row; -1 if it is not finite."""
 Measures = Mapping[str, Tensor]
-Updated = TypeVar("Updated", bound=Update)
 
 
 @dataclass(frozen=True)
@@ -243,22 +241,34 @@ def add_validation_losses(
     silos: Silos,
     stack: Stack,
     network: Network,
-    before: Weights,
-    after: Weights,
-    context: Weights,
     training: Training,
     private: ClientStore,
     device: str,
+    *,
+    before: Weights,
+    after: Weights,
+    context: Weights,
 ) -> Updated:
     """Add each client's mean validation loss before and after training to the update of a stack.
 
-    It is NaN with fewer rows than the client's policy requires. The loss is cross-entropy in nats whatever the objective,
-    so that runs are comparable, or a regression's squared error. Members of a pooled client are scored one by one, with
-    the shared weights and their own contexts.
+    A loss is NaN if the client has fewer rows than its policy requires. The loss is cross-entropy in nats whatever the
+    objective, so that runs are comparable, or a regression's squared error in scaled units. Members of a pooled client
+    are scored one by one, with the shared weights and their own contexts.
 
     Args:
+        update: The update of the stack.
+        silos: The silos of the stack's cohort, with their validation rows.
+        stack: The clients that were trained.
+        network: The network that both weights and the context belong to.
+        training: The local training, of which the task and the engine are used.
+        private: The store of the clients, which has their policies.
+        device: Where losses are computed, such as "cpu".
         before: Weights before training, (stack size, ...).
         after: Weights after training, (stack size, ...).
+        context: The network's context, (stack size, ...), or (members, ...) of a pooled client; it may be empty.
+
+    Returns:
+        The update, in which `validation` maps each client to its losses before and after training.
     """
     if silos.pooled:
         size = len(silos.members)
