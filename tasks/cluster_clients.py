@@ -1,4 +1,4 @@
-"""Cluster clients on the server: by the rows on which their models are correct, by cosines of updates, or by descriptors.
+"""Cluster clients on the server by correct rows, descriptors or cosines of updates, and assign new clients.
 
 `current` holds the server's weights before the round, and names the weights that are compared. Updates may hold more.
 """
