@@ -1,6 +1,6 @@
 """Define the command `siloflow bench`: time whole rounds against a plain loop, and measure single parts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ from flows.cli.command_session import Json, Overrides, Session
 
 def bench(
     workloads: Annotated[list[str] | None, typer.Argument(help="W1 to W5, W7 and W8; all if none is named.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Turns of every contestant.")] = 3,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Turns of every contestant; 3 by default.")] = None,
     peer: Annotated[list[str] | None, typer.Option(help="flower, pfl or fedlab, if it is installed.")] = None,
     tune: Annotated[
         bool, typer.Option("--tune", help="Measure this project's engine, and propose its settings.")
@@ -47,9 +47,11 @@ def bench(
     parts |= {"--population": population, "--intervals": intervals, "--serving": serving}
     parts |= {"--advice": advice, "--live": live}
     with Session(json) as session:
-        part = _check_one(workloads or [], [name for name, wanted in parts.items() if wanted])
-        _check_options(part, {"--set": bool(overrides), "--device": device != "cpu", "--peer": bool(peer)})
-        keep = _keeper(session.root, record and not tune)
+        given = {"--set": bool(overrides), "--device": device != "cpu", "--peer": bool(peer)}
+        given |= {"--repeats": repeats is not None, "--record": record}
+        part = _named_part(workloads or [], [name for name, wanted in parts.items() if wanted])
+        _check_options(part or _WORKLOADS, [option for option, is_given in given.items() if is_given])
+        keep, turns = _keeper(session.root, record), repeats or 3
         if tune:
             from benchmarks.bench_tuning import tune as measure
 
@@ -58,13 +60,13 @@ def bench(
             from benchmarks.bench_codebook import overhead
 
             session.print_result(
-                keep("codebook", overhead(repeats, session.print_progress), f" --repeats {repeats}"), _print("overhead")
+                keep("codebook", overhead(turns, session.print_progress), f" --repeats {turns}"), _print("overhead")
             )
         elif regroup:
             from benchmarks.bench_clustering import regroup_cost
 
             session.print_result(
-                keep("regroup", regroup_cost(repeats, session.print_progress), f" --repeats {repeats}"),
+                keep("regroup", regroup_cost(turns, session.print_progress), f" --repeats {turns}"),
                 _print("regroup"),
             )
         elif intervals:
@@ -86,8 +88,8 @@ def bench(
         elif population:
             from benchmarks.bench_population import population_cost
 
-            measured = population_cost(repeats, session.print_progress)
-            session.print_result(keep("population", measured, f" --repeats {repeats}"), _print("population"))
+            measured = population_cost(turns, session.print_progress)
+            session.print_result(keep("population", measured, f" --repeats {turns}"), _print("population"))
         elif diagnose:
             from benchmarks.bench_diagnose import diagnose_cost
 
@@ -95,11 +97,11 @@ def bench(
         else:
             from benchmarks.run_benchmark import bench as contest
 
-            options = "".join([f" --repeats {repeats}", *(f" --peer {name}" for name in peer or [])])
+            options = "".join([f" --repeats {turns}", *(f" --peer {name}" for name in peer or [])])
             options, suffix = (options, "") if device == "cpu" else (f"{options} --device {device}", f"-{device}")
             measured = contest(
                 workloads or [],
-                repeats,
+                turns,
                 peer or [],
                 session.print_progress,
                 lambda one: keep(one["workload"], one, options, suffix),
@@ -108,7 +110,7 @@ def bench(
             session.print_result(measured, _print("bench"))
 
 
-def _check_one(workloads: Sequence[str], parts: Sequence[str]) -> str | None:
+def _named_part(workloads: Sequence[str], parts: Sequence[str]) -> str | None:
     """Return the part that is named, or None for workloads.
 
     Raises:
@@ -124,16 +126,29 @@ def _check_one(workloads: Sequence[str], parts: Sequence[str]) -> str | None:
     return parts[0] if parts else None
 
 
-def _check_options(part: str | None, given: Mapping[str, bool]) -> None:
-    """Raise a UserError for an option that changes nothing in what is measured; `given` says which options are set."""
-    for option, is_given in given.items():
-        taker = "--tune" if option == "--set" else None
-        if is_given and part != taker:
+_WORKLOADS = "workloads"
+_ACCEPTED_BY = {
+    "--set": ("--tune",),
+    "--device": (_WORKLOADS,),
+    "--peer": (_WORKLOADS,),
+    "--repeats": (_WORKLOADS, "--codebook", "--regroup", "--population"),
+    "--record": (
+        *(_WORKLOADS, "--codebook", "--regroup", "--diagnose", "--population"),
+        *("--intervals", "--serving", "--advice", "--live"),
+    ),
+}
+"""The parts that read an option, in which `workloads` stands for a call without a part."""
+
+
+def _check_options(part: str, options: Sequence[str]) -> None:
+    """Raise a UserError for an option that the part ignores."""
+    for option in options:
+        accepted_by = _ACCEPTED_BY[option]
+        if part not in accepted_by:
             from silos.errors import UserError
 
             raise UserError(
-                f"bench: got {option} with {part or 'workloads'}, expected it with {taker or 'workloads'} alone, since it "
-                f"changes nothing here. Leave out {option}."
+                f"bench: got {option} with {part}, expected it only with {' or '.join(accepted_by)}. Leave out {option}."
             )
 
 

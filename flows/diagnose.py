@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from flows.config.diagnose_params import DiagnoseParams
 from flows.config.override_policy import open_project
-from flows.config.params_schema import DiagnoseParams
 from flows.console import progress
 from flows.diagnosis.load_version import load_version
+from flows.diagnosis.not_compared import not_compared
 from flows.diagnosis.query_clients import (
     Responses,
     agree_on_query,
@@ -25,7 +26,7 @@ from flows.diagnosis.query_clients import (
     no_answers_message,
     query_clients,
 )
-from flows.diagnosis.report import not_compared, report, report_of_versions
+from flows.diagnosis.report import report, report_of_versions
 from flows.diagnosis.save_report import save_report
 from flows.diagnosis.text.findings_page import refusal_sentences, report_text, version_report_text
 from flows.experiment.project import Project

@@ -8,7 +8,7 @@ def margin(logits, y): ...
 
 from pathlib import Path
 
-from flows.config.params_schema import SAMPLERS
+from flows.config.clients_params import SAMPLERS
 from silos.data_params import PARTITIONERS
 from silos.plugin_registry import Registry
 from silos.sources.source_params import SOURCES

@@ -20,9 +20,8 @@ from flows.experiment.project import Project
 from flows.flow_decorator import MethodNames, Overrides, one_of, project_flow
 from flows.history.clean_runs import enforce_retention
 from flows.partition import make
-from flows.registry import changes, promotion_history
+from flows.registry import FOLDER, changes, promotion_history
 from flows.registry.promotion import finish, keep, promote
-from flows.registry.promotion_history import FOLDER
 from flows.servers.prefect_failure import ignore_prefect_failure
 from models.shift.classify import GRADES
 from silos.dataset import some

@@ -10,7 +10,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from flows.config.params_schema import SAMPLERS, Params
+from flows.config.clients_params import SAMPLERS
+from flows.config.params_schema import Params
 from flows.plugins import METHODS, NETWORKS
 from silos.data_params import PARTITIONERS
 from silos.errors import UserError

@@ -308,7 +308,7 @@ def data_stream(seed: int, *names: str | int) -> np.random.RandomState:
     RandomState is used instead of Generator: NumPy promises that its draws never change (NEP 19), and the data version
     depends on them.
     """
-    return np.random.RandomState(_key(seed, names))
+    return np.random.RandomState(_seed_of_stream(seed, names))
 
 
 class DataStreams:
@@ -319,10 +319,10 @@ class DataStreams:
 
     def begin(self, seed: int, *names: str | int) -> np.random.RandomState:
         """Return `data_stream(seed, *names)`, valid until the next call."""
-        self._generator.seed(_key(seed, names))
+        self._generator.seed(_seed_of_stream(seed, names))
         return self._generator
 
 
-def _key(seed: int, names: tuple[str | int, ...]) -> np.ndarray:
+def _seed_of_stream(seed: int, names: tuple[str | int, ...]) -> np.ndarray:
     text = json.dumps([str(part) for part in (seed, *names)])  # unlike a join, JSON differs for any two lists
     return np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype="<u4").astype(np.uint32)

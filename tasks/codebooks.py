@@ -1,13 +1,12 @@
-"""Change and extend the codebooks of a stack's clients, cluster their tokens to common codes, and project codes for figures.
+"""Change the codebooks of a stack's clients, cluster their tokens to common codes, and project codes for figures.
 
 A token is a piece of a client's features as long as a code. No reported centroid stands for a few rows only.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 from models.client_model import Model
 from models.networks.network import Member
 from models.networks.wrappers.codebook_network import COUNT, OWN, SHARED, kmeans_centroids, pooled_centroids
-from models.prng import client_streams, normal
+from models.prng import client_streams
 from models.server_state import ClientStateRefs, Weights
 from models.training.engine import Training
 from models.training.execution_plan import Kind, resolve
@@ -234,135 +233,3 @@ def principal_plane(words: Tensor) -> Tensor:
     _, _, directions = torch.linalg.svd(words - words.mean(0), full_matrices=False)
     axes = directions[:2].T
     return torch.cat([axes, axes.new_zeros(len(axes), 2 - axes.shape[1])], 1)
-
-
-Fill = Literal["kmeans", "random"]
-
-
-@step
-def codebook_extend(
-    cohort: Cohort,
-    model: Model,
-    training: Training,
-    private: ClientStore,
-    extend: Sequence[str],
-    words: int,
-    room: int,
-    seed: int,
-    round: int,
-    fill: Fill = "kmeans",
-    device: str = "cpu",
-) -> list[CodebookExtension]:
-    """Add `words` codes for each client of `extend`, and store every client's private codes with `room` rows.
-
-    Codes are k-means centres of the client's training tokens under the frozen encoder, or N(0, 1). Earlier codes stay
-    bit for bit. Returns one record per stack and ensemble member.
-    """
-    new_codes, messages, extended = {"kmeans": _clustered, "random": _random}[fill], [], frozenset(extend)
-    for stack in cohort.stacks:
-        books = Codebooks.load(cohort, stack, model, private, room, training.engine, device)
-        for member in model.network.single_networks:
-            extended_here = [client for client in stack.clients if client in extended]
-            for client, fresh in new_codes(books, member, extended_here, words, (seed, round)).items():
-                books.append(member, client, fresh)
-        messages += books.store(private)
-    return messages
-
-
-@step
-def codebook_replace(
-    cohort: Cohort,
-    model: Model,
-    training: Training,
-    private: ClientStore,
-    extend: Sequence[str],
-    words: int,
-    room: int,
-    seed: int,
-    round: int,
-    device: str = "cpu",
-) -> list[CodebookExtension]:
-    """Replace codes by k-means centres for every client, as the authors' code does.
-
-    Centres replace the client's last private codes if it has any or is in `extend`; else its copy of the shared codes.
-    Returns one record per stack and ensemble member.
-    """
-    messages, extended = [], frozenset(extend)
-    for stack in cohort.stacks:
-        books = Codebooks.load(cohort, stack, model, private, room, training.engine, device)
-        for member in model.network.single_networks:
-            for client, fresh in _clustered(books, member, stack.clients, words, (seed, round)).items():
-                if client in extended or books.num_codes(member, client):
-                    books.replace_own(member, client, fresh)
-                else:
-                    books.replace_shared(member, client, fresh)
-        messages += books.store(private)
-    return messages
-
-
-@step
-def borrow_words(
-    cohort: Cohort,
-    model: Model,
-    private: ClientStore,
-    lent: ClientStateRefs,
-    words: Mapping[str, int],
-    room: int,
-    device: str = "cpu",
-) -> list[CodebookExtension]:
-    """Store at every client the private codes of all lenders, one after another; one record per stack and member.
-
-    Args:
-        lent: The private state of the lenders.
-        words: The number of private codes of each lender, by the client's name behind the member's prefix.
-        room: Rows of the private codebook.
-    """
-    codebooks = private.load_stack(lent.section, lent.refs, list(lent.refs))
-    borrowed = {}
-    for member in model.network.single_networks:
-        lenders = zip(lent.refs, codebooks[member.prefix + OWN], strict=True)
-        borrowed[member.prefix] = np.concatenate([codes[: words[member.prefix + client]] for client, codes in lenders])
-    messages = []
-    for stack in cohort.stacks:
-        size = len(stack.clients)
-        stored = {name: w.expand(size, *w.shape).numpy() for name, w in lent.start.items()}
-        for prefix, vectors in borrowed.items():
-            stored[prefix + OWN] = np.zeros((size, room, vectors.shape[1]), np.float32)
-            stored[prefix + OWN][:, : len(vectors)] = vectors
-        refs = private.save(lent.section, stack.clients, stored)
-        messages += [
-            CodebookExtension(stack.clients, torch.full((size,), len(vectors)), refs, prefix=p)
-            for p, vectors in borrowed.items()
-        ]
-    return messages
-
-
-def _clustered(
-    books: Codebooks, member: Member, clients: Sequence[str], words: int, when: tuple[int, int]
-) -> dict[str, np.ndarray]:
-    """Return new codes (words, d) for each client in one member: k-means centres of its tokens, fewer if it has fewer."""
-    if not clients:
-        return {}
-    weights, context = member.of(books.weights), member.of(books.context)
-    tokens = compute_tokens(books.cohort, books.stack, member, weights, context, books.engine, books.device)
-    by_client = {}
-    for client, stream in zip(clients, _streams(member, clients, when).tolist(), strict=True):
-        features = tokens[client]
-        with name_diverged_client(books.cohort, client):
-            by_client[client] = kmeans_centroids(features, words, stream & 0x7FFFFFFF)[0] if len(features) else features
-    return by_client
-
-
-def _random(
-    books: Codebooks, member: Member, clients: Sequence[str], words: int, when: tuple[int, int]
-) -> dict[str, np.ndarray]:
-    """Draw new codes (words, d) for each client in one member from N(0, 1)."""
-    if not clients:
-        return {}
-    codes = normal(_streams(member, clients, when), (words, member.network.length))
-    return dict(zip(clients, codes.numpy(), strict=True))
-
-
-def _streams(member: Member, clients: Sequence[str], when: tuple[int, int]) -> Tensor:
-    seed, round = when
-    return member.stream(client_streams(seed, clients, round, "codebook_extend"))

@@ -1,9 +1,8 @@
-"""Score a model on each client's rows, the uncertainty of models and ensembles, and losses before and after training."""
+"""Score a model or a constant answer on clients' rows, an ensemble's uncertainty, and losses of local training."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -14,23 +13,20 @@ from models.metrics.client_metrics import ClientMetric
 from models.metrics.task_metrics import TASK_METRICS
 from models.metrics.uncertainty import Predictive, predictive, uncertainty_metrics
 from models.networks.network_factory import Network
-from models.networks.wrappers.codebook_network import code_usage
 from models.server_state import Weights
 from models.training.engine import Metric, Rows, Training, per_example_metrics
 from models.training.objectives import CrossEntropy, Objective, SquaredError
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
-from silos.errors import DivergedError
-from tasks.execution.load_client_data import load_rows, load_stacks, load_streams, load_weights, may_report
+from tasks.execution.load_client_data import load_rows, load_weights, may_report
 from tasks.execution.task_types import step
-from tasks.messages.round_messages import UncertaintyScores, Update
+from tasks.messages.round_messages import UncertaintyScores, Updated
 from tasks.messages.score_messages import Scores
 
 OUTCOMES = "outcomes"
 PREDICTED = "predicted"
 """The name under which a classification's outcomes have the predicted class of each row; -1 if it is not finite."""
 Measures = Mapping[str, Tensor]
-Updated = TypeVar("Updated", bound=Update)
 
 
 @dataclass(frozen=True)
@@ -245,22 +241,34 @@ def add_validation_losses(
     silos: Silos,
     stack: Stack,
     network: Network,
-    before: Weights,
-    after: Weights,
-    context: Weights,
     training: Training,
     private: ClientStore,
     device: str,
+    *,
+    before: Weights,
+    after: Weights,
+    context: Weights,
 ) -> Updated:
     """Add each client's mean validation loss before and after training to the update of a stack.
 
-    It is NaN with fewer rows than the client's policy requires. The loss is cross-entropy in nats whatever the objective,
-    so that runs are comparable, or a regression's squared error. Members of a pooled client are scored one by one, with
-    the shared weights and their own contexts.
+    A loss is NaN if the client has fewer rows than its policy requires. The loss is cross-entropy in nats whatever the
+    objective, so that runs are comparable, or a regression's squared error in scaled units. Members of a pooled client
+    are scored one by one, with the shared weights and their own contexts.
 
     Args:
+        update: The update of the stack.
+        silos: The silos of the stack's cohort, with their validation rows.
+        stack: The clients that were trained.
+        network: The network that both weights and the context belong to.
+        training: The local training, of which the task and the engine are used.
+        private: The store of the clients, which has their policies.
+        device: Where losses are computed, such as "cpu".
         before: Weights before training, (stack size, ...).
         after: Weights after training, (stack size, ...).
+        context: The network's context, (stack size, ...), or (members, ...) of a pooled client; it may be empty.
+
+    Returns:
+        The update, in which `validation` maps each client to its losses before and after training.
     """
     if silos.pooled:
         size = len(silos.members)
@@ -280,70 +288,3 @@ def add_validation_losses(
 
 
 _OBJECTIVES: dict[str, Objective] = {"classification": CrossEntropy(), "regression": SquaredError()}
-
-
-@step
-def uncertainty_check(
-    cohort: Cohort,
-    model: Model,
-    training: Training,
-    private: ClientStore,
-    seed: int,
-    round: int,
-    split: str = "validation",
-    passes: int = 20,
-    refuse: bool = True,
-    device: str = "cpu",
-) -> list[UncertaintyScores]:
-    """Report uncertainty scores of each client, and none of a single row; one record per stack.
-
-    Nothing is trained, and running statistics are unchanged. A deep ensemble is scored over all members' passes
-    together; code usage is the mean over members.
-
-    Args:
-        passes: Forward passes with dropout on; 0 makes one pass without dropout.
-        refuse: Whether predictions that are not finite raise a DivergedError that names the client; else scores are
-            NaN.
-    """
-    messages = []
-    for stack, rows, weights, context in load_stacks(cohort, model, private, split, device):
-        streams = load_streams(stack, seed, round, "uncertainty_check", device)
-        values = _uncertainty_scores(model, weights, context, rows, streams if passes else None, passes, training)
-        scores = {name: value[: len(stack.clients)].cpu() for name, value in values.items()}
-        counts = rows.counts[: len(stack.clients)].cpu()
-        if refuse:
-            _check_finite(stack.clients, counts, scores["entropy"], cohort.silos.folder)
-        messages.append(UncertaintyScores(stack.clients, split, counts, scores))
-    return messages
-
-
-def _uncertainty_scores(
-    model: Model,
-    weights: dict[str, Tensor],
-    context: dict[str, Tensor],
-    rows: Rows,
-    streams: Tensor | None,
-    passes: int,
-    training: Training,
-) -> dict[str, Tensor]:
-    prediction = predictive(model.network, weights, context, rows.x, streams, passes, training.engine)
-    scores = uncertainty_metrics(prediction, rows.y, rows.counts)
-    coded = [member for member in model.network.single_networks if member.network.quantized]
-    usage = [
-        code_usage(member.network, member.of(weights), member.of(context), rows.x, rows.counts, training.engine)
-        for member in coded
-    ]
-    return scores | {
-        name: torch.stack([codes[name] for codes in usage]).mean(0) for name in (usage[0] if usage else ())
-    }
-
-
-def _check_finite(clients: tuple[str, ...], counts: Tensor, entropy: Tensor, folder: str) -> None:
-    """Raise DivergedError for a diverged client, which would count as certain because no score exceeds a limit of NaN."""
-    for client, rows, value in zip(clients, counts.tolist(), entropy.tolist(), strict=True):
-        if rows and value != value:
-            raise DivergedError(
-                f"client {client} of {folder}: got predictions that are not finite, so its uncertainty is "
-                "unknown, expected finite ones. Training has diverged: try a lower "
-                "training.optimiser.learning_rate."
-            )

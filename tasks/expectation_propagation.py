@@ -61,9 +61,17 @@ def update_site(
         site_update = train_site(network, server, sites, personal, begin, rows, training, streams, share, how)
         message = _store_and_report(stack, model, site_update, rows.counts.cpu(), sites, private)
         if validate:
-            compared = (site_update.before, site_update.after, site_update.context)
             message = add_validation_losses(
-                message, cohort.silos, stack, model.network, *compared, training, private, device
+                message,
+                cohort.silos,
+                stack,
+                model.network,
+                training,
+                private,
+                device,
+                before=site_update.before,
+                after=site_update.after,
+                context=site_update.context,
             )
         messages.append(message)
     return messages

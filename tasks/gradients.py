@@ -153,7 +153,16 @@ def scaffold_train(
         update = replace(update, sums={**update.sums, **change})
         if validate:
             update = add_validation_losses(
-                update, cohort.silos, stack, model.network, start, trained.weights, {}, training, private, device
+                update,
+                cohort.silos,
+                stack,
+                model.network,
+                training,
+                private,
+                device,
+                before=start,
+                after=trained.weights,
+                context={},
             )
         updates.append(store_client_state(update, variates.section, new, private))
     return updates
@@ -184,7 +193,16 @@ def dynamic_train(
         update = build_update(stack, model, trained, rows, private, dict.fromkeys(stack.clients, 1.0))
         if validate:
             update = add_validation_losses(
-                update, cohort.silos, stack, model.network, start, trained.weights, {}, training, private, device
+                update,
+                cohort.silos,
+                stack,
+                model.network,
+                training,
+                private,
+                device,
+                before=start,
+                after=trained.weights,
+                context={},
             )
         updates.append(store_client_state(update, duals.section, new, private))
     return updates

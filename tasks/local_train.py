@@ -16,10 +16,10 @@ from models.server_state import ClientStateRefs, Weights
 from models.training.engine import Rows, Trained, Training, broadcast_weights, per_example_metrics, train
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
-from tasks.evaluate import Updated, add_validation_losses
+from tasks.evaluate import add_validation_losses
 from tasks.execution.load_client_data import load_client_state, load_rows, load_stacks, load_streams, load_weights
 from tasks.execution.task_types import step
-from tasks.messages.round_messages import SentTrees, Update
+from tasks.messages.round_messages import SentTrees, Update, Updated
 
 _SMALL = 4096  # up to so many values per client, one product is cheaper than adding client by client
 
@@ -69,7 +69,16 @@ def local_train(
             update = store_client_state(update, optimiser.section, trained.optimiser, private)
         if validate:
             update = add_validation_losses(
-                update, cohort.silos, stack, model.network, weights, trained.weights, context, training, private, device
+                update,
+                cohort.silos,
+                stack,
+                model.network,
+                training,
+                private,
+                device,
+                before=weights,
+                after=trained.weights,
+                context=context,
             )
         updates.append(update)
     return updates
@@ -182,7 +191,16 @@ def pooled_train(
         update = store_client_state(update, optimiser.section, trained.optimiser, private)
     if validate:
         update = add_validation_losses(
-            update, silos, stack, model.network, weights, trained.weights, contexts, training, private, device
+            update,
+            silos,
+            stack,
+            model.network,
+            training,
+            private,
+            device,
+            before=weights,
+            after=trained.weights,
+            context=contexts,
         )
     return [update]
 
@@ -212,7 +230,7 @@ def train_trees(
         for x, y, count in zip(rows.x, rows.y, counts.tolist(), strict=False):
             own = fit_trees(network, x[:count].numpy(), y[:count].numpy(), rate, least_rows)
             one = {name: w[None] for name, w in own.items()}
-            alone = type(rows)(x[None, :count], y[None, :count], torch.tensor([count]))
+            alone = Rows(x[None, :count], y[None, :count], torch.tensor([count]))
             found = per_example_metrics(network, one, {}, alone, training.objective, "sequential")
             fitted.append(own)
             losses.append(float(found["loss"].double().sum()) / max(count, 1))

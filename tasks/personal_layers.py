@@ -51,7 +51,16 @@ def head_then_body(
             update = replace(update, sums={})
         if validate:
             update = add_validation_losses(
-                update, cohort.silos, stack, model.network, start, trained.weights, context, training, private, device
+                update,
+                cohort.silos,
+                stack,
+                model.network,
+                training,
+                private,
+                device,
+                before=start,
+                after=trained.weights,
+                context=context,
             )
         updates.append(update)
     return updates

@@ -39,7 +39,8 @@ class Contest:
     Attributes:
         table: Its runs.
         plain: The settings of all methods, in the order of a race without a diagnosis.
-        preferred: These and FedAvg's with aligned features, in the order of a race with diagnosis and prior.
+        preferred: These and FedAvg's with aligned features, in the order of a race with the diagnosis and the gains
+            on similar federations.
         types: The types of shift that the diagnosis found.
         overhead: Seconds that a leg of a live race takes beyond training.
     """

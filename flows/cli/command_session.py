@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from flows.registry.promotion_history import JOURNAL
+from flows.registry import JOURNAL
 
 if TYPE_CHECKING:  # `siloflow --help` imports neither rich nor pydantic
     from flows.console.safe_text import PlainConsole

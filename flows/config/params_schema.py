@@ -13,13 +13,15 @@ from pydantic import (
     model_validator,
 )
 
+from flows.config.clients_params import ClientsParams
+from flows.config.diagnose_params import DiagnoseParams
 from flows.experiment.plugin_loader import NONE, Plugins
 from silos import param_limits
 from silos.data_params import DataParams
 from silos.errors import shown
 from silos.io.addresses import has_wrong_port
-from silos.param_types import Name, PlainText
-from silos.plugin_registry import Entry, Registered, Registry
+from silos.param_types import PlainText
+from silos.plugin_registry import Registered
 from silos.strict_yaml import refuse_booleans
 
 
@@ -229,71 +231,6 @@ class AggregationParams(Section):
         return self
 
 
-class UniformParams(Section):
-    """Samples every client with the same probability."""
-
-    kind: Literal["uniform"]
-
-
-class BySizeParams(Section):
-    """Samples clients in proportion to training rows, one after another."""
-
-    kind: Literal["by_size"]
-
-
-class ImprovingParams(Section):
-    """Samples up to `focus` of a round's clients from those whose validation loss decreased in the last round."""
-
-    kind: Literal["improving"]
-    focus: float = Field(default=0.8, ge=0, le=1)
-    improvement: Literal["last_seen", "within_round"] = "last_seen"
-
-
-class OwnSampler(Section, Registered):
-    """A sampler of a plugin file: a function that samples, or a class that extends Sampler."""
-
-
-SAMPLERS = Registry(
-    "sampler",
-    {
-        "uniform": "flows.methods.client_sampler:Uniform",
-        "by_size": "flows.methods.client_sampler:BySize",
-        "improving": "flows.methods.client_sampler:LossBasedSampler",
-    },
-)
-
-_COMMON_OPTIONS = ("fraction", "dropout", "join", "leave")
-
-
-def options_given(entry: Entry) -> tuple[str, ...]:
-    """Return the parameters of a plugin's sampler that siloflow passes, and that are no options."""
-    return _COMMON_OPTIONS if isinstance(entry.target, type) else ("setup", "clients", "wanted", "number", "memory")
-
-
-Sampling = UniformParams | BySizeParams | ImprovingParams
-
-
-class AlignParams(Section):
-    """Sets which numeric features each client brings to a common scale by its own training rows.
-
-    standardise: mean 0 and deviation 1; quantiles: the quantiles of a normal distribution.
-    """
-
-    kind: Literal["none", "standardise", "quantiles"] = "none"
-    features: Literal["all"] | tuple[Name, ...] = "all"
-
-
-class ClientsParams(Section):
-    """Sets which clients take part in a round, and how each brings its rows to a common scale."""
-
-    fraction: float = Field(default=1.0, gt=0, le=1)
-    sampling: Annotated[Sampling, Field(discriminator="kind")] = UniformParams(kind="uniform")
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-    join: dict[Name, Annotated[int, Field(ge=1, le=param_limits.TIMES)]] = Field(default={})
-    leave: dict[Name, Annotated[int, Field(ge=1, le=param_limits.TIMES)]] = Field(default={})
-    align: AlignParams = AlignParams()
-
-
 class EvaluationParams(Section):
     """When models are scored, on which clients, by which metrics, and which round is reported.
 
@@ -331,75 +268,6 @@ class ComparisonParams(Section):
             if values.count(value) > 1:
                 raise ValueError(f"got {value} twice, expected it once. Remove one of them")
         return values
-
-
-FEW_BINS = 8
-"""Number of bins of a numeric feature if clients add noise, which grows with the number of bins."""
-
-
-class NoiseParams(Section):
-    """The noise that every client adds to its reports, as (epsilon, delta)-differential privacy of its rows.
-
-    `budget` lowers the epsilon of all reports that a client ever sends with noise. Clients refuse a budget or delta
-    above those of their own policy (silos/privacy/silo_policy.py).
-    """
-
-    epsilon: float = Field(ge=param_limits.EPSILON, le=param_limits.MAX_REAL)
-    delta: float = Field(default=1e-5, gt=0, lt=1)
-    budget: float | None = Field(default=None, gt=0, le=param_limits.MAX_REAL)
-
-    @model_validator(mode="after")
-    def _within_the_budget(self) -> "NoiseParams":
-        if self.budget is not None and self.epsilon > self.budget:
-            raise ValueError(
-                f"got epsilon {self.epsilon:g}, expected at most the budget {self.budget:g} of all "
-                "reports. Lower epsilon or raise the budget"
-            )
-        return self
-
-
-class ReadingsParams(Section):
-    """Choices that the published rule leaves open: docs/diagnose.md."""
-
-    aggregate: Literal["max", "mean"] = "max"
-    points: int = Field(default=100, ge=1, le=10_000)
-    divisor: Literal["printed", "n - 1", "n"] = "printed"
-
-
-class DiagnoseParams(Section):
-    """`verdict`: by counts (guarded), by moments if counts may not be sent, or as published (paper).
-
-    `second_look`: if both inputs and rule seem to differ, silos report models of their labels, and the models'
-    predictions.
-    """
-
-    verdict: Literal["guarded", "moments", "paper"] = "guarded"
-    bins: Annotated[int, Field(ge=2, le=1024)] = 32
-    noise: NoiseParams | None = None
-    second_look: bool = False
-    paper: ReadingsParams = ReadingsParams()
-
-    @model_validator(mode="after")
-    def _noise_is_on_counts(self) -> "DiagnoseParams":
-        if self.noise is not None and self.verdict == "moments":
-            raise ValueError(
-                "got noise with the verdict moments, expected it with counts. Set verdict to guarded, or noise to null"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _second_look_is_at_counts(self) -> "DiagnoseParams":
-        if self.second_look and self.noise is not None:
-            raise ValueError(
-                "got second_look with noise, expected one of them, since models are sent without "
-                "noise. Turn one of the two off"
-            )
-        if self.second_look and self.verdict != "guarded":
-            raise ValueError(
-                f"got second_look with the verdict {self.verdict}, expected the verdict guarded, which it "
-                "refines. Set verdict to guarded"
-            )
-        return self
 
 
 class AdviseParams(Section):

@@ -10,18 +10,14 @@ from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, Field, create_model
 
+from flows.config.clients_params import SAMPLERS, ClientsParams, OwnSampler, Sampling, options_given
 from flows.config.params_schema import (
-    SAMPLERS,
-    ClientsParams,
     EvaluationParams,
     FigureParams,
     NetworkParams,
     Networks,
-    OwnSampler,
     Params,
-    Sampling,
     Section,
-    options_given,
 )
 from flows.experiment import plugin_loader
 from flows.experiment.plugin_loader import Plugins

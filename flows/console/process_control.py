@@ -55,7 +55,7 @@ def interruption(error: BaseException | None) -> BaseException | None:
     return error
 
 
-_DEFAULT = gc.get_threshold()
+_DEFAULT_GC_THRESHOLD = gc.get_threshold()
 _DURING_IMPORTS = 100_000  # new objects
 
 
@@ -67,4 +67,4 @@ def pause_gc() -> None:
 def resume_gc() -> None:
     """Collect as usual again, without the objects that exist now: imported modules stay for good."""
     gc.freeze()
-    gc.set_threshold(*_DEFAULT)
+    gc.set_threshold(*_DEFAULT_GC_THRESHOLD)

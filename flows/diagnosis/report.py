@@ -1,7 +1,4 @@
-"""The results of a diagnosis as plain JSON: pairs, groups of similar silos, each silo against the rest, and tables.
-
-`not_compared` lists what was not compared, and why.
-"""
+"""The results of a diagnosis as plain JSON: pairs, groups of similar silos, each silo against the rest, and tables."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -11,7 +8,6 @@ import numpy as np
 
 from models.shift.classify import GRADES, EffectSizes
 from models.shift.client_summaries.client_summary import Layout, Summaries
-from models.shift.client_summaries.feature_pairs import LEAST_PAIR_ROWS, MOST_FEATURES
 from models.shift.client_summaries.gaussian_mechanism import counts_sensitivity, sigma
 from models.shift.client_summaries.query import Query
 from models.shift.magnitudes import (
@@ -361,124 +357,3 @@ def _ranking(findings: Findings, features: tuple[str, ...]) -> list[dict[str, An
         {"feature": features[i], "mean": round(float(mean[i]), 4), "largest": round(float(largest[i]), 4)}
         for i in np.argsort(-mean, kind="stable")
     ]
-
-
-def not_compared(
-    comparison: Comparison,
-    query: Query,
-    summaries: Summaries,
-    feature_pairs: FeaturePairs | None,
-    least: Mapping[str, int],
-    by_unit: bool = False,
-    second_look: bool = False,
-) -> list[dict[str, Any]]:
-    """List what was not compared.
-
-    Every entry has `what`, `why`, `names` and `silos`. `what` is class, targets, feature, values, feature pairs,
-    interactions or rest. `names` are classes (by index) or features; if it is empty, all are meant, and likewise `silos`.
-    summaries: of the comparison's clients; least: the least rows of each client's policy; by_unit: whether rows are
-    counted by unit; second_look: whether pairs had one.
-    """
-    clients, layout = comparison.clients, query.layout
-    return [
-        *_rare_classes(summaries, layout, clients, least),
-        *_features(comparison, layout),
-        *_far_values(feature_pairs, query, clients),
-        *_feature_pairs(comparison, query, summaries, feature_pairs, by_unit),
-        *([_entry("rest", "the second look is at pairs, so one silo against all others is not refined")] * second_look),
-    ]
-
-
-def _entry(what: str, why: str, names: list[Any] | None = None, silos: list[str] | None = None) -> dict[str, Any]:
-    return {"what": what, "why": why, "names": names or [], "silos": silos or []}
-
-
-def _rare_classes(
-    summaries: Summaries, layout: Layout, clients: tuple[str, ...], least: Mapping[str, int]
-) -> list[dict[str, Any]]:
-    """List classes of fewer different rows at a silo than it reports; without unreported rows it has none of the class.
-
-    In a regression, small groups of targets are pooled with others, so only silos that report one pool are listed.
-    """
-    if summaries.noise is not None:
-        return []
-    withheld = np.isnan(summaries.labels)
-    if layout.targets:
-        pooled = np.isfinite(summaries.moments).any((1, 2, 3))
-        few, silent = (
-            [clients[i] for i in np.flatnonzero(withheld.all(1) & (pooled == reported))] for reported in (True, False)
-        )
-        why = "only the mean and spread, since few lie in other groups"
-        entries = [_entry("targets", why, silos=few)] if few else []
-        return [*entries, *([_entry("targets", _too_few(silent, least), silos=silent)] if silent else [])]
-    some = summaries.rows - np.nan_to_num(summaries.labels).sum(-1) > 0
-    of_class = [[clients[i] for i in np.flatnonzero(column & some)] for column in withheld.T]
-    return [_entry("class", _too_few(silos, least), [i], silos) for i, silos in enumerate(of_class) if silos]
-
-
-def _too_few(silos: list[str], least: Mapping[str, int]) -> str:
-    numbers = [least[silo] for silo in silos]
-    return f"fewer than {' to '.join(map(str, sorted({min(numbers), max(numbers)})))} different rows"
-
-
-def _features(comparison: Comparison, layout: Layout) -> list[dict[str, Any]]:
-    missing, entries = comparison.missing, []
-    for mask, why in ((missing.absent, "no value"), (missing.withheld, "too few values in a class")):
-        for feature in np.flatnonzero(mask.any(0)).tolist():
-            silos = [comparison.clients[i] for i in np.flatnonzero(mask[:, feature])]
-            entries.append(_entry("feature", why, [layout.names[feature]], silos))
-    crowded = [layout.names[i] for i in np.flatnonzero(missing.crowded)]
-    return [*entries, *([_entry("feature", "nearly all values in one or two bins", crowded)] if crowded else [])]
-
-
-def _far_values(feature_pairs: FeaturePairs | None, query: Query, clients: tuple[str, ...]) -> list[dict[str, Any]]:
-    """List values far from all others, as a code or a wrong entry is; `rows` by silo: far below and far above.
-
-    Without counts, silos replace them before they report, and report no numbers of them.
-    """
-    if feature_pairs is None:
-        why = "those far from all others count as values near them, and are not listed"
-        return [] if query.counts else [_entry("values", why)]
-    entries, names = [], (*query.layout.names, "the target")
-    for feature in np.flatnonzero(feature_pairs.far.any((0, 2))).tolist():
-        rows = {clients[i]: feature_pairs.far[i, feature].tolist() for i in range(len(clients))}
-        rows = {client: far for client, far in rows.items() if any(far)}
-        entries.append(_entry("values", "far from all others", [names[feature]], list(rows)) | {"rows": rows})
-    return entries
-
-
-def _feature_pairs(
-    comparison: Comparison, query: Query, summaries: Summaries, feature_pairs: FeaturePairs | None, by_unit: bool
-) -> list[dict[str, Any]]:
-    layout = query.layout
-    if feature_pairs is None:
-        guarded = "rows are counted by unit" if by_unit else "only the verdict guarded compares them"
-        why = "noise" if query.rho else "pictures" if query.pictures else guarded
-        return [_entry("feature pairs", why), _entry("interactions", why)]
-    entries = []
-    chosen = set(feature_pairs.correlations.features.tolist())
-    others = [name for index, name in enumerate(layout.names) if index not in chosen]
-    if others:
-        entries.append(_entry("feature pairs", f"more than {MOST_FEATURES} features, or constant", others))
-    silent = ~np.isfinite(feature_pairs.correlations.values).any((1, 2))
-    if len(chosen) > 1 and silent.any():
-        silos = [comparison.clients[i] for i in np.flatnonzero(silent)]
-        entries.append(_entry("feature pairs", "the silo reports none", silos=silos))
-    few = (np.nan_to_num(summaries.labels) > 0) & ~np.isfinite(feature_pairs.correlations.values[..., :-1]).any(1)
-    few &= ~silent[:, None]
-    for index in np.flatnonzero(few.any(0)).tolist() if len(chosen) > 1 else []:
-        silos = [comparison.clients[i] for i in np.flatnonzero(few[:, index])]
-        why = f"fewer than {LEAST_PAIR_ROWS} different rows of class {index}"
-        entries.append(_entry("feature pairs", why, silos=silos))
-    ordered = [layout.names[i] for i in chosen if len(layout.categories[i] or ()) > 2]
-    if ordered:
-        entries.append(_entry("feature pairs", "categories only by their order", sorted(ordered)))
-    shifted = comparison.pairs.verdicts.types[:, 0]
-    if shifted.any():
-        names = comparison.names
-        pairs = zip(comparison.pairs.first[shifted].tolist(), comparison.pairs.second[shifted].tolist(), strict=True)
-        silos = sorted({name for a, b in pairs for name in (names[a], names[b])})
-        entries.append(_entry("interactions", "inputs differ", silos=silos))
-    if len(layout.names) > 2:
-        entries.append(_entry("interactions", "of more than two features"))
-    return entries

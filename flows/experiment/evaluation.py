@@ -33,12 +33,13 @@ from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.standardizer import NO_STANDARDIZATION
 from silos.storage.partition_store import open_client
-from tasks.evaluate import NONE, ClientMetrics, evaluate, evaluate_constant, uncertainty_check
+from tasks.evaluate import NONE, ClientMetrics, evaluate, evaluate_constant
 from tasks.execution.task_runner import PlainRunner, RoundCost, cohort_calls
 from tasks.messages.score_messages import Scores
 from tasks.paired_outcomes import Outcomes
 from tasks.tracking.json_io import write_json
 from tasks.tracking.result_tables import aggregates, by_client
+from tasks.uncertainty_check import uncertainty_check
 
 SPLITS = ("validation", "test")
 

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flows.config.params_schema import SAMPLERS, ClientsParams, FocalParams, OwnSampler, Params, layers_of
+from flows.config.clients_params import SAMPLERS, ClientsParams, OwnSampler
+from flows.config.params_schema import FocalParams, Params, layers_of
 from flows.config.plugin_params import OwnNetwork
 from flows.experiment.plugin_loader import user_code_errors
 from flows.methods.client_sampler import PluginSampler, Sampler, validation_rows

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from flows.config.params_schema import OwnSampler
+from flows.config.clients_params import OwnSampler
 from flows.methods.context import RoundContext, TrainingSetup, uniform_by_client
 from flows.methods.round_report import RoundReport
 from models.prng import client_streams, server_stream, uniform

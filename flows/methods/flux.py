@@ -25,8 +25,9 @@ from flows.methods.context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.server_state import ServerState
 from silos import param_limits
-from tasks.cluster_clients import assign_descriptors, cluster_descriptors, regroup, report_descriptor
+from tasks.cluster_clients import assign_descriptors, cluster_descriptors
 from tasks.messages.round_messages import Descriptor
+from tasks.regroup import regroup, report_descriptor
 
 _POINTS = 200  # random points whose principal components are the axes, as in the authors' code
 

@@ -19,8 +19,8 @@ from models.client_model import Model
 from models.networks.network_factory import learned
 from models.server_state import ServerState, Weights
 from silos import param_limits
-from tasks.cluster_clients import regroup
 from tasks.messages.round_messages import ClusterChoice
+from tasks.regroup import regroup
 
 Choice = dict[str, list[int]]
 """Client to the index of its model in each set."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from flows.experiment.project import Project
 from flows.history.clean_runs import enforce_retention
-from flows.registry import promotion_history
+from flows.registry import FOLDER, JOURNAL, promotion_history
 from flows.registry.model_finder import ModelFinder, model_name
-from flows.registry.promotion_history import FOLDER, JOURNAL, decisions, may_pass
+from flows.registry.promotion_history import decisions, may_pass
 from silos.errors import UserError
 from silos.versioning import history
 from tasks.tracking.json_io import read_json, write_json

@@ -17,9 +17,9 @@ from flows.config.params_schema import WatchParams
 from flows.experiment.project import Project, exclusive_data_access, is_of_other_partition
 from flows.experiment.run.load_finished_run import find_run
 from flows.experiment.run.mlflow_run_metadata import git_commit
-from flows.registry import promotion_history
+from flows.registry import FOLDER, JOURNAL, promotion_history
 from flows.registry.model_finder import all_registries, model_name
-from flows.registry.promotion_history import FOLDER, JOURNAL, append_decision, find_repeated
+from flows.registry.promotion_history import append_decision, find_repeated
 from flows.registry.register_candidates import challenge, is_better, is_cheaper, register_run
 from silos.errors import UserError, shown
 from silos.io.locks import in_turn

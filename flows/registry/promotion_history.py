@@ -14,11 +14,9 @@ from typing import Any
 from urllib.parse import quote
 from uuid import NAMESPACE_URL, uuid5
 
+from flows.registry import FOLDER
 from tasks.tracking.json_io import read_json, write_json
 
-FOLDER = Path("runs") / "registry"
-JOURNAL = FOLDER / "journal.json"
-"""The transaction that is under way; a command that finds one completes it."""
 HISTORY = FOLDER / "history.jsonl"
 
 PROMOTED = "siloflow.champion.promoted"

@@ -16,7 +16,7 @@ from models.shift.pairwise_results import REASONS, Findings, find_differences
 from models.shift.pairwise_tables import build_pairs
 from models.shift.pseudo_rows import PseudoClients, SharedModelLoss, select_for_pseudo_rows
 
-_ALPHA = ALPHA / 4
+_CORRELATION_ALPHA = ALPHA / 4
 """The level over all pairs of features: a quarter of the other hypotheses', since correlations show differences early."""
 
 _LIMIT = 0.999  # of a correlation, so that Fisher's z is finite
@@ -46,7 +46,7 @@ def compare_correlations(
     labels: (clients, classes) rows of each class, NaN if not reported.
     """
     labels = np.nan_to_num(labels)
-    z, weight = _difference(correlations, slice(0, -1), labels, first, second)
+    z, weight = _correlation_difference(correlations, slice(0, -1), labels, first, second)
     rows = np.stack([labels[first], labels[second]], 1)
     squares, classes = z**2 * weight, weight > 0
     count = classes.sum(-1)
@@ -56,12 +56,14 @@ def compare_correlations(
     mean = np.divide((z * weight).sum(-1), total_weight, out=np.zeros_like(total_weight), where=total_weight > 0)
     contrast = (np.maximum(squares.sum(-1) - mean**2 * total_weight, 0.0), np.maximum(count - 1, 0))
     all_rows = labels.sum(-1, keepdims=True)
-    total_difference, overall_weight = _difference(correlations, slice(-1, None), all_rows, first, second)
+    total_difference, overall_weight = _correlation_difference(correlations, slice(-1, None), all_rows, first, second)
     overall = ((total_difference**2 * overall_weight)[..., 0], (overall_weight[..., 0] > 0).astype(np.int64))
     hypotheses = np.maximum(correlations.values.shape[1], 1)
 
     def rejected(result: test.ChiSquare, hypotheses: int | np.ndarray) -> np.ndarray:
-        return (test.p_value(result) * hypotheses < _ALPHA) & (test.effect_size(result, size) >= LEAST_EFFECT)
+        return (test.p_value(result) * hypotheses < _CORRELATION_ALPHA) & (
+            test.effect_size(result, size) >= LEAST_EFFECT
+        )
 
     differ = rejected(within, hypotheses)
     chance = np.minimum(test.p_value(within).min(-1, initial=1.0) * hypotheses, 1.0)
@@ -71,7 +73,7 @@ def compare_correlations(
     )
 
 
-def _difference(
+def _correlation_difference(
     correlations: Correlations, columns: slice, rows: np.ndarray, first: np.ndarray, second: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return differences of z and their inverse variances, (pairs, feature pairs, columns); 0 if not compared.

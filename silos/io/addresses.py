@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from ipaddress import ip_address
 from urllib.parse import urlsplit
-from urllib.request import getproxies_environment, proxy_bypass
 
 from silos.errors import UserError
 
@@ -57,6 +56,8 @@ def loopback_direct() -> Iterator[None]:
 
 def must_be_reachable(address: str) -> None:
     """Raise UserError if the address is to be reached through a proxy that was removed."""
+    from urllib.request import getproxies_environment, proxy_bypass  # loads http.client and ssl: only for proxies
+
     parts = urlsplit(address)
     if parts.scheme in getproxies_environment() or proxy_bypass(parts.hostname or ""):
         return

@@ -14,8 +14,8 @@ from silos.dataset import Rows
 from silos.errors import UserError
 from silos.io.free_space import must_fit
 from silos.schema import Feature, describe_duplicate, find_invalid_name, is_table
+from silos.sources.source_checks import ROUNDED, must_be_there, split_names, stays_distinct
 from silos.sources.source_params import NPZ_ARRAYS, Npz
-from silos.sources.source_registry import ROUNDED, must_be_there, split_names, stays_distinct
 from silos.units import hash_units
 
 _READABLE = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA}

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -66,6 +66,10 @@ class Update(WeightedMessage):
     each: Annotated[Weights, Numbers("learned", again=True)] = field(default_factory=dict)
     # client to its mean loss on validation rows before and after training, if requested; NaN for too few rows
     validation: Annotated[Mapping[str, tuple[float, float]], FEW] = field(default_factory=dict)
+
+
+Updated = TypeVar("Updated", bound=Update)
+"""The type of an update to which a function adds values."""
 
 
 @dataclass(frozen=True)

@@ -39,12 +39,11 @@ def output_file(root: Path, output: str, allowed: Path | None = None) -> Path:
         raise UserError(
             f"--output: got {shown(repr(output))}, which exists and is not a file, expected a file. Name another one."
         )
-    within = [name for name in _OWNED if _is_within(place, root / name)]
-    if within and not (allowed is not None and _is_within(place, root / allowed)):
-        is_itself = place.name.casefold() == within[0]
+    within = [name for name in _OWNED if _is_within(place, root, name)]
+    if within and not (allowed is not None and _is_within(place, root, allowed)):
         raise UserError(
-            f"--output: got {shown(repr(output))}, which is {'' if is_itself else 'in '}the project's own "
-            f"{within[0]}, expected a file elsewhere. Name another one."
+            f"--output: got {shown(repr(output))}, which is {'' if _is_same(place, root, within[0]) else 'in '}the "
+            f"project's own {within[0]}, expected a file elsewhere. Name another one."
         )
     return place
 
@@ -56,11 +55,23 @@ _OWNED = (
 """Folders and files that siloflow, DVC and git write in a project, and those by which the user steers them."""
 
 
-def _is_within(place: Path, folder: Path) -> bool:
-    """Return whether the path is the folder or in it, also by another name of it, as on a disk that ignores case."""
-    if place.is_relative_to(folder.resolve()):
+def _is_within(place: Path, root: Path, name: str | Path) -> bool:
+    """Return whether the path is the file or folder of this name in the project, or in this folder."""
+    return any(_is_same(path, root, name) for path in (place, *place.parents))
+
+
+def _is_same(path: Path, root: Path, name: str | Path) -> bool:
+    """Return whether the path is the file or folder of this name in the project.
+
+    It may have another name: a link, or other capitals, which are the same file on a disk that ignores case. A name in
+    other capitals counts as the same on every disk, since the file may not exist yet.
+    """
+    own, folder = root / name, root.resolve()
+    if path == own.resolve():
         return True
-    return folder.exists() and any(path.exists() and path.samefile(folder) for path in (place, *place.parents))
+    if path.is_relative_to(folder) and str(path.relative_to(folder)).casefold() == str(name).casefold():
+        return True
+    return path.exists() and own.exists() and path.samefile(own)
 
 
 def write_records(path: Path, content: Mapping[str, Any]) -> None:

@@ -139,13 +139,14 @@ def cost_curve(runs: Sequence[Records], quantity: TaskMetrics) -> CostCurve | No
 
     A run that ended earlier than others keeps its last score and costs nothing more.
     """
-    scores = [_scores(records, quantity) for records in runs]
+    scores = [_scores_by_round(records, quantity) for records in runs]
     if not scores or not all(scores):
         return None
     first = max(min(of_run) for of_run in scores)
     rounds = sorted({number for of_run in scores for number in of_run if number >= first})
     bytes_, seconds = (
-        [list(accumulate(spent(record) for record in records)) for records in runs] for spent in (_bytes, _seconds)
+        [list(accumulate(spent(record) for record in records)) for records in runs]
+        for spent in (_bytes_of_round, _seconds_of_round)
     )
     return CostCurve(
         tuple(rounds),
@@ -157,16 +158,16 @@ def cost_curve(runs: Sequence[Records], quantity: TaskMetrics) -> CostCurve | No
     )
 
 
-def _scores(records: Records, quantity: TaskMetrics) -> dict[int, float]:
+def _scores_by_round(records: Records, quantity: TaskMetrics) -> dict[int, float]:
     scores = {record["round"]: record["metrics"].get(quantity.headline) for record in records}
     return {number: value for number, value in scores.items() if value is not None and math.isfinite(value)}
 
 
-def _bytes(record: Mapping[str, Any]) -> float:
+def _bytes_of_round(record: Mapping[str, Any]) -> float:
     return float(record["metrics"]["bytes/up"] + record["metrics"]["bytes/down"])
 
 
-def _seconds(record: Mapping[str, Any]) -> float:
+def _seconds_of_round(record: Mapping[str, Any]) -> float:
     return float(record["seconds"]["round"])
 
 
@@ -190,10 +191,10 @@ def costs_to_target(
     curves: Mapping[str, CostCurve | None], target: float, quantity: TaskMetrics
 ) -> dict[str, dict[str, Any]]:
     """Map each method to the target, and to rounds, bytes and seconds until it is reached; None where it is not."""
-    return {method: {"target": target, **_cost(curve, target, quantity)} for method, curve in curves.items()}
+    return {method: {"target": target, **_cost_to_target(curve, target, quantity)} for method, curve in curves.items()}
 
 
-def _cost(curve: CostCurve | None, target: float, quantity: TaskMetrics) -> dict[str, float | None]:
+def _cost_to_target(curve: CostCurve | None, target: float, quantity: TaskMetrics) -> dict[str, float | None]:
     for i, value in enumerate(curve.values if curve else ()):
         if quantity.reaches({quantity.headline: value}, target):
             assert curve is not None

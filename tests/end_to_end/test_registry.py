@@ -20,8 +20,7 @@ import json, os, sys
 from pathlib import Path
 
 from flows.experiment.project import Project
-from flows.registry import model_finder, promotion, promotion_history
-from flows.registry.promotion_history import JOURNAL
+from flows.registry import JOURNAL, model_finder, promotion, promotion_history
 from tasks.tracking.mlflow_logging.registry import Registry
 
 

@@ -1,4 +1,4 @@
-"""Named streams do not depend on each other, the machine or NumPy's version."""
+"""Named random streams of data do not depend on each other, the machine or NumPy's version."""
 
 from silos.dataset import DataStreams, data_stream
 

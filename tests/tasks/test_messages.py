@@ -34,7 +34,6 @@ from models.statistics.feature_vector import make
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack, open_stack
 from tasks import local_train, messages
-from tasks.cluster_clients import prior_shift_fit, regroup, report_correctness, report_descriptor
 from tasks.evaluate import OUTCOMES, ClientMetrics, evaluate
 from tasks.execution.task_runner import Broadcast, cohort_calls
 from tasks.execution.task_types import ClientStep, step
@@ -43,6 +42,7 @@ from tasks.messages.round_messages import SummedMessage, Update, WeightedMessage
 from tasks.messages.score_messages import Scores
 from tasks.messages.statistics_messages import NoisyCounts
 from tasks.personal_layers import common_batchnorm_statistics
+from tasks.regroup import prior_shift_fit, regroup, report_correctness, report_descriptor
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 

@@ -19,10 +19,11 @@ from models.networks.wrappers.codebook_network import COUNT, OWN, SHARED, Quanti
 from models.prng import server_stream
 from models.server_state import ClientStateRefs
 from silos.errors import UserError
-from tasks.codebooks import borrow_words, codebook_extend, common_codes, report_centroids
-from tasks.evaluate import uncertainty_check
+from tasks.codebook_extend import borrow_words, codebook_extend
+from tasks.codebooks import common_codes, report_centroids
 from tasks.execution.task_runner import Broadcast
 from tasks.messages.round_messages import UncertaintyScores
+from tasks.uncertainty_check import uncertainty_check
 
 _COLLAPSED = 3.0  # perplexity below which quantized features carry almost no information
 

@@ -23,16 +23,9 @@ from models.server_state import ServerState, Weights
 from silos.cohort import open_common
 from silos.dataset import some
 from silos.errors import UserError
-from tasks.cluster_clients import (
-    OverlapClusters,
-    candidates,
-    correctness_by_client,
-    prior_shift_fit,
-    regroup,
-    report_correctness,
-    split_rows,
-)
+from tasks.cluster_clients import OverlapClusters, candidates, correctness_by_client, split_rows
 from tasks.messages.round_messages import CorrectnessBits, PriorShiftAccuracy
+from tasks.regroup import prior_shift_fit, regroup, report_correctness
 
 BITS = "bits"
 """Section of the state with the correctness bits of clients."""

@@ -28,7 +28,7 @@ from models.networks.network_factory import Network
 from models.networks.wrappers.codebook_network import SHARED
 from models.server_state import ServerState
 from silos import param_limits
-from tasks.codebooks import codebook_extend, codebook_replace
+from tasks.codebook_extend import codebook_extend, codebook_replace
 from tasks.execution.task_types import ClientStep
 
 

@@ -21,6 +21,7 @@ from ...training.execution_plan import resolve
 from ...training.objectives import Batch, ClientBatch, Objective
 from ...training.optimizers import expand_clients
 from ..network import register
+from ..protocols import BatchedNetwork
 from .variational import GaussianWrapper, is_gaussian, predict
 
 RAW = ".raw"
@@ -45,7 +46,7 @@ _MIN_CAVITY = 1e-6  # precision; only unguarded cavities come near it
 
 @register("tilted")
 @dataclass(frozen=True)
-class Tilted(GaussianWrapper):
+class Tilted(BatchedNetwork, GaussianWrapper):
     """The inner network with means under its weights' names, and the trained parameters of deviations: "….raw".
 
     The cavity, a precision and mean per weight, is context. With `nonneg`, the posterior's precision is the cavity's

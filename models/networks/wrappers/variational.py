@@ -20,21 +20,21 @@ Bias = Literal["point", "gaussian", "none"]
 
 
 @dataclass(frozen=True)
-class GaussianWrapper(BatchedNetwork, NetworkWrapper):
+class GaussianWrapper(NetworkWrapper):
     """Base of wrappers whose weights are Gaussian; the means have the names of the inner network's weights.
 
-    `noise` is how noise reaches rows (see models.gaussians).
+    Attributes:
+        noise: How noise reaches rows (see models.gaussians).
+        bias: "point" if biases are plain numbers, "gaussian" if they are Gaussian too, "none" if there are none.
     """
 
     noise: Noise = "local"
     bias: Bias = "point"
 
-    cost = Network.cost  # computed from its own logits
-
     @property
     def stacked(self) -> BatchedNetwork | None:
-        """Return itself if the inner network has a batched form."""
-        return self if self.inner.stacked else None
+        """Return itself if it and the inner network have a batched form."""
+        return self if isinstance(self, BatchedNetwork) and self.inner.stacked else None
 
     @property
     def random(self) -> bool:
@@ -48,7 +48,7 @@ class GaussianWrapper(BatchedNetwork, NetworkWrapper):
 
 @register("variational")
 @dataclass(frozen=True)
-class Variational(GaussianWrapper):
+class Variational(BatchedNetwork, GaussianWrapper):
     """The inner network with a mean under every weight's name, and a deviation: "dense0.weight.deviation".
 
     With a stream it makes one noisy pass. Without one it averages the softmax over `draws` draws of all weights and
@@ -58,6 +58,8 @@ class Variational(GaussianWrapper):
 
     draws: int = 10
     deviation: float = 0.0067  # of initial weights
+
+    cost = Network.cost  # computed from its own logits
 
     def init(self, stream: Tensor) -> dict[str, Tensor]:
         """Draw the means, and set equal deviations."""

@@ -13,8 +13,8 @@ import numpy as np
 
 from silos.errors import UserError, shown
 from silos.schema import Feature
+from silos.sources.source_checks import stays_distinct
 from silos.sources.source_params import Fill, Table
-from silos.sources.source_registry import stays_distinct
 from silos.sources.tabular.column_kinds import Column
 from silos.sources.tabular.table_reader import TableSample
 

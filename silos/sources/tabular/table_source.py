@@ -14,8 +14,8 @@ from silos.dataset import Rows, some
 from silos.errors import UserError, shown
 from silos.io.free_space import must_fit
 from silos.schema import MAX_TEXT_LENGTH, Feature, describe_duplicate, find_invalid_name
+from silos.sources.source_checks import split_names
 from silos.sources.source_params import Fill, Table
-from silos.sources.source_registry import split_names
 from silos.sources.tabular.column_kinds import ODD_NUMBERS, Column, Conventions
 from silos.sources.tabular.column_rules import (
     Rule,

@@ -1,4 +1,4 @@
-"""The prior orders settings by gains in similar federations, and decides nothing else."""
+"""Gains of methods on similar silos order the candidates of a race, and decide nothing else."""
 
 import itertools
 import math

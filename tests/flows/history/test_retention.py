@@ -12,8 +12,8 @@ import pytest
 
 from flows.experiment.project import Project
 from flows.history.clean_runs import clean_runs, enforce_retention
+from flows.registry import JOURNAL
 from flows.registry.model_finder import model_name
-from flows.registry.promotion_history import JOURNAL
 from silos.errors import UserError
 from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.connection import connect

@@ -13,8 +13,8 @@ from flows.methods.flux import Flux
 from models.client_model import Model
 from models.training.optimizers import SGD
 from silos.storage.partition_store import open_client
-from tasks.cluster_clients import regroup, report_descriptor
 from tasks.messages.round_messages import ABSENT
+from tasks.regroup import regroup, report_descriptor
 
 SIZES = {"a": 33, "b": 30, "c": 42, "d": 36, "e": 39, "f": 33}
 LAWS = {"a": 0, "b": 0, "c": 1, "d": 1, "e": 1, "f": 0, "one": 1}

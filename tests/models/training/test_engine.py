@@ -1,4 +1,4 @@
-"""The engine: one batched program and one client after another are the same training."""
+"""The engine's batched program and one client after another train alike and measure the same running statistics."""
 
 from dataclasses import dataclass, replace
 
@@ -570,7 +570,7 @@ def work(counts=COUNTS, network=NETWORK):
 
 
 @KINDS
-def test_they_are_torchs_batch_by_batch(kind):
+def test_measured_running_statistics_are_those_of_torch_batch_by_batch(kind):
     """Of clients whose batches are all as large: torch counts each batch once, and here each row."""
     weights, rows, streams = work()
     found = measure_batchnorm(NETWORK, weights, {}, rows, Training(CrossEntropy(), SGD(0.1), 7, 4, kind), streams)
@@ -604,7 +604,7 @@ def test_they_are_torchs_batch_by_batch(kind):
 
 
 @KINDS
-def test_what_no_batch_knows_stays_as_it_is(kind):
+def test_running_statistics_that_no_batch_measures_are_unchanged(kind):
     """Of a client without rows all, of one row what its dense layers are normalised by."""
     weights, rows, streams = work()
     found = measure_batchnorm(NETWORK, weights, {}, rows, Training(CrossEntropy(), SGD(0.1), 1, 4, kind), streams)
@@ -614,7 +614,7 @@ def test_what_no_batch_knows_stays_as_it_is(kind):
         assert not torch.equal(t[2], weights[name][2])
 
 
-def test_a_last_batch_of_one_row_says_nothing_of_dense_layers():
+def test_a_last_batch_of_one_row_does_not_change_running_statistics_of_dense_layers():
     """Five rows in batches of four: it counts neither as a mean of that row nor as no variance."""
     weights, rows, streams = work((5,))
     found = measure_batchnorm(NETWORK, weights, {}, rows, Training(CrossEntropy(), SGD(0.1), 1, 4), streams)
@@ -625,7 +625,7 @@ def test_a_last_batch_of_one_row_says_nothing_of_dense_layers():
         torch.testing.assert_close(found[f"norm2.{part}"], of_four[f"norm2.{part}"])
 
 
-def test_a_network_without_such_layers_has_none():
+def test_a_network_without_batch_norm_has_no_running_statistics():
     network = MLP(16, (5,), 3)
     weights, rows, streams = work(network=network)
     assert measure_batchnorm(network, weights, {}, rows, Training(CrossEntropy(), SGD(0.1), 1, 4), streams) == {}

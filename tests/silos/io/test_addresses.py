@@ -1,4 +1,4 @@
-"""Connections to this machine pass every proxy by, whichever library opens them; others take theirs."""
+"""Connections to this machine bypass every proxy, no password of an address is shown, and wrong ports are found."""
 
 import http.server
 import os

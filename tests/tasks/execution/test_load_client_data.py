@@ -17,12 +17,13 @@ from silos.cohort import Silos, Stack
 from silos.data_params import DataParams
 from silos.privacy.silo_policy import POLICY
 from silos.storage.partition_store import write
-from tasks.cluster_clients import regroup
-from tasks.evaluate import ensemble_check, evaluate, uncertainty_check
+from tasks.evaluate import ensemble_check, evaluate
 from tasks.execution.load_client_data import load_rows, load_weights, may_report
 from tasks.gradients import head_gradient
 from tasks.local_train import local_train
 from tasks.paired_outcomes import prior_shift_accuracies
+from tasks.regroup import regroup
+from tasks.uncertainty_check import uncertainty_check
 
 NETWORK = MLP(5, (), 2)
 SHARED = NETWORK.init(server_stream(0, 0, "init"))

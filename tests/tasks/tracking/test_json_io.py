@@ -1,4 +1,4 @@
-"""A kill at any moment leaves the old file or the new one."""
+"""A kill at any moment leaves the old file or the new one, and no output replaces a file of the project's own."""
 
 import json
 import math
@@ -84,7 +84,10 @@ def test_records_are_written_one_a_line_and_read_as_they_were(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     "output",
-    ["data/own.csv", "runs/registry/journal.json", "private/../private/x", ".git/config", "link/x", "params.yaml"],
+    [
+        *("data/own.csv", "runs/registry/journal.json", "private/../private/x", ".git/config", "link/x", "params.yaml"),
+        *("Runs/x.csv", "PARAMS.YAML", ".Git/config"),  # not there yet
+    ],
 )
 def test_no_output_is_written_where_the_projects_tools_write(output, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -96,16 +99,26 @@ def test_no_output_is_written_where_the_projects_tools_write(output, tmp_path, m
         output_file(tmp_path, output)
 
 
-@pytest.mark.parametrize(("output", "shown"), [("Data/x.csv", "in the project's own data"), ("P.yaml", "params.yaml")])
-def test_an_own_folder_is_found_by_another_name_of_it(output, shown, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("output", "shown"),
+    [
+        ("D/x.csv", "in the project's own data"),
+        ("data/data", "in the project's own data"),
+        ("P.yaml", "the project's own params.yaml"),
+        ("hard.yaml", "the project's own params.yaml"),
+        ("Params.yaml", "the project's own params.yaml"),
+    ],
+)
+def test_an_own_file_or_folder_is_found_by_another_name_of_it(output, shown, tmp_path, monkeypatch):
     """A disk that ignores case has such names, which `resolve` does not know for the same; here they are links."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
-    (tmp_path / "Data").symlink_to("data")
+    (tmp_path / "D").symlink_to("data")
     (tmp_path / "params.yaml").touch()
     (tmp_path / "P.yaml").symlink_to("params.yaml")
+    (tmp_path / "hard.yaml").hardlink_to("params.yaml")
     monkeypatch.setattr(Path, "resolve", Path.absolute)
-    with pytest.raises(UserError, match=f"which is .*{shown}"):
+    with pytest.raises(UserError, match=f"which is {shown}"):
         output_file(tmp_path, output)
 
 

@@ -1,4 +1,4 @@
-"""Tables of a run and of a comparison."""
+"""Tables of a run and of a comparison, and what a method costs until it reaches a target."""
 
 import csv
 import math

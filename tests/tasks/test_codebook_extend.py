@@ -19,14 +19,8 @@ from models.training.engine import broadcast_weights
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
 from silos.errors import UserError
-from tasks.codebooks import (
-    borrow_words,
-    codebook_extend,
-    codebook_replace,
-    common_codes,
-    compute_tokens,
-    report_centroids,
-)
+from tasks.codebook_extend import borrow_words, codebook_extend, codebook_replace
+from tasks.codebooks import common_codes, compute_tokens, report_centroids
 from tasks.execution.load_client_data import load_rows
 from tasks.execution.task_runner import Broadcast, PlainRunner
 from tasks.messages.round_messages import Centroids
