@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
 
-from flows.advice.advice_text import decide, described, race_line
+from flows.advice.advice_text import Cost, decide, described, race_line
 from flows.advice.candidates import (
     POOLED,
     SHARED,
@@ -56,6 +56,7 @@ from models.metrics.client_metrics import metric_record
 from models.metrics.paired_difference import Difference
 from silos.dataset import some
 from silos.errors import UserError
+from tasks.evaluate import OUTCOMES
 from tasks.execution.task_runner import PlainRunner, PrefectRunner
 from tasks.paired_outcomes import Outcomes
 from tasks.tracking.json_io import read_json, write_json
@@ -213,7 +214,15 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
         "race": race.as_json(),
         "race_seed": seed,
         "proved": [{"method": m, "settings": list(lines)} for m, lines in settings.items()],
-        **decide(project.quantity, choice.method, settings, proof, comparison, project.params.clients.leave),
+        **decide(
+            project.quantity,
+            choice.method,
+            settings,
+            proof,
+            comparison,
+            project.params.clients.leave,
+            {method: _cost(projects[method], [results[method, s] for s in whole]) for method in methods if whole},
+        ),
     }
     if failed:
         raise IncompleteError(f"the proof of {name} is {not_complete(comparison)}", advice)
@@ -222,6 +231,18 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
     for line in described(advice):
         prefect_artifacts.log_artifact(line)
     return advice
+
+
+def _cost(project: Project, runs: Sequence[Mapping[str, Any]]) -> Cost:
+    """Return what a run of a method costs, from the results of its runs, one a seed."""
+    silos = len(project.scored.federated().clients)
+    stores = [project.private(project.root / run["folder"]) for run in runs]
+    return Cost(
+        statistics.fmean(run["bytes"]["up"] for run in runs) / silos,
+        statistics.fmean(run["bytes"]["down"] for run in runs) / silos,
+        statistics.fmean(run["seconds"]["total"] for run in runs),
+        any(section != OUTCOMES for store in stores for section in store.sections()),
+    )
 
 
 def _diagnosis(project: Project) -> dict[str, Any]:
