@@ -396,12 +396,12 @@ def _first_leg(
     one_run = leg.seconds + a_round * (project.params.training.rounds - leg.rounds)
     needed = spent + seconds_needed(one_run)
     if needed > budget:
-        affordable = (budget - spent) * one_run / seconds_needed(one_run)  # seconds of one run
-        fewer = leg.rounds + math.floor((affordable - leg.seconds) / a_round)
+        affordable = (budget - spent) / seconds_needed(1.0) - leg.seconds
+        fewer = leg.rounds + math.floor(affordable / max(a_round, 1e-9))
         raise UserError(
             f"minutes: got {budget / 60:g}, expected at least {math.ceil(needed / 60)}, since one run of "
-            f"{first.method} takes about {duration(one_run)}, and the shortest advice has eleven. Give more minutes, or "
-            f"lower training.rounds{f' to {fewer}' if fewer > 0 else ''}."
+            f"{first.method} takes about {duration(one_run)}, and the shortest advice has eleven. Give more minutes"
+            f"{f', or lower training.rounds to about {fewer}' if fewer > 0 else ''}."
         )
     return race_seconds(budget - spent, one_run)
 

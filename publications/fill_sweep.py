@@ -234,10 +234,9 @@ def _count_by_class(sweep: Sweep, cell: str, seed: int, choice: str | None) -> d
 
 
 def run_again(sweep: Sweep, count: int) -> dict[str, Any]:
-    """Run some recorded runs again, and say which end with the same weights; these records now name today's code.
+    """Run some recorded runs again; a record whose weights and numbers come out the same then names today's code.
 
-    Runs are drawn at random, first among the records of other code or of an unknown version. A record stays as it is if its
-    weights differ.
+    Runs are drawn at random, first among the records of other code or of an unknown version. All other records stay.
 
     Args:
         sweep: The table.
@@ -251,35 +250,41 @@ def run_again(sweep: Sweep, count: int) -> dict[str, Any]:
     known = [(cell, *one) for cell in sweep.page.cells for one in sweep.recorded_runs(cell)]
     if not known:
         raise UserError(f"--again: got no record of table {sweep.table}, expected some; run it without --again first.")
-    random.Random(0).shuffle(known)
+    _commit()  # as the runs start: files may change meanwhile
+    random.shuffle(known)
     known.sort(key=lambda one: sweep.recorded(*one).get("code") == code_hash(sweep.modules(one[0])))
-    chosen, found = known[:count], []
+    chosen = known[:count]
     progress.current().plan(len(chosen), sum(sweep.steps(cell) for cell, _, _ in chosen))
     with scratch_dir(sweep.root / "cache" / "again") as scratch:
-        for cell, seed, choice in chosen:
-            record = sweep.recorded(cell, seed, choice)
-            project = replace(sweep.project(cell, seed, choice), scratch=scratch)
-            result = probe(project, sweep.page.method_of(cell), seed)
-            same = result["weights_sha256"] == record["weights_sha256"]
-            if same:
-                today = {**record, **_origin(sweep, cell), "code": code_hash(sweep.modules(cell))}
-                sweep.results.keep(sweep.place_of_runs(cell), sweep.key(seed, choice), today)
-            quantity = sweep.quantity(cell)
-            found.append(
-                {
-                    "cell": cell,
-                    "seed": seed,
-                    "choice": choice,
-                    "same": same,
-                    "metric": quantity.name,
-                    "recorded": record[quantity.name],
-                    "now": result["metrics"][quantity.headline],
-                    "commit": record.get("commit"),
-                    "processor": record.get("processor"),
-                }
-            )
+        found = [_run_one_again(sweep, cell, seed, choice, scratch) for cell, seed, choice in chosen]
     names = {"paper": sweep.paper, "table": sweep.table, "scale": sweep.scale}
-    return {**names, "records": len(known), "runs": found, "same": sum(run["same"] for run in found)}
+    same = sum(run["weights"] and run["numbers"] for run in found)
+    return {**names, "records": len(known), "runs": found, "same": same}
+
+
+def _run_one_again(sweep: Sweep, cell: str, seed: int, choice: str | None, scratch: Path) -> dict[str, Any]:
+    """Run a recorded run in a scratch folder, sign its record if it comes out the same, and return both numbers."""
+    record, quantity = sweep.recorded(cell, seed, choice), sweep.quantity(cell)
+    project = replace(sweep.project(cell, seed, choice), scratch=scratch)
+    now = _record(sweep, cell, probe(project, sweep.page.method_of(cell), seed))
+    compared = (now.keys() & record.keys()) - {"seconds", "seconds_per_round"}
+    differ = {name for name in compared if now[name] != record[name]}
+    if not differ:
+        signed = {**record, **now, **_origin(sweep, cell), "code": code_hash(sweep.modules(cell))}
+        signed["command"] = record["command"]  # of the table that owns the record
+        sweep.results.keep(sweep.place_of_runs(cell), sweep.key(seed, choice), signed)
+    return {
+        "cell": cell,
+        "seed": seed,
+        "choice": choice,
+        "weights": "weights_sha256" not in differ,
+        "numbers": not differ - {"weights_sha256"},
+        "metric": quantity.name,
+        "recorded": record[quantity.name],
+        "now": now[quantity.name],
+        "commit": record.get("commit"),
+        "processor": record.get("processor"),
+    }
 
 
 PROBE_ROUNDS = 3

@@ -21,8 +21,8 @@ def reproduce(
     seeds: Annotated[str | None, typer.Option(help="Comma-separated; those of the scale if not given.")] = None,
     estimate: Annotated[bool, typer.Option("--estimate", help="Only say how long it would take.")] = False,
     again: Annotated[
-        int, typer.Option(min=0, help="Run so many recorded runs again, and compare their weights with the records.")
-    ] = 0,
+        int | None, typer.Option(min=1, help="Run this many recorded runs again, and compare them with their records.")
+    ] = None,
     stale: Annotated[bool, typer.Option("--stale", help="List records that other code made.")] = False,
     overrides: Overrides = None,
     json: Json = False,
@@ -62,7 +62,7 @@ def reproduce(
         sweep = Sweep(**parameters, overrides=project.overrides)
         if estimate or again or not sweep.finished:
             session.start_server()  # a finished table does without Prefect
-            parameters |= {"estimate": estimate, "again": again}
+            parameters |= {"estimate": estimate, "again": again or 0}
             answer = session.run_flow("publications.reproduce", "reproduce", project, **parameters)
         else:
             answer = table_of_records(sweep)

@@ -592,7 +592,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             **{"records": 9, "same": 0},
             "runs": [
                 {
-                    **{"cell": EVIL, "seed": 0, "choice": EVIL, "same": False, "metric": "accuracy"},
+                    **{"cell": EVIL, "seed": 0, "choice": EVIL, "weights": False, "numbers": True, "metric": EVIL},
                     **{"recorded": 0.5, "now": None, "commit": EVIL, "processor": EVIL},
                 }
             ],
