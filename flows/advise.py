@@ -64,6 +64,7 @@ from tasks.tracking.json_io import read_json, write_json
 RACE = "race.json"
 ADVICE = "advice.json"
 PROOF = "proof.json"
+_MARGIN = 0.8  # of the time, in which a suggested number of rounds should fit: rounds do not all take as long
 _WITHOUT = "without"  # starts the names of FedAvg's runs without the silos that lose
 _OVER_ROWS = ("comparison.over=rows", "comparison.publish=false")
 
@@ -396,12 +397,12 @@ def _first_leg(
     one_run = leg.seconds + a_round * (project.params.training.rounds - leg.rounds)
     needed = spent + seconds_needed(one_run)
     if needed > budget:
-        affordable = (budget - spent) / seconds_needed(1.0) - leg.seconds
+        affordable = _MARGIN * (budget - spent) / seconds_needed(1.0) - leg.seconds
         fewer = leg.rounds + math.floor(affordable / max(a_round, 1e-9))
         raise UserError(
             f"minutes: got {budget / 60:g}, expected at least {math.ceil(needed / 60)}, since one run of "
             f"{first.method} takes about {duration(one_run)}, and the shortest advice has eleven. Give more minutes"
-            f"{f', or lower training.rounds to about {fewer}' if fewer > 0 else ''}."
+            f"{f', or start again with --set training.rounds={fewer}' if fewer > 0 else ''}."
         )
     return race_seconds(budget - spent, one_run)
 

@@ -247,16 +247,20 @@ def run_again(sweep: Sweep, count: int) -> dict[str, Any]:
     """
     if sweep.page.judged:
         raise UserError("--again: got a table of verdicts, expected one of training runs, since weights are compared.")
-    known = [(cell, *one) for cell in sweep.page.cells for one in sweep.recorded_runs(cell)]
+    recorded = [(cell, *one) for cell in sweep.page.cells for one in sweep.recorded_runs(cell)]
+    by_place = {(sweep.place_of_runs(cell), seed, choice): (cell, seed, choice) for cell, seed, choice in recorded}
+    known = [one for one in by_place.values() if "weights_sha256" in sweep.recorded(*one)]  # cells may share a run
     if not known:
-        raise UserError(f"--again: got no record of table {sweep.table}, expected some; run it without --again first.")
+        raise UserError(
+            f"--again: got no record of table {sweep.table} with weights, expected some; run it without --again first."
+        )
     _commit()  # as the runs start: files may change meanwhile
     random.shuffle(known)
     known.sort(key=lambda one: sweep.recorded(*one).get("code") == code_hash(sweep.modules(one[0])))
     chosen = known[:count]
     progress.current().plan(len(chosen), sum(sweep.steps(cell) for cell, _, _ in chosen))
     with scratch_dir(sweep.root / "cache" / "again") as scratch:
-        found = [_run_one_again(sweep, cell, seed, choice, scratch) for cell, seed, choice in chosen]
+        found = [_run_one_again(sweep, *one, scratch) for one in chosen]
     names = {"paper": sweep.paper, "table": sweep.table, "scale": sweep.scale}
     same = sum(run["weights"] and run["numbers"] for run in found)
     return {**names, "records": len(known), "runs": found, "same": same}
@@ -266,25 +270,26 @@ def _run_one_again(sweep: Sweep, cell: str, seed: int, choice: str | None, scrat
     """Run a recorded run in a scratch folder, sign its record if it comes out the same, and return both numbers."""
     record, quantity = sweep.recorded(cell, seed, choice), sweep.quantity(cell)
     project = replace(sweep.project(cell, seed, choice), scratch=scratch)
-    now = _record(sweep, cell, probe(project, sweep.page.method_of(cell), seed))
+    found = {
+        "cell": cell,
+        "seed": seed,
+        "choice": choice,
+        "metric": quantity.name,
+        "recorded": record.get(quantity.name),
+    }
+    found |= {"commit": record.get("commit"), "processor": record.get("processor")}
+    try:
+        now = _record(sweep, cell, probe(project, sweep.page.method_of(cell), seed))
+    except UserError as error:
+        return {**found, "weights": False, "numbers": False, "now": None, "error": str(error)}
     compared = (now.keys() & record.keys()) - {"seconds", "seconds_per_round"}
     differ = {name for name in compared if now[name] != record[name]}
     if not differ:
         signed = {**record, **now, **_origin(sweep, cell), "code": code_hash(sweep.modules(cell))}
         signed["command"] = record["command"]  # of the table that owns the record
         sweep.results.keep(sweep.place_of_runs(cell), sweep.key(seed, choice), signed)
-    return {
-        "cell": cell,
-        "seed": seed,
-        "choice": choice,
-        "weights": "weights_sha256" not in differ,
-        "numbers": not differ - {"weights_sha256"},
-        "metric": quantity.name,
-        "recorded": record[quantity.name],
-        "now": now[quantity.name],
-        "commit": record.get("commit"),
-        "processor": record.get("processor"),
-    }
+    same = {"weights": "weights_sha256" not in differ, "numbers": not differ - {"weights_sha256"}}
+    return {**found, **same, "now": now[quantity.name], "error": None}
 
 
 PROBE_ROUNDS = 3

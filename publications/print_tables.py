@@ -258,6 +258,9 @@ def again(answer: dict[str, Any], console: PlainConsole) -> None:
         numbers = map(_four, (found["recorded"], found["now"]))
         table.add_row(name, f"{found['seed']}", *verdicts, *numbers, found["processor"] or "?")
     console.print(table)
+    for found in answer["runs"]:
+        if found["error"] is not None:
+            console.print(f"{found['cell']}, seed {found['seed']}: {found['error']}")
     signed = "; their records now name today's code" if answer["same"] else ""
     console.print(
         f"{answer['same']} of {len(answer['runs'])} runs came out as recorded, of {answer['records']:,} records{signed}"

@@ -9,6 +9,7 @@ from flows.cli.command_session import Json, Overrides, Session, Timings
 from flows.cli.training_commands import parse_seeds
 
 _GOES_ON = "run it again, and it continues where it stopped"
+_SIGNED = "records of runs that came out the same are signed; type it again for others"
 
 
 def reproduce(
@@ -34,7 +35,7 @@ def reproduce(
 
     Example: siloflow reproduce mcmahan --table 2NN --estimate
     """
-    with Session(json, timings, retry_hint=_GOES_ON) as session:
+    with Session(json, timings, retry_hint=_SIGNED if again else _GOES_ON) as session:
         from publications.compare_with_published import table_of_records
         from publications.published_tables import names
         from publications.render.table_list import listing, stale_records

@@ -305,6 +305,7 @@ def test_runs_that_come_out_as_recorded_name_todays_code_and_others_stay(own_pag
     assert {*(project / "runs").rglob("*")} == folders
     assert [path for path in (project / "cache" / "again").rglob("*") if path.is_dir()] == []
     after = json.loads(file.read_text())["one"]["cpu"]["cell"]
+    assert [record["seed"] for record in after] == [0, 1, 2]  # each at its place
     by_seed = {record["seed"]: record for record in after}
     times = {"seconds", "seconds_per_round", "date"}
     assert {k: v for k, v in by_seed[0].items() if k not in {*times, "code"}} == {
@@ -315,6 +316,25 @@ def test_runs_that_come_out_as_recorded_name_todays_code_and_others_stay(own_pag
 
     found = reproduce("tiny.yaml", "one", again=2)
     assert {run["seed"] for run in found["runs"]} == {1, 2}, "a record of today's code was run again before others"
+
+
+def test_a_run_that_cells_share_is_run_again_once_and_one_that_fails_does_not_end_the_others(own_page):
+    shared = {"about": "w", "shared": {"table": "one", "cell": "cell"}}
+    project = own_page(one=table(), two=table(cells={"a": shared, "b": shared}))
+    reproduce("tiny.yaml", "one")
+    found = reproduce("tiny.yaml", "two", again=9)
+    assert sorted(run["seed"] for run in found["runs"]) == [0, 1]
+    assert (found["records"], found["same"]) == (2, 2)
+    file = project / "docs" / "results" / "tiny.json"
+    records = json.loads(file.read_text())["one"]["cpu"]["cell"]
+    assert all("--table one " in record["command"] for record in records)
+
+    own_page(one=table(method="broken", base=[*QUICK, "plugins=[broken.py]"]))
+    (project / "broken.py").write_text(BROKEN.format(error="ZeroDivisionError"))
+    found = reproduce("tiny.yaml", "one", again=2)
+    assert found["same"] == 0
+    assert all("ZeroDivisionError" in run["error"] for run in found["runs"])
+    assert json.loads(file.read_text())["one"]["cpu"]["cell"] == records
 
 
 def test_what_cannot_be_run_again_is_refused(own_page):

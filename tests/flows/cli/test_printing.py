@@ -593,11 +593,11 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "runs": [
                 {
                     **{"cell": EVIL, "seed": 0, "choice": EVIL, "weights": False, "numbers": True, "metric": EVIL},
-                    **{"recorded": 0.5, "now": None, "commit": EVIL, "processor": EVIL},
+                    **{"recorded": 0.5, "now": None, "commit": EVIL, "processor": EVIL, "error": EVIL},
                 }
             ],
         },
-        3,
+        6,
     ),
     "stale": (
         {
