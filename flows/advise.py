@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
 
-from flows.advice.advice_text import decide, described, race_line
+from flows.advice.advice_text import Cost, decide, described, race_line
 from flows.advice.candidates import (
     POOLED,
     SHARED,
@@ -56,6 +56,7 @@ from models.metrics.client_metrics import metric_record
 from models.metrics.paired_difference import Difference
 from silos.dataset import some
 from silos.errors import UserError
+from tasks.evaluate import OUTCOMES
 from tasks.execution.task_runner import PlainRunner, PrefectRunner
 from tasks.paired_outcomes import Outcomes
 from tasks.tracking.json_io import read_json, write_json
@@ -63,6 +64,7 @@ from tasks.tracking.json_io import read_json, write_json
 RACE = "race.json"
 ADVICE = "advice.json"
 PROOF = "proof.json"
+_MARGIN = 0.8  # of the time, in which a suggested number of rounds should fit: rounds do not all take as long
 _WITHOUT = "without"  # starts the names of FedAvg's runs without the silos that lose
 _OVER_ROWS = ("comparison.over=rows", "comparison.publish=false")
 
@@ -213,7 +215,15 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
         "race": race.as_json(),
         "race_seed": seed,
         "proved": [{"method": m, "settings": list(lines)} for m, lines in settings.items()],
-        **decide(project.quantity, choice.method, settings, proof, comparison, project.params.clients.leave),
+        **decide(
+            project.quantity,
+            choice.method,
+            settings,
+            proof,
+            comparison,
+            project.params.clients.leave,
+            {method: _cost(projects[method], [results[method, s] for s in whole]) for method in methods if whole},
+        ),
     }
     if failed:
         raise IncompleteError(f"the proof of {name} is {not_complete(comparison)}", advice)
@@ -222,6 +232,18 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
     for line in described(advice):
         prefect_artifacts.log_artifact(line)
     return advice
+
+
+def _cost(project: Project, runs: Sequence[Mapping[str, Any]]) -> Cost:
+    """Return what a run of a method costs, from the results of its runs, one a seed."""
+    silos = len(project.scored.federated().clients)
+    stores = [project.private(project.root / run["folder"]) for run in runs]
+    return Cost(
+        statistics.fmean(run["bytes"]["up"] for run in runs) / silos,
+        statistics.fmean(run["bytes"]["down"] for run in runs) / silos,
+        statistics.fmean(run["seconds"]["total"] for run in runs),
+        any(section != OUTCOMES for store in stores for section in store.sections()),
+    )
 
 
 def _diagnosis(project: Project) -> dict[str, Any]:
@@ -375,12 +397,12 @@ def _first_leg(
     one_run = leg.seconds + a_round * (project.params.training.rounds - leg.rounds)
     needed = spent + seconds_needed(one_run)
     if needed > budget:
-        affordable = (budget - spent) * one_run / seconds_needed(one_run)  # seconds of one run
-        fewer = leg.rounds + math.floor((affordable - leg.seconds) / a_round)
+        affordable = _MARGIN * (budget - spent) / seconds_needed(1.0) - leg.seconds
+        fewer = leg.rounds + math.floor(affordable / max(a_round, 1e-9))
         raise UserError(
             f"minutes: got {budget / 60:g}, expected at least {math.ceil(needed / 60)}, since one run of "
-            f"{first.method} takes about {duration(one_run)}, and the shortest advice has eleven. Give more minutes, or "
-            f"lower training.rounds{f' to {fewer}' if fewer > 0 else ''}."
+            f"{first.method} takes about {duration(one_run)}, and the shortest advice has eleven. Give more minutes"
+            f"{f', or start again with --set training.rounds={fewer}' if fewer > 0 else ''}."
         )
     return race_seconds(budget - spent, one_run)
 

@@ -234,10 +234,9 @@ def _count_by_class(sweep: Sweep, cell: str, seed: int, choice: str | None) -> d
 
 
 def run_again(sweep: Sweep, count: int) -> dict[str, Any]:
-    """Run some recorded runs again, and say which end with the same weights; these records now name today's code.
+    """Run some recorded runs again; a record whose weights and numbers come out the same then names today's code.
 
-    Runs are drawn at random, first among the records of other code or of an unknown version. A record stays as it is if its
-    weights differ.
+    Runs are drawn at random, first among the records of other code or of an unknown version. All other records stay.
 
     Args:
         sweep: The table.
@@ -248,38 +247,49 @@ def run_again(sweep: Sweep, count: int) -> dict[str, Any]:
     """
     if sweep.page.judged:
         raise UserError("--again: got a table of verdicts, expected one of training runs, since weights are compared.")
-    known = [(cell, *one) for cell in sweep.page.cells for one in sweep.recorded_runs(cell)]
+    recorded = [(cell, *one) for cell in sweep.page.cells for one in sweep.recorded_runs(cell)]
+    by_place = {(sweep.place_of_runs(cell), seed, choice): (cell, seed, choice) for cell, seed, choice in recorded}
+    known = [one for one in by_place.values() if "weights_sha256" in sweep.recorded(*one)]  # cells may share a run
     if not known:
-        raise UserError(f"--again: got no record of table {sweep.table}, expected some; run it without --again first.")
-    random.Random(0).shuffle(known)
+        raise UserError(
+            f"--again: got no record of table {sweep.table} with weights, expected some; run it without --again first."
+        )
+    _commit()  # as the runs start: files may change meanwhile
+    random.shuffle(known)
     known.sort(key=lambda one: sweep.recorded(*one).get("code") == code_hash(sweep.modules(one[0])))
-    chosen, found = known[:count], []
+    chosen = known[:count]
     progress.current().plan(len(chosen), sum(sweep.steps(cell) for cell, _, _ in chosen))
     with scratch_dir(sweep.root / "cache" / "again") as scratch:
-        for cell, seed, choice in chosen:
-            record = sweep.recorded(cell, seed, choice)
-            project = replace(sweep.project(cell, seed, choice), scratch=scratch)
-            result = probe(project, sweep.page.method_of(cell), seed)
-            same = result["weights_sha256"] == record["weights_sha256"]
-            if same:
-                today = {**record, **_origin(sweep, cell), "code": code_hash(sweep.modules(cell))}
-                sweep.results.keep(sweep.place_of_runs(cell), sweep.key(seed, choice), today)
-            quantity = sweep.quantity(cell)
-            found.append(
-                {
-                    "cell": cell,
-                    "seed": seed,
-                    "choice": choice,
-                    "same": same,
-                    "metric": quantity.name,
-                    "recorded": record[quantity.name],
-                    "now": result["metrics"][quantity.headline],
-                    "commit": record.get("commit"),
-                    "processor": record.get("processor"),
-                }
-            )
+        found = [_run_one_again(sweep, *one, scratch) for one in chosen]
     names = {"paper": sweep.paper, "table": sweep.table, "scale": sweep.scale}
-    return {**names, "records": len(known), "runs": found, "same": sum(run["same"] for run in found)}
+    same = sum(run["weights"] and run["numbers"] for run in found)
+    return {**names, "records": len(known), "runs": found, "same": same}
+
+
+def _run_one_again(sweep: Sweep, cell: str, seed: int, choice: str | None, scratch: Path) -> dict[str, Any]:
+    """Run a recorded run in a scratch folder, sign its record if it comes out the same, and return both numbers."""
+    record, quantity = sweep.recorded(cell, seed, choice), sweep.quantity(cell)
+    project = replace(sweep.project(cell, seed, choice), scratch=scratch)
+    found = {
+        "cell": cell,
+        "seed": seed,
+        "choice": choice,
+        "metric": quantity.name,
+        "recorded": record.get(quantity.name),
+    }
+    found |= {"commit": record.get("commit"), "processor": record.get("processor")}
+    try:
+        now = _record(sweep, cell, probe(project, sweep.page.method_of(cell), seed))
+    except UserError as error:
+        return {**found, "weights": False, "numbers": False, "now": None, "error": str(error)}
+    compared = (now.keys() & record.keys()) - {"seconds", "seconds_per_round"}
+    differ = {name for name in compared if now[name] != record[name]}
+    if not differ:
+        signed = {**record, **now, **_origin(sweep, cell), "code": code_hash(sweep.modules(cell))}
+        signed["command"] = record["command"]  # of the table that owns the record
+        sweep.results.keep(sweep.place_of_runs(cell), sweep.key(seed, choice), signed)
+    same = {"weights": "weights_sha256" not in differ, "numbers": not differ - {"weights_sha256"}}
+    return {**found, **same, "now": now[quantity.name], "error": None}
 
 
 PROBE_ROUNDS = 3

@@ -249,18 +249,21 @@ def estimate(answer: dict[str, Any], console: PlainConsole) -> None:
 
 
 def again(answer: dict[str, Any], console: PlainConsole) -> None:
-    """Print each run that was run again with its recorded number and the one of now, and how many have the same weights."""
-    table = console.table("cell", "seed", "weights", "recorded", "now", "recorded on")
+    """Print each run that was run again with the recorded number and the new one, and how many came out the same."""
+    metric = next((found["metric"] for found in answer["runs"]), "value")
+    table = console.table("cell", "seed", "weights", "numbers", f"recorded {metric}", "again", "recorded on")
     for found in answer["runs"]:
         name = found["cell"] if found["choice"] is None else f"{found['cell']}, {found['choice']}"
-        same = "the same" if found["same"] else "others"
-        table.add_row(
-            name, f"{found['seed']}", same, *map(_four, (found["recorded"], found["now"])), found["processor"] or "?"
-        )
+        verdicts = ("the same" if found[what] else "differ" for what in ("weights", "numbers"))
+        numbers = map(_four, (found["recorded"], found["now"]))
+        table.add_row(name, f"{found['seed']}", *verdicts, *numbers, found["processor"] or "?")
     console.print(table)
+    for found in answer["runs"]:
+        if found["error"] is not None:
+            console.print(f"{found['cell']}, seed {found['seed']}: {found['error']}")
+    signed = "; their records now name today's code" if answer["same"] else ""
     console.print(
-        f"{answer['same']} of {len(answer['runs'])} runs have the recorded weights (the table has {answer['records']:,} "
-        "records); these records now name today's code"
+        f"{answer['same']} of {len(answer['runs'])} runs came out as recorded, of {answer['records']:,} records{signed}"
     )
 
 

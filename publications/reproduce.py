@@ -42,9 +42,11 @@ def reproduce(
         seeds: Of training; those of the scale if none is given.
         overrides: Values over those of params.yaml, each as section.key=value, for example training.rounds=20.
         estimate: Only say how long it would take.
-        again: Run so many of the recorded runs again instead, and compare their weights with the records.
+        again: Run this many of the recorded runs again instead, and compare them with their records. 0 runs the table.
     """
     project = open_project(overrides)
+    if estimate and again:
+        raise UserError("estimate, again: got both, expected one of them. Leave out one.")
     if is_from_outside() and is_own(paper):
         raise UserError(f"{paper} is a file, and a flow run's parameters name none; name a page of publications/pages.")
     with project.shared():

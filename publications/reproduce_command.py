@@ -9,6 +9,7 @@ from flows.cli.command_session import Json, Overrides, Session, Timings
 from flows.cli.training_commands import parse_seeds
 
 _GOES_ON = "run it again, and it continues where it stopped"
+_SIGNED = "records of runs that came out the same are signed; type it again for others"
 
 
 def reproduce(
@@ -21,8 +22,8 @@ def reproduce(
     seeds: Annotated[str | None, typer.Option(help="Comma-separated; those of the scale if not given.")] = None,
     estimate: Annotated[bool, typer.Option("--estimate", help="Only say how long it would take.")] = False,
     again: Annotated[
-        int, typer.Option(min=0, help="Run so many recorded runs again, and compare their weights with the records.")
-    ] = 0,
+        int | None, typer.Option(min=1, help="Run this many recorded runs again, and compare them with their records.")
+    ] = None,
     stale: Annotated[bool, typer.Option("--stale", help="List records that other code made.")] = False,
     overrides: Overrides = None,
     json: Json = False,
@@ -34,7 +35,7 @@ def reproduce(
 
     Example: siloflow reproduce mcmahan --table 2NN --estimate
     """
-    with Session(json, timings, retry_hint=_GOES_ON) as session:
+    with Session(json, timings, retry_hint=_SIGNED if again else _GOES_ON) as session:
         from publications.compare_with_published import table_of_records
         from publications.published_tables import names
         from publications.render.table_list import listing, stale_records
@@ -62,7 +63,7 @@ def reproduce(
         sweep = Sweep(**parameters, overrides=project.overrides)
         if estimate or again or not sweep.finished:
             session.start_server()  # a finished table does without Prefect
-            parameters |= {"estimate": estimate, "again": again}
+            parameters |= {"estimate": estimate, "again": again or 0}
             answer = session.run_flow("publications.reproduce", "reproduce", project, **parameters)
         else:
             answer = table_of_records(sweep)

@@ -50,13 +50,14 @@ class Results:
 
         Args:
             place: The keys of the list that holds the record.
-            key: The items by which the record is found; a record with these items is replaced.
+            key: The items by which the record is found; a record with these items is replaced at its place.
             outcome: The other items of the record.
         """
         with in_turn(self._lock):
             results = read_json(self.file) or {}
             records = _list_at(results, place)
-            records[:] = [other for other in records if not _same(other, key)] + [{**key, **outcome}]
+            at = next((at for at, other in enumerate(records) if _same(other, key)), len(records))
+            records[at:] = [{**key, **outcome}, *(other for other in records[at:] if not _same(other, key))]
             write_records(self.file, results)
         self.read_again()
 

@@ -78,6 +78,10 @@ class ClientStore:
             if path.stat().st_mtime < time.time() - _STALE:
                 path.unlink(missing_ok=True)
 
+    def sections(self) -> list[str]:
+        """Return the names of the sections that hold tensors."""
+        return sorted({path.parent.name for path in Path(self.folder).glob("*/*.safetensors")})
+
     def _folder(self, section: str) -> Path:
         if not is_plain(section):
             raise ValueError(f"section: got {section!r}, expected a plain folder name")

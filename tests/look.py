@@ -148,7 +148,7 @@ def serving(project: Path, *command: str, until: str) -> Iterator[None]:
         assert until in printed, "the command ended by itself"
         yield
         process.send_signal(signal.SIGINT)
-        rest = process.communicate(timeout=60)[0]
+        rest = process.communicate(timeout=600)[0]
         assert process.returncode in (0, 130), rest  # 130: ctrl-C ended the schedule; to end `ui` so is no error
         assert "Traceback" not in rest, rest
     finally:
@@ -303,7 +303,7 @@ def ask(url: str, body: dict[str, Any] | None = None) -> Any:
     """A JSON answer."""
     content = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, content, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)
 
 

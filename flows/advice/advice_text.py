@@ -2,18 +2,20 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from flows.advice.candidates import ALIGN, POOLED, SHARED
 from flows.advice.proof import Proof, leave_setting
 from flows.advice.race import Race
+from flows.console.safe_text import duration
 from flows.diagnosis.text.phrases import joined
 from flows.experiment.comparison.client_gains import ALONE, losers_text
 from flows.experiment.comparison.comparison_text import sentences_first, short_setting
 from models.metrics.paired_difference import Difference
 from models.metrics.task_metrics import TaskMetrics
+from silos.io.free_space import size
 
 Differences = Mapping[tuple[str, str], Difference]
 
@@ -22,6 +24,22 @@ NAMES = {SHARED: "FedAvg", ALONE: "training alone"}
 
 TOLERANCE = 0.005
 """By how much a simpler method may be behind on average, for metrics with a bound."""
+
+
+class Cost(NamedTuple):
+    """What a run of a method costs, the mean over seeds.
+
+    Attributes:
+        sent: Bytes that a silo sends.
+        received: Bytes that a silo receives.
+        seconds: Seconds of the whole run on this machine.
+        keeps_state: Whether silos keep tensors of their own between rounds.
+    """
+
+    sent: float
+    received: float
+    seconds: float
+    keeps_state: bool
 
 
 def is_better(first: str, second: str, differences: Differences, quantity: TaskMetrics) -> bool:
@@ -78,6 +96,7 @@ def decide(
     proof: Proof,
     comparison: Mapping[str, Any],
     leave: Mapping[str, int] | None = None,
+    costs: Mapping[str, Cost] | None = None,
 ) -> dict[str, Any]:
     """Return the advice as plain JSON; `train_alone` names the silos that should not take part in FedAvg.
 
@@ -88,6 +107,7 @@ def decide(
         proof: What the proof measured.
         comparison: The record of the proof's runs.
         leave: `clients.leave` of params.yaml; None if no client leaves.
+        costs: What a run of each proved method costs; None if that is not known.
     """
     differences = proof.differences
     proved = advised_method(choice, differences, quantity)
@@ -110,6 +130,7 @@ def decide(
     gains = (comparison.get("gains") or {}).get("methods", {}).get(advised)
     if gains and gains["compared"] and not outside:
         lines.append(f"With {NAMES.get(advised, advised)}, {losers_text(gains, 'silo')}, against training alone.")
+    lines += _costs(advised, costs or {})
     lines.append(_new_silo(_aligned_features(given), rows.get(advised, {}), quantity))
     return {
         "choice": choice,
@@ -120,6 +141,7 @@ def decide(
             {"first": a, "second": b, "difference": d.mean, "low": d.low, "high": d.high}
             for (a, b), d in differences.items()
         ],
+        "costs": {method: cost._asdict() for method, cost in (costs or {}).items()},
         "lines": lines,
         "comparison": comparison,
     }
@@ -215,6 +237,23 @@ def _aligned_features(settings: Sequence[str]) -> list[str]:
     """Return the features that a setting aligns."""
     values = [setting.partition("=")[2] for setting in settings if setting.startswith(f"{ALIGN}=")]
     return [feature for value in values for feature in yaml.safe_load(value)["features"]]
+
+
+def _costs(advised: str, costs: Mapping[str, Cost]) -> list[str]:
+    """Return what a run of the advised method costs beside FedAvg's; empty if that is not known."""
+    if advised not in costs:
+        return []
+    own, shared = costs[advised], costs.get(SHARED)
+    traffic = f"a silo sends {size(round(own.sent))} and receives {size(round(own.received))}"
+    if not own.sent and not own.received:
+        traffic = "a silo sends and receives nothing"
+    kept = ", and keeps weights or other state of its own" if own.keeps_state else ""
+    line = f"Costs of a run of {NAMES.get(advised, advised)}: {duration(own.seconds)} on this machine; {traffic}{kept}."
+    if advised == SHARED or shared is None:
+        return [line]
+    same = round(own.sent) == round(shared.sent) and round(own.received) == round(shared.received)
+    others = "as much" if same else f"{size(round(shared.sent))} and {size(round(shared.received))}"
+    return [f"{line} FedAvg: {duration(shared.seconds)}; {others}."]
 
 
 def _new_silo(aligned: Sequence[str], row: Mapping[str, Any], quantity: TaskMetrics) -> str:

@@ -229,7 +229,8 @@ def _orphaned_artifacts(root: Path, experiments: list[FoundRuns]) -> Leftover:
 def _cache(root: Path, experiments: list[FoundRuns]) -> Leftover:
     drawing = [one for one in experiments if one.kind == "reproduce" or one.about.get("partitions", 1) > 1]
     is_used = any(unfinished_state(one) == "at work" for one in drawing)
-    paths = () if is_used or is_held(root / "cache" / "estimate") else _glob(root, "cache/*")
+    is_used = is_used or any(is_held(root / "cache" / name) for name in ("again", "estimate"))
+    paths = () if is_used else _glob(root, "cache/*")
     return Leftover("cache/", "time: partitions are made again where they are needed", paths)
 
 

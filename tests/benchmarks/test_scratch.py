@@ -36,7 +36,7 @@ def test_a_bench_that_is_ended_leaves_neither_its_folder_nor_a_contestant(tmp_pa
         time.sleep(0.05)
     contestant = int(told.read_text())
     bench.send_signal(signal.SIGTERM)
-    bench.communicate(timeout=200)
+    bench.communicate(timeout=600)
     assert bench.returncode
     assert [*tmp_path.iterdir()] == []
     with pytest.raises(ProcessLookupError):

@@ -50,6 +50,16 @@ def test_seeds_and_rows_of_the_proof_took_no_part_in_the_race(advised):
     assert chosen[advice["advised"]] == advice["settings"]
 
 
+def test_costs_are_those_of_the_proofs_runs(advised):
+    advice = advised[1].json
+    sent = {(run["method"], run["seed"]): run["bytes"]["up"] for run in advice["comparison"]["runs"]}
+    for method, cost in advice["costs"].items():
+        of_seeds = [count for (name, _), count in sent.items() if name == method]
+        assert cost["sent"] == pytest.approx(sum(of_seeds) / len(of_seeds) / 9)  # silos
+        assert cost["keeps_state"] == (method in ("local_only", "ditto"))
+    assert advice["costs"]["fedavg"]["sent"] > advice["costs"]["local_only"]["sent"]
+
+
 def test_no_line_claims_what_an_interval_does_not_show(advised):
     advice = advised[1].json
     for difference in advice["differences"]:

@@ -145,7 +145,7 @@ def test_nothing_changes_data_under_a_run_and_what_gets_past_the_lock_ends_it(hi
         subprocess.run(["git", "checkout", "-q", "HEAD", "data.dvc"], cwd=project.path, check=True)
         dvc(project.path, "checkout", "--force")  # knows no locks
         run.send_signal(signal.SIGCONT)
-        _, said = run.communicate(timeout=200)
+        _, said = run.communicate(timeout=600)
     finally:
         run.kill()
         run.communicate()

@@ -74,4 +74,4 @@ def test_ui_shows_the_server_and_starts_only_prefects_page(
     (newest,) = [line for line in said.splitlines() if "(newest comparison)" in line]
     assert newest.split()[0].startswith(f"{mlflow_server.url}/#/experiments/")
     assert not (folder.path / "runs" / "mlflow-ui.log").exists()
-    urllib.request.urlopen(f"{mlflow_server.url}/health", timeout=20).close()  # it goes on
+    urllib.request.urlopen(f"{mlflow_server.url}/health", timeout=60).close()  # it goes on

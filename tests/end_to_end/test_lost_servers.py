@@ -61,7 +61,7 @@ def test_a_run_whose_server_elsewhere_is_gone_for_good_ends_whole_in_a_sentence(
     process = folder.start_waiting(*SET, out=subprocess.PIPE, **settings)
     server.stop()
     folder.go_on()
-    out, said = process.communicate(timeout=250)
+    out, said = process.communicate(timeout=600)
     assert process.returncode == 0, said
     assert json.loads(out)["rounds"] == ROUNDS
     *_, sentence = said.strip().splitlines()

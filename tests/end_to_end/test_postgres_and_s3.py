@@ -217,7 +217,7 @@ def typed(services: Services, folder: Path, program: str, *words: str) -> str:
     """What the program prints in the folder, with the worker's environment."""
     environment = services.environment("worker")
     done = subprocess.run(
-        [BIN / program, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+        [BIN / program, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -308,7 +308,7 @@ def test_a_comparison_whose_database_is_away_for_a_minute_ends_and_loses_nothing
         time.sleep(AWAY)
         assert process.poll() is None
         services.start_database()
-        _, screen = process.communicate(timeout=400)
+        _, screen = process.communicate(timeout=600)
     assert process.returncode == 0, screen
     assert "MLflow at http://127.0.0.1" in screen, "it was away when the first run ended"
     comparison = json.loads((tmp_path / "out.json").read_text())

@@ -37,7 +37,7 @@ from nbclient import NotebookClient
 
 notebook = nbformat.read(sys.argv[1], 4)
 notebook.cells.append(nbformat.v4.new_code_cell('run("fedavgg")', metadata={"tags": ["raises-exception"]}))
-NotebookClient(notebook, timeout=250, resources={"metadata": {"path": "."}}).execute()
+NotebookClient(notebook, timeout=600, resources={"metadata": {"path": "."}}).execute()
 nbformat.write(notebook, "done.ipynb")
 """
 

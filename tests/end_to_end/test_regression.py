@@ -131,7 +131,7 @@ def test_the_logged_model_predicts_the_numbers_that_were_scored(lines: Any) -> N
     }
     head = "".join(f"{name} = {value!r}\n" for name, value in given.items())
     done = subprocess.run(
-        [sys.executable, "-I", "-c", head + PREDICT], cwd="/", capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-I", "-c", head + PREDICT], cwd="/", capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

@@ -28,7 +28,7 @@ def test_a_comparison_killed_twice_ends_as_if_nobody_had(finished: Any, partitio
     typed = [sys.executable, script, "--kills", "2", "--chain", "2", "--template", partitioned[0].path]
     typed += ["--expected", expected, "--places", "training", "comparison"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run(typed, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(typed, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("killed in ") == 2, done.stdout
 

@@ -105,7 +105,7 @@ def test_the_logged_model_takes_raw_rows(wine: Any, scaled: Any) -> None:
     }
     head = "".join(f"{name} = {value!r}\n" for name, value in given.items())
     done = subprocess.run(
-        [sys.executable, "-I", "-c", head + PREDICT], cwd="/", capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-I", "-c", head + PREDICT], cwd="/", capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     labels = np.array(json.loads(done.stdout.splitlines()[-1]), int)

@@ -56,7 +56,7 @@ def ask(url: str, body: dict[str, Any]) -> Any:
     end = time.monotonic() + 60
     while True:
         try:
-            with urllib.request.urlopen(asked, timeout=30) as answer:
+            with urllib.request.urlopen(asked, timeout=60) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             if error.code != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > end:

@@ -50,7 +50,7 @@ def end(process: subprocess.Popen) -> None:
 
 def answers(port: int) -> bool:
     try:
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/api/health", timeout=20).close()
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/api/health", timeout=60).close()
     except OSError:
         return False
     return True

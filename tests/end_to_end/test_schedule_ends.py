@@ -57,7 +57,7 @@ def test_a_second_schedule_is_refused_and_signals_while_the_first_ends_leave_one
     """A terminal that is closed may send SIGHUP twice, its own and its shell's, and to the command alone."""
     folder, process = busy
     second = folder.start("schedule", NEVER_SOON, "local_only")
-    _, error = second.communicate(timeout=200)
+    _, error = second.communicate(timeout=600)
     assert second.returncode == 2
     assert error.startswith("error: schedule: got a second one in this project, expected one.")
     while process.poll() is None:
@@ -88,7 +88,7 @@ def test_after_a_kill_the_next_schedule_neither_makes_up_for_runs_nor_knows_old_
             assert folder.in_prefect("select name from flow_run where state_type = 'SCHEDULED'") == []
         finally:
             again.send_signal(signal.SIGTERM)
-            _, said = again.communicate(timeout=200)
+            _, said = again.communicate(timeout=600)
     assert said.startswith("closed runs that a stopped command had left open: ")
     assert again.returncode == 143
     assert deployments(folder) == []

@@ -60,7 +60,7 @@ def answers(folder: Path, run: dict[str, Any], asked: list[str] | dict[str, dict
     }
     head = "nan = float('nan')\n" + "".join(f"{name} = {value!r}\n" for name, value in given.items())
     done = subprocess.run(
-        [sys.executable, "-I", "-c", head + STRANGER], cwd="/", capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-I", "-c", head + STRANGER], cwd="/", capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

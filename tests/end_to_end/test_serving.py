@@ -138,7 +138,7 @@ def served(
         yield Served(folder, rows, port, process, {run["method"]: run for run in compared["runs"]})
         assert process.poll() is None, process.communicate()
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=600)
         assert process.returncode == 0, said
         assert_quiet(said)
         assert "Traceback" not in said

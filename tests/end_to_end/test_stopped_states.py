@@ -27,7 +27,7 @@ def test_a_killed_comparison_is_closed_by_the_next_command_and_finished_by_a_res
             time.sleep(0.002)
         process.send_signal(signal.SIGKILL)
     finally:
-        _, said = process.communicate(timeout=200)
+        _, said = process.communicate(timeout=600)
     assert (process.returncode, said) == (-signal.SIGKILL, "")
     following = folder.type("run", "local_only", "--set", "training.rounds=1")
     assert folder.not_over() == []

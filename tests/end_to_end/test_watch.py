@@ -44,7 +44,7 @@ def test_without_a_change_or_beside_another_watch_one_line_is_printed_and_nothin
     assert not old.exists(), "it is older than retention.days, and unfinished"
     command = [sys.executable, "-X", "importtime", Path(sys.executable).parent / "siloflow", "watch", "--once"]
     again = subprocess.run(
-        command, cwd=champion.path, env=environment, capture_output=True, text=True, timeout=200, check=True
+        command, cwd=champion.path, env=environment, capture_output=True, text=True, timeout=600, check=True
     )
     assert again.stdout == answer.out
     assert not re.findall(r"\| +((?:torch|prefect|mlflow|scipy|pandas)\b.*)", again.stderr)

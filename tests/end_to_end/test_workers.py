@@ -60,7 +60,7 @@ def test_one_that_waits_for_data_or_a_comparison_is_told_so_and_of_none_to_resum
         process = folder.start("compare", "fedavg", PREFECT_API_URL=server)
         assert process.stderr.readline() == "waiting for another to end\n"
         os.killpg(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=200)
+        _, said = process.communicate(timeout=600)
     assert process.returncode == 130
     assert said.splitlines()[-1] == "stopped; all completed work is saved: run the command again."
 
@@ -71,7 +71,7 @@ def stopped(process: subprocess.Popen, number: signal.Signals) -> tuple[int, str
         os.killpg(process.pid, number)
     else:
         process.send_signal(number)
-    _, screen = process.communicate(timeout=200)
+    _, screen = process.communicate(timeout=600)
     return process.returncode, screen
 
 

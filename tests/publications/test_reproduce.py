@@ -284,35 +284,64 @@ def test_a_table_prints_within_120_columns(seeds_are):
     assert line.split()[1] == "-"  # not published
 
 
-def test_runs_that_end_with_the_recorded_weights_name_todays_code_and_others_stay(own_page):
-    project = own_page(one=table())
+def test_runs_that_come_out_as_recorded_name_todays_code_and_others_stay(own_page):
+    project = own_page(one=table(scales={"cpu": {"seeds": [0, 1, 2]}}))
     reproduce("tiny.yaml", "one")
     file = project / "docs" / "results" / "tiny.json"
     content = json.loads(file.read_text())
-    first, second = content["one"]["cpu"]["cell"]
-    for record in (first, second):
+    records = content["one"]["cpu"]["cell"]
+    for record in records:
         del record["code"]
-    second["weights_sha256"] = "0" * 64
+    records[1]["weights_sha256"] = "0" * 64
+    records[2] |= {"value": 0.5, "accuracy": 0.5}  # another evaluation of the same weights
     file.write_text(json.dumps(content))
-    folders = sorted((project / "runs").rglob("*"))
+    folders = {*(project / "runs").rglob("*")}
+
+    found = reproduce("tiny.yaml", "one", again=3)
+    outcome = {run["seed"]: (run["weights"], run["numbers"]) for run in found["runs"]}
+    assert outcome == {0: (True, True), 1: (False, True), 2: (True, False)}
+    assert (found["same"], found["records"]) == (1, 3)
+    assert {run["seed"]: run["recorded"] == run["now"] for run in found["runs"]} == {0: True, 1: True, 2: False}
+    assert {*(project / "runs").rglob("*")} == folders
+    assert [path for path in (project / "cache" / "again").rglob("*") if path.is_dir()] == []
+    after = json.loads(file.read_text())["one"]["cpu"]["cell"]
+    assert [record["seed"] for record in after] == [0, 1, 2]  # each at its place
+    by_seed = {record["seed"]: record for record in after}
+    times = {"seconds", "seconds_per_round", "date"}
+    assert {k: v for k, v in by_seed[0].items() if k not in {*times, "code"}} == {
+        k: v for k, v in records[0].items() if k not in times
+    }
+    assert "code" in by_seed[0]
+    assert [by_seed[1], by_seed[2]] == records[1:]
 
     found = reproduce("tiny.yaml", "one", again=2)
-    assert {run["seed"]: run["same"] for run in found["runs"]} == {0: True, 1: False}
-    assert (found["same"], found["records"]) == (1, 2)
-    assert all(run["recorded"] == run["now"] for run in found["runs"])
-    assert sorted(set((project / "runs").rglob("*")) - {*folders}) == []
-    after = {record["seed"]: record for record in json.loads(file.read_text())["one"]["cpu"]["cell"]}
-    assert "code" in after[0]
-    assert after[0]["weights_sha256"] == first["weights_sha256"]
-    assert after[1] == second
-
-    found = reproduce("tiny.yaml", "one", again=1)
-    assert [run["seed"] for run in found["runs"]] == [1], "a record of today's code was run again before another"
+    assert {run["seed"] for run in found["runs"]} == {1, 2}, "a record of today's code was run again before others"
 
 
-def test_what_has_no_recorded_weights_is_not_run_again(own_page):
+def test_a_run_that_cells_share_is_run_again_once_and_one_that_fails_does_not_end_the_others(own_page):
+    shared = {"about": "w", "shared": {"table": "one", "cell": "cell"}}
+    project = own_page(one=table(), two=table(cells={"a": shared, "b": shared}))
+    reproduce("tiny.yaml", "one")
+    found = reproduce("tiny.yaml", "two", again=9)
+    assert sorted(run["seed"] for run in found["runs"]) == [0, 1]
+    assert (found["records"], found["same"]) == (2, 2)
+    file = project / "docs" / "results" / "tiny.json"
+    records = json.loads(file.read_text())["one"]["cpu"]["cell"]
+    assert all("--table one " in record["command"] for record in records)
+
+    own_page(one=table(method="broken", base=[*QUICK, "plugins=[broken.py]"]))
+    (project / "broken.py").write_text(BROKEN.format(error="ZeroDivisionError"))
+    found = reproduce("tiny.yaml", "one", again=2)
+    assert found["same"] == 0
+    assert all("ZeroDivisionError" in run["error"] for run in found["runs"])
+    assert json.loads(file.read_text())["one"]["cpu"]["cell"] == records
+
+
+def test_what_cannot_be_run_again_is_refused(own_page):
     own_page(one=table())
     with pytest.raises(UserError, match="run it without --again first"):
         reproduce("tiny.yaml", "one", again=1)
     with pytest.raises(UserError, match="table of verdicts"):
         reproduce("shift-types", "images", again=1)
+    with pytest.raises(UserError, match="got both"):
+        reproduce("tiny.yaml", "one", again=1, estimate=True)

@@ -54,7 +54,7 @@ def test_two_processes_that_write_at_once_lose_no_record(tmp_path):
         writer.stdin.write("go\n")
         writer.stdin.flush()
     for writer in writers:
-        writer.communicate(timeout=200)
+        writer.communicate(timeout=600)
     written = json.loads((tmp_path / "paper.json").read_text())
     for table in ("1", "2"):
         expected = [{"seed": seed, "value": table} for seed in range(30)]

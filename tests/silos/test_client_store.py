@@ -74,6 +74,16 @@ def test_what_is_read_may_be_written_to(store):
     assert all(np.asarray(tensor).flags.writeable for tensor in store.load("weights", refs, "oslo").values())
 
 
+def test_a_section_is_listed_as_long_as_it_holds_tensors(store):
+    assert store.sections() == []
+    refs = store.save("weights", CLIENTS, tensors())
+    store.save("outcomes", CLIENTS, tensors())
+    assert store.sections() == ["outcomes", "weights"]
+    store.keep("outcomes", [])
+    store.keep("weights", refs.values())
+    assert store.sections() == ["weights"]
+
+
 def test_saving_again_changes_nothing(store):
     refs = store.save("weights", CLIENTS, tensors())
     (path,) = files(store)

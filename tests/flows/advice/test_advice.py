@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.advice.advice_text import advised_method, decide, is_better
+from flows.advice.advice_text import Cost, advised_method, decide, is_better
 from flows.advice.apply_advice import apply_advice
 from flows.advice.candidates import POOLED, SHARED, candidates
 from flows.advice.proof import Exclusion, Proof, can_leave, proved_pairs
@@ -242,3 +242,25 @@ def test_a_difference_names_the_better_method_first():
         "No shared training did better on average.",
         "Training alone is better than FedAvg: −0.0400 in mean squared error, −0.0600 to −0.0200.",
     ]
+
+
+def test_the_advice_says_what_a_run_costs_beside_fedavg():
+    cheap, dear = Cost(2000.0, 3000.0, 4.0, False), Cost(2000.0, 6000.0, 240.0, True)
+    found = {("ditto", SHARED): UP, ("ditto", ALONE): UP, (SHARED, ALONE): UP}
+
+    def line(choice, proved, **costs):
+        advice = decide(ACCURACY, choice, {}, Proof(proved), {"table": []}, None, costs)
+        assert advice["costs"] == {method: cost._asdict() for method, cost in costs.items()}
+        return [line for line in advice["lines"] if line.startswith("Costs")]
+
+    assert line("ditto", found, ditto=dear, fedavg=cheap) == [
+        "Costs of a run of ditto: 4 minutes on this machine; a silo sends 2.0 kB and receives 6.0 kB, and keeps weights or "
+        "other state of its own. FedAvg: 4 seconds; 2.0 kB and 3.0 kB."
+    ]
+    assert line("ditto", found, ditto=cheap, fedavg=cheap)[0].endswith("FedAvg: 4 seconds; as much.")
+    assert line(SHARED, {(SHARED, ALONE): UP}, fedavg=cheap) == [
+        "Costs of a run of FedAvg: 4 seconds on this machine; a silo sends 2.0 kB and receives 3.0 kB."
+    ]
+    alone = line(ALONE, {(SHARED, ALONE): DOWN}, local_only=Cost(0.0, 0.0, 4.0, True), fedavg=cheap)
+    assert "a silo sends and receives nothing, and keeps" in alone[0]
+    assert line("ditto", found, fedavg=cheap) == []

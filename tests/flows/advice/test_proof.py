@@ -52,9 +52,12 @@ def test_what_a_diagnosis_took_is_not_for_the_race(tmp_path):
     assert seconds(0.0) == race_seconds(100.0, 4.5)
     assert seconds(40.0) == race_seconds(60.0, 4.5)
     with pytest.raises(
-        UserError, match=r"minutes: got 1\.66667, expected at least 2, .* or lower training\.rounds to 7"
+        UserError,
+        match=r"minutes: got 1\.66667, expected at least 2, .* or start again with --set training\.rounds=5\.",
     ):
-        seconds(60.0)  # eleven runs of 7 rounds take 38.5 seconds, of 8 rounds 44
+        seconds(60.0)  # eleven runs of 5 rounds take 27.5 of 40 seconds, of 6 rounds 33
+    with pytest.raises(UserError, match=r"eleven\. Give more minutes\.$"):
+        seconds(99.0)  # not even one round fits
 
 
 @pytest.mark.parametrize(

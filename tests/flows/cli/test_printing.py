@@ -592,12 +592,12 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             **{"records": 9, "same": 0},
             "runs": [
                 {
-                    **{"cell": EVIL, "seed": 0, "choice": EVIL, "same": False, "metric": "accuracy"},
-                    **{"recorded": 0.5, "now": None, "commit": EVIL, "processor": EVIL},
+                    **{"cell": EVIL, "seed": 0, "choice": EVIL, "weights": False, "numbers": True, "metric": EVIL},
+                    **{"recorded": 0.5, "now": None, "commit": EVIL, "processor": EVIL, "error": EVIL},
                 }
             ],
         },
-        3,
+        6,
     ),
     "stale": (
         {

@@ -33,7 +33,7 @@ def test_looking_whether_a_version_can_be_compared_leaves_prefect_unimported(com
     """Prefect reads its server's address once, and there is none yet: it would start another server, and wait for it."""
     own, revision = committed
     looked = subprocess.run(
-        [sys.executable, "-c", LOOKS, own.folder, revision], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", LOOKS, own.folder, revision], capture_output=True, text=True, check=False, timeout=600
     )
     assert (looked.stdout, looked.returncode) == ("False\n", 0), looked.stderr
 
@@ -64,7 +64,7 @@ def test_a_diagnosis_that_waits_says_so_and_one_that_is_interrupted_says_what_to
         assert waiting.stderr is not None
         assert waiting.stderr.readline() == "waiting for another `siloflow diagnose --against` to end\n"
         waiting.send_signal(signal.SIGINT)
-        _, said = waiting.communicate(timeout=120)
+        _, said = waiting.communicate(timeout=600)
     # an interrupt inside of a line's printing prints that line again
     assert (
         said.splitlines()[-1]

@@ -11,10 +11,11 @@ from uuid import uuid4
 import pytest
 
 from flows.experiment.project import Project
-from flows.history.clean_runs import clean_runs, enforce_retention
+from flows.history.clean_runs import clean_runs, enforce_retention, leftovers
 from flows.registry import JOURNAL
 from flows.registry.model_finder import model_name
 from silos.errors import UserError
+from silos.io.locks import exclusive_lock
 from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.connection import connect
 
@@ -134,3 +135,16 @@ def test_without_an_age_nothing_goes_and_an_age_below_a_day_is_refused(project: 
     assert enforce_retention(Project.open(root=project.root)) == {"kinds": []}
     with pytest.raises(UserError, match="got 0"):
         Project.open(["retention.days=0.5"], project.root)
+
+
+@pytest.mark.parametrize("scratch", ["again", "estimate"])
+def test_the_cache_stays_while_a_command_runs_in_it(project, scratch):
+    (project.root / "cache" / "partitions").mkdir(parents=True)
+    (project.root / "cache" / "partitions" / "rows").write_text("rows")
+
+    def kinds():
+        return [found.kind for found in leftovers(project.root)]
+
+    with exclusive_lock(project.root / "cache" / scratch):
+        assert "cache/" not in kinds()
+    assert "cache/" in kinds()

@@ -182,10 +182,20 @@ def test_rows_of_the_commonest_class_allow_no_hidden_layer(tmp_path, save, rows,
     assert (params.model.hidden, params.training.epochs) == (hidden, 2 if hidden else 1)
 
 
-@pytest.mark.parametrize(("rows", "clients", "epochs"), [(7996, 4, 2), (8000, 4, 1), (8000, 5, 2)])
-def test_silos_of_many_rows_pass_over_them_once_a_round(tmp_path, save, rows, clients, epochs):
-    file = save(x=np.random.default_rng(0).normal(size=(rows, 5)), y=np.arange(rows) % 2, client=np.arange(rows) % 4)
-    made = create_project(tmp_path / "study", file, DataOptions(clients=clients if clients != 4 else None))
+@pytest.mark.parametrize(
+    ("sizes", "clients", "epochs"),
+    [
+        ((100, 2000, 9000), None, 1),  # the median counts, not the mean or the smallest
+        ((100, 1999, 9000), None, 2),
+        ((4000, 4000), 4, 1),
+        ((4000, 4000), 5, 2),
+    ],
+)
+def test_silos_of_many_rows_pass_over_them_once_a_round(tmp_path, save, sizes, clients, epochs):
+    rows = sum(sizes)
+    x = np.random.default_rng(0).normal(size=(rows, 5))
+    file = save(x=x, y=np.arange(rows) % 2, client=np.repeat(np.arange(len(sizes)), sizes))
+    made = create_project(tmp_path / "study", file, DataOptions(clients=clients))
     assert params_of(made).training.epochs == epochs
 
 

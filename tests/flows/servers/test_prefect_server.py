@@ -38,7 +38,7 @@ def test_servers_that_start_at_once_in_a_new_project_all_answer_and_keep_their_d
     folder = tmp_path / "50% more? #1; it's new"
     folder.mkdir()
     started = [start(folder) for _ in range(2)]
-    said = [process.communicate(timeout=280)[1] for process in started]
+    said = [process.communicate(timeout=600)[1] for process in started]
     assert [process.returncode for process in started] == [0, 0], said
     assert (folder / ".prefect" / "prefect.db").stat().st_size > 0
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
@@ -48,7 +48,7 @@ def test_servers_that_start_at_once_in_a_new_project_all_answer_and_keep_their_d
 def test_a_server_that_cannot_start_is_quoted(tmp_path):
     (tmp_path / ".prefect" / "prefect.db").mkdir(parents=True)
     process = start(tmp_path)
-    said = process.communicate(timeout=200)[1].strip().splitlines()[-1]
+    said = process.communicate(timeout=600)[1].strip().splitlines()[-1]
     assert (
         "does not respond; the last line of its log is: (sqlite3.OperationalError) unable to open database file. See"
         in said
@@ -64,7 +64,7 @@ def test_a_server_without_room_for_its_tables_is_told(tmp_path, small_disk, fill
         fill(ballast)
         os.truncate(ballast, ballast.stat().st_size - room)
         process = start(tmp_path / "disk")
-        said = process.communicate(timeout=200)[1].strip().splitlines()[-1]
+        said = process.communicate(timeout=600)[1].strip().splitlines()[-1]
     assert said.endswith(f"/.prefect does not respond: the file system {tmp_path / 'disk'} is full. Free some space.")
 
 

@@ -25,7 +25,7 @@ print(server.url, flush=True)
 sys.stdin.read()
 print(server.stop(), flush=True)
 """
-PATIENCE = 60
+PATIENCE = 600
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ from silos.io.addresses import (
 )
 
 GET: dict[str, Callable[[str], object]] = {
-    "urllib": lambda address: urllib.request.build_opener().open(address, timeout=20).close(),
-    "httpx": lambda address: httpx.get(address, timeout=20),
-    "requests": lambda address: requests.get(address, timeout=20).close(),
+    "urllib": lambda address: urllib.request.build_opener().open(address, timeout=60).close(),
+    "httpx": lambda address: httpx.get(address, timeout=60),
+    "requests": lambda address: requests.get(address, timeout=60).close(),
 }
 
 
