@@ -271,4 +271,4 @@ def _place(root: Path, opened: FinishedRun, client: str | None, format: Format, 
     """Return the file to write, as `output_file` does; in the run's folder if none is named."""
     if output is None:
         return opened.folder.path / f"{client or 'model'}.{format}"
-    return output_file(root, output)
+    return output_file(root, output, getattr(opened.project.params.data.source, "path", None))

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -74,14 +73,15 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
         "written": output,
     }
     if output is not None:
-        _write(project.root, output, result)
+        _write(project, output, result)
     return result
 
 
-def _write(root: Path, output: str, result: dict[str, Any]) -> None:
+def _write(project: Project, output: str, result: dict[str, Any]) -> None:
     """Write the file, as `output_file` finds it."""
+    source = getattr(project.params.data.source, "path", None)
     try:
-        write_json(output_file(root, output), result)
+        write_json(output_file(project.root, output, source), result)
     except OSError as error:
         raise UserError(f"--output: {unwritable(error) or f'cannot write {output}: {error.strerror}.'}") from None
 

@@ -43,14 +43,13 @@ def predict_file(project: Project, input: str, output: str, client: str | None, 
         raise UserError(
             f"--output: got {shown(repr(output))}, expected {' or '.join(_ENDINGS)}. Name a file with such an ending."
         )
-    source, place = project.root / input, output_file(project.root, output, FOLDER)
+    own = getattr(project.params.data.source, "path", None)
+    source, place = project.root / input, output_file(project.root, output, own, FOLDER)
     if not is_there(source):
         raise UserError(f"input: got {shown(repr(input))}, expected a file with rows. Correct the path.")
-    own = getattr(project.params.data.source, "path", None)
-    if place in {source.resolve(), *([(project.root / own).resolve()] if own else [])}:
+    if place.exists() and place.samefile(source):
         raise UserError(
-            f"--output: got {shown(repr(output))}, which holds rows, expected another file than INPUT and data.source. "
-            "Name another one."
+            f"--output: got {shown(repr(output))}, which holds the rows of INPUT, expected another file. Name another one."
         )
     opened = open_model(project, model, client)
     _check_client(opened, client)

@@ -23,12 +23,13 @@ def write_json(path: Path, content: Any) -> None:
     write_bytes(path, (json.dumps(replace_nonfinite(content), indent=1, sort_keys=True) + "\n").encode())
 
 
-def output_file(root: Path, output: str, allowed: Path | None = None) -> Path:
+def output_file(root: Path, output: str, source: str | None, allowed: Path | None = None) -> Path:
     """Return the file that `--output` names, or to which a link of this name leads.
 
     Args:
         root: The project's folder.
         output: The path, relative to the current folder.
+        source: The file or folder of rows that `data.source` names, relative to the project; None if it names none.
         allowed: A folder within the project's own ones that takes outputs.
 
     Raises:
@@ -38,6 +39,10 @@ def output_file(root: Path, output: str, allowed: Path | None = None) -> Path:
     if place.exists() and not place.is_file():
         raise UserError(
             f"--output: got {shown(repr(output))}, which exists and is not a file, expected a file. Name another one."
+        )
+    if source is not None and _is_within(place, root, source):
+        raise UserError(
+            f"--output: got {shown(repr(output))}, which holds rows of data.source, expected another file. Name another one."
         )
     within = [name for name in _OWNED if _is_within(place, root, name)]
     if within and not (allowed is not None and _is_within(place, root, allowed)):

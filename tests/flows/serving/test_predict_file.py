@@ -110,8 +110,8 @@ def test_files_that_are_no_rows_of_the_model_are_refused(table):
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ("new.csv", r"which holds rows, expected another file than INPUT and data\.source"),
-        ("own.csv", r"which holds rows, expected another file than INPUT and data\.source"),
+        ("new.csv", "which holds the rows of INPUT, expected another file"),
+        ("own.csv", r"which holds rows of data\.source, expected another file"),
         ("data/digits/labels.csv", "which is in the project's own data, expected a file elsewhere"),
         ("runs/labels.csv", "which is in the project's own runs, expected a file elsewhere"),
     ],

@@ -96,7 +96,7 @@ def test_no_output_is_written_where_the_projects_tools_write(output, tmp_path, m
     with pytest.raises(
         UserError, match=r"--output: got '.*', which is .*the project's own .*, expected a file elsewhere"
     ):
-        output_file(tmp_path, output)
+        output_file(tmp_path, output, None)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_an_own_file_or_folder_is_found_by_another_name_of_it(output, shown, tmp
     (tmp_path / "hard.yaml").hardlink_to("params.yaml")
     monkeypatch.setattr(Path, "resolve", Path.absolute)
     with pytest.raises(UserError, match=f"which is {shown}"):
-        output_file(tmp_path, output)
+        output_file(tmp_path, output, None)
 
 
 @pytest.mark.parametrize("output", ["own.csv", "out/own.csv", "out/data/own.csv", "database.csv", "../own.csv"])
@@ -127,6 +127,22 @@ def test_an_output_elsewhere_and_in_an_allowed_folder_is_a_file_to_write(output,
     root = tmp_path / "project"
     root.mkdir()
     monkeypatch.chdir(root)
-    assert output_file(root, output) == (root / output).resolve()
+    assert output_file(root, output, "rows.csv") == (root / output).resolve()
     allowed = Path("runs") / "predictions"
-    assert output_file(root, f"{allowed}/a.csv", allowed) == root / allowed / "a.csv"
+    assert output_file(root, f"{allowed}/a.csv", "rows.csv", allowed) == root / allowed / "a.csv"
+
+
+@pytest.mark.parametrize("output", ["rows.csv", "Rows.csv", "link.csv", "hard.csv"])
+def test_no_output_replaces_the_projects_rows(output, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.csv").write_text("a,b\n")
+    (tmp_path / "link.csv").symlink_to("rows.csv")
+    (tmp_path / "hard.csv").hardlink_to("rows.csv")
+    with pytest.raises(UserError, match=r"holds rows of data\.source, expected another file"):
+        output_file(tmp_path, output, "rows.csv")
+
+
+def test_no_output_is_written_among_the_projects_pictures(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"holds rows of data\.source"):
+        output_file(tmp_path, "pictures/north/cat/model.onnx", "pictures")
