@@ -35,9 +35,9 @@ from flows.reports.html_report import (
 )
 from models.metrics.task_metrics import TaskMetrics
 from silos.errors import UserError
+from tasks.tracking.cost_to_target import CostCurve
 from tasks.tracking.json_io import read_json
 from tasks.tracking.plots.curve_figures import comparison_panels, cost_panels
-from tasks.tracking.result_tables import CostCurve
 
 Curves = Mapping[str, Sequence[Sequence[tuple[int, float]]]]
 """A method's curves of (round, headline metric), one for each seed."""

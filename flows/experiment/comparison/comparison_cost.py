@@ -10,15 +10,15 @@ from flows.history.list_runs import load_result
 from models.metrics.client_metrics import recorded_metric
 from models.metrics.task_metrics import TaskMetrics
 from silos.errors import UserError
-from tasks.tracking.result_tables import (
+from tasks.tracking.cost_to_target import (
     SHARE,
     CostCurve,
     Records,
     cost_curve,
     costs_to_target,
-    table_rows,
     target_of_best,
 )
+from tasks.tracking.result_tables import table_rows
 
 
 def read_cost_curves(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
+from tasks.tracking.cost_to_target import CostCurve
 from tasks.tracking.plots import style
 from tasks.tracking.plots.style import (
     GREY,
@@ -20,7 +21,6 @@ from tasks.tracking.plots.style import (
     set_title,
     style_of_line,
 )
-from tasks.tracking.result_tables import CostCurve
 
 ACCURACY = TASK_METRICS["classification"]
 

@@ -20,7 +20,7 @@ from flows.reports.comparison_report import comparison_sections, diagnosis_secti
 from flows.reports.html_report import Figure, Section, Table, write_report
 from models.metrics.task_metrics import TASK_METRICS
 from silos.io import atomic_io
-from tasks.tracking.result_tables import cost_curve
+from tasks.tracking.cost_to_target import cost_curve
 
 EVIL = "<script>alert('c')</script> & \"q\" \x1b[31m"
 METHODS = ["fedavg", "local_only", "pooled"]

@@ -9,13 +9,13 @@ import pytest
 from flows.methods.common import method_figures
 from flows.methods.common.method_figures import draw_codebook, draw_groups
 from models.metrics.task_metrics import TASK_METRICS
+from tasks.tracking.cost_to_target import CostCurve
 from tasks.tracking.plots import curve_figures, silo_figure, style
 from tasks.tracking.plots import (
     curve_figures as comparison_figure,
 )
 from tasks.tracking.plots.curve_figures import draw_comparison, draw_cost, draw_curves, draw_lines
 from tasks.tracking.plots.silo_figure import draw_silos
-from tasks.tracking.result_tables import CostCurve
 
 RMSE = TASK_METRICS["regression"]
 
