@@ -282,11 +282,13 @@ def _run_one_again(sweep: Sweep, cell: str, seed: int, choice: str | None, scrat
         now = _record(sweep, cell, probe(project, sweep.page.method_of(cell), seed))
     except UserError as error:
         return {**found, "weights": False, "numbers": False, "now": None, "error": str(error)}
-    compared = (now.keys() & record.keys()) - {"seconds", "seconds_per_round"}
+    compared = (now.keys() & record.keys()) - {"seconds", "seconds_per_round", "data_version"}
     differ = {name for name in compared if now[name] != record[name]}
     if not differ:
         signed = {**record, **now, **_origin(sweep, cell), "code": code_hash(sweep.modules(cell))}
-        signed["command"] = record["command"]  # of the table that owns the record
+        # of the table that owns the record; cells are compared only if they name the same version, whose hash depends on
+        # the form of the files too
+        signed |= {"command": record["command"], "data_version": record["data_version"]}
         sweep.results.keep(sweep.place_of_runs(cell), sweep.key(seed, choice), signed)
     same = {"weights": "weights_sha256" not in differ, "numbers": not differ - {"weights_sha256"}}
     return {**found, **same, "now": now[quantity.name], "error": None}

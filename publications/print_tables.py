@@ -251,12 +251,11 @@ def estimate(answer: dict[str, Any], console: PlainConsole) -> None:
 def again(answer: dict[str, Any], console: PlainConsole) -> None:
     """Print each run that was run again with the recorded number and the new one, and how many came out the same."""
     metric = next((found["metric"] for found in answer["runs"]), "value")
-    table = console.table("cell", "seed", "weights", "numbers", f"recorded {metric}", "again", "recorded on")
+    table = console.table("cell", "seed", "weights", "numbers", metric, "again")
     for found in answer["runs"]:
         name = found["cell"] if found["choice"] is None else f"{found['cell']}, {found['choice']}"
-        verdicts = ("the same" if found[what] else "differ" for what in ("weights", "numbers"))
-        numbers = map(_four, (found["recorded"], found["now"]))
-        table.add_row(name, f"{found['seed']}", *verdicts, *numbers, found["processor"] or "?")
+        verdicts = ("same" if found[what] else "differ" for what in ("weights", "numbers"))
+        table.add_row(name, f"{found['seed']}", *verdicts, *map(_four, (found["recorded"], found["now"])))
     console.print(table)
     for found in answer["runs"]:
         if found["error"] is not None:

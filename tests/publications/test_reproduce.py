@@ -292,6 +292,7 @@ def test_runs_that_come_out_as_recorded_name_todays_code_and_others_stay(own_pag
     records = content["one"]["cpu"]["cell"]
     for record in records:
         del record["code"]
+    records[0]["data_version"] = "older.dir"  # of files in another form
     records[1]["weights_sha256"] = "0" * 64
     records[2] |= {"value": 0.5, "accuracy": 0.5}  # another evaluation of the same weights
     file.write_text(json.dumps(content))

@@ -597,7 +597,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
                 }
             ],
         },
-        6,
+        5,
     ),
     "stale": (
         {
