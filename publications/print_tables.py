@@ -250,8 +250,7 @@ def estimate(answer: dict[str, Any], console: PlainConsole) -> None:
 
 def again(answer: dict[str, Any], console: PlainConsole) -> None:
     """Print each run that was run again with the recorded number and the new one, and how many came out the same."""
-    metric = next((found["metric"] for found in answer["runs"]), "value")
-    table = console.table("cell", "seed", "weights", "numbers", metric, "again")
+    table = console.table("cell", "seed", "weights", "numbers", "recorded", "again")
     for found in answer["runs"]:
         name = found["cell"] if found["choice"] is None else f"{found['cell']}, {found['choice']}"
         verdicts = ("same" if found[what] else "differ" for what in ("weights", "numbers"))

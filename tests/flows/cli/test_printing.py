@@ -597,7 +597,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
                 }
             ],
         },
-        5,
+        4,
     ),
     "stale": (
         {
