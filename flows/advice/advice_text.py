@@ -240,7 +240,7 @@ def _aligned_features(settings: Sequence[str]) -> list[str]:
 
 
 def _costs(advised: str, costs: Mapping[str, Cost]) -> list[str]:
-    """Return what a run of the advised method costs beside FedAvg's; empty if that is not known."""
+    """Return what a run of the advised method costs, compared with FedAvg; empty if that is not known."""
     if advised not in costs:
         return []
     own, shared = costs[advised], costs.get(SHARED)
