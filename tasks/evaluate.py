@@ -236,55 +236,60 @@ def ensemble_check(
     return messages
 
 
-def add_validation_losses(
-    update: Updated,
-    silos: Silos,
-    stack: Stack,
-    network: Network,
-    training: Training,
-    private: ClientStore,
-    device: str,
-    *,
-    before: Weights,
-    after: Weights,
-    context: Weights,
-) -> Updated:
-    """Add each client's mean validation loss before and after training to the update of a stack.
+@dataclass(frozen=True)
+class ValidationLosses:
+    """Adds each client's mean validation loss before and after training to the updates of a step.
 
     A loss is NaN if the client has fewer rows than its policy requires. The loss is cross-entropy in nats whatever the
     objective, so that runs are comparable, or a regression's squared error in scaled units. Members of a pooled client
     are scored one by one, with the shared weights and their own contexts.
 
-    Args:
-        update: The update of the stack.
-        silos: The silos of the stack's cohort, with their validation rows.
-        stack: The clients that were trained.
-        network: The network that both weights and the context belong to.
+    Attributes:
+        silos: The silos of the step's cohort, with their validation rows.
+        network: The network that weights and contexts belong to.
         training: The local training, of which the task and the engine are used.
         private: The store of the clients, which has their policies.
         device: Where losses are computed, such as "cpu".
-        before: Weights before training, (stack size, ...).
-        after: Weights after training, (stack size, ...).
-        context: The network's context, (stack size, ...), or (members, ...) of a pooled client; it may be empty.
-
-    Returns:
-        The update, in which `validation` maps each client to its losses before and after training.
+        wanted: Whether clients report the losses; if not, `add` returns the update as it is.
     """
-    if silos.pooled:
-        size = len(silos.members)
-        silos, stack = replace(silos, clients=silos.members, members=()), Stack(silos.members, size)
-        before, after = ({n: w.expand(size, *w.shape[1:]) for n, w in weights.items()} for weights in (before, after))
-    rows, objective = load_rows(silos, stack, "validation", device), _OBJECTIVES[training.objective.task]
-    counts, sums = rows.counts.tolist(), []
-    for weights in (before, after):
-        losses = per_example_metrics(network, weights, context, rows, objective, training.engine)["loss"]
-        sums.append(losses.double().sum(1).tolist())
-    reports = may_report(silos, stack, "validation", rows, private).tolist()
-    pairs = {
-        client: (sums[0][i] / counts[i], sums[1][i] / counts[i]) if reports[i] else (math.nan, math.nan)
-        for i, client in enumerate(stack.clients)
-    }
-    return replace(update, validation=pairs)
+
+    silos: Silos
+    network: Network
+    training: Training
+    private: ClientStore
+    device: str
+    wanted: bool
+
+    def add(self, update: Updated, stack: Stack, *, before: Weights, after: Weights, context: Weights) -> Updated:
+        """Return the update of a stack, in which `validation` maps each client to its losses before and after training.
+
+        Args:
+            update: The update of the stack.
+            stack: The clients that were trained.
+            before: Weights before training, (stack size, ...).
+            after: Weights after training, (stack size, ...).
+            context: The network's context, (stack size, ...), or (members, ...) of a pooled client; it may be empty.
+        """
+        if not self.wanted:
+            return update
+        silos = self.silos
+        if silos.pooled:
+            size = len(silos.members)
+            silos, stack = replace(silos, clients=silos.members, members=()), Stack(silos.members, size)
+            before, after = (
+                {n: w.expand(size, *w.shape[1:]) for n, w in weights.items()} for weights in (before, after)
+            )
+        rows, objective = load_rows(silos, stack, "validation", self.device), _OBJECTIVES[self.training.objective.task]
+        counts, sums = rows.counts.tolist(), []
+        for weights in (before, after):
+            losses = per_example_metrics(self.network, weights, context, rows, objective, self.training.engine)["loss"]
+            sums.append(losses.double().sum(1).tolist())
+        reports = may_report(silos, stack, "validation", rows, self.private).tolist()
+        pairs = {
+            client: (sums[0][i] / counts[i], sums[1][i] / counts[i]) if reports[i] else (math.nan, math.nan)
+            for i, client in enumerate(stack.clients)
+        }
+        return replace(update, validation=pairs)
 
 
 _OBJECTIVES: dict[str, Objective] = {"classification": CrossEntropy(), "regression": SquaredError()}

@@ -13,7 +13,7 @@ from models.server_state import ClientStateRefs, Weights
 from models.training.engine import Training, broadcast_weights
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
-from tasks.evaluate import add_validation_losses
+from tasks.evaluate import ValidationLosses
 from tasks.execution.load_client_data import load_client_state, load_stacks, load_streams
 from tasks.execution.task_types import server_step, step
 from tasks.local_train import shares_of, store_client_state, weighted_sum
@@ -50,6 +50,7 @@ def update_site(
         validate: As in `local_train`, with the server's posterior and the client's.
     """
     messages = []
+    losses = ValidationLosses(cohort.silos, model.network, training, private, device, validate)
     purpose = f"visit {again}" if again else "local_train"  # the batches of FedAvg
     for stack, rows, weights, sites in load_stacks(cohort, model, private, "train", device):
         streams = load_streams(stack, seed, round, purpose, device)
@@ -60,19 +61,9 @@ def update_site(
         network = cast(Tilted, model.network)
         site_update = train_site(network, server, sites, personal, begin, rows, training, streams, share, how)
         message = _store_and_report(stack, model, site_update, rows.counts.cpu(), sites, private)
-        if validate:
-            message = add_validation_losses(
-                message,
-                cohort.silos,
-                stack,
-                model.network,
-                training,
-                private,
-                device,
-                before=site_update.before,
-                after=site_update.after,
-                context=site_update.context,
-            )
+        message = losses.add(
+            message, stack, before=site_update.before, after=site_update.after, context=site_update.context
+        )
         messages.append(message)
     return messages
 

@@ -16,7 +16,7 @@ from models.training.engine import full_gradient as gradient_of
 from models.training.optimizers import SGD
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
-from tasks.evaluate import add_validation_losses
+from tasks.evaluate import ValidationLosses
 from tasks.execution.load_client_data import load_client_state, load_stacks, load_streams, may_report
 from tasks.execution.task_types import step
 from tasks.local_train import build_update, store_client_state, weighted_sum
@@ -132,6 +132,7 @@ def scaffold_train(
     server = {name: value[0] for name, value in cast(Weights, model.context).items()}
     rate, decay = cast(SGD, training.optimiser).learning_rate, cast(SGD, training.optimiser).weight_decay
     updates = []
+    losses = ValidationLosses(cohort.silos, model.network, training, private, device, validate)
     corrected = _train_corrected(
         cohort, replace(model, context={}), training, private, variates, (seed, round), device, server
     )
@@ -151,19 +152,7 @@ def scaffold_train(
         update = build_update(stack, model, trained, rows, private)
         change = {VARIATE + name: weighted_sum((new[name] - stored[name]).cpu(), counts) for name in stored}
         update = replace(update, sums={**update.sums, **change})
-        if validate:
-            update = add_validation_losses(
-                update,
-                cohort.silos,
-                stack,
-                model.network,
-                training,
-                private,
-                device,
-                before=start,
-                after=trained.weights,
-                context={},
-            )
+        update = losses.add(update, stack, before=start, after=trained.weights, context={})
         updates.append(store_client_state(update, variates.section, new, private))
     return updates
 
@@ -187,23 +176,12 @@ def dynamic_train(
     stays with it. Sums are of clients, not of rows.
     """
     updates = []
+    losses = ValidationLosses(cohort.silos, model.network, training, private, device, validate)
     corrected = _train_corrected(cohort, model, training, private, duals, (seed, round), device, proximal=alpha)
     for stack, rows, start, _, stored, trained in corrected:
         new = {name: dual - alpha * (trained.weights[name] - start[name]) for name, dual in stored.items()}
         update = build_update(stack, model, trained, rows, private, dict.fromkeys(stack.clients, 1.0))
-        if validate:
-            update = add_validation_losses(
-                update,
-                cohort.silos,
-                stack,
-                model.network,
-                training,
-                private,
-                device,
-                before=start,
-                after=trained.weights,
-                context={},
-            )
+        update = losses.add(update, stack, before=start, after=trained.weights, context={})
         updates.append(store_client_state(update, duals.section, new, private))
     return updates
 

@@ -16,7 +16,7 @@ from models.server_state import ClientStateRefs, Weights
 from models.training.engine import Rows, Trained, Training, broadcast_weights, per_example_metrics, train
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
-from tasks.evaluate import add_validation_losses
+from tasks.evaluate import ValidationLosses
 from tasks.execution.load_client_data import load_client_state, load_rows, load_stacks, load_streams, load_weights
 from tasks.execution.task_types import step
 from tasks.messages.round_messages import SentTrees, Update, Updated
@@ -56,6 +56,7 @@ def local_train(
         validate: Whether clients also report their losses on validation rows (see tasks.evaluate).
     """
     updates = []
+    losses = ValidationLosses(cohort.silos, model.network, training, private, device, validate)
     for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
         streams = load_streams(stack, seed, round, "local_train", device)
         centre = None if anchor is None else broadcast_weights({n: t.to(device) for n, t in anchor.items()}, stack.size)
@@ -67,19 +68,7 @@ def local_train(
             update = store_client_state(update, keep, {name: trained.weights[name] for name in model.shared}, private)
         if optimiser is not None:
             update = store_client_state(update, optimiser.section, trained.optimiser, private)
-        if validate:
-            update = add_validation_losses(
-                update,
-                cohort.silos,
-                stack,
-                model.network,
-                training,
-                private,
-                device,
-                before=weights,
-                after=trained.weights,
-                context=context,
-            )
+        update = losses.add(update, stack, before=weights, after=trained.weights, context=context)
         updates.append(update)
     return updates
 
@@ -189,19 +178,8 @@ def pooled_train(
     update = Update(stack.clients, rows.counts.cpu(), sums, trained.loss.cpu())
     if optimiser is not None:
         update = store_client_state(update, optimiser.section, trained.optimiser, private)
-    if validate:
-        update = add_validation_losses(
-            update,
-            silos,
-            stack,
-            model.network,
-            training,
-            private,
-            device,
-            before=weights,
-            after=trained.weights,
-            context=contexts,
-        )
+    losses = ValidationLosses(silos, model.network, training, private, device, validate)
+    update = losses.add(update, stack, before=weights, after=trained.weights, context=contexts)
     return [update]
 
 

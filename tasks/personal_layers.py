@@ -8,7 +8,7 @@ from models.server_state import ClientStateRefs
 from models.training.engine import Training, measure_batchnorm, train
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
-from tasks.evaluate import add_validation_losses
+from tasks.evaluate import ValidationLosses
 from tasks.execution.load_client_data import load_rows, load_stacks, load_streams, load_weights
 from tasks.execution.task_types import step
 from tasks.local_train import build_update
@@ -39,6 +39,7 @@ def head_then_body(
         validate: Whether clients also report their losses on validation rows (see tasks.evaluate).
     """
     updates = []
+    losses = ValidationLosses(cohort.silos, model.network, training, private, device, validate)
     for stack, rows, start, context in load_stacks(cohort, model, private, "train", device):
         streams = load_streams(stack, seed, round, "local_train", device)
         head = [name for name in start if name not in model.shared]
@@ -49,19 +50,7 @@ def head_then_body(
         update = build_update(stack, model, trained, rows, private, each=each)
         if not body:
             update = replace(update, sums={})
-        if validate:
-            update = add_validation_losses(
-                update,
-                cohort.silos,
-                stack,
-                model.network,
-                training,
-                private,
-                device,
-                before=start,
-                after=trained.weights,
-                context=context,
-            )
+        update = losses.add(update, stack, before=start, after=trained.weights, context=context)
         updates.append(update)
     return updates
 
