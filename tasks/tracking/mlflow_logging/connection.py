@@ -64,6 +64,7 @@ def database_stamp(uri: str) -> dict[str, list[int]] | None:
 
 
 _creating = threading.Lock()
+_changing_store = threading.Lock()
 
 
 def import_mlflow() -> None:
@@ -247,9 +248,26 @@ def as_current(uri: str, run_id: str) -> Iterator[None]:
     """Make this run the thread's current run, for parts of MLflow that need one."""
     import mlflow
 
-    mlflow.set_tracking_uri(uri)
+    set_current_store(uri)
     with mlflow.start_run(run_id=run_id):
         yield
+
+
+def set_current_store(uri: str) -> None:
+    """Make this store MLflow's current one in this process; MLFLOW_TRACKING_URI keeps its value.
+
+    MLflow itself changes the variable too, and the next project without a `tracking.uri` would log to this store.
+    """
+    import mlflow
+
+    with _changing_store:
+        before = os.environ.get("MLFLOW_TRACKING_URI")
+        try:
+            mlflow.set_tracking_uri(uri)
+        finally:
+            os.environ.pop("MLFLOW_TRACKING_URI", None)
+            if before is not None:
+                os.environ["MLFLOW_TRACKING_URI"] = before
 
 
 _DELETED, _ALL = 2, 3  # MLflow's ViewType

@@ -26,7 +26,7 @@ from safetensors.torch import save_file
 
 import models
 from models.served_model import named_tensors, probability_columns
-from tasks.tracking.mlflow_logging.connection import as_current
+from tasks.tracking.mlflow_logging.connection import as_current, set_current_store
 
 _OUTPUTS = {
     "classification": {"label": "string", "probability": "float", "entropy": "float"},
@@ -127,7 +127,7 @@ def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> str:
 
 def load_logged(uri: str, location: str) -> Any:
     """Load a logged model of this store from its folder: a `models.served_model.ServedModel`, by the code logged with it."""
-    mlflow.set_tracking_uri(uri)  # where it looks for the artifacts of a server
+    set_current_store(uri)  # where it looks for the artifacts of a server
     return mlflow.pyfunc.load_model(location).unwrap_python_model().answering
 
 

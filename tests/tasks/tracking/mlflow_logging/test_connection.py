@@ -9,11 +9,18 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import pytest
 from urllib3.util import connection
 
 from silos.errors import UserError
-from tasks.tracking.mlflow_logging.connection import check_server, connect, describe_problem, tracking_uri
+from tasks.tracking.mlflow_logging.connection import (
+    check_server,
+    connect,
+    describe_problem,
+    set_current_store,
+    tracking_uri,
+)
 
 
 @pytest.mark.slow
@@ -153,3 +160,17 @@ def test_a_full_disk_is_named_with_its_file_system(tmp_path: Path) -> None:
     mount = next(folder for folder in tmp_path.resolve().parents if os.path.ismount(folder))
     said = describe_problem(f"sqlite:///{tmp_path}/mlflow.db", full.value)
     assert said == f"MLflow cannot write {tmp_path}/mlflow.db: the file system {mount} is full"
+
+
+@pytest.mark.parametrize("value", [None, "sqlite:///of-the-user.db"])
+def test_the_store_of_a_run_does_not_become_that_of_the_next_project(
+    value: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    if value is not None:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", value)
+    for name in ("one", "two"):
+        uri = f"sqlite:///{tmp_path}/{name}.db"
+        set_current_store(uri)
+        assert mlflow.get_tracking_uri() == uri
+        assert os.environ.get("MLFLOW_TRACKING_URI") == value
