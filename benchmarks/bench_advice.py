@@ -35,7 +35,7 @@ from flows.advice.race import Candidate, Race
 from flows.diagnose import run_diagnosis
 from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.project import Project
-from flows.scaffold.create_project import template_text
+from flows.init_project.create_project import template_text
 from models.metrics.paired_difference import difference_over_draws
 from models.metrics.task_metrics import TaskMetrics
 from models.shift.nested_tests import TYPES

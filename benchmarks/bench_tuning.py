@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from flows.experiment.project import Project
-from flows.methods.context import TrainingSetup
+from flows.methods.round_context import TrainingSetup
 from models.prng import client_streams, server_stream
 from models.training.engine import broadcast_weights, train
 from models.training.engine_selection import even_stack_size

@@ -21,11 +21,9 @@ from flows.advice.candidates import (
     predicted_gains,
     situation_of,
 )
+from flows.advice.losing_silos import can_leave, leave_setting, losing_silos
 from flows.advice.proof import (
     Proof,
-    can_leave,
-    leave_setting,
-    losing_silos,
     measure,
     plan_proof,
     race_seconds,
@@ -42,16 +40,16 @@ from flows.experiment import prefect_artifacts
 from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.comparison.comparison_text import not_complete
 from flows.experiment.comparison.paired_runs import compare_pairs, outcomes_of_run
-from flows.experiment.comparison.trials import Plan, run_trial, trial_name
+from flows.experiment.comparison.run_trials import Plan, run_trial, trial_name
 from flows.experiment.comparison.tuner import validation_score
 from flows.experiment.project import Project, begun_before, experiment, new_experiment, newest_experiment
 from flows.experiment.run.run_folder import RunFolder, run_name
 from flows.experiment.run_identity import unused_name
 from flows.experiment.training_setup import check_metric
 from flows.flow_decorator import IncompleteError, MethodNames, Overrides, Text, project_flow
-from flows.history.list_runs import find_runs
 from flows.methods.client_sampler import validation_rows
 from flows.reports.comparison_report import newest_diagnosis
+from flows.run_history.list_runs import find_runs
 from models.metrics.client_metrics import metric_record
 from models.metrics.paired_difference import Difference
 from silos.dataset import some

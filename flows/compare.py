@@ -28,7 +28,7 @@ from flows.experiment.comparison.paired_runs import (
     strata_of_pairs,
     withhold_winners,
 )
-from flows.experiment.comparison.trials import (
+from flows.experiment.comparison.run_trials import (
     Plan,
     check_partitions,
     check_tuning,
@@ -50,11 +50,11 @@ from flows.experiment.run.run_folder import RunFolder, run_name
 from flows.experiment.run_identity import unused_name
 from flows.experiment.run_warnings import merge_notes
 from flows.flow_decorator import IncompleteError, MethodNames, MethodOrNone, Overrides, Seeds, Text, project_flow
-from flows.history.list_runs import find_runs
 from flows.methods.base import start_method
 from flows.registry.register_candidates import register_candidates
 from flows.reports.comparison_report import write_comparison_report
 from flows.reports.html_report import FILE as REPORT
+from flows.run_history.list_runs import find_runs
 from models.metrics.client_metrics import metric_record
 from silos.errors import UserError
 from silos.io.locks import write_lock

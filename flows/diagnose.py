@@ -13,6 +13,7 @@ import numpy as np
 from flows.config.diagnose_params import DiagnoseParams
 from flows.config.override_policy import open_project
 from flows.console import progress
+from flows.diagnosis.build_report import report, report_of_versions
 from flows.diagnosis.load_version import load_version
 from flows.diagnosis.not_compared import not_compared
 from flows.diagnosis.query_clients import (
@@ -26,7 +27,6 @@ from flows.diagnosis.query_clients import (
     no_answers_message,
     query_clients,
 )
-from flows.diagnosis.report import report, report_of_versions
 from flows.diagnosis.save_report import save_report
 from flows.diagnosis.text.findings_page import refusal_sentences, report_text, version_report_text
 from flows.experiment.project import Project

@@ -28,9 +28,9 @@ from flows.config.load_config import params_file_of
 from flows.config.validation_errors import nearest_hint
 from flows.console import progress
 from flows.console.process_control import interruption
-from flows.history.abandoned_runs import OPEN, close_abandoned
 from flows.methods.base import method_names as methods
 from flows.registry.promotion_history import emit_queued
+from flows.run_history.abandoned_runs import OPEN, close_abandoned
 from flows.servers.prefect_failure import (
     discard_events,
     ephemeral_api,
@@ -178,7 +178,7 @@ _process_files: dict[Path, IO[str]] = {}
 
 @contextmanager
 def _hold_run_file() -> Iterator[None]:
-    """Hold the file of the flow run that is called inside: see `flows.history.abandoned_runs`.
+    """Hold the file of the flow run that is called inside: see `flows.run_history.abandoned_runs`.
 
     After an error the file stays, unlocked: Prefect may not know that the run ended.
     """

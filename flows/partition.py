@@ -13,7 +13,7 @@ from silos.sources.source_params import is_public
 from silos.sources.source_registry import content_hashes
 from silos.storage import partition_store
 from silos.versioning import dvc_files
-from silos.versioning.history import partition_files
+from silos.versioning.data_versions import partition_files
 from tasks.tracking.json_io import read_json, write_json
 
 

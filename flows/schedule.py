@@ -65,7 +65,7 @@ def serve(root: Path, schedule: Any, api: str, parameters: dict[str, Any], overr
         UserError: If another schedule runs in this project, or Prefect's API fails.
     """
     from flows.compare import compare
-    from flows.history.abandoned_runs import SCHEDULE, close_in_prefect, delete_deployment, deployment_name
+    from flows.run_history.abandoned_runs import SCHEDULE, close_in_prefect, delete_deployment, deployment_name
     from flows.servers.prefect_failure import ignore_prefect_failure
 
     mark = root / SCHEDULE

@@ -48,7 +48,9 @@ def serve(mlflow_port: int, prefect_port: int | None) -> None:
     try:
         prefect.wait()
         mlflow.wait()
-        from flows.history.abandoned_runs import close_abandoned  # imports Prefect, whose settings now name the server
+        from flows.run_history.abandoned_runs import (
+            close_abandoned,  # imports Prefect, whose settings now name the server
+        )
 
         with project.shared():
             close_abandoned(root)

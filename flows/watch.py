@@ -18,17 +18,17 @@ from flows.diagnose import diagnose
 from flows.experiment import prefect_artifacts
 from flows.experiment.project import Project
 from flows.flow_decorator import MethodNames, Overrides, one_of, project_flow
-from flows.history.clean_runs import enforce_retention
 from flows.partition import make
-from flows.registry import FOLDER, changes, promotion_history
+from flows.registry import FOLDER, changed_silos, promotion_history
 from flows.registry.promotion import finish, keep, promote
+from flows.run_history.clean_runs import enforce_retention
 from flows.servers.prefect_failure import ignore_prefect_failure
 from models.shift.classify import GRADES
 from silos.dataset import some
 from silos.errors import UserError
 from silos.io.locks import exclusive_lock
 from tasks.tracking.metric_names import as_markdown
-from tasks.tracking.mlflow_logging.registry import ModelVersion
+from tasks.tracking.mlflow_logging.model_registry import ModelVersion
 
 SHIFTED = "siloflow.silo.shifted"
 """The event of a silo that shifted. Triggers may expect it, and `PROMOTED` of promotion_history.py."""
@@ -60,11 +60,11 @@ def watch(
         try:
             lock.enter_context(exclusive_lock(project.root / FOLDER / "watch"))
         except UserError:
-            return changes.make_answer(
+            return changed_silos.make_answer(
                 "busy", "Another `siloflow watch` works in this project; it finishes what there is to do."
             )
         finish(project)
-        answer = changes.look(project)
+        answer = changed_silos.look(project)
         if answer is None:
             answer = _decide(project)
             enforce_retention(project)
@@ -73,25 +73,25 @@ def watch(
 
 def _decide(project: Project) -> dict[str, Any]:
     """Make the data again if their source changed, diagnose the silos, and train and promote where that is due."""
-    champion = changes.read_champion(project)
+    champion = changed_silos.read_champion(project)
     _emit_promotions(project)
     if project.is_source_changed():
         make(project)
-    answer = changes.settled_answer(project, champion)
+    answer = changed_silos.settled_answer(project, champion)
     if answer is not None:
         return answer
     with project.working("watch"), project.shared():
-        judged = changes.last_decision(project, champion)
+        judged = changed_silos.last_decision(project, champion)
         if judged is not None:
             progress.current().say(f"tries again, since {judged['reason']}")
             return _concluded(project, _challenge(project, champion, judged["watch"]))
-        changed = changes.changed_silos(project, champion)
+        changed = changed_silos.changed_silos(project, champion)
         progress.current().say(f"changed since champion {champion.number}: {some([*changed], _NAMED)}")
         diagnosis = _diagnose(project, champion, changed)
         shifted = shifted_silos(diagnosis, project.params.watch.grade)
         _emit_shifts(project, champion, shifted)
         saw = {
-            "seen": changes.what_is_seen(project, champion),
+            "seen": changed_silos.what_is_seen(project, champion),
             "since": champion.tags["data_version"],
             "changed": changed,
             "shifted": shifted,
@@ -207,4 +207,9 @@ def _concluded(project: Project, decision: dict[str, Any]) -> dict[str, Any]:
     shifts = f"Shifted: {shift_text(saw['shifted'])}. " if saw["shifted"] else ""
     prefect_artifacts.show_markdown("watch", as_markdown(f"{shifts}{sentence}"))
     champion = decision["champion"] if decision["decision"] == "refused" else decision["version"]
-    return {**changes.make_answer(decision["decision"], sentence), **saw, "champion": champion, "decision": decision}
+    return {
+        **changed_silos.make_answer(decision["decision"], sentence),
+        **saw,
+        "champion": champion,
+        "decision": decision,
+    }

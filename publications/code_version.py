@@ -95,7 +95,7 @@ def changed_since(commit: str, modules: Sequence[str]) -> list[str] | None:
 
 def _of_data(params: Params) -> set[str]:
     """Return the modules that make the clients of these params."""
-    modules = {"silos.partitioners.pipeline", *_module(SOURCES, params.data.source.kind)}
+    modules = {"silos.partitioners.run_scheme", *_module(SOURCES, params.data.source.kind)}
     return modules.union(*(_module(PARTITIONERS, step.kind) for step in params.data.scheme))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.experiment.comparison.search_space import Grid, Point
-from flows.scaffold import create_project
+from flows.init_project import create_project
 from models.metrics.client_metrics import lower_is_better
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from publications.code_version import code_hash, modules_of_run, modules_of_verdicts

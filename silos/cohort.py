@@ -13,7 +13,7 @@ import numpy as np
 
 from silos.dataset import SPLITS, Role
 from silos.errors import UserError
-from silos.io.free_space import free_bytes
+from silos.io.memory_and_disk import free_bytes
 from silos.standardizer import NO_STANDARDIZATION, Standardization, Standardizer
 from silos.storage.manifest import COLUMNS, COMMON, MANIFEST, ROLES, ClientEntry, ClientTable, Manifest, read_manifest
 from silos.storage.partition_store import open_client, open_common_rows

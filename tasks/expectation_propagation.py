@@ -8,14 +8,14 @@ from torch import Tensor
 
 from models.client_model import Model
 from models.gaussians import PRECISION, plus
-from models.networks.wrappers.ep_update import SiteTraining, SiteUpdate, Tilted, train_site
+from models.networks.wrappers.posterior_update import SiteTraining, SiteUpdate, Tilted, train_site
 from models.server_state import ClientStateRefs, Weights
 from models.training.engine import Training, broadcast_weights
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
 from tasks.evaluate import ValidationLosses
 from tasks.execution.load_client_data import load_client_state, load_stacks, load_streams
-from tasks.execution.task_types import server_step, step
+from tasks.execution.prefect_steps import server_step, step
 from tasks.local_train import shares_of, store_client_state, weighted_sum
 from tasks.messages.round_messages import SiteRemovals, SiteUpdates
 

@@ -34,11 +34,11 @@ from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
 
 from flows.experiment.trainer import play_method_round as play_round
 from flows.methods.base import Method, RoundReport
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup
 from flows.servers.prefect_server import PrefectServer
 from models.gaussians import DEVIATION
 from models.networks.mlp import MLP
-from models.networks.wrappers.ep_update import RAW, WEIGHT, Tilted
+from models.networks.wrappers.posterior_update import RAW, WEIGHT, Tilted
 from models.server_state import ServerState, Weights
 from models.training.engine import Training
 from models.training.objectives import ClientBatch, CrossEntropy, Objective

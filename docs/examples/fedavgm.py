@@ -8,7 +8,7 @@ from pydantic import Field
 
 from flows.methods import fedavg
 from flows.methods.base import RoundReport
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup
 from flows.plugins import register_method
 from models.networks.network_factory import learned
 from models.server_state import ServerState

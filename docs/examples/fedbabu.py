@@ -6,7 +6,7 @@ the server:   averages bodies, by rows"""
 from flows.methods import fedavg
 from flows.methods.base import RoundReport
 from flows.methods.common.network_checks import require_linear_head
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup
 from flows.plugins import register_method
 from models.client_model import Model
 from models.server_state import ServerState
@@ -14,7 +14,7 @@ from models.training.engine import Training, train
 from silos.cohort import Cohort
 from tasks.aggregate import aggregate
 from tasks.execution.load_client_data import load_stacks, load_streams
-from tasks.execution.task_types import step
+from tasks.execution.prefect_steps import step
 from tasks.local_train import build_update
 
 

@@ -5,7 +5,7 @@ every client: local epochs from the shared weights, Adam's moments and its count
 
 from flows.methods import fedavg
 from flows.methods.base import RoundReport
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup
 from flows.plugins import register_method
 from models.networks.network_factory import learned
 from models.server_state import ClientStateRefs, ServerState

@@ -20,7 +20,7 @@ from flows.experiment.comparison.tuner import RATE, grid_of
 from flows.experiment.project import Project
 from flows.experiment.training_setup import own_columns
 from flows.methods.base import find_method, method_names, start_method
-from flows.methods.context import TrainingSetup
+from flows.methods.round_context import TrainingSetup
 from flows.plugins import METHODS
 from models.shift.nested_tests import TYPES
 from silos.errors import UserError

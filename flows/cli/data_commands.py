@@ -72,8 +72,8 @@ def init(
     Example: siloflow init study --data visits.csv --label outcome --client hospital
     """
     with Session(json) as session:
-        from flows.scaffold.create_project import create_project
-        from flows.scaffold.infer_schema import DataOptions
+        from flows.init_project.create_project import create_project
+        from flows.init_project.infer_schema import DataOptions
 
         options = DataOptions(label, client, clients, task, decimal, censored, unit)
         session.print_result(create_project(folder, data, options, ops), print_init)

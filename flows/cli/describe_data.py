@@ -18,8 +18,8 @@ from silos.privacy.silo_policy import make_store, named_silos, policy_file
 from silos.sources.source_params import is_public
 from silos.storage.manifest import ClientEntry, Manifest, read_manifest
 from silos.storage.partition_store import open_client
-from silos.versioning import dvc_files, history
-from silos.versioning import history as changes
+from silos.versioning import data_versions, dvc_files
+from silos.versioning import data_versions as changes
 from tasks.tracking.plots.silo_figure import Examples, draw_silos
 
 CLIENTS_SHOWN, CLASSES_SHOWN = 20, 10
@@ -75,15 +75,15 @@ def log(root: Path) -> dict[str, Any]:
             "digest": v.digest,
             "partitions": [*v.partitions],
         }
-        for v in history.version_log(root)
+        for v in data_versions.version_log(root)
     ]
     return {"now": dvc_files.recorded_version(root), "versions": versions}
 
 
 def diff(root: Path, revision: str, to: str | None) -> dict[str, Any]:
     """Return what changed from `revision` to `to`, or to what data.dvc records now."""
-    before = history.find_digest(root, revision)
-    after = history.find_digest(root, to) if to else dvc_files.recorded_version(root)
+    before = data_versions.find_digest(root, revision)
+    after = data_versions.find_digest(root, to) if to else dvc_files.recorded_version(root)
     if after is None:
         raise UserError("data.dvc is missing. Run `siloflow partition` to make data and record their version.")
     return {"before": before, "after": after, **changes.diff(root, before, after)}
@@ -99,8 +99,8 @@ def use(root: Path, revision: str) -> dict[str, Any]:
         UserError: While a run works on data/.
     """
     with exclusive_data_access(root, f"`siloflow data use {revision}`"):
-        digest = history.use_version(root, revision)
-    partitions = list(history.partitions(root, digest))
+        digest = data_versions.use_version(root, revision)
+    partitions = list(data_versions.partitions(root, digest))
     settings, differ = _params_for(root, partitions)
     return {"digest": digest, "partitions": partitions, "settings": settings, "params_differ": differ}
 

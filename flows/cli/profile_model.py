@@ -14,7 +14,7 @@ from flows.cli.peak_memory import Measured, Pass, can_measure, peak_bytes
 from flows.config.method_settings import method_of
 from flows.experiment.project import Project
 from flows.methods.base import start_method
-from flows.methods.context import TrainingSetup
+from flows.methods.round_context import TrainingSetup
 from models.client_model import Model, first_client, size_in_bytes
 from models.metrics.flops import largest_activation, network_cost, training_floor
 from models.networks.network import Network
@@ -23,7 +23,7 @@ from models.networks.wrappers.per_row_context import STATISTICS
 from models.prng import server_stream
 from models.server_state import Weights
 from silos.errors import UserError
-from silos.io.free_space import free_bytes
+from silos.io.memory_and_disk import free_bytes
 from tasks.messages.round_messages import Update
 
 _PASSES, _SECONDS = 50, 3.0  # at most, of forward passes on one row

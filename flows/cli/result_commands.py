@@ -13,7 +13,7 @@ from silos.errors import UserError, shown
 if TYPE_CHECKING:
     from flows.console.safe_text import PlainConsole
     from flows.experiment.project import Project
-    from flows.history.clean_runs import Leftover
+    from flows.run_history.clean_runs import Leftover
 
 _MAX_RESULTS = 10  # of the newest
 _MAX_PLACES = 3  # of a kind
@@ -60,23 +60,23 @@ def results(
 
             session.print_result(cost_of_result(project, name, other, target), print_cost_to_target)
         elif name is None:
-            from flows.history.list_runs import list_runs
+            from flows.run_history.list_runs import list_runs
 
             session.print_result(list_runs(project.root), print_results)
         elif other is None:
-            from flows.history.list_runs import load_result
+            from flows.run_history.list_runs import load_result
 
             result, kind = load_result(project, name)
             session.print_result(result, {"run": print_run, "compare": print_compare}[kind])
         else:
-            from flows.history.compare_results import compare_results
+            from flows.run_history.compare_results import compare_results
 
             session.print_result(compare_results(project, name, other), print_two_results)
 
 
 def _client_results(project: "Project", name: str | None, other: str | None) -> dict[str, Any]:
     """Return what a comparison records on its clients; UserError if the name is not that of one comparison."""
-    from flows.history.list_runs import load_result
+    from flows.run_history.list_runs import load_result
 
     if name is None or other is not None:
         raise UserError(
@@ -226,7 +226,7 @@ def clean(
     """
     with Session(json) as session:
         project = session.open_project(overrides)
-        from flows.history.clean_runs import clean_runs
+        from flows.run_history.clean_runs import clean_runs
 
         session.print_result(clean_runs(project, _confirmation(yes, silent=json)), print_clean)
 
@@ -235,7 +235,7 @@ def _confirmation(yes: bool, silent: bool) -> "Callable[[Leftover], bool]":
     """Return the function that decides on each kind: by a question, or as `yes` says if there is no terminal."""
     if yes or silent or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return lambda _: yes
-    from silos.io.free_space import size
+    from silos.io.memory_and_disk import size
 
     def confirm(kind: "Leftover") -> bool:
         return typer.confirm(f"{kind.kind}, {size(kind.size)}. Lost: {kind.lost}. Delete?", default=False, err=True)
@@ -245,7 +245,7 @@ def _confirmation(yes: bool, silent: bool) -> "Callable[[Leftover], bool]":
 
 def print_clean(answer: dict[str, Any], console: "PlainConsole") -> None:
     """Print each kind of file with its size, what is lost without it, and some of its places."""
-    from silos.io.free_space import size
+    from silos.io.memory_and_disk import size
 
     if not answer["kinds"]:
         console.print("nothing to delete.")

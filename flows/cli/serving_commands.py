@@ -130,7 +130,7 @@ def watch(
         is_started = False
         while True:
             project = session.open_project(overrides)
-            from flows.registry.changes import look
+            from flows.registry.changed_silos import look
 
             answer = look(project)
             if answer is None:

@@ -11,7 +11,7 @@ from silos.errors import UserError, shown
 
 if TYPE_CHECKING:
     from flows.console.safe_text import PlainConsole
-    from flows.experiment.comparison.trials import Plan
+    from flows.experiment.comparison.run_trials import Plan
     from flows.experiment.project import Project
 
 LOOK_CLOSER = "`siloflow ui` serves MLflow's and Prefect's pages"
@@ -247,7 +247,7 @@ def _comparison_overrides(project: "Project", tune: bool, partitions: int | None
     if (tune or publish) and not comparison.tune:
         overrides.append("comparison.tune=8")
     if publish:
-        from flows.experiment.comparison.trials import PUBLISHED, can_draw
+        from flows.experiment.comparison.run_trials import PUBLISHED, can_draw
 
         overrides.append("comparison.publish=true")
         if len(comparison.seeds) < PUBLISHED:
@@ -339,7 +339,7 @@ def schedule(
         _plan(project, methods, numbers, None)
         address = session.wait_for_server()
         save_port(project.root, address)
-        from flows.history.abandoned_runs import close_abandoned
+        from flows.run_history.abandoned_runs import close_abandoned
 
         with project.shared():
             close_abandoned(project.root)

@@ -14,8 +14,8 @@ from silos.errors import UserError, shown
 from silos.io import locks
 from silos.schema import Schema
 from silos.storage.manifest import read_manifest, schema_of
-from silos.versioning import history
-from silos.versioning.history import link_partition, partition_files, version_files
+from silos.versioning import data_versions
+from silos.versioning.data_versions import link_partition, partition_files, version_files
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def load_version(project: Project, revision: str) -> Iterator[Silos]:
     cache, or if its schema differs.
     """
     name = project.params.data.name
-    version = history.find_digest(project.root, revision)
+    version = data_versions.find_digest(project.root, revision)
     files = version_files(project.root, version)
     hashes = partition_files(files, name)
     if not hashes:

@@ -23,7 +23,7 @@ from flows.experiment.project import Project
 from flows.experiment.run.round_record import mean_uncertainty, metric_by_client, metrics_of
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.base import Method
-from flows.methods.context import RoundContext
+from flows.methods.round_context import RoundContext
 from models.client_model import Model
 from models.metrics.client_metrics import CLIENT_METRICS, ClientMetric
 from models.metrics.paired_difference import difference_record

@@ -12,7 +12,7 @@ from flows.experiment.project import Project, is_of_other_partition
 from flows.experiment.run.run_folder import RunFolder
 from flows.experiment.run_warnings import Note, note_of_earlier
 from flows.experiment.training_setup import own_columns
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from silos.client_store import ClientStore
 from silos.cohort import Silos

@@ -32,15 +32,15 @@ from silos.sources.source_registry import content_hashes
 from silos.standardizer import NO_STANDARDIZATION, Standardization
 from silos.storage.manifest import Manifest
 from silos.storage.partition_store import write
-from silos.versioning import dvc_files, history
+from silos.versioning import data_versions, dvc_files
+from silos.versioning.data_versions import recover
 from silos.versioning.hashing import code_digest, file_hashes, listing_digest
-from silos.versioning.history import recover
 from tasks.tracking.json_io import RESTORE_ADVICE, read_json, write_json
 from tasks.tracking.mlflow_logging.run_spec import Experiment
 
 if TYPE_CHECKING:
     from flows.methods.client_sampler import Sampler
-    from flows.methods.context import TrainingSetup
+    from flows.methods.round_context import TrainingSetup
     from tasks.execution.worker_backends import Workers
 
 
@@ -288,7 +288,7 @@ class Project:
     def same_rows(self, first: str, second: str) -> bool:
         """Return whether this project's partition is equal in two data versions; other partitions may differ."""
         return first == second or (
-            not self.derived and history.same_rows(self.root, self.params.data.name, first, second)
+            not self.derived and data_versions.same_rows(self.root, self.params.data.name, first, second)
         )
 
     @contextmanager

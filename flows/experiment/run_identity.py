@@ -6,7 +6,7 @@ from flows.config.method_settings import method_of
 from flows.experiment.project import UNNAMED, Project
 from flows.experiment.run.run_folder import RunFolder, run_name
 from flows.methods.base import Method
-from flows.methods.context import TrainingSetup
+from flows.methods.round_context import TrainingSetup
 from models.training.engine_selection import even_stack_size
 from silos.errors import UserError
 from silos.param_types import plain

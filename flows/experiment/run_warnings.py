@@ -7,7 +7,7 @@ from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.base import Method
 from flows.methods.client_sampler import validation_rows
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.metrics.client_metrics import ClientMetric
 from models.metrics.task_metrics import TaskMetrics

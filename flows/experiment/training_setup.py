@@ -19,7 +19,7 @@ from flows.config.params_schema import FocalParams, Params, layers_of
 from flows.config.plugin_params import OwnNetwork
 from flows.experiment.plugin_loader import user_code_errors
 from flows.methods.client_sampler import PluginSampler, Sampler, validation_rows
-from flows.methods.context import TrainingSetup
+from flows.methods.round_context import TrainingSetup
 from models.metrics.client_metrics import ClientMetric
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from models.networks.deep_ensemble import DeepEnsemble
@@ -35,7 +35,7 @@ from silos.cohort import Silos, Stack, open_stack
 from silos.dataset import SPLITS
 from silos.errors import UserError, shown
 from silos.io.atomic_io import is_there
-from silos.io.free_space import must_fit
+from silos.io.memory_and_disk import must_fit
 from silos.plugin_registry import options_of, run_entry
 from silos.schema import is_table
 from silos.storage.manifest import Manifest, schema_of

@@ -23,10 +23,10 @@ from silos.errors import UserError, shown
 from silos.strict_yaml import refuse_booleans
 
 if TYPE_CHECKING:  # these modules import torch, and the command line needs the names of methods without it
-    from flows.experiment.figure_context import FigureWriter
+    from flows.experiment.draw_figures import FigureWriter
     from flows.methods.client_sampler import Sampler
     from flows.methods.common.conditioning import Conditioning
-    from flows.methods.context import RoundContext, TrainingSetup
+    from flows.methods.round_context import RoundContext, TrainingSetup
     from models.client_model import Model
     from models.server_state import ServerState
     from silos.cohort import Silos
@@ -93,7 +93,7 @@ class Method(BaseModel, ABC):
         return usual
 
     def figures(self) -> "Sequence[FigureWriter]":
-        """Return the figures that are drawn at the end of a run (see flows.experiment.figure_context)."""
+        """Return the figures that are drawn at the end of a run (see flows.experiment.draw_figures)."""
         return ()
 
     def conditioning(self) -> "Conditioning | None":

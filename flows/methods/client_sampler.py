@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from flows.config.clients_params import OwnSampler
-from flows.methods.context import RoundContext, TrainingSetup, uniform_by_client
+from flows.methods.round_context import RoundContext, TrainingSetup, uniform_by_client
 from flows.methods.round_report import RoundReport
 from models.prng import client_streams, server_stream, uniform
 from silos.cohort import Silos

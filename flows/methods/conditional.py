@@ -17,8 +17,8 @@ from flows.experiment.comparison.search_space import axes
 from flows.methods.base import Method, RoundReport
 from flows.methods.common.conditioning import Conditioning, FewRows, Source, StatisticsMatrix
 from flows.methods.common.network_checks import require_memory
-from flows.methods.context import RoundContext, TrainingSetup
 from flows.methods.fedsgd import gradient_round
+from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.networks.network_factory import Network, kind_of
 from models.networks.wrappers.conditional_network import Bilinear, Ensemble

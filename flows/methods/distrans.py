@@ -12,7 +12,7 @@ from flows.experiment.comparison.search_space import Axis, axes
 from flows.methods import fedavg
 from flows.methods.base import RoundReport
 from flows.methods.common.network_checks import require_linear_head, split_personal
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.networks.wrappers.distrans_network import OffsetNetwork
 from models.server_state import ClientStateRefs, ServerState, Weights

@@ -8,7 +8,7 @@ repeat: each client k trains w_k from w for E local epochs
 from typing import Any
 
 from flows.methods.base import Method, RoundReport
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.server_state import ServerState
 from tasks.aggregate import aggregate

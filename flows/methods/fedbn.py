@@ -12,7 +12,7 @@ from pydantic import Field
 
 from flows.methods.common.network_checks import split_personal
 from flows.methods.common.personal_weights import PersonalWeights
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.server_state import ClientStateRefs, ServerState, Weights
 from models.training.engine import normalisation_statistics

@@ -12,7 +12,7 @@ from pydantic import Field
 from flows.experiment.comparison.search_space import axes
 from flows.methods import fedavg
 from flows.methods.base import RoundReport
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup
 from models.networks.network_factory import learned
 from models.server_state import ClientStateRefs, ServerState
 from silos import param_limits

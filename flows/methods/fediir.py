@@ -14,7 +14,7 @@ from flows.experiment.comparison.search_space import axes
 from flows.methods import fedavg
 from flows.methods.base import RoundReport
 from flows.methods.common.network_checks import require_linear_head
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.networks.wrappers.domain_generalisation import GradientMatching
 from models.server_state import ServerState

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from flows.methods.common.network_checks import require_part, split_personal
 from flows.methods.common.personal_weights import PersonalWeights
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.networks.network_factory import kind_of
 from models.server_state import ClientStateRefs, ServerState, Weights

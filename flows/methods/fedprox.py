@@ -8,7 +8,7 @@ from pydantic import Field
 from flows.experiment.comparison.search_space import axes
 from flows.methods import fedavg
 from flows.methods.base import RoundReport
-from flows.methods.context import RoundContext
+from flows.methods.round_context import RoundContext
 from models.server_state import ServerState
 from silos import param_limits
 

@@ -9,7 +9,7 @@ import torch
 
 from flows.methods import fedavg
 from flows.methods.base import RoundReport
-from flows.methods.context import RoundContext
+from flows.methods.round_context import RoundContext
 from models.client_model import Model
 from models.networks.network_factory import learned
 from models.server_state import ServerState, Weights

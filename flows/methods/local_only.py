@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from flows.methods.base import Method, RoundReport
 from flows.methods.client_sampler import FractionSampler, Sampler
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.server_state import ClientStateRefs, ServerState
 from silos.cohort import Silos

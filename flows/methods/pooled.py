@@ -5,7 +5,7 @@ repeat: w <- w trained for E local epochs on the union of the rows;  with one cl
 
 from flows.methods import fedavg
 from flows.methods.base import RoundReport
-from flows.methods.context import RoundContext
+from flows.methods.round_context import RoundContext
 from models.server_state import ServerState
 
 

@@ -6,7 +6,7 @@ repeat: w <- a round of FedAvg
 
 from flows.methods import fedavg
 from flows.methods.base import RoundReport
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.server_state import ServerState, Weights
 from models.training.engine import normalisation_statistics

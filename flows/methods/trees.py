@@ -14,7 +14,7 @@ from pydantic import Field
 from flows.experiment.comparison.search_space import Axis, axes
 from flows.methods.base import Method, RoundReport
 from flows.methods.client_sampler import FractionSampler, Sampler
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.networks.tree_ensemble import TreeEnsemble
 from models.server_state import ClientStateRefs, ServerState, Weights

@@ -13,15 +13,15 @@ from pydantic import Field, field_validator, model_validator
 
 from flows.experiment.comparison.search_space import axes
 from flows.methods.base import Method, RoundReport
-from flows.methods.common import ep_sites
-from flows.methods.common.ep_sites import KNOWN, POSTERIOR
+from flows.methods.common import posterior_sites
 from flows.methods.common.network_checks import reject_batchnorm, require_mlp
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.common.posterior_sites import KNOWN, POSTERIOR
+from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.gaussians import Noise
 from models.networks.network import Network
 from models.networks.wrappers.client_columns import ClientColumns, Lateral
-from models.networks.wrappers.ep_update import Site, SiteTraining, Tilted
+from models.networks.wrappers.posterior_update import Site, SiteTraining, Tilted
 from models.networks.wrappers.variational import Bias, Variational, drop_biases
 from models.prng import server_stream
 from models.server_state import ClientStateRefs, ServerState, Weights
@@ -65,7 +65,7 @@ class Virtual(Method):
         "parallel", description="whether clients of a round train at once, or one after another"
     )
     refinements: int = Field(1, ge=1, le=param_limits.TIMES, description="visits of each client in a round")
-    share: ep_sites.Share = Field("rows", description="a_k: by rows or equal among clients of a visit, or full")
+    share: posterior_sites.Share = Field("rows", description="a_k: by rows or equal among clients of a visit, or full")
     damping: float = Field(1.0, ge=0, le=1, description="factor of share")
     upload: float = Field(1.0, gt=0, le=1, description="share of the weights whose steps are sent, the largest first")
     columns: Lateral | None = Field(
@@ -101,7 +101,7 @@ class Virtual(Method):
         reject_batchnorm(setup)
         if self.columns:
             require_mlp(setup, "method.virtual.columns")
-        return ep_sites.initial_state(
+        return posterior_sites.initial_state(
             setup, self.bias, self.prior_precision, self.site == "free", self.columns is not None
         )
 
@@ -114,14 +114,14 @@ class Virtual(Method):
             messages = []
             for clients in turns:
                 sent = self._visit(state, round, clients, refinement)
-                state, share = ep_sites.absorb_updates(state, round, sent, self._min_precision, self._kept)
+                state, share = posterior_sites.absorb_updates(state, round, sent, self._min_precision, self._kept)
                 messages += sent
                 applied.append(share)
-        return state.with_numbers(called=list(round.clients)), ep_sites.report_round(state, messages, applied)
+        return state.with_numbers(called=list(round.clients)), posterior_sites.report_round(state, messages, applied)
 
     def leave(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Divide out the sites of leaving clients; they are still scored with their last posteriors."""
-        state, share = ep_sites.remove_clients(state, round, self._min_precision)
+        state, share = posterior_sites.remove_clients(state, round, self._min_precision)
         if share == 1:
             return state, RoundReport()
         message = (
@@ -132,7 +132,7 @@ class Virtual(Method):
 
     def model(self, state: ServerState, setup: TrainingSetup) -> Model:
         """Return the server's posterior for all clients."""
-        weights = ep_sites.variational_weights(state.tensors[KNOWN])
+        weights = posterior_sites.variational_weights(state.tensors[KNOWN])
         return Model(self._variational(setup.network), shared=weights, clients=setup.silos.clients)
 
     def scored_model(self, state: ServerState, round: RoundContext) -> Model:
@@ -151,8 +151,8 @@ class Virtual(Method):
                 state = state.with_private(POSTERIOR, message.private[POSTERIOR])
         clients = [c for c in round.clients if name != "own_called" or c in state.numbers["called"]]
         network = self._network(round.setup)
-        column = ep_sites.variational_column(self._initial_column(round.setup), self.bias, self.deviation)
-        start = dict(sorted({**ep_sites.variational_weights(state.tensors[KNOWN]), **column}.items()))
+        column = posterior_sites.variational_column(self._initial_column(round.setup), self.bias, self.deviation)
+        start = dict(sorted({**posterior_sites.variational_weights(state.tensors[KNOWN]), **column}.items()))
         personal = ClientStateRefs(POSTERIOR, state.private[POSTERIOR], start)
         return Model(self._variational(network), {}, personal, clients=tuple(clients))
 
@@ -160,14 +160,14 @@ class Virtual(Method):
         self, state: ServerState, round: RoundContext, clients: Sequence[str], refinement: int
     ) -> list[SiteUpdates]:
         network = Tilted(self._network(round.setup), self.noise, self.bias, self.site, self.draws)
-        column = ep_sites.trainable_column(self._initial_column(round.setup), self.bias, self.deviation)
+        column = posterior_sites.trainable_column(self._initial_column(round.setup), self.bias, self.deviation)
         updates = round.train(
             update_site,
-            ep_sites.site_model(network, state, round.setup, clients, column),
+            posterior_sites.site_model(network, state, round.setup, clients, column),
             round.setup.silos.select(clients),
             how=SiteTraining(self.kl_weight, self.deviation, self.prior_precision, self.upload),
-            shares=ep_sites.step_weights(round.setup, clients, self.share, self.damping),
-            start=ep_sites.initial_means(state, round.setup, self.bias),
+            shares=posterior_sites.step_weights(round.setup, clients, self.share, self.damping),
+            start=posterior_sites.initial_means(state, round.setup, self.bias),
             again=refinement,
         )
         return cast(list[SiteUpdates], updates)

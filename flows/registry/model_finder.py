@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from flows.experiment.project import Project
 from silos.errors import UserError
 from tasks.tracking.mlflow_logging.connection import describe_problem, own_store, short_timeouts
-from tasks.tracking.mlflow_logging.registry import CHAMPION, ModelVersion, Registry, is_store_failure, registries
+from tasks.tracking.mlflow_logging.model_registry import CHAMPION, ModelVersion, Registry, is_store_failure, registries
 
 _MOST = 200  # characters
 

@@ -23,10 +23,10 @@ from flows.registry.promotion_history import append_decision, find_repeated
 from flows.registry.register_candidates import challenge, is_better, is_cheaper, register_run
 from silos.errors import UserError, shown
 from silos.io.locks import in_turn
-from silos.versioning import dvc_files, history
+from silos.versioning import data_versions, dvc_files
 from tasks.tracking.json_io import read_json, write_json
 from tasks.tracking.mlflow_logging.connection import describe_problem
-from tasks.tracking.mlflow_logging.registry import (
+from tasks.tracking.mlflow_logging.model_registry import (
     CHALLENGER,
     CHAMPION,
     PREVIOUS,
@@ -314,4 +314,4 @@ def _apply(project: Project, registry: Registry, journal: Mapping[str, Any]) -> 
 def _restore_data(project: Project, digest: str) -> None:
     if dvc_files.recorded_version(project.root) != digest:
         with exclusive_data_access(project.root, f"`siloflow data use {digest[:10]}`"):
-            history.use_version(project.root, digest)
+            data_versions.use_version(project.root, digest)

@@ -22,7 +22,7 @@ from silos.errors import UserError
 from tasks.execution.task_runner import PlainRunner
 from tasks.paired_outcomes import Outcomes
 from tasks.tracking.mlflow_logging.connection import describe_problem
-from tasks.tracking.mlflow_logging.registry import (
+from tasks.tracking.mlflow_logging.model_registry import (
     CHALLENGER,
     CHAMPION,
     ModelVersion,

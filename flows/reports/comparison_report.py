@@ -21,7 +21,7 @@ from flows.experiment.comparison.comparison_text import (
     sentences_first,
     tuned_sentence,
 )
-from flows.experiment.comparison.trials import Plan
+from flows.experiment.comparison.run_trials import Plan
 from flows.experiment.project import Project, experiment
 from flows.reports.html_report import (
     FILE,

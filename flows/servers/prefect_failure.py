@@ -19,7 +19,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
 
 from flows.servers.prefect_server import PrefectServer
 from silos.io.addresses import LOOPBACK, loopback_direct, mask_passwords
-from silos.io.free_space import full_disk
+from silos.io.memory_and_disk import full_disk
 
 
 def is_prefect_failure(error: BaseException | None) -> bool:

@@ -22,7 +22,7 @@ from flows.servers import server_process
 from flows.servers.server_process import ADDRESS, PORT, USERS
 from silos.errors import UserError
 from silos.io.addresses import has_password, must_be_reachable
-from silos.io.free_space import full_disk
+from silos.io.memory_and_disk import full_disk
 from tasks.tracking.json_io import plain_path
 
 _RESTARTS = 3  # in a row, of a server that ended by itself

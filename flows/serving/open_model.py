@@ -16,7 +16,7 @@ from models.served_model import ServedModel, named_tensors
 from models.server_state import ClientStateRefs
 from silos.dataset import some
 from silos.errors import UserError
-from tasks.tracking.mlflow_logging.registry import CHAMPION, ModelVersion
+from tasks.tracking.mlflow_logging.model_registry import CHAMPION, ModelVersion
 from tasks.tracking.result_tables import by_client
 
 if TYPE_CHECKING:  # pandas takes long to import

@@ -30,7 +30,7 @@ from flows.servers.server_process import listen
 from flows.serving.open_model import OpenModel, open_model, open_version
 from silos.dataset import some
 from silos.errors import UserError, shown
-from tasks.tracking.mlflow_logging.registry import CHAMPION
+from tasks.tracking.mlflow_logging.model_registry import CHAMPION
 
 VERSION_HEADER = "siloflow-version"
 """The response's header with the version that answered, or with the run."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from silos.dataset import Rows
 from silos.errors import UserError
-from silos.io.free_space import must_fit
+from silos.io.memory_and_disk import must_fit
 from silos.schema import find_invalid_name
 from silos.sources.source_params import Folder
 

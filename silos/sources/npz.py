@@ -12,7 +12,7 @@ from numpy.lib import format as npy
 
 from silos.dataset import Rows
 from silos.errors import UserError
-from silos.io.free_space import must_fit
+from silos.io.memory_and_disk import must_fit
 from silos.schema import Feature, describe_duplicate, find_invalid_name, is_table
 from silos.sources.source_checks import ROUNDED, must_be_there, split_names, stays_distinct
 from silos.sources.source_params import NPZ_ARRAYS, Npz

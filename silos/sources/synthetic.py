@@ -3,7 +3,7 @@
 import numpy as np
 
 from silos.dataset import DataStreams, Rows, data_stream, default_client_name
-from silos.io.free_space import must_fit
+from silos.io.memory_and_disk import must_fit
 from silos.sources.source_params import Synthetic
 
 _EXTRA = 12  # the memory of a row's label and names, in numbers of 8 bytes

@@ -10,7 +10,7 @@ from silos.data_params import DataParams
 from silos.dataset import Clients, Partition, Rows
 from silos.io.atomic_io import leftovers
 from silos.param_types import file_names
-from silos.partitioners.pipeline import make_clients
+from silos.partitioners.run_scheme import make_clients
 from silos.sources.source_registry import load_source, range_notes
 from silos.storage.manifest import (
     COLUMNS,

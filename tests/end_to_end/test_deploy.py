@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from prefect.utilities.schema_tools.validation import validate
 
-from flows.scaffold import create_project
+from flows.init_project import create_project
 
 pytestmark = pytest.mark.slow
 

@@ -27,7 +27,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.scaffold.create_project import operations_texts
+from flows.init_project.create_project import operations_texts
 from silos.errors import UserError
 from tasks.tracking.mlflow_logging.connection import check_server
 from tests.look import free_ports

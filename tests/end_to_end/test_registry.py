@@ -21,7 +21,7 @@ from pathlib import Path
 
 from flows.experiment.project import Project
 from flows.registry import JOURNAL, model_finder, promotion, promotion_history
-from tasks.tracking.mlflow_logging.registry import Registry
+from tasks.tracking.mlflow_logging.model_registry import Registry
 
 
 def in_child(work):

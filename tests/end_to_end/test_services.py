@@ -18,7 +18,7 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from flows.scaffold import create_project
+from flows.init_project import create_project
 from silos.io.locks import is_locked
 from tests.look import Browser, free_ports
 

@@ -22,8 +22,8 @@ from models.networks.wrappers.codebook_network import COUNT, OWN, QuantizedNetwo
 from models.networks.wrappers.conditional_network import Bilinear, Ensemble
 from models.networks.wrappers.distrans_network import OffsetNetwork
 from models.networks.wrappers.domain_generalisation import GradientMatching, StochasticRepresentation, gradients
-from models.networks.wrappers.ep_update import MEAN, RAW, WEIGHT, Tilted
 from models.networks.wrappers.per_row_context import STATISTICS, PerRowContext
+from models.networks.wrappers.posterior_update import MEAN, RAW, WEIGHT, Tilted
 from models.networks.wrappers.variational import Variational
 from models.prng import client_streams, fold_in, server_stream, shuffle
 from models.training.engine import Rows, Training, broadcast_weights, full_gradient, per_example_metrics, train

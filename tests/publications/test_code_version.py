@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from flows.config.load_config import load_params
+from flows.init_project import create_project
 from flows.plugins import method_modules
-from flows.scaffold import create_project
 from publications import code_version
 from publications.code_version import CODE, changed_since, code_hash, modules_of_run, modules_of_verdicts
 from publications.render.doc_tables import _MARK, renewed, unmarked

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from silos.data_params import DataParams, SplitParams, Step
 from silos.dataset import Partition, Rows
-from silos.partitioners.pipeline import make_clients
+from silos.partitioners.run_scheme import make_clients
 from silos.storage.partition_store import write
 
 SPLIT = {"validation": 0.1, "test": 0.2}

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from flows.methods.common import ep_sites
+from flows.methods.common import posterior_sites
 from flows.methods.virtual import Virtual
 from models.client_model import Model
 from models.gaussians import PRECISION
-from models.networks.wrappers.ep_update import SiteTraining, Tilted
+from models.networks.wrappers.posterior_update import SiteTraining, Tilted
 from models.training.optimizers import Adam
 from silos.client_store import ClientStore
 from tasks.expectation_propagation import POSTERIOR, update_site
@@ -25,9 +25,9 @@ def ask(make_problem, make_round):
     def run(site="nonneg", upload=1.0, **options):
         page = Virtual(site=site)
         network = Tilted(setup.network, site=site)
-        model = ep_sites.site_model(network, page.init(setup), setup, setup.silos.clients, {})
+        model = posterior_sites.site_model(network, page.init(setup), setup, setup.silos.clients, {})
         round = make_round(setup, **{"stack": 3, **options})
-        begin = ep_sites.initial_means(page.init(setup), setup, "point")
+        begin = posterior_sites.initial_means(page.init(setup), setup, "point")
         how = SiteTraining(1e-3, 0.01, upload=upload)
         return round.train(update_site, model, how=how, shares=SHARES, start=begin), round
 
@@ -142,7 +142,7 @@ def test_validation_losses_are_of_what_the_client_got_and_then_of_what_it_traine
 def test_a_share_that_is_no_number_is_refused(make_problem, make_round):
     setup = make_problem(SIZES)
     page = Virtual()
-    model: Model = ep_sites.site_model(Tilted(setup.network), page.init(setup), setup, setup.silos.clients, {})
+    model: Model = posterior_sites.site_model(Tilted(setup.network), page.init(setup), setup, setup.silos.clients, {})
     shares = {**SHARES, "c": float("nan")}
     with pytest.raises(ValueError, match="shares: got nan for client c, expected numbers of at least 0"):
         make_round(setup).train(update_site, model, how=SiteTraining(1e-3, 0.01), shares=shares)

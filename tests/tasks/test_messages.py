@@ -23,7 +23,7 @@ from models.networks.mlp import MLP
 from models.networks.tree_ensemble import TreeEnsemble
 from models.networks.wrappers.codebook_network import COUNT, OWN, QuantizedNetwork
 from models.networks.wrappers.domain_generalisation import GradientMatching
-from models.networks.wrappers.ep_update import SiteTraining, Tilted
+from models.networks.wrappers.posterior_update import SiteTraining, Tilted
 from models.prng import server_stream
 from models.server_state import ClientStateRefs
 from models.shift.client_summaries.client_summary import Layout
@@ -35,8 +35,8 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack, open_stack
 from tasks import local_train, messages
 from tasks.evaluate import OUTCOMES, ClientMetrics, evaluate
+from tasks.execution.prefect_steps import ClientStep, step
 from tasks.execution.task_runner import Broadcast, cohort_calls
-from tasks.execution.task_types import ClientStep, step
 from tasks.messages.message_policy import FEW, LEAST_ROWS, Message, Numbers, numbers_of
 from tasks.messages.round_messages import SummedMessage, Update, WeightedMessage
 from tasks.messages.score_messages import Scores

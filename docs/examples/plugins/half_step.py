@@ -4,7 +4,7 @@ from pydantic import Field
 
 from flows.methods import fedavg
 from flows.methods.base import RoundReport
-from flows.methods.context import RoundContext
+from flows.methods.round_context import RoundContext
 from flows.plugins import register_method
 from models.server_state import ServerState
 

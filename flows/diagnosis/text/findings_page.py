@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flows.diagnosis.report import grades
-from flows.diagnosis.text.caveats import next_steps, notes, notes_of_versions
+from flows.diagnosis.build_report import grades
+from flows.diagnosis.text.caveats import notes, notes_of_versions
+from flows.diagnosis.text.next_steps import next_steps
 from flows.diagnosis.text.phrases import (
     counted,
     group_label,

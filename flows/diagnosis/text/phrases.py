@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flows.diagnosis.report import is_rule_unknown
+from flows.diagnosis.build_report import is_rule_unknown
 from models.shift import moment_tests
 from models.shift.classify import MIN_ROWS
 from models.shift.client_summaries import gaussian_mechanism

@@ -14,7 +14,7 @@ from flows.experiment import prefect_artifacts
 from flows.experiment.plugin_loader import MethodError, line_of
 from flows.experiment.run.run_context import RunContext
 from flows.methods.base import RoundReport
-from flows.methods.context import RoundContext
+from flows.methods.round_context import RoundContext
 from silos.errors import UserError, shown
 from silos.plugin_registry import options_of
 from tasks.tracking.json_io import read_json, unwritable, write_json

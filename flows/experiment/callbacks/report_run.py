@@ -9,6 +9,7 @@ from flows.console import progress
 from flows.console.process_control import interruption
 from flows.experiment import prefect_artifacts
 from flows.experiment.callbacks.callback import Callback, PlayedRound, log_warnings
+from flows.experiment.draw_figures import FigureContext, draw_figures
 from flows.experiment.evaluation import (
     baseline,
     final_scores,
@@ -18,7 +19,6 @@ from flows.experiment.evaluation import (
     select_scored_clients,
     write_validation,
 )
-from flows.experiment.figure_context import FigureContext, draw_figures
 from flows.experiment.run.mlflow_run_metadata import final_artifacts, run_spec
 from flows.experiment.run.round_record import mean_uncertainty, run_totals, time_breakdown
 from flows.experiment.run.run_context import RunContext

@@ -18,9 +18,9 @@ from flows.experiment.run.round_record import is_scored, round_record, with_scor
 from flows.experiment.run.run_context import RunContext
 from flows.experiment.run.run_folder import NO_RANK, Files, RetainedRefs, RunFolder
 from flows.methods.client_sampler import SampledClients
-from flows.methods.context import RoundContext
+from flows.methods.round_context import RoundContext
 from models.server_state import ServerState
-from tasks.execution.task_types import collect_garbage, resident_bytes
+from tasks.execution.process_memory import collect_garbage, resident_bytes
 from tasks.messages.score_messages import Scores
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
-from flows.history.list_runs import load_result
+from flows.run_history.list_runs import load_result
 from models.metrics.client_metrics import recorded_metric
 from models.metrics.task_metrics import TaskMetrics
 from silos.errors import UserError

@@ -11,7 +11,7 @@ from flows.console.safe_text import shortened
 from models.metrics.client_metrics import recorded_metric
 from models.metrics.task_metrics import TaskMetrics
 from silos.dataset import some
-from silos.io.free_space import size
+from silos.io.memory_and_disk import size
 
 _LETTERS = 14  # of a client's name in a cell
 

@@ -22,7 +22,7 @@ from flows.experiment.comparison.comparison_text import (
     sentences_first,
     tuned_sentence,
 )
-from flows.experiment.comparison.trials import Plan
+from flows.experiment.comparison.run_trials import Plan
 from flows.experiment.project import Project, experiment
 from flows.experiment.run.mlflow_run_metadata import comparison_spec, dataset
 from flows.experiment.run.run_folder import RunFolder

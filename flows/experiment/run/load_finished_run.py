@@ -17,7 +17,7 @@ from flows.experiment.evaluation import score_model, scored_model, select_scored
 from flows.experiment.fit_standardizer import scaled_as
 from flows.experiment.project import Project, is_of_other_partition
 from flows.experiment.run.run_folder import RunFolder
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.prng import server_stream
 from models.server_state import ClientStateRefs

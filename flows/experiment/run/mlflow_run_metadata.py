@@ -14,7 +14,7 @@ from flows.experiment import prefect_artifacts
 from flows.experiment.project import Project, experiment
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.base import Method
-from flows.methods.context import TrainingSetup
+from flows.methods.round_context import TrainingSetup
 from models.client_model import Model, first_client
 from models.networks.exported_network import ExportedNetwork
 from models.networks.network_factory import Network, is_bundled, kind_of, to_json

@@ -5,7 +5,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from flows.methods.context import RoundContext
+from flows.methods.round_context import RoundContext
 from flows.methods.round_report import RoundReport
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from silos.cohort import Silos

@@ -14,7 +14,7 @@ from flows.experiment.run.run_folder import RunFolder
 from flows.experiment.run_warnings import Note
 from flows.methods.base import Method, start_method
 from flows.methods.client_sampler import SampledClients, Sampler
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup
 from models.server_state import ServerState
 from silos.client_store import ClientStore
 from tasks.execution.task_runner import PlainRunner, PrefectRunner

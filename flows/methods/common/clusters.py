@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import GroupedWeights, Model
 from models.server_state import ServerState, Weights
 from silos.cohort import Silos

@@ -9,14 +9,14 @@ import torch
 from flows.methods.base import RoundReport
 from flows.methods.common.codebook_transfer import codebook_message, count_context, local_codes
 from flows.methods.common.network_checks import split_personal
-from flows.methods.context import RoundContext
 from flows.methods.fedavg import fedavg_round
+from flows.methods.round_context import RoundContext
 from models.client_model import Model
 from models.networks.deep_ensemble import plain
 from models.networks.network_factory import Network
 from models.networks.wrappers.codebook_network import OWN, SHARED
 from models.server_state import ClientStateRefs, ServerState, Weights
-from tasks.execution.task_types import ClientStep
+from tasks.execution.prefect_steps import ClientStep
 
 SECTION = "codewords"
 """Section of a client's own codewords in its store."""

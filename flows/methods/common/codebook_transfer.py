@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from flows.methods.common.network_checks import require_part
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.networks.deep_ensemble import map_members, plain
 from models.networks.network_factory import Network

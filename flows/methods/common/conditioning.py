@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from flows.methods.context import RoundContext
+from flows.methods.round_context import RoundContext
 from models.client_model import Model
 from models.networks.wrappers.per_row_context import STATISTICS
 from models.prng import client_streams, normal

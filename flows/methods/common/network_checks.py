@@ -3,14 +3,14 @@
 from collections.abc import Collection
 from typing import Any
 
-from flows.methods.context import TrainingSetup
+from flows.methods.round_context import TrainingSetup
 from models.networks.cnn import CNN
 from models.networks.mlp import MLP
 from models.networks.network_factory import Network, kind_of, size
 from models.server_state import Weights
 from models.training.optimizers import PARAMETER_BYTES
 from silos.errors import UserError
-from silos.io.free_space import must_fit
+from silos.io.memory_and_disk import must_fit
 
 
 def require_linear_head(setup: TrainingSetup) -> Any:

@@ -4,8 +4,8 @@ from abc import abstractmethod
 from typing import ClassVar
 
 from flows.methods.base import Method, RoundReport
-from flows.methods.context import RoundContext, TrainingSetup
 from flows.methods.fedavg import fedavg_round
+from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.server_state import ClientStateRefs, ServerState, Weights
 

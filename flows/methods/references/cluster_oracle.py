@@ -13,7 +13,7 @@ from flows.methods.common.clusters import (
     stack_groups,
     train_groups,
 )
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.server_state import ServerState
 from silos.cohort import Silos

@@ -14,14 +14,14 @@ from typing import Any
 
 from pydantic import Field
 
-from flows.experiment.figure_context import FigureWriter
+from flows.experiment.draw_figures import FigureWriter
 from flows.methods.base import Method, RoundReport
 from flows.methods.common import codebook_stages
 from flows.methods.common.codebook_stages import SECTION, Check, Until
 from flows.methods.common.codebook_transfer import measure_uncertainty, quantize_network, require_classes
 from flows.methods.common.method_figures import stages
 from flows.methods.common.network_checks import require_memory
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.networks.deep_ensemble import plain
 from models.networks.network_factory import Network
@@ -29,7 +29,7 @@ from models.networks.wrappers.codebook_network import SHARED
 from models.server_state import ServerState
 from silos import param_limits
 from tasks.codebook_extend import codebook_extend, codebook_replace
-from tasks.execution.task_types import ClientStep
+from tasks.execution.prefect_steps import ClientStep
 
 
 class UEFLAuthors(Method):

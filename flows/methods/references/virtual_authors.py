@@ -14,9 +14,9 @@ import torch
 from pydantic import Field, model_validator
 
 from flows.methods import virtual
-from flows.methods.common import ep_sites
-from flows.methods.common.ep_sites import KNOWN, SITES
-from flows.methods.context import TrainingSetup
+from flows.methods.common import posterior_sites
+from flows.methods.common.posterior_sites import KNOWN, SITES
+from flows.methods.round_context import TrainingSetup
 from models.client_model import Model
 from models.gaussians import DEVIATION, gaussian_names, natural
 from models.prng import client_streams
@@ -85,7 +85,7 @@ class VirtualAuthors(virtual.Virtual):
             return state
         sites = {**state.tensors[SITES]}
         clients = setup.silos.federated().clients
-        weight = ep_sites.step_weights(setup, clients, "rows", 1.0)
+        weight = posterior_sites.step_weights(setup, clients, "rows", 1.0)
         for i, stream in enumerate(client_streams(setup.seed, clients, 0, "init")):
             means = setup.network.init(stream)
             for name in gaussian_names(sites, ".pull"):

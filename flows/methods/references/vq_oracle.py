@@ -18,7 +18,7 @@ from flows.methods.base import Method, RoundReport
 from flows.methods.common.clusters import domain_indices, group_members, select_trained_domains
 from flows.methods.common.codebook_transfer import common_codebooks, quantize_network
 from flows.methods.common.network_checks import require_memory, split_personal
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.networks.network_factory import Network
 from models.networks.wrappers.codebook_network import SHARED

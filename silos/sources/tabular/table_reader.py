@@ -14,7 +14,7 @@ from pyarrow import csv as arrow
 from pyarrow import parquet
 
 from silos.errors import UserError, shown
-from silos.io.free_space import must_fit
+from silos.io.memory_and_disk import must_fit
 from silos.schema import describe_duplicate
 from silos.sources.source_checks import must_be_there
 from silos.sources.tabular.column_kinds import AS_WRITTEN, Column, Conventions, read_texts, read_typed

@@ -12,7 +12,7 @@ import numpy as np
 
 from silos.dataset import Rows, some
 from silos.errors import UserError, shown
-from silos.io.free_space import must_fit
+from silos.io.memory_and_disk import must_fit
 from silos.schema import MAX_TEXT_LENGTH, Feature, describe_duplicate, find_invalid_name
 from silos.sources.source_checks import split_names
 from silos.sources.source_params import Fill, Table

@@ -15,7 +15,7 @@ from typing import Any
 
 from silos.errors import UserError
 from silos.io.addresses import mask_passwords, must_be_reachable
-from silos.io.free_space import file_system
+from silos.io.memory_and_disk import file_system
 from tasks.tracking.json_io import plain_path
 from tasks.tracking.mlflow_logging.run_spec import SAVED_VIEW, Experiment
 

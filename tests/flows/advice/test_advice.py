@@ -11,7 +11,8 @@ import pytest
 from flows.advice.advice_text import Cost, advised_method, decide, is_better
 from flows.advice.apply_advice import apply_advice
 from flows.advice.candidates import POOLED, SHARED, candidates
-from flows.advice.proof import Exclusion, Proof, can_leave, proved_pairs
+from flows.advice.losing_silos import can_leave
+from flows.advice.proof import Exclusion, Proof, proved_pairs
 from flows.advise import check_advisable, folder_name
 from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.project import Project

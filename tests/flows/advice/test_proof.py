@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from flows.advice.candidates import POOLED, SHARED
-from flows.advice.proof import ProofPlan, losing_silos, measure, plan_proof, race_seconds, seconds_needed
+from flows.advice.losing_silos import losing_silos
+from flows.advice.proof import ProofPlan, measure, plan_proof, race_seconds, seconds_needed
 from flows.advice.race import Candidate, Leg, Race
 from flows.advise import _first_leg
 from flows.experiment.comparison.client_gains import ALONE
-from flows.experiment.comparison.trials import trial_name
+from flows.experiment.comparison.run_trials import trial_name
 from flows.experiment.comparison.tuner import Score
 from flows.experiment.run.run_folder import RunFolder, run_name
 from models.metrics.task_metrics import TASK_METRICS

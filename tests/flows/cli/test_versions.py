@@ -15,7 +15,7 @@ from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.partition import make
 from silos.errors import UserError
-from silos.versioning import history
+from silos.versioning import data_versions
 from silos.versioning.dvc_files import recorded_version
 from silos.versioning.hashing import folder_digest
 
@@ -76,7 +76,7 @@ def test_another_partition_in_data_is_another_version_and_the_same_rows(two):
     assert again.same_rows(names[1], other)
     assert not again.same_rows(names[0], other)
     assert again.same_rows(
-        names[1], history.partitions(project, names[1])[opened.params.data.name]
+        names[1], data_versions.partitions(project, names[1])[opened.params.data.name]
     )  # an earlier siloflow's
     assert not Project.open(["data.name=other", FEWER], project).same_rows(names[1], other)
     folder = RunFolder(project / "runs" / "one" / "fedavg-seed0")

@@ -3,7 +3,7 @@
 import pytest
 
 from flows.experiment.run.run_folder import RunFolder
-from flows.methods.common.ep_sites import SITES
+from flows.methods.common.posterior_sites import SITES
 from flows.methods.virtual import Virtual
 from tasks.tracking.checkpoint import Journal, load_state, save_state
 

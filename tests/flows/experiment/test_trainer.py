@@ -20,8 +20,8 @@ from flows.experiment.run.run_folder import RunFolder
 from flows.experiment.run_identity import fingerprint_of
 from flows.experiment.trainer import Trainer, default_callbacks
 from flows.methods.base import RoundReport
-from flows.methods.context import RoundContext
 from flows.methods.fedavg import FedAvg
+from flows.methods.round_context import RoundContext
 from models.server_state import ServerState, Weights
 from silos.errors import UserError
 from tasks.execution.task_runner import PlainRunner

@@ -200,7 +200,7 @@ def test_a_model_that_no_memory_holds_is_told_before_anything_of_its_size_is_mad
 
 
 def test_a_stack_that_no_memory_holds_is_told_with_the_way_out(opened, monkeypatch):
-    monkeypatch.setattr("silos.io.free_space.free_bytes", lambda: 10**9)
+    monkeypatch.setattr("silos.io.memory_and_disk.free_bytes", lambda: 10**9)
     large = ["model.hidden=[100000]", "model.members=4"]  # 0.48 GB for each client
     with pytest.raises(UserError, match=r"trained in a stack of 6 clients .* that are free\. Set engine\.stack to 1\."):
         opened(*large, "engine.stack=8").training_setup(0)
@@ -218,7 +218,7 @@ def test_a_stack_that_no_memory_holds_is_told_with_the_way_out(opened, monkeypat
     ],
 )
 def test_networks_of_a_method_that_no_memory_holds_are_told_before_they_are_made(method, options, opened, monkeypatch):
-    monkeypatch.setattr("silos.io.free_space.free_bytes", lambda: 10**10)  # enough for what params alone ask for
+    monkeypatch.setattr("silos.io.memory_and_disk.free_bytes", lambda: 10**10)  # enough for what params alone ask for
     project = opened(f"method.{method}={options}", "model.hidden=[1000000]")
     with pytest.raises(
         UserError, match=rf"params\.yaml: method\.{method}.*: .* parameters, which needs .* that are free"

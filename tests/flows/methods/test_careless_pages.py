@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flows.experiment.figure_context import FigureContext, draw_figures
+from flows.experiment.draw_figures import FigureContext, draw_figures
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
 from models.client_model import Model
@@ -21,7 +21,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from tasks.aggregate import aggregate
 from tasks.execution.load_client_data import load_stacks
-from tasks.execution.task_types import step
+from tasks.execution.prefect_steps import step
 from tasks.local_train import local_train
 from tasks.messages.message_policy import FEW, Message, Numbers
 from tasks.messages.round_messages import Update

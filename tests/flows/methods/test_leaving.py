@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from flows.methods import virtual
-from flows.methods.common.ep_sites import KNOWN, SITES
+from flows.methods.common.posterior_sites import KNOWN, SITES
 from flows.methods.references.virtual_authors import VirtualAuthors
 from flows.methods.virtual import Virtual
 from models.gaussians import DEVIATION, PRECISION, PULL, Natural

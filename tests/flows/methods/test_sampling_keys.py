@@ -13,7 +13,7 @@ from scipy import stats
 
 from flows.methods import client_sampler as module
 from flows.methods.client_sampler import BySize, LossBasedSampler, Uniform, sampling_keys, select_smallest
-from flows.methods.context import uniform_by_client
+from flows.methods.round_context import uniform_by_client
 
 KINDS = [Uniform, BySize, LossBasedSampler]
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flows.methods.base import RoundReport
-from flows.methods.common.ep_sites import KNOWN, SITES
+from flows.methods.common.posterior_sites import KNOWN, SITES
 from flows.methods.virtual import Virtual
 from models.gaussians import DEVIATION, PRECISION, PULL
 from models.networks.cnn import BatchNormCNN

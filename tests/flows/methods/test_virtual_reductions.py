@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, softplus
 
 from flows.experiment.evaluation import scored_model
 from flows.methods.base import start_method
-from flows.methods.common.ep_sites import KNOWN, SITES, variational_weights
+from flows.methods.common.posterior_sites import KNOWN, SITES, variational_weights
 from flows.methods.fedavg import FedAvg
 from flows.methods.virtual import Virtual
 from models.gaussians import DEVIATION, PRECISION, PULL, natural

@@ -11,12 +11,12 @@ from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, tempor
 
 from flows.config.params_schema import WatchParams
 from flows.registry import JOURNAL, promotion_history
-from flows.registry.changes import read_champion
+from flows.registry.changed_silos import read_champion
 from flows.registry.promotion import finish, keep, promote, roll_back
 from flows.registry.promotion_history import HISTORY, PROMOTED, decisions, emit_queued, is_queued, may_pass
 from silos.errors import UserError
 from tasks.tracking.mlflow_logging.connection import connect
-from tasks.tracking.mlflow_logging.registry import Registry
+from tasks.tracking.mlflow_logging.model_registry import Registry
 
 
 @pytest.fixture

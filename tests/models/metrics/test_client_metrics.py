@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sklearn import metrics as oracle
 
 from flows.config.load_config import load_params, quantity_of
+from flows.init_project import create_project
 from flows.plugins import METRICS
-from flows.scaffold import create_project
 from models.metrics.client_metrics import (
     CLIENT_METRICS,
     METRICS_BY_NAME,

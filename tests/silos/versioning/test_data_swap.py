@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from silos.versioning.data_versions import recover, replace_data
 from silos.versioning.dvc_files import record_text, recorded_version
 from silos.versioning.hashing import folder_digest
-from silos.versioning.history import recover, replace_data
 
 pytestmark = pytest.mark.slow
 
 PREPARATION = """
 import shutil
 from pathlib import Path
-from silos.versioning.history import recover, replace_data
+from silos.versioning.data_versions import recover, replace_data
 
 def check_out(record):
     shutil.copytree(record.parents[1] / "new", record.parent / "data")

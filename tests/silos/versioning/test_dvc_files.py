@@ -11,7 +11,7 @@ import pytest
 from silos.errors import UserError
 from silos.storage.manifest import Manifest, read_manifest
 from silos.storage.partition_store import write
-from silos.versioning import dvc_files, history
+from silos.versioning import data_versions, dvc_files
 from silos.versioning.dvc_files import must_match_params, record, recorded_version, verify
 from silos.versioning.hashing import folder_digest, listing_digest
 
@@ -268,7 +268,7 @@ def test_a_commits_words_may_hold_any_character(tmp_path, monkeypatch):
     subject = "[/b] é日 \x1b[2J \x0c one \u2028 line\ttab"
     git(tmp_path, "commit", "--quiet", "--message", subject)
     monkeypatch.setattr("locale.getencoding", lambda: "ascii")  # what `text=True` reads with
-    (found,) = history.version_log(tmp_path)
+    (found,) = data_versions.version_log(tmp_path)
     assert found.subject == subject
 
 

@@ -10,7 +10,7 @@ import pytest
 from flows.console import progress
 from flows.experiment.run.mlflow_run_metadata import git_commit
 from silos.errors import UserError
-from silos.versioning import history
+from silos.versioning import data_versions
 from silos.versioning.dvc_files import init_repositories, record, recorded_version
 
 pytestmark = pytest.mark.slow
@@ -74,8 +74,8 @@ def test_variables_of_another_repository_change_nothing(variables, own, other, t
     commit = git(own, "rev-parse", "--short=12", "HEAD").strip()
     for name, value in named.items():
         monkeypatch.setenv(name, value)
-    assert [version.digest for version in history.version_log(own)] == [digest]
-    assert history.use_version(own, "HEAD") == digest == recorded_version(own)
+    assert [version.digest for version in data_versions.version_log(own)] == [digest]
+    assert data_versions.use_version(own, "HEAD") == digest == recorded_version(own)
     assert git_commit(own) == commit
     assert state_of(other) == before
 
@@ -94,9 +94,8 @@ def test_a_hook_of_another_repository_sees_the_projects_own_versions(own, other,
     record(own)
     git(own, "add", "-A")
     git(own, "commit", "-qm", "data")
-    program = (
-        "from pathlib import Path; from silos.versioning.history import version_log; print(len(version_log(Path())))"
-    )
+    program = "from pathlib import Path\n"
+    program += "from silos.versioning.data_versions import version_log; print(len(version_log(Path())))"
     hook = other / ".git" / "hooks" / "post-commit"
     hook.parent.mkdir(exist_ok=True)
     hook.write_text(f"#!/bin/sh\ncd {own} && {sys.executable} -c '{program}' > {tmp_path}/said 2>&1\n")
@@ -113,12 +112,12 @@ def test_a_repository_of_another_user_is_a_sentence_with_the_fix_and_no_silent_n
     git(own, "commit", "-qm", "data")
     os.chown(own.parent, 1234, 1234)
     fix = f"`git config --global --add safe.directory {own.parent}`"
-    for asked in (history.version_log, lambda root: history.find_digest(root, "HEAD")):
+    for asked in (data_versions.version_log, lambda root: data_versions.find_digest(root, "HEAD")):
         with pytest.raises(UserError, match="which another user owns") as refused:
             asked(own)
         assert fix in str(refused.value)
         assert "\t" not in str(refused.value)
-    assert history.find_digest(own, digest[:8]) == digest
+    assert data_versions.find_digest(own, digest[:8]) == digest
     said: list[str] = []
     monkeypatch.setattr(progress.current(), "say_once", said.append)
     assert git_commit(own) == "none"

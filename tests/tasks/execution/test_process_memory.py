@@ -12,8 +12,9 @@ from prefect import flow
 
 from silos.cohort import Cohort, Silos
 from tasks.execution.open_workers import open_workers
+from tasks.execution.prefect_steps import step
+from tasks.execution.process_memory import collect_garbage, resident_bytes, set_malloc_thresholds
 from tasks.execution.task_runner import PrefectRunner
-from tasks.execution.task_types import collect_garbage, resident_bytes, set_malloc_thresholds, step
 
 SILOS = Silos("nowhere", "none", ())
 ROUNDS, SIZE = 60, 1_250_000  # float32: 5 MB
@@ -64,7 +65,7 @@ def test_a_process_holds_more_after_it_took_more():
 def test_what_a_step_frees_is_not_handed_out_again_page_by_page():
     """Page faults of tensors of 40 MB that are made and dropped, in a process of its own."""
     program = (
-        "import resource, sys, torch; from tasks.execution.task_types import tune_malloc\n"
+        "import resource, sys, torch; from tasks.execution.process_memory import tune_malloc\n"
         "if sys.argv[1] == 'held': tune_malloc()\n"
         "for turn in range(30):\n"
         "    if turn == 10: before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"

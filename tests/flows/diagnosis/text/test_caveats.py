@@ -4,8 +4,9 @@ from itertools import product
 
 import pytest
 
-from flows.diagnosis.text.caveats import _SIZE_RATIO, next_steps, notes, notes_of_versions
+from flows.diagnosis.text.caveats import _SIZE_RATIO, notes, notes_of_versions
 from flows.diagnosis.text.findings_page import overview
+from flows.diagnosis.text.next_steps import next_steps
 from flows.diagnosis.text.summary import sentences
 
 UNIT = {"what": "mean", "name": "crp", "first": 6.0, "second": 0.6, "difference": 5.4, "factor": 10.0}

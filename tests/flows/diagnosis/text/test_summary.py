@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from flows.diagnosis.text.caveats import next_steps
+from flows.diagnosis.text.next_steps import next_steps
 from flows.diagnosis.text.summary import sentences
 
 LEFT, RIGHT = ["c00", "c01", "c02"], ["c03", "c04", "c05"]

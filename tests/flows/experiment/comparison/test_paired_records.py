@@ -19,7 +19,7 @@ from flows.experiment.comparison.comparison_text import (
     sentences_first,
 )
 from flows.experiment.comparison.paired_runs import MeasuredPair, paired_records, withhold_winners
-from flows.experiment.comparison.trials import can_draw, draw_partitions, missing_for_publication, shared_test_rows
+from flows.experiment.comparison.run_trials import can_draw, draw_partitions, missing_for_publication, shared_test_rows
 from flows.experiment.project import Project
 from flows.experiment.run.load_finished_run import finished_run
 from flows.partition import make

@@ -7,7 +7,7 @@ import pytest
 from flows.console import progress
 from flows.console.progress_bar import Terminal
 from flows.console.safe_text import PlainConsole
-from flows.experiment.comparison.trials import say_plan, unfinished
+from flows.experiment.comparison.run_trials import say_plan, unfinished
 from flows.experiment.project import Project
 from tasks.tracking.json_io import write_json
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from flows.config.method_settings import method_of
-from flows.experiment.comparison.trials import _model, _score_ensemble
+from flows.experiment.comparison.run_trials import _model, _score_ensemble
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
-from flows.methods.context import RoundContext
+from flows.methods.round_context import RoundContext
 from models.server_state import ServerState
 from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.json_io import write_json

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy, softplus
 
 from models.gaussians import DEVIATION, PRECISION, Noisy
 from models.networks.mlp import MLP
-from models.networks.wrappers.ep_update import MEAN, RAW, WEIGHT, Tilted
+from models.networks.wrappers.posterior_update import MEAN, RAW, WEIGHT, Tilted
 from models.networks.wrappers.variational import Variational
 from models.training.objectives import CrossEntropy
 

@@ -18,7 +18,7 @@ import psutil
 
 from flows.console import progress
 from flows.experiment.project import Project
-from flows.history.list_runs import FoundRuns, find_experiments, unfinished_state
+from flows.run_history.list_runs import FoundRuns, find_experiments, unfinished_state
 from silos.errors import UserError
 from silos.io.locks import exclusive_lock, is_held, workers
 from tasks.tracking.json_io import plain_path
@@ -119,7 +119,7 @@ def _registered(project: Project) -> set[str] | None:
     """Return the folders of runs whose versions have an alias or can be rolled back to; None if MLflow fails."""
     from flows.registry.promotion import needed_runs  # imports MLflow and torch: seconds
     from tasks.tracking.mlflow_logging.connection import describe_problem
-    from tasks.tracking.mlflow_logging.registry import is_store_failure
+    from tasks.tracking.mlflow_logging.model_registry import is_store_failure
 
     try:
         return needed_runs(project)

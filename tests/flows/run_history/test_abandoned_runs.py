@@ -14,7 +14,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Running
 
 from flows.experiment.project import Project
-from flows.history.abandoned_runs import OPEN, close_abandoned, delete_deployment, deployment_name
+from flows.run_history.abandoned_runs import OPEN, close_abandoned, delete_deployment, deployment_name
 from silos.io.locks import exclusive_lock, hold
 from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.connection import OWNER, connect, usable_experiment

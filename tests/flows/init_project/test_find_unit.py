@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from flows.experiment.project import Project
+from flows.init_project.create_project import create_project
+from flows.init_project.infer_schema import DataOptions, infer_schema
 from flows.partition import make
-from flows.scaffold.create_project import create_project
-from flows.scaffold.infer_schema import DataOptions, infer_schema
 from silos.errors import UserError
 from silos.sources.tabular.column_rules import is_unit_name
 

@@ -6,11 +6,11 @@ from typing import Literal
 import torch
 
 from flows.methods.base import RoundReport
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.gaussians import DEVIATION, PRECISION, PULL, Natural, gaussian_names, inverse_softplus
 from models.networks.network_factory import Network, kind_of
-from models.networks.wrappers.ep_update import RAW
+from models.networks.wrappers.posterior_update import RAW
 from models.networks.wrappers.variational import Bias, drop_biases, is_gaussian
 from models.server_state import ClientStateRefs, ServerState, Weights
 from silos.errors import UserError

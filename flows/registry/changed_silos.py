@@ -7,15 +7,15 @@ from dataclasses import asdict
 from typing import Any
 
 from flows.experiment.project import Project
-from flows.history.clean_runs import enforce_retention
 from flows.registry import FOLDER, JOURNAL, promotion_history
 from flows.registry.model_finder import ModelFinder, model_name
 from flows.registry.promotion_history import decisions, may_pass
+from flows.run_history.clean_runs import enforce_retention
 from silos.errors import UserError
-from silos.versioning import history
+from silos.versioning import data_versions
 from tasks.tracking.json_io import read_json, write_json
 from tasks.tracking.mlflow_logging.connection import database_stamp
-from tasks.tracking.mlflow_logging.registry import ModelVersion
+from tasks.tracking.mlflow_logging.model_registry import ModelVersion
 
 _CHAMPION = FOLDER / "champion.json"
 """The champion at the last look, with the state of MLflow's database in which it was read."""
@@ -100,10 +100,10 @@ def what_is_seen(project: Project, champion: ModelVersion) -> dict[str, Any]:
 
 def changed_silos(project: Project, champion: ModelVersion) -> dict[str, str]:
     """Map each silo that differs from the champion's data version to added, removed or changed."""
-    since = history.find_digest(project.root, champion.tags["data_version"])
+    since = data_versions.find_digest(project.root, champion.tags["data_version"])
     if project.same_rows(since, project.silos.version):
         return {}
-    return history.changed_silos(project.root, project.params.data.name, since, project.silos.version)
+    return data_versions.changed_silos(project.root, project.params.data.name, since, project.silos.version)
 
 
 def make_answer(outcome: str, sentence: str, champion: ModelVersion | None = None) -> dict[str, Any]:

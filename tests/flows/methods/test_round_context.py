@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from flows.methods.context import RoundContext
 from flows.methods.fedavg import FedAvg
+from flows.methods.round_context import RoundContext
 from models.client_model import Model
 from models.server_state import ClientStateRefs
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
+from tasks.execution.prefect_steps import step
 from tasks.execution.task_runner import Broadcast
-from tasks.execution.task_types import step
 from tasks.messages.message_policy import Message
 from tasks.messages.round_messages import Update
 

@@ -13,12 +13,12 @@ from prefect.cache_policies import NO_CACHE
 from prefect.states import Failed
 
 import tasks
-from flows.methods.context import TrainingSetup
+from flows.methods.round_context import TrainingSetup
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
 from silos.errors import UserError
+from tasks.execution.prefect_steps import ClientStep, OpaqueArgument, ServerStep, server_step, step
 from tasks.execution.task_runner import PlainRunner, PrefectRunner
-from tasks.execution.task_types import ClientStep, OpaqueArgument, ServerStep, server_step, step
 from tasks.messages.round_messages import Update
 from tasks.paired_outcomes import Outcomes
 

@@ -9,7 +9,7 @@ import torch
 from models.gaussians import DEVIATION, PRECISION, PULL, Natural, inverse_softplus, minus, natural, plus
 from models.networks.mlp import MLP
 from models.networks.wrappers.client_columns import ClientColumns
-from models.networks.wrappers.ep_update import RAW, SiteTraining, Tilted, train_site
+from models.networks.wrappers.posterior_update import RAW, SiteTraining, Tilted, train_site
 from models.networks.wrappers.variational import drop_biases, is_gaussian
 from models.prng import client_streams, server_stream
 from models.training.engine import Rows, Training, broadcast_weights

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.experiment.comparison import trials
+from flows.experiment.comparison import run_trials
 from flows.experiment.project import Project
 from silos.errors import DivergedError, UserError
 
@@ -11,8 +11,8 @@ def ended_by(error, monkeypatch, folder):
     def run(*_, **__):
         raise error
 
-    monkeypatch.setattr(trials, "run", run)
-    return trials.run_trial(Project.open(root=folder), "uefl", 0, "compare")
+    monkeypatch.setattr(run_trials, "run", run)
+    return run_trials.run_trial(Project.open(root=folder), "uefl", 0, "compare")
 
 
 def test_a_run_that_diverged_leaves_the_others_going_on(monkeypatch, folder):
@@ -27,7 +27,7 @@ def test_what_would_end_every_run_is_raised(monkeypatch, folder):
 def test_settings_may_be_chosen_on_common_validation_rows_and_not_on_none(folder):
     def check(*overrides):
         project = Project.open(["comparison.tune=4", *overrides], folder, derived=True)
-        trials.check_tuning(project, ["fedavg"], project.training_setup(0))
+        run_trials.check_tuning(project, ["fedavg"], project.training_setup(0))
 
     check("data.split.validation_rows=common", "evaluation.clients=2")
     with pytest.raises(UserError, match="got no validation rows in the data"):
@@ -44,6 +44,6 @@ def test_validation_rows_of_fresh_clients_choose_no_setting(folder, monkeypatch)
     project = Project.open(["comparison.tune=4", scheme], folder, derived=True)
     rows = {c: 9 if project.scored.role(c) == "fresh" else 0 for c in project.scored.clients}
     assert any(rows.values())
-    monkeypatch.setattr(trials, "validation_rows", lambda silos: {c: rows[c] for c in silos.clients})
+    monkeypatch.setattr(run_trials, "validation_rows", lambda silos: {c: rows[c] for c in silos.clients})
     with pytest.raises(UserError, match="got no validation rows in the data"):
-        trials.check_tuning(project, ["fedavg"], project.training_setup(0))
+        run_trials.check_tuning(project, ["fedavg"], project.training_setup(0))

@@ -13,11 +13,11 @@ from typer.main import get_command
 
 from flows.cli import app
 from flows.experiment.project import Project
+from flows.init_project import create_project as params_template
+from flows.init_project.create_project import create_project
+from flows.init_project.infer_schema import DataOptions
 from flows.methods import base as methods
 from flows.partition import make
-from flows.scaffold import create_project as params_template
-from flows.scaffold.create_project import create_project
-from flows.scaffold.infer_schema import DataOptions
 from models.prng import server_stream
 from silos.errors import UserError
 from silos.sources.source_registry import load_source
@@ -83,7 +83,7 @@ def test_a_table_becomes_silos_by_what_was_guessed_of_it(tmp_path, write):
 
 
 def test_the_folder_is_ready_for_versions_and_git_has_no_row(tmp_path, write, monkeypatch):
-    monkeypatch.setattr("flows.scaffold.create_project.first_commit", lambda _: False)
+    monkeypatch.setattr("flows.init_project.create_project.first_commit", lambda _: False)
     made = create_project(tmp_path / "study", write(), DataOptions())
     assert made["repositories"] == ["git", "DVC"]
     make(Project.open(root=tmp_path / "study"))
@@ -426,7 +426,7 @@ def test_what_cannot_be_ended_leaves_nothing(tmp_path, write, monkeypatch):
     def fails(root):
         raise OSError("the disk is full")
 
-    monkeypatch.setattr("flows.scaffold.create_project.init_repositories", fails)
+    monkeypatch.setattr("flows.init_project.create_project.init_repositories", fails)
     file = write()
     with pytest.raises(OSError, match="the disk is full"):
         create_project(tmp_path / "study", file, DataOptions())

@@ -12,7 +12,7 @@ import numpy as np
 import yaml
 
 from flows.config.load_config import load_params
-from flows.scaffold.infer_schema import DataOptions, OwnData, infer_schema
+from flows.init_project.infer_schema import DataOptions, OwnData, infer_schema
 from silos import strict_yaml
 from silos.dataset import Rows, some
 from silos.errors import UserError, shown

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from flows.history.clean_runs import leftovers
-from flows.history.compare_results import compare_results
-from flows.history.list_runs import list_runs, load_result
+from flows.run_history.clean_runs import leftovers
+from flows.run_history.compare_results import compare_results
+from flows.run_history.list_runs import list_runs, load_result
 from silos.errors import UserError
 from tasks.tracking.json_io import write_json
 

@@ -8,7 +8,7 @@ from flows.config.load_config import param_differences
 from flows.experiment.comparison.paired_runs import compare_pairs
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
-from flows.history.list_runs import load_result
+from flows.run_history.list_runs import load_result
 from models.metrics.client_metrics import metric_record, recorded_metric
 from models.metrics.paired_difference import difference_record
 from models.metrics.task_metrics import TaskMetrics

@@ -4,7 +4,7 @@ import psutil
 import pytest
 
 from silos import cohort
-from silos.io.free_space import free_bytes
+from silos.io.memory_and_disk import free_bytes
 
 MIB = 1024**2
 VERSION_2 = ("0::/user/job", "", "memory.max", "memory.current", "inactive_file")

@@ -25,7 +25,7 @@ from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder, run_name
 from flows.methods.base import Method, find_method, start_method
 from flows.methods.client_sampler import validation_rows
-from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup
 from flows.run import run
 from models.client_model import Model
 from silos.data_params import Column, DataParams, assignment_at

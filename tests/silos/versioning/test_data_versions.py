@@ -12,10 +12,10 @@ import pytest
 
 from silos.errors import UserError
 from silos.storage.partition_store import write
-from silos.versioning import dvc_files, history
+from silos.versioning import data_versions, dvc_files
+from silos.versioning.data_versions import diff, use_version, version_log
 from silos.versioning.dvc_files import record, recorded_version
 from silos.versioning.hashing import folder_digest
-from silos.versioning.history import diff, use_version, version_log
 
 # is killed when DVC has written half of the new files
 KILLED = """
@@ -32,8 +32,8 @@ def half(from_fs, sources, to_fs, targets, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 
 checkout.transfer = half
-from silos.versioning import history
-history.use_version(Path("."), sys.argv[1])
+from silos.versioning import data_versions
+data_versions.use_version(Path("."), sys.argv[1])
 """
 
 
@@ -101,7 +101,7 @@ def test_whatever_ends_it_everything_is_as_before(step, error, versions, data, t
         if step == "_repository":
             patch.setattr(dvc_files, step, fail)
         elif step == "write_bytes":
-            patch.setattr(history, step, fail)
+            patch.setattr(data_versions, step, fail)
         elif step == "rename":
             patch.setattr(Path, "rename", lambda path, target: fail() if path == data else renamed(path, target))
         else:
@@ -150,7 +150,7 @@ def test_data_dvc_that_was_not_there_is_not_there_after_a_failure(versions, tmp_
 
 
 def test_a_version_that_lacks_one_file_leaves_data_as_they_are(versions, data, tmp_path):
-    first = history.object_path(tmp_path, history.listed_files(tmp_path, versions[0])["B"])
+    first = data_versions.object_path(tmp_path, data_versions.listed_files(tmp_path, versions[0])["B"])
     kept = first.read_bytes()
     first.unlink()
     with pytest.raises(UserError, match=r"DVC cannot restore version d56a456d1840469aff7e0ba7fbbd6e9c\.dir"):
@@ -161,7 +161,7 @@ def test_a_version_that_lacks_one_file_leaves_data_as_they_are(versions, data, t
 
 
 def test_a_damaged_cache_is_found_before_data_are_replaced(versions, data, tmp_path):
-    first = history.object_path(tmp_path, history.listed_files(tmp_path, versions[0])["B"])
+    first = data_versions.object_path(tmp_path, data_versions.listed_files(tmp_path, versions[0])["B"])
     first.chmod(0o644)
     first.write_bytes(b"other")
     with pytest.raises(UserError, match=rf"got damaged files of version {versions[0]} \({first}\)"):
@@ -184,7 +184,7 @@ def test_a_remote_whose_package_is_missing_is_a_sentence(versions, data, tmp_pat
 def test_damaged_settings_of_dvc_are_a_sentence(versions, data, tmp_path):
     (tmp_path / ".dvc" / "config").write_text("[core]\n[core]\n")
     with pytest.raises(UserError, match="DVC's settings cannot be read: config file error: Duplicate section name"):
-        history.find_digest(tmp_path, versions[0][:10])
+        data_versions.find_digest(tmp_path, versions[0][:10])
     with pytest.raises(UserError, match="DVC"):
         use_version(tmp_path, "HEAD~1")
     assert folder_digest(data) == recorded_version(tmp_path) == versions[1]
@@ -198,9 +198,9 @@ def test_an_older_data_dvc_from_git_is_no_reason_to_refuse(versions, data, tmp_p
 
 
 def test_recorded_data_that_the_cache_has_lost_are_put_there_before_they_are_replaced(versions, data, tmp_path):
-    of_first = {*history.listed_files(tmp_path, versions[0]).values(), versions[0]}
-    for md5 in {*history.listed_files(tmp_path, versions[1]).values(), versions[1]} - of_first:
-        history.object_path(tmp_path, md5).unlink()
+    of_first = {*data_versions.listed_files(tmp_path, versions[0]).values(), versions[0]}
+    for md5 in {*data_versions.listed_files(tmp_path, versions[1]).values(), versions[1]} - of_first:
+        data_versions.object_path(tmp_path, md5).unlink()
     assert use_version(tmp_path, "HEAD~1") == versions[0]
     assert use_version(tmp_path, "HEAD") == folder_digest(data) == versions[1]
 
@@ -209,7 +209,7 @@ def test_data_on_a_mount_of_their_own_are_written_in_place(versions, data, tmp_p
     monkeypatch.setattr(Path, "is_mount", lambda path: path == data)
     inode = data.stat().st_ino
     assert use_version(tmp_path, "HEAD~1") == folder_digest(data) == recorded_version(tmp_path) == versions[0]
-    real, calls = history.check_out, []
+    real, calls = data_versions.check_out, []
 
     def fail_in_place(record, root):
         calls.append(record)
@@ -217,7 +217,7 @@ def test_data_on_a_mount_of_their_own_are_written_in_place(versions, data, tmp_p
             raise OSError(28, "No space left on device")
         real(record, root)
 
-    monkeypatch.setattr(history, "check_out", fail_in_place)
+    monkeypatch.setattr(data_versions, "check_out", fail_in_place)
     with pytest.raises(OSError, match="No space left"):
         use_version(tmp_path, "HEAD")
     assert folder_digest(data) == recorded_version(tmp_path) == versions[0]
@@ -231,13 +231,13 @@ def test_a_copy_without_git_is_recorded_and_restored_and_has_no_log(versions, tm
     program = """
 import sys
 from pathlib import Path
-from silos.versioning import dvc_files, history
+from silos.versioning import dvc_files, data_versions
 root = Path(sys.argv[1])
 (root / "data" / "B").write_text("new")
 print(dvc_files.record(root))
-print(history.use_version(root, sys.argv[2]))
+print(data_versions.use_version(root, sys.argv[2]))
 try:
-    history.version_log(root)
+    data_versions.version_log(root)
 except Exception as error:
     print(type(error).__name__, error)
 """
@@ -257,7 +257,7 @@ def test_a_machine_without_git_is_told_so(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="it is not installed"):
         version_log(tmp_path)
-    assert history.find_digest(tmp_path, str(recorded_version(tmp_path))) == recorded_version(tmp_path)
+    assert data_versions.find_digest(tmp_path, str(recorded_version(tmp_path))) == recorded_version(tmp_path)
 
 
 def test_a_git_that_ends_without_a_reason_is_named_by_its_exit_code(tmp_path, monkeypatch):
@@ -272,7 +272,7 @@ def test_a_git_that_ends_without_a_reason_is_named_by_its_exit_code(tmp_path, mo
 @pytest.mark.parametrize("nothing", ["", " "])
 def test_no_name_is_no_version_though_git_takes_it_for_what_is_staged(tmp_path, nothing):
     with pytest.raises(UserError, match="version: got no name, expected a git revision, or the start of a version"):
-        history.find_digest(tmp_path, nothing)
+        data_versions.find_digest(tmp_path, nothing)
 
 
 def test_before_the_first_commit_git_knows_no_version(data, tmp_path):

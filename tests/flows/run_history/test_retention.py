@@ -11,9 +11,9 @@ from uuid import uuid4
 import pytest
 
 from flows.experiment.project import Project
-from flows.history.clean_runs import clean_runs, enforce_retention, leftovers
 from flows.registry import JOURNAL
 from flows.registry.model_finder import model_name
+from flows.run_history.clean_runs import clean_runs, enforce_retention, leftovers
 from silos.errors import UserError
 from silos.io.locks import exclusive_lock
 from tasks.tracking.json_io import write_json

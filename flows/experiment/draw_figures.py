@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from flows.experiment.run.run_folder import RunFolder
-from flows.methods.context import RoundContext
+from flows.methods.round_context import RoundContext
 from models.client_model import Model
 from models.metrics.task_metrics import TaskMetrics
 from silos.cohort import Silos

@@ -13,8 +13,8 @@ import yaml
 from typer.main import get_command
 
 from flows.cli import app
-from flows.scaffold.create_project import create_project, operations_texts
-from flows.scaffold.infer_schema import DataOptions
+from flows.init_project.create_project import create_project, operations_texts
+from flows.init_project.infer_schema import DataOptions
 
 TEXTS = operations_texts()
 CONSTRAINTS = (Path(__file__).parents[3] / "constraints.txt").read_text(encoding="utf-8")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from flows.scaffold import create_project
-from flows.scaffold.create_project import replace_values
+from flows.init_project import create_project
+from flows.init_project.create_project import replace_values
 from silos import strict_yaml
 
 TEXT = """# all
