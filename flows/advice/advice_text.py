@@ -156,7 +156,9 @@ def described(advice: Mapping[str, Any]) -> list[str]:
         f"{tried} settings raced; {dropped.count('behind')} were certainly worse than the leader, and "
         f"{dropped.count('time')} were left for lack of time."
     )
-    return [*advice["lines"], *diagnosis, race]
+    unknown = advice["race"]["dropped"].get(f"{POOLED} 0") == "time"
+    pooling = ["What pooling the rows would gain is not known: training on them takes too long."] if unknown else []
+    return [*advice["lines"], *diagnosis, race, *pooling]
 
 
 def race_line(race: Race, quantity: TaskMetrics) -> str:

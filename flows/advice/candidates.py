@@ -182,7 +182,8 @@ def in_order(candidates: Sequence[Candidate], gains: Mapping[str, float], always
     """Return the candidates in the order in which they start.
 
     The k-th setting of the method with the r-th greatest gain has the place k · r. So methods that promise more start more
-    settings, and every method starts one early. Without any gains the order stays.
+    settings, and every method starts one early; a bound, such as pooled training, starts last. Without any gains the others
+    keep their order.
 
     Args:
         candidates: The candidates; a method's first setting comes first.
@@ -190,11 +191,11 @@ def in_order(candidates: Sequence[Candidate], gains: Mapping[str, float], always
         always: The methods whose first settings start before all others.
     """
     if not gains:
-        return list(candidates)
+        return sorted(candidates, key=lambda candidate: candidate.bound)
     methods = sorted({c.method for c in candidates}, key=lambda method: (-gains.get(method, 0.0), method))
     place, started = {}, dict[str, int]()
     for candidate in candidates:
         started[candidate.method] = number = started.get(candidate.method, 0) + 1
         is_first = number == 1 and candidate.method in always
         place[candidate.name] = 0 if is_first else number * (methods.index(candidate.method) + 1)
-    return sorted(candidates, key=lambda candidate: place[candidate.name])
+    return sorted(candidates, key=lambda candidate: (candidate.bound, place[candidate.name]))

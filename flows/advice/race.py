@@ -119,7 +119,7 @@ def run_race(
     Args:
         race: Its state, which is changed.
         budget: The seconds for training; the best candidate of each `always` method trains to the end whatever it takes.
-        always: The methods whose best candidate is never dropped.
+        always: The methods whose best candidate is never dropped, except a bound whose last round is too late.
         train: Trains a candidate up to a round; a round that was trained is not trained again.
         compare: Returns the paired difference of two candidates, first minus second, at a level such as 0.95.
         gain: Turns a difference into one of which more is better.
@@ -160,7 +160,7 @@ def _halve(
     ranked = race.ranking()
     if not ranked:
         return
-    leader, anchors = ranked[0], {c.name for c in filter(None, map(race.best_of, always))}
+    leader, anchors = ranked[0], {c.name: c for c in filter(None, map(race.best_of, always))}
     pairs = max(len(ranked) * (len(ranked) - 1) / 2, 1)  # all, since the leader is known only afterwards
     level = 1 - ALPHA / ((len(race.rungs) - 1) * pairs)
     for candidate in ranked[1:]:
@@ -170,7 +170,11 @@ def _halve(
                 _drop(race, candidate, "behind")
     rounds, kept = race.rungs[race.rung + 1], math.ceil(len(ranked) / KEPT)
     cost = {c.name: _seconds_to(race.legs[c.name], rounds) for c in race.alive}
-    certain = {leader.name, *anchors}
+    certain = {leader.name, *(name for name, anchor in anchors.items() if not anchor.bound)}
+    to_the_end = {c.name: _seconds_to(race.legs[c.name], race.rungs[-1]) for c in race.alive}
+    for name in anchors.keys() - certain:  # such as pooled training, whose rounds may take as long as all others'
+        if to_the_end[name] <= budget - race.seconds - sum(to_the_end[other] for other in certain):
+            certain.add(name)
     left = (budget - race.seconds) / (len(race.rungs) - 1 - race.rung) - sum(cost[name] for name in certain)
     places = {c.name: place for place, c in enumerate(race.ranking())}
     for candidate in sorted(race.alive, key=lambda c: places.get(c.name, len(places))):

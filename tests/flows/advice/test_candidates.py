@@ -37,6 +37,13 @@ def test_methods_that_promise_more_start_more_settings_and_every_method_starts_o
         assert [c.index for c in ordered if c.method == method] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("gains", [{}, {"pooled": 9.0}])
+def test_a_bound_starts_last(gains):
+    bound = Candidate("pooled", (), 0, bound=True)
+    others = settings(fedavg=2, ditto=3)
+    assert in_order([others[0], bound, *others[1:]], gains, ("fedavg",))[-1] == bound
+
+
 def test_without_evidence_the_order_stays():
     tried = settings(fedavg=2, ditto=3)
     assert in_order(tried, {}, ("fedavg",)) == tried

@@ -71,6 +71,22 @@ def test_the_better_third_trains_on_and_references_always():
     assert race.dropped["m0 0"] == "behind"  # 300 rows show 36 points
 
 
+@pytest.mark.parametrize(("seconds", "ends"), [(10.0, 50), (200.0, 6)])
+def test_a_bound_trains_on_only_if_its_last_round_is_in_time(seconds, ends):
+    track = Track({SHARED: 0.5, ALONE: 0.4, BOUND: 0.9, "m": 0.6})
+    train = track.train
+
+    def slow(candidate: Candidate, rounds: int) -> Leg:
+        leg = train(candidate, rounds)
+        return Leg(leg.rounds, leg.score, seconds if candidate.bound and rounds == 6 else leg.seconds)
+
+    track.train = slow
+    race = track.run(Race(rungs_of(50), field(SHARED, ALONE, "m", BOUND)), 300.0)
+    assert race.legs["pooled 0"].rounds == ends
+    assert race.dropped == ({} if ends == 50 else {"pooled 0": "time"})
+    assert race.legs["m 0"].rounds == 50
+
+
 def test_a_candidate_without_a_score_is_dropped_with_its_reason():
     track = Track({SHARED: 0.5, ALONE: 0.4, "broken": math.nan})
     race = track.run(Race(rungs_of(9), field(SHARED, ALONE, "broken")))
