@@ -156,8 +156,13 @@ def described(advice: Mapping[str, Any]) -> list[str]:
         f"{tried} settings raced; {dropped.count('behind')} were certainly worse than the leader, and "
         f"{dropped.count('time')} were left for lack of time."
     )
-    unknown = advice["race"]["dropped"].get(f"{POOLED} 0") == "time"
-    pooling = ["What pooling the rows would gain is not known: training on them takes too long."] if unknown else []
+    measured = any(proved["method"] == POOLED for proved in advice["proved"])
+    late = any(n.startswith(f"{POOLED} ") and why == "time" for n, why in advice["race"]["dropped"].items())
+    pooling = (
+        ["What pooling the rows would gain is not known: training on them takes longer than these minutes allow."]
+        if late and not measured
+        else []
+    )
     return [*advice["lines"], *diagnosis, race, *pooling]
 
 

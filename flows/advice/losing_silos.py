@@ -12,7 +12,7 @@ from tasks.execution.task_runner import PlainRunner
 from tasks.messages.message_policy import LEAST_ROWS
 from tasks.paired_outcomes import Outcomes
 
-LEAVE = "clients.leave"
+_LEAVE = "clients.leave"
 
 _LEVEL = 0.05  # of all silos that may lose
 
@@ -52,7 +52,7 @@ def losing_silos(project: Project, shared: Outcomes, alone: Outcomes) -> list[st
 def leave_setting(leave: Mapping[str, int], silos: Sequence[str]) -> str:
     """Return the setting by which these silos never train; those that `leave` in params.yaml still do."""
     rounds = {**leave, **dict.fromkeys(silos, 1)}
-    return f"{LEAVE}={{{', '.join(f'{json.dumps(client)}: {number}' for client, number in rounds.items())}}}"
+    return f"{_LEAVE}={{{', '.join(f'{json.dumps(client)}: {number}' for client, number in rounds.items())}}}"
 
 
 def can_leave(project: Project, silos: Sequence[str], seed: int) -> bool:

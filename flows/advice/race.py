@@ -23,7 +23,7 @@ ALPHA = 0.05
 class Candidate:
     """A method with settings, each as section.key=value.
 
-    `index` distinguishes the settings of a method. A `bound` trains on, but can neither win nor be ahead of others.
+    `index` distinguishes the settings of a method. A `bound` can neither win nor be ahead of others.
     """
 
     method: str
@@ -118,8 +118,9 @@ def run_race(
 
     Args:
         race: Its state, which is changed.
-        budget: The seconds for training; the best candidate of each `always` method trains to the end whatever it takes.
-        always: The methods whose best candidate is never dropped, except a bound whose last round is too late.
+        budget: The seconds for training; the best candidate of each `always` method trains to the end whatever it takes,
+            except a bound.
+        always: The methods whose best candidate is never dropped, except a bound for whose rounds no time is left.
         train: Trains a candidate up to a round; a round that was trained is not trained again.
         compare: Returns the paired difference of two candidates, first minus second, at a level such as 0.95.
         gain: Turns a difference into one of which more is better.
@@ -172,7 +173,7 @@ def _halve(
     cost = {c.name: _seconds_to(race.legs[c.name], rounds) for c in race.alive}
     certain = {leader.name, *(name for name, anchor in anchors.items() if not anchor.bound)}
     to_the_end = {c.name: _seconds_to(race.legs[c.name], race.rungs[-1]) for c in race.alive}
-    for name in anchors.keys() - certain:  # such as pooled training, whose rounds may take as long as all others'
+    for name in anchors.keys() - certain:  # a bound cannot win, and its rounds may take as long as those of all others
         if to_the_end[name] <= budget - race.seconds - sum(to_the_end[other] for other in certain):
             certain.add(name)
     left = (budget - race.seconds) / (len(race.rungs) - 1 - race.rung) - sum(cost[name] for name in certain)
@@ -187,8 +188,13 @@ def _halve(
 
 
 def _is_late(race: Race, candidate: Candidate, budget: float, always: Sequence[str]) -> bool:
-    """Return whether the first rung has used its share of the budget; `always` methods still start their first setting."""
+    """Return whether the first rung has used its share of the budget; `always` methods still start their first setting.
+
+    A bound of these starts only within the budget.
+    """
     started = {c.method for c in race.alive if c.name in race.legs}
+    if candidate.bound and race.seconds > budget:
+        return True
     return race.seconds > budget / len(race.rungs) and not (
         candidate.method in always and candidate.method not in started
     )

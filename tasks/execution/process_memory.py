@@ -1,4 +1,4 @@
-"""Keep the memory of a process low and its tensors cheap: thresholds of malloc, and garbage collection between tasks."""
+"""Set how this process keeps and frees memory: thresholds of malloc, and garbage collection between tasks."""
 
 import ctypes
 import gc

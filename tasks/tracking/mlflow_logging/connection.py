@@ -256,7 +256,7 @@ def as_current(uri: str, run_id: str) -> Iterator[None]:
 def set_current_store(uri: str) -> None:
     """Make this store MLflow's current one in this process; MLFLOW_TRACKING_URI keeps its value.
 
-    MLflow itself changes the variable too, and the next project without a `tracking.uri` would log to this store.
+    MLflow itself sets the variable to this store, to which the next project without a `tracking.uri` would then log.
     """
     import mlflow
 
@@ -265,8 +265,9 @@ def set_current_store(uri: str) -> None:
         try:
             mlflow.set_tracking_uri(uri)
         finally:
-            os.environ.pop("MLFLOW_TRACKING_URI", None)
-            if before is not None:
+            if before is None:
+                os.environ.pop("MLFLOW_TRACKING_URI", None)
+            elif os.environ.get("MLFLOW_TRACKING_URI") != before:  # other threads read it
                 os.environ["MLFLOW_TRACKING_URI"] = before
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.advice.advice_text import Cost, advised_method, decide, is_better
+from flows.advice.advice_text import Cost, advised_method, decide, described, is_better
 from flows.advice.apply_advice import apply_advice
 from flows.advice.candidates import POOLED, SHARED, candidates
 from flows.advice.losing_silos import can_leave
@@ -205,6 +205,28 @@ def test_best_on_average_is_only_the_method_with_the_greatest_mean(over_shared, 
     found = Proof(differences("ditto", over_shared, over_alone, shared_over_alone))
     advice = decide(ACCURACY, "ditto", {}, found, {"table": []})
     assert advice["lines"][1] == line
+
+
+@pytest.mark.parametrize(
+    ("dropped", "proved", "unknown"),
+    [
+        ({}, [SHARED], False),
+        ({"pooled 0": "time"}, [SHARED], True),
+        ({"pooled 1": "time", "pooled 0": "diverged"}, [SHARED], True),
+        ({"pooled 0": "time"}, [SHARED, POOLED], False),  # another rate of it trained on
+        ({"fedavg 1": "time"}, [SHARED], False),
+    ],
+)
+def test_that_nobody_knows_what_pooling_would_gain_is_said_if_its_rounds_take_too_long(dropped, proved, unknown):
+    lines = described(
+        {
+            "lines": ["Use fedavg."],
+            "diagnosis": {"sentences": []},
+            "race": {"legs": {}, "dropped": dropped},
+            "proved": [{"method": method} for method in proved],
+        }
+    )
+    assert any("What pooling the rows would gain is not known" in line for line in lines) == unknown
 
 
 def test_an_invalid_method_leaves_no_race_for_resume(monkeypatch):

@@ -71,7 +71,7 @@ def test_the_better_third_trains_on_and_references_always():
     assert race.dropped["m0 0"] == "behind"  # 300 rows show 36 points
 
 
-@pytest.mark.parametrize(("seconds", "ends"), [(10.0, 50), (200.0, 6)])
+@pytest.mark.parametrize(("seconds", "ends"), [(10.0, 50), (34.0, 6), (200.0, 6)])
 def test_a_bound_trains_on_only_if_its_last_round_is_in_time(seconds, ends):
     track = Track({SHARED: 0.5, ALONE: 0.4, BOUND: 0.9, "m": 0.6})
     train = track.train

@@ -174,3 +174,4 @@ def test_the_store_of_a_run_does_not_become_that_of_the_next_project(
         set_current_store(uri)
         assert mlflow.get_tracking_uri() == uri
         assert os.environ.get("MLFLOW_TRACKING_URI") == value
+    mlflow.set_tracking_uri(None)
