@@ -192,13 +192,14 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
         progress.current().restart()
         progress.current().say(f"proof on {len(seeds)} fresh seeds and test rows: {', '.join(methods)}")
         if losers:
+            lose = "loses" if len(losers) == 1 else "lose"
             progress.current().say(
-                f"{SHARED} is also trained without {some(losers, 3)}, which lose by it on validation rows"
+                f"{SHARED} is also trained without {some(losers, 3)}, which {lose} by it on validation rows"
             )
         failed: list[dict[str, Any]] = []
         results = run_all(name, plan, projects, {}, 0, failed)
         without = _runs_without(projects[SHARED], name, losers, seeds) if losers else []
-    comparison = conclude(project, name, plan, [(projects, results)], failed, [], flow_run)
+    comparison = conclude(project, name, plan, [(projects, results)], failed, [], flow_run, raced=True)
     whole = [s for s in seeds if all((m, s) in results for m in methods)]
     outcomes = {m: [outcomes_of_run(project, project.root / results[m, s]["folder"]) for s in whole] for m in methods}
     apart = [outcomes_of_run(project, project.root / r["folder"]) for r in without if whole == seeds]

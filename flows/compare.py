@@ -199,6 +199,7 @@ def conclude(
     failed: list[dict[str, Any]],
     tuning: Sequence[dict[str, Any]],
     flow_run: str,
+    raced: bool = False,
 ) -> dict[str, Any]:
     """Compare the runs, write the comparison, its figures and report, and log it to MLflow and Prefect.
 
@@ -210,10 +211,11 @@ def conclude(
         failed: The runs that failed.
         tuning: The settings that methods were tuned to, for the record.
         flow_run: The name of Prefect's flow run.
+        raced: Whether a race chose the settings, so that tuning them is no further advice.
     """
     with project.workers():
         _deliver_late(project, name, drawn)
-        conclusions = _conclusions(project, plan, drawn)
+        conclusions = _conclusions(project, plan, drawn, tuned=raced or bool(plan.tune))
     results = drawn[0][1]
     comparison = {
         "experiment": name,
@@ -309,7 +311,7 @@ def _deliver_late(project: Project, name: str, drawn: Sequence[Drawn]) -> None:
             results[method, seed] = delivered
 
 
-def _conclusions(project: Project, plan: Plan, drawn: Sequence[Drawn]) -> dict[str, Any]:
+def _conclusions(project: Project, plan: Plan, drawn: Sequence[Drawn], tuned: bool) -> dict[str, Any]:
     """Return the table's rows, the baseline, the paired differences from the reference, the clients and the ensembles.
 
     Table and differences are of all partitions, the rest is of data/, the first one.
@@ -326,7 +328,7 @@ def _conclusions(project: Project, plan: Plan, drawn: Sequence[Drawn]) -> dict[s
     if len(drawn) == 1:  # each partition has another worst client
         table = [{**row, "worst_client": worst_client(clients, row["method"], quantity)} for row in table]
     gains = gains_over_training_alone(project, plan.methods, plan.reference, plan.seeds, results)
-    baseline = _baseline_record(project, results, tuned=bool(plan.tune))
+    baseline = _baseline_record(project, results, tuned)
     if len(drawn) > 1:
         gains = gains_in_data_alone(gains)
         sentence = baseline and baseline["sentence"]
