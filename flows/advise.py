@@ -400,7 +400,7 @@ def _first_leg(
         fewer = leg.rounds + math.floor(affordable / max(a_round, 1e-9))
         raise UserError(
             f"minutes: got {budget / 60:g}, expected at least {math.ceil(needed / 60)}, since one run of "
-            f"{first.method} takes about {duration(one_run)}, and the shortest advice has eleven. Give more minutes"
+            f"{first.method} takes about {duration(one_run)}, and the shortest advice needs eleven runs. Give more minutes"
             f"{f', or start again with --set training.rounds={fewer}' if fewer > 0 else ''}."
         )
     return race_seconds(budget - spent, one_run)

@@ -116,7 +116,8 @@ def decide(
     advised = SHARED if outside else proved
     given = [*settings.get(advised, ()), *([leave_setting(leave or {}, outside)] if outside else [])]
     rows = {row["method"]: row for row in comparison["table"]}
-    lines = [*sentences_first(comparison)]
+    useless = sentences_first(comparison)
+    lines = [*useless, *(["So none of these models is of use yet. Among them:"] if useless else [])]
     lines += (
         [_exclude(proof, proved, quantity)]
         if outside
@@ -132,7 +133,8 @@ def decide(
     if gains and gains["compared"] and not outside:
         lines.append(f"With {NAMES.get(advised, advised)}, {losers_text(gains, 'silo')}, against training alone.")
     lines += _costs(advised, costs or {})
-    lines.append(_new_silo(_aligned_features(given), rows.get(advised, {}), quantity))
+    if not useless:
+        lines.append(_new_silo(_aligned_features(given), rows.get(advised, {}), quantity))
     return {
         "choice": choice,
         "advised": advised,
@@ -151,10 +153,12 @@ def decide(
 def described(advice: Mapping[str, Any]) -> list[str]:
     """Return the advice as lines: what to use and why, what the silos differ in, and what the race was."""
     diagnosis = [f"How the silos differ: {sentence}" for sentence in advice["diagnosis"]["sentences"][:1]]
-    tried, dropped = len(advice["race"]["legs"]), list(advice["race"]["dropped"].values())
+    legs, dropped = advice["race"]["legs"], advice["race"]["dropped"]
+    reasons = [why for name, why in dropped.items() if name in legs]
+    worse, late = reasons.count("behind"), reasons.count("time")
     race = (
-        f"{tried} settings raced; {dropped.count('behind')} were certainly worse than the leader, and "
-        f"{dropped.count('time')} were left for lack of time."
+        f"{len(legs)} of {len({*legs, *dropped})} settings raced: {worse} {'was' if worse == 1 else 'were'} certainly worse "
+        f"than the leader, and {late} did not train to the end for lack of time."
     )
     measured = any(proved["method"] == POOLED for proved in advice["proved"])
     late = any(n.startswith(f"{POOLED} ") and why == "time" for n, why in advice["race"]["dropped"].items())

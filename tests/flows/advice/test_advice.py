@@ -189,7 +189,9 @@ def test_that_nothing_is_better_than_a_constant_is_said_before_the_advice():
     comparison = {"table": [], "baseline": {"sentence": "No method is better than always predicting 0."}}
     advice = decide(ACCURACY, ALONE, {}, Proof({(SHARED, ALONE): NEAR}), comparison)
     assert advice["lines"][0] == comparison["baseline"]["sentence"]
-    assert advice["lines"][1].startswith("Train alone")
+    assert advice["lines"][1] == "So none of these models is of use yet. Among them:"
+    assert advice["lines"][2].startswith("Train alone")
+    assert not any("new silo" in line for line in advice["lines"])
 
 
 @pytest.mark.parametrize(
@@ -222,11 +224,21 @@ def test_that_nobody_knows_what_pooling_would_gain_is_said_if_its_rounds_take_to
         {
             "lines": ["Use fedavg."],
             "diagnosis": {"sentences": []},
-            "race": {"legs": {}, "dropped": dropped},
+            "race": {"legs": {"fedavg 0": [9, [0.5, 0.1], 1.0, ""]}, "dropped": dropped},
             "proved": [{"method": method} for method in proved],
         }
     )
     assert any("What pooling the rows would gain is not known" in line for line in lines) == unknown
+
+
+def test_settings_that_raced_are_counted_apart_from_those_that_never_started():
+    leg = [9, [0.5, 0.1], 1.0, ""]
+    race = {"legs": {"fedavg 0": leg, "ifca 0": leg, "ifca 1": leg}}
+    race["dropped"] = {"ifca 0": "behind", "ifca 1": "time", "ditto 0": "time", "ditto 1": "time"}
+    lines = described({"lines": [], "diagnosis": {"sentences": []}, "race": race, "proved": []})
+    assert lines == [
+        "3 of 5 settings raced: 1 was certainly worse than the leader, and 1 did not train to the end for lack of time."
+    ]
 
 
 def test_an_invalid_method_leaves_no_race_for_resume(monkeypatch):

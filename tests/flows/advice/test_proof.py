@@ -57,7 +57,7 @@ def test_what_a_diagnosis_took_is_not_for_the_race(tmp_path):
         match=r"minutes: got 1\.66667, expected at least 2, .* or start again with --set training\.rounds=5\.",
     ):
         seconds(60.0)  # eleven runs of 5 rounds take 27.5 of 40 seconds, of 6 rounds 33
-    with pytest.raises(UserError, match=r"eleven\. Give more minutes\.$"):
+    with pytest.raises(UserError, match=r"eleven runs\. Give more minutes\.$"):
         seconds(99.0)  # not even one round fits
 
 
