@@ -117,7 +117,7 @@ def test_a_project_of_init_has_the_deployments_of_the_checkout(tmp_path, write):
     create_project(tmp_path / "study", write(), DataOptions())
     there, here = ((folder / "prefect.yaml").read_text() for folder in (tmp_path / "study", ROOT))
     assert yaml.safe_load(there) == yaml.safe_load(here)
-    assert (ROOT / "flows" / "scaffold" / "prefect.yaml").read_text() == here
+    assert (ROOT / "flows" / "init_project" / "prefect.yaml").read_text() == here
 
 
 @pytest.mark.parametrize("known", [True, False])
