@@ -4,7 +4,7 @@ import hashlib
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -29,7 +29,7 @@ from flows.advice.proof import (
     race_seconds,
     seconds_needed,
 )
-from flows.advice.race import Candidate, Leg, Race, run_race, rungs_of
+from flows.advice.race import Candidate, Leg, Race, TrainAll, Trained, run_race, rungs_of
 from flows.compare import conclude, run_all
 from flows.config.override_policy import open_project
 from flows.console import progress
@@ -40,7 +40,8 @@ from flows.experiment import prefect_artifacts
 from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.comparison.comparison_text import not_complete
 from flows.experiment.comparison.paired_runs import compare_pairs, outcomes_of_run
-from flows.experiment.comparison.run_trials import Plan, run_trial, trial_name
+from flows.experiment.comparison.run_trials import Plan, trial_name
+from flows.experiment.comparison.trial_processes import Trial, TrialProcesses
 from flows.experiment.comparison.tuner import validation_score
 from flows.experiment.project import Project, begun_before, experiment, new_experiment, newest_experiment
 from flows.experiment.run.run_folder import RunFolder, run_name
@@ -63,6 +64,7 @@ RACE = "race.json"
 ADVICE = "advice.json"
 PROOF = "proof.json"
 _MARGIN = 0.8  # of the time, in which a suggested number of rounds should fit: rounds do not all take as long
+_RUN = "race"  # as the screen shows it
 _WITHOUT = "without"  # starts the names of FedAvg's runs without the silos that lose
 _OVER_ROWS = ("comparison.over=rows", "comparison.publish=false")
 
@@ -171,9 +173,9 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
     began = time.perf_counter()
     diagnosis = _diagnosis(project)
     seed = project.params.comparison.seeds[0]
-    with project.workers():
+    with project.workers(), TrialProcesses(project, name) as processes:
         align, gains = diagnosis.pop("align"), diagnosis.pop("gains")
-        race = _race(project, name, seed, began, budget, methods, align, gains)
+        race = _race(project, processes, seed, began, budget, methods, align, gains)
         ranking = race.ranking()
         if not ranking:
             raise UserError(
@@ -185,7 +187,7 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
         proved = {m: c for m, c in chosen.items() if c is not None}
         losers = _losers(project, name, proved, seed)
         left = budget - max(time.perf_counter() - began, race.seconds)  # a resumed race was timed before
-        methods, seeds = plan_proof(folder / PROOF, race, proved, seed, left, bool(losers))
+        methods, seeds = plan_proof(folder / PROOF, race, proved, seed, left, bool(losers), processes.at_once)
         settings = {m: proved[m].settings for m in methods}
         plan = Plan(methods, seeds, SHARED if SHARED in methods else choice.method, 0, project.silos.version)
         projects = {m: project.with_overrides(lines) for m, lines in settings.items()}
@@ -197,8 +199,8 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
                 f"{SHARED} is also trained without {some(losers, 3)}, which {lose} by it on validation rows"
             )
         failed: list[dict[str, Any]] = []
-        results = run_all(name, plan, projects, {}, 0, failed)
-        without = _runs_without(projects[SHARED], name, losers, seeds) if losers else []
+        results = run_all(processes, plan, projects, {}, 0, failed)
+        without = _runs_without(projects[SHARED], processes, losers, seeds) if losers else []
     comparison = conclude(project, name, plan, [(projects, results)], failed, [], flow_run, raced=True)
     whole = [s for s in seeds if all((m, s) in results for m in methods)]
     outcomes = {m: [outcomes_of_run(project, project.root / results[m, s]["folder"]) for s in whole] for m in methods}
@@ -275,7 +277,7 @@ def _diagnosis(project: Project) -> dict[str, Any]:
 
 def _race(
     project: Project,
-    name: str,
+    processes: TrialProcesses,
     seed: int,
     began: float,
     budget: float,
@@ -287,7 +289,8 @@ def _race(
 
     `began` is when the command began, and `budget` its seconds. `gains` orders the candidates, and `align` is features.
     """
-    file, quantity, sink = project.runs / name / RACE, project.quantity, progress.current()
+    name, quantity, sink = processes.experiment, project.quantity, progress.current()
+    file = project.runs / name / RACE
     saved = read_json(file)
     if saved is not None:
         race = Race.from_json(saved)
@@ -299,16 +302,27 @@ def _race(
         race = Race(rungs_of(project.params.training.rounds), ordered)
     silos = project.scored.federated()
 
-    def train(candidate: Candidate, rounds: int) -> Leg:
-        started = time.perf_counter()
+    def train_all(waiting: Iterator[Candidate], rounds: int) -> Iterator[Trained]:
+        """Train candidates up to a round, several at once if the budget is worth their start."""
+        training: dict[tuple[str, str], Candidate] = {}
+
+        def trials() -> Iterator[Trial]:
+            for candidate in waiting:
+                cell = trial_name(candidate.index)
+                training[candidate.method, cell] = candidate
+                yield Trial(project.with_overrides(candidate.settings), candidate.method, seed, cell, rounds)
+
+        last = time.perf_counter()
         with _quiet():
-            of_candidate = project.with_overrides(candidate.settings)
-            outcome = run_trial(of_candidate, candidate.method, seed, name, trial_name(candidate.index), rounds)
-        seconds = time.perf_counter() - started
-        if isinstance(outcome, str):
-            return Leg(rounds, None, seconds, outcome)
-        record = read_json(_run_folder(project, name, candidate, seed).validation)
-        return Leg(rounds, validation_score(record, quantity), seconds)
+            for trial, outcome, seconds in processes.run(trials()):
+                candidate, now = training[trial.method, trial.cell], time.perf_counter()
+                if isinstance(outcome, str):
+                    leg = Leg(rounds, None, seconds, outcome)
+                else:
+                    record = read_json(_run_folder(project, name, candidate, seed).validation)
+                    leg = Leg(rounds, validation_score(record, quantity), seconds)
+                yield Trained(candidate, leg, now - last)
+                last = now
 
     def compare(first: Candidate, second: Candidate, level: float) -> Difference | None:
         own, others = ([_outcomes(project, name, c, seed)] for c in (first, second))
@@ -325,22 +339,22 @@ def _race(
         sink.plan(1, legs + min(count - legs, math.ceil(max(seconds - race.seconds, 0.0) / pace)))
         ranking = race.ranking()
         leader = f"{ranking[0].method} leads" if ranking else None
-        sink.round(legs, leader)
+        sink.round(_RUN, legs, leader)
         if race.rung > shown[0]:
             shown[0] = race.rung
             sink.say(race_line(race, quantity))
 
     if race.rung < len(race.rungs):
-        seconds = _first_leg(project, name, seed, race, train, budget, time.perf_counter() - began)
+        seconds = _first_leg(project, processes, seed, race, train_all, budget, time.perf_counter() - began)
         before = race.seconds
         count = len(race.alive) + math.ceil(len(race.alive) / 3) + math.ceil(len(race.alive) / 9) + len(race.rungs)
         sink.plan(1, count)
-        sink.begin("race", 0, count)
+        sink.begin(_RUN, 0, count)
         sink.say(
             f"{len(race.alive)} settings of {len({c.method for c in race.alive})} methods race for up to "
             f"{duration(seconds)} on validation rows of seed {seed}"
         )
-        run_race(race, seconds, (SHARED, ALONE, POOLED), train, compare, quantity.gain, save)
+        run_race(race, seconds, (SHARED, ALONE, POOLED), train_all, compare, quantity.gain, save, processes.at_once)
     return race
 
 
@@ -356,54 +370,57 @@ def _losers(project: Project, name: str, proved: Mapping[str, Candidate], seed: 
     return losers if losers and can_leave(project, losers, seed) else []
 
 
-def _runs_without(project: Project, name: str, silos: Sequence[str], seeds: Sequence[int]) -> list[dict[str, Any]]:
+def _runs_without(
+    project: Project, processes: TrialProcesses, silos: Sequence[str], seeds: Sequence[int]
+) -> list[dict[str, Any]]:
     """Train FedAvg without some silos; return the results by seed, or none if a run failed."""
-    smaller, found = project.with_overrides([leave_setting(project.params.clients.leave, silos)]), []
-    for seed in seeds:
-        result = run_trial(smaller, SHARED, seed, name, _WITHOUT)
-        if isinstance(result, str):
-            return []
-        found.append(result)
-    return found
+    smaller = project.with_overrides([leave_setting(project.params.clients.leave, silos)])
+    ended = processes.run([Trial(smaller, SHARED, seed, _WITHOUT) for seed in seeds])
+    by_seed = {trial.seed: outcome for trial, outcome, _ in ended}
+    found = [result for seed in seeds if not isinstance(result := by_seed[seed], str)]
+    return found if len(found) == len(seeds) else []
 
 
 def _first_leg(
     project: Project,
-    name: str,
+    processes: TrialProcesses,
     seed: int,
     race: Race,
-    train: Callable[[Candidate, int], Leg],
+    train: TrainAll,
     budget: float,
     spent: float,
 ) -> float:
     """Train the first candidate to the first rung, if it is not, and return the seconds of the race by what a run takes.
 
-    `spent` seconds of the budget have gone into the diagnosis.
+    `spent` seconds of the budget have gone into the diagnosis. Processes are started here if several runs can train at
+    once.
 
     Raises:
         UserError: If the budget is too short for any advice.
     """
-    first = race.alive[0]
+    name, first = processes.experiment, race.alive[0]
     leg = race.legs.get(first.name)
     if leg is None:
-        leg = train(first, race.rungs[0])
+        ((_, leg, elapsed),) = train(iter([first]), race.rungs[0])
         if leg.score is None:  # the race drops it
             return race_seconds(budget - spent, 0.0)
         race.legs[first.name] = leg
-        race.seconds += leg.seconds
+        race.seconds += elapsed
     records = _run_folder(project, name, first, seed).rounds(leg.rounds)
     a_round = statistics.median(record["seconds"]["round"] for record in records)
     one_run = leg.seconds + a_round * (project.params.training.rounds - leg.rounds)
-    needed = spent + seconds_needed(one_run)
+    processes.start_for(len(race.alive), (budget - spent) / len(race.alive), a_round)
+    at_once = processes.at_once
+    needed = spent + seconds_needed(one_run / at_once)
     if needed > budget:
-        affordable = _MARGIN * (budget - spent) / seconds_needed(1.0) - leg.seconds
+        affordable = _MARGIN * (budget - spent) / seconds_needed(1 / at_once) - leg.seconds
         fewer = leg.rounds + math.floor(affordable / max(a_round, 1e-9))
         raise UserError(
             f"minutes: got {budget / 60:g}, expected at least {math.ceil(needed / 60)}, since one run of "
             f"{first.method} takes about {duration(one_run)}, and the shortest advice needs eleven runs. Give more minutes"
             f"{f', or start again with --set training.rounds={fewer}' if fewer > 0 else ''}."
         )
-    return race_seconds(budget - spent, one_run)
+    return race_seconds(budget - spent, one_run / at_once)
 
 
 def _run_folder(project: Project, name: str, candidate: Candidate, seed: int) -> RunFolder:

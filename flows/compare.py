@@ -38,12 +38,12 @@ from flows.experiment.comparison.run_trials import (
     missing_for_publication,
     partition_name,
     planned_runs,
-    run_trial,
     say_plan,
     shared_test_rows,
     trial_name,
     tuned_methods,
 )
+from flows.experiment.comparison.trial_processes import Trial, TrialProcesses, run_trial
 from flows.experiment.evaluation import against_baseline, scored_baseline
 from flows.experiment.project import UNNAMED, Project, begun_before, experiment, new_experiment, newest_experiment
 from flows.experiment.run.run_folder import RunFolder, run_name
@@ -174,16 +174,16 @@ def _run_comparison(project: Project, name: str, plan: Plan) -> dict[str, Any]:
     suffix = name.rpartition("-")[2] if UNNAMED.fullmatch(name) else name
     flow_run = prefect_artifacts.name_flow_run(f"compare {title}, {suffix}")
     prefect_artifacts.log_artifact(f"runs/{name}, in MLflow the run {name}")
-    with project.workers():
+    with project.workers(), TrialProcesses(project, name) as processes:
         partitions = draw_partitions(project, plan.partitions)
-        chosen, first = tuned_methods(project, name, plan) if plan.tune else ({}, {})
+        chosen, first = tuned_methods(project, processes, plan) if plan.tune else ({}, {})
         if not plan.tune:
             say_plan(project, name, planned_runs(plan))
         drawn: list[Drawn] = []
         failed: list[dict[str, Any]] = []
         for index, partition in enumerate(partitions):
             projects = {m: partition.with_overrides(chosen[m].settings if m in chosen else []) for m in plan.methods}
-            drawn.append((projects, run_all(name, plan, projects, {} if index else first, index, failed)))
+            drawn.append((projects, run_all(processes, plan, projects, {} if index else first, index, failed)))
     tuning = [{**asdict(result), "seed": plan.seeds[0]} for result in chosen.values()]
     comparison = conclude(project, name, plan, drawn, failed, tuning, flow_run)
     if failed:
@@ -256,17 +256,17 @@ def conclude(
 
 
 def run_all(
-    name: str,
+    processes: TrialProcesses,
     plan: Plan,
     projects: Mapping[str, Project],
     first: Mapping[str, dict[str, Any] | str],
     partition: int,
     failed: list[dict[str, Any]],
 ) -> Results:
-    """Run seed by seed, so that an interrupted comparison has complete seeds; each run is a flow of its own in Prefect.
+    """Start seed by seed, so that an interrupted comparison has complete seeds; each run is a flow of its own in Prefect.
 
     Args:
-        name: The name of the comparison.
+        processes: Run the trials.
         plan: What it runs.
         projects: Each method's, with the settings that it was tuned to, on this partition.
         first: The result, or error, of each method's run on the first seed; empty if there is none yet.
@@ -276,12 +276,13 @@ def run_all(
     Returns:
         The results by method and seed.
     """
+    cells = [(method, seed) for seed in plan.seeds for method in plan.methods]
+    outcomes = {(method, plan.seeds[0]): outcome for method, outcome in first.items()}
+    trials = [Trial(projects[m], m, s, partition_name(partition)) for m, s in cells if (m, s) not in outcomes]
+    outcomes |= {(trial.method, trial.seed): outcome for trial, outcome, _ in processes.run(trials)}
     results: Results = {}
-    for seed, method in product(plan.seeds, plan.methods):
-        if first and seed == plan.seeds[0]:
-            result = first[method]
-        else:
-            result = run_trial(projects[method], method, seed, name, partition_name(partition))
+    for method, seed in cells:
+        result = outcomes[method, seed]
         if isinstance(result, str):
             where = {"partition": partition + 1} if partition else {}
             failed.append({"method": method, "seed": seed, **where, "error": result})

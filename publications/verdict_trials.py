@@ -46,7 +46,7 @@ def run_trials(sweep: Sweep, cell: str, seed: int) -> dict[str, Any]:
     seconds = round(time.perf_counter() - start, 1)
     judges = list(dict.fromkeys(judge for pair in pairs for judge in pair.opinion.verdicts))
     right = sum(pair.truth == pair.opinion.verdicts[judges[0]] for pair in pairs)
-    progress.current().round(1, None)
+    progress.current().round(cell, 1, None)
     progress.current().end(cell, f"{right}/{len(pairs)} right", seconds)
     ranked = [pair.opinion.ranked for pair in pairs if pair.opinion.ranked is not None]
     record = {

@@ -16,7 +16,7 @@ from benchmarks.advice.run_table import RunTable, paired, strata_of
 from flows.advice.advice_text import advised_method
 from flows.advice.candidates import SHARED
 from flows.advice.proof import pair_differences, race_seconds, seeds_that_fit
-from flows.advice.race import Candidate, Leg, Race, run_race
+from flows.advice.race import Candidate, Leg, Race, in_turn, run_race
 from flows.experiment.comparison.client_gains import ALONE
 from models.metrics.paired_difference import Difference
 
@@ -104,7 +104,7 @@ def replay(contest: Contest, budget: float, candidates: Sequence[Candidate]) -> 
         return None if one is None or other is None else paired([one.validation], [other.validation], quantity, level)
 
     seconds = race_seconds(budget, contest.whole(candidates[0]).seconds)
-    run_race(race, seconds, (SHARED, ALONE), train, compare, quantity.gain, lambda _: None)
+    run_race(race, seconds, (SHARED, ALONE), in_turn(train), compare, quantity.gain, lambda _: None)
     ranking = race.ranking()
     if not ranking:
         return Replay(race, None)

@@ -34,7 +34,10 @@ def seconds_needed(one_run: float) -> float:
 
 
 def race_seconds(budget: float, one_run: float) -> float:
-    """Return the seconds of the race, so that the budget also suffices for a proof on three seeds."""
+    """Return the seconds of the race, so that the budget also suffices for a proof on three seeds.
+
+    If several runs train at once, `one_run` is the seconds of a run divided by their number.
+    """
     return max(min(budget * _RACING, budget - one_run * 3 * _SEEDS.start), one_run * 2)
 
 
@@ -51,7 +54,13 @@ class ProofPlan(NamedTuple):
 
 
 def plan_proof(
-    file: Path, race: Race, proved: Mapping[str, Candidate], seed: int, seconds: float, excludes: bool = False
+    file: Path,
+    race: Race,
+    proved: Mapping[str, Candidate],
+    seed: int,
+    seconds: float,
+    excludes: bool = False,
+    at_once: int = 1,
 ) -> ProofPlan:
     """Return the methods and seeds of a proof: as many seeds as fit, but at least three; pooled training only if it fits.
 
@@ -62,10 +71,11 @@ def plan_proof(
         seed: The seed of the race, which the proof does not use.
         seconds: The time for the proof.
         excludes: Whether FedAvg is also trained without some silos.
+        at_once: How many runs train at the same time.
     """
     saved = read_json(file, keys=("seeds", "methods"))
     if saved is None:
-        cost = {m: race.legs[c.name].seconds for m, c in proved.items()}
+        cost = {m: race.legs[c.name].seconds / at_once for m, c in proved.items()}
         more = cost[SHARED] if excludes else 0.0
         methods = [m for m in proved if m != POOLED or (sum(cost.values()) + more) * _SEEDS.start <= seconds]
         of_seed = sum(cost[m] for m in methods) + more

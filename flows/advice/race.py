@@ -6,9 +6,9 @@ interval shows to be behind the leader is dropped as behind; others are dropped 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from flows.experiment.comparison.tuner import Score
 from models.metrics.paired_difference import Difference
@@ -45,6 +45,29 @@ class Leg:
     score: Score | None
     seconds: float
     failure: str = ""
+
+
+class Trained(NamedTuple):
+    """A leg that has ended, and the seconds since the one before ended; less than the leg's if several train at once."""
+
+    candidate: Candidate
+    leg: Leg
+    elapsed: float
+
+
+TrainAll = Callable[[Iterator[Candidate], int], Iterator[Trained]]
+"""Trains candidates up to a round, and yields each when it ends; reads the next one when it can start."""
+
+
+def in_turn(train: Callable[[Candidate, int], Leg]) -> TrainAll:
+    """Return what trains candidates one after another with `train`."""
+
+    def train_all(candidates: Iterator[Candidate], rounds: int) -> Iterator[Trained]:
+        for candidate in candidates:
+            leg = train(candidate, rounds)
+            yield Trained(candidate, leg, leg.seconds)
+
+    return train_all
 
 
 @dataclass
@@ -109,45 +132,65 @@ def run_race(
     race: Race,
     budget: float,
     always: Sequence[str],
-    train: Callable[[Candidate, int], Leg],
+    train: TrainAll,
     compare: Callable[[Candidate, Candidate, float], Difference | None],
     gain: Callable[[float], float],
     save: Callable[[Race], None],
+    at_once: int = 1,
 ) -> Race:
-    """Run the race to its end, or on from where it was saved; the seconds may exceed the budget by one leg.
+    """Run the race to its end, or on from where it was saved; the seconds may exceed the budget by the longest leg.
 
     Args:
         race: Its state, which is changed.
         budget: The seconds for training; the best candidate of each `always` method trains to the end whatever it takes,
             except a bound.
         always: The methods whose best candidate is never dropped, except a bound for whose rounds no time is left.
-        train: Trains a candidate up to a round; a round that was trained is not trained again.
+        train: Trains candidates up to a round; a round that was trained is not trained again.
         compare: Returns the paired difference of two candidates, first minus second, at a level such as 0.95.
         gain: Turns a difference into one of which more is better.
         save: Writes the state; called after every leg.
+        at_once: How many candidates train at the same time.
     """
-    while race.rung < len(race.rungs):
-        rounds = race.rungs[race.rung]
-        for candidate in list(race.alive):
-            leg = race.legs.get(candidate.name)
-            if leg is not None and leg.rounds >= rounds:
-                continue
-            if race.rung == 0 and _is_late(race, candidate, budget, always):
+
+    def starting(rounds: int) -> Iterator[Candidate]:
+        """Yield the candidates that train up to a round, and drop those for which it is too late."""
+        for candidate in _in_order_of_start(race, rounds, at_once):
+            if race.rung == 0 and _is_late(race, candidate, budget, always, running):
                 _drop(race, candidate, "time")
                 save(race)
-                continue
-            trained = train(candidate, rounds)
-            spent = leg.seconds if leg else 0.0
+            else:
+                running.add(candidate)
+                yield candidate
+
+    running: set[Candidate] = set()
+    while race.rung < len(race.rungs):
+        rounds = race.rungs[race.rung]
+        for candidate, trained, elapsed in train(starting(rounds), rounds):
+            running.remove(candidate)
+            spent = race.legs[candidate.name].seconds if candidate.name in race.legs else 0.0
             race.legs[candidate.name] = Leg(rounds, trained.score, spent + trained.seconds, trained.failure)
-            race.seconds += trained.seconds
+            race.seconds += elapsed
             if trained.score is None:
                 _drop(race, candidate, trained.failure or "diverged")
             save(race)
         if race.rung + 1 < len(race.rungs):
-            _halve(race, budget, always, compare, gain)
+            _halve(race, budget, always, compare, gain, at_once)
         race.rung += 1
         save(race)
     return race
+
+
+def _in_order_of_start(race: Race, rounds: int, at_once: int) -> list[Candidate]:
+    """Return the candidates that have not trained up to a round.
+
+    If several train at once, those whose next leg takes longest start first, so that none is left alone at the end; in
+    the first rung no candidate has a leg, and the order stays.
+    """
+    legs = race.legs
+    waiting = [c for c in race.alive if c.name not in legs or legs[c.name].rounds < rounds]
+    if at_once == 1:
+        return waiting
+    return sorted(waiting, key=lambda c: -_seconds_to(legs[c.name], rounds) if c.name in legs else 0.0)
 
 
 def _halve(
@@ -156,6 +199,7 @@ def _halve(
     always: Sequence[str],
     compare: Callable[[Candidate, Candidate, float], Difference | None],
     gain: Callable[[float], float],
+    at_once: int,
 ) -> None:
     """Drop what is behind the leader, and then all but the better third, or as many as the time allows."""
     ranked = race.ranking()
@@ -170,11 +214,12 @@ def _halve(
             if measured is not None and measured.distinguishable and gain(measured.mean) < 0:
                 _drop(race, candidate, "behind")
     rounds, kept = race.rungs[race.rung + 1], math.ceil(len(ranked) / KEPT)
-    cost = {c.name: _seconds_to(race.legs[c.name], rounds) for c in race.alive}
+    cost = {c.name: _seconds_to(race.legs[c.name], rounds) / at_once for c in race.alive}
     certain = {leader.name, *(name for name, anchor in anchors.items() if not anchor.bound)}
     to_the_end = {c.name: _seconds_to(race.legs[c.name], race.rungs[-1]) for c in race.alive}
     for name in anchors.keys() - certain:  # a bound cannot win, and its rounds may take as long as those of all others
-        if to_the_end[name] <= budget - race.seconds - sum(to_the_end[other] for other in certain):
+        shared = sum(to_the_end[other] for other in (*certain, name)) / at_once
+        if max(to_the_end[name], shared) <= budget - race.seconds:
             certain.add(name)
     left = (budget - race.seconds) / (len(race.rungs) - 1 - race.rung) - sum(cost[name] for name in certain)
     places = {c.name: place for place, c in enumerate(race.ranking())}
@@ -187,12 +232,14 @@ def _halve(
             left -= cost[candidate.name]
 
 
-def _is_late(race: Race, candidate: Candidate, budget: float, always: Sequence[str]) -> bool:
+def _is_late(
+    race: Race, candidate: Candidate, budget: float, always: Sequence[str], running: Collection[Candidate]
+) -> bool:
     """Return whether the first rung has used its share of the budget; `always` methods still start their first setting.
 
     A bound of these starts only within the budget.
     """
-    started = {c.method for c in race.alive if c.name in race.legs}
+    started = {c.method for c in race.alive if c.name in race.legs or c in running}
     if candidate.bound and race.seconds > budget:
         return True
     return race.seconds > budget / len(race.rungs) and not (

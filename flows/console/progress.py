@@ -22,8 +22,14 @@ class ProgressSink:
     def begin(self, run: str, done: int, rounds: int) -> None:
         """Start a run, or resume it after `done` of its rounds."""
 
-    def round(self, number: int, score: str | None) -> None:
-        """End a round; the score is text such as `accuracy 0.912`, or None if the round was not evaluated."""
+    def round(self, run: str, number: int, score: str | None) -> None:
+        """End a round of a run; several runs may take turns.
+
+        Args:
+            run: Its name.
+            number: The round, from 1.
+            score: Text such as `accuracy 0.912`, or None if the round was not evaluated.
+        """
 
     def end(self, run: str, score: str | None, seconds: float) -> None:
         """End a run; the score is None without test rows."""

@@ -67,8 +67,8 @@ class Terminal(ProgressSink):
         self._runs, self._planned, self._ended = 1, 0, 0
         self._counted: set[str] = set()  # names of runs that ended; such a run may also fail, if Prefect is away
         self._before, self._skipped, self._made = 0, 0, 0  # rounds: of finished runs, not made here, made here
-        self._number, self._rounds = 0, 0  # of the current run
-        self._run, self._news = "starting", ""
+        self._running: dict[str, tuple[int, int]] = {}  # the last round, and all rounds, of each run that has not ended
+        self._run, self._news = "starting", ""  # the run with the last news
         self._run_start: float | None = None  # of the first run of this stage
         self._worked = 0.0  # seconds from then to the last round
 
@@ -84,22 +84,23 @@ class Terminal(ProgressSink):
             self.say(f"{run} continues after round {done}")
         self._planned = self._planned or rounds
         self._run_start = self._clock() if self._run_start is None else self._run_start
-        self._number, self._rounds = done, rounds
+        self._running[run] = (done, rounds)
         self._skipped += done
         self._run = run
         self._update_bar("")
 
-    def round(self, number: int, score: str | None) -> None:
+    def round(self, run: str, number: int, score: str | None) -> None:
         """See ProgressSink; prints a line if stderr is no terminal and no line was printed for a minute."""
-        self._made += number - self._number
-        self._number = number
-        self._worked = self._clock() - (self._run_start or 0.0)
-        if number == self._rounds:
+        before, rounds = self._running.get(run, (0, 0))
+        self._made += number - before
+        self._running[run] = (number, rounds)
+        self._worked, self._run = self._clock() - (self._run_start or 0.0), run
+        if number == rounds:
             self._update_bar("saving")  # which takes seconds
         else:
             self._update_bar(score)
         if self._bar.disable and self._clock() - self._last_line > _SILENT:
-            self.say(f"{self._run}: round {number} of {self._rounds}{self._of_all()}")
+            self.say(f"{run}: round {number} of {rounds}{self._of_all()}")
 
     def end(self, run: str, score: str | None, seconds: float) -> None:
         """See ProgressSink; the rounds that the run has spared count as done."""
@@ -137,11 +138,8 @@ class Terminal(ProgressSink):
         self.say(f"{self._count()}{run:<20} {outcome}")
         if is_known:
             return
-        spared = (
-            self._rounds - self._number if self._rounds else self._planned // self._runs
-        )  # it failed before it started
-        self._skipped += spared
-        self._number = self._rounds = 0
+        number, rounds = self._running.pop(run, (0, 0))
+        self._skipped += rounds - number if rounds else self._planned // self._runs  # it failed before it started
         self._update_bar()
 
     def _update_bar(self, news: str | None = None) -> None:

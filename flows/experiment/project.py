@@ -125,6 +125,11 @@ class Project:
         """Return the overrides that the project was opened with, and then those of `with_overrides`."""
         return list(self._own_file().overrides)
 
+    @property
+    def params_as_read(self) -> dict[str, Any]:
+        """Return the plain content of params.yaml as the command read it, without overrides."""
+        return self._own_file().as_read.raw
+
     def with_overrides(self, overrides: Sequence[str]) -> "Project":
         """Derive the project with more overrides: the same object for the same overrides while data/ is locked."""
         if not overrides:

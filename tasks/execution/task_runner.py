@@ -102,7 +102,7 @@ class PrefectRunner:
 
     def map_cohorts(self, task: ClientStep, calls: Sequence[Call]) -> list[Any]:
         _check_type(task, ClientStep)
-        _count_started(len(calls))
+        count_started(len(calls))
         opaque = [
             (tuple(map(OpaqueArgument, args)), {n: OpaqueArgument(value) for n, value in options.items()})
             for args, options in calls
@@ -118,7 +118,7 @@ class PrefectRunner:
 
     def run_on_server(self, task: ServerStep, *args: Any) -> Any:
         _check_type(task, ServerStep)
-        _count_started(1)
+        count_started(1)
         return self._named(task)(*(OpaqueArgument(argument) for argument in args))
 
     def _named(self, task: Step) -> Step:
@@ -145,7 +145,8 @@ def _take_messages(name: str, result: list[Any]) -> list[Any]:
     return messages
 
 
-def _count_started(tasks: int) -> None:
+def count_started(tasks: int) -> None:
+    """Count task runs that this process, or a trial process of it, has started."""
     global started
     started += tasks
 

@@ -75,7 +75,7 @@ class Told(progress.ProgressSink):
         """Something that a person should know."""
         self.said.append(line)
 
-    def round(self, number: int, accuracy: float | None) -> None:
+    def round(self, run: str, number: int, accuracy: float | None) -> None:
         """A round is done."""
         self.after.pop(number, lambda: None)()
 

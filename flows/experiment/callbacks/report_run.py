@@ -189,7 +189,7 @@ def _log_notes(notes: Sequence[Mapping[str, str]]) -> None:
 def _log_round(name: str, record: dict[str, Any], quantity: TaskMetrics, messages: Sequence[str], rounds: int) -> None:
     """Report a round of at most `rounds`, with the messages of the method."""
     number, score = record["round"], quantity.headline_text(record["metrics"])
-    progress.current().round(number, score)
+    progress.current().round(name, number, score)
     if number % max(1, rounds // _LOGGED) == 0:
         prefect_artifacts.log_artifact(f"round {number} of {rounds}" + (f": {score}" if score else ""))
     for sentence in messages:

@@ -6,36 +6,31 @@ Further partitions are drawn under further data seeds, as a published comparison
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import product
 from typing import Any
 
-from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-
 from flows.config.method_settings import method_of
 from flows.console import progress
-from flows.console.process_control import interruption
 from flows.console.safe_text import duration
 from flows.experiment.comparison.search_space import Grid, as_yaml
+from flows.experiment.comparison.trial_processes import Trial, TrialProcesses
 from flows.experiment.comparison.tuner import Score, TunerResult, grid_of, tune_method, validation_score
 from flows.experiment.evaluation import scored_model
 from flows.experiment.fit_standardizer import scaled_as
-from flows.experiment.plugin_loader import MethodError
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder, run_name
 from flows.methods.base import Method, find_method, start_method
 from flows.methods.client_sampler import validation_rows
 from flows.methods.round_context import RoundContext, TrainingSetup
-from flows.run import run
 from models.client_model import Model
 from silos.data_params import Column, DataParams, assignment_at
-from silos.errors import DivergedError, UserError
+from silos.errors import UserError
 from silos.sources.source_params import OwnSource, Synthetic
 from silos.sources.source_registry import load_source
 from tasks.evaluate import ensemble_check
 from tasks.execution.task_runner import PrefectRunner, Runner
 from tasks.tracking.checkpoint import load_state
-from tasks.tracking.json_io import unwritable
 
 PUBLISHED = 5
 """The seeds, and the partitions where they can be drawn, of a comparison that names a winner under --publish."""
@@ -64,31 +59,6 @@ def unfinished(project: Project, experiment: str, runs: Sequence[str]) -> list[s
     """Return the runs that must still be run or logged to MLflow; a resumed comparison has others already."""
     results = {run: RunFolder(project.runs / experiment / run).finished() for run in runs}
     return [run for run, result in results.items() if result is None or result["mlflow_run_id"] is None]
-
-
-def run_trial(
-    project: Project, method: str, seed: int, experiment: str, cell: str = "", until: int = 0
-) -> dict[str, Any] | str:
-    """Return a run's result, or the reason why it failed; an error that other runs would also meet is raised.
-
-    The result is empty if the run paused after the round `until`.
-
-    Prefect's page shows the project's overrides as the run's parameters; the run gets the project itself.
-    """
-    try:
-        # the outer flow's heartbeat shows that the process lives; joining a thread for each run would take a second
-        with project.shared(), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-            options: dict[str, Any] = {"experiment": experiment, "cell": cell, "derived": project.derived}
-            return run(method, seed, project.overrides, resume=True, **options, until=until)
-    except Exception as error:
-        if unwritable(error) or (isinstance(error, UserError) and not isinstance(error, MethodError | DivergedError)):
-            raise
-        stop = interruption(error)
-        if stop is not None:
-            raise stop from None
-        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        progress.current().fail(run_name(method, seed, cell), reason)
-        return reason
 
 
 def trial_name(index: int) -> str:
@@ -126,7 +96,7 @@ def first_setting(project: Project, method: str) -> list[str]:
 
 
 def tuned_methods(
-    project: Project, name: str, plan: Plan
+    project: Project, processes: TrialProcesses, plan: Plan
 ) -> tuple[dict[str, TunerResult], dict[str, dict[str, Any] | str]]:
     """Return every method's best settings on the first seed, and the result, or error, of its run with them.
 
@@ -136,7 +106,7 @@ def tuned_methods(
     grids = {method: _grid(project, method) for method in methods}
     tried = {method: len(grid.points()) for method, grid in grids.items()}
     runs = planned_runs(plan, tried)
-    say_plan(project, name, runs)
+    say_plan(project, processes.experiment, runs)
     up_to = "up to " * any(count < settings for count in tried.values())
     progress.current().say(
         f"tuning tries {up_to}{settings} settings for each of {len(methods)} methods on seed {seeds[0]} (and 2 more "
@@ -144,25 +114,38 @@ def tuned_methods(
         f"{' and partitions' * (plan.partitions > 1)}: {len(runs)} runs or a few more"
     )
 
-    @cache
-    def result(method: str, index: int, lines: tuple[str, ...]) -> dict[str, Any] | str:
-        return run_trial(project.with_overrides(lines), method, seeds[0], name, trial_name(index))
+    outcomes: dict[tuple[str, int], dict[str, Any] | str] = {}
 
-    def score(method: str, index: int, lines: tuple[str, ...]) -> Score | None:
-        outcome = result(method, index, lines)
-        return None if isinstance(outcome, str) else validation_score(outcome, project.quantity)
+    def run_settings(trials: Sequence[tuple[str, int, list[str]]]) -> None:
+        names = {trial_name(index): index for _, index, _ in trials}
+        waiting = [
+            Trial(project.with_overrides(lines), method, seeds[0], trial_name(index))
+            for method, index, lines in trials
+            if (method, index) not in outcomes
+        ]
+        outcomes.update({(t.method, names[t.cell]): outcome for t, outcome, _ in processes.run(waiting)})
 
-    first = [result(method, 0, tuple(grid.settings(grid.points()[0]))) for method, grid in grids.items()]
-    remaining = len(unfinished(project, name, runs))  # once each method has run once
+    def scores(method: str, first: int, settings: Sequence[list[str]]) -> list[Score | None]:
+        run_settings([(method, first + at, lines) for at, lines in enumerate(settings)])
+        of_method = [outcomes[method, first + at] for at in range(len(settings))]
+        return [None if isinstance(o, str) else validation_score(o, project.quantity) for o in of_method]
+
+    known = [(m, at, grid.settings(point)) for m, grid in grids.items() for at, point in enumerate(grid.points())]
+    run_settings([setting for setting in known if setting[1] == 0])
+    remaining = len(unfinished(project, processes.experiment, runs))  # once each method has run once
     if remaining:
-        progress.current().say(f"about {duration(remaining * _seconds_of_run(first))} for the other {remaining} runs")
+        ended = [outcome for method in methods if not isinstance(outcome := outcomes[method, 0], str)]
+        per_round = math.fsum(result["seconds"]["per_round"] for result in ended) / max(len(ended), 1)
+        seconds = processes.seconds_for(remaining, _seconds_of_run(ended), per_round)
+        progress.current().say(f"about {duration(seconds)} for the other {remaining} runs")
+    run_settings(known)
 
     def beyond(method: str, count: int) -> None:
         runs.extend(run_name(method, seeds[0], trial_name(tried[method] + index)) for index in range(count))
-        say_plan(project, name, runs)
+        say_plan(project, processes.experiment, runs)
 
-    chosen = {m: tune_method(m, grid, partial(score, m), partial(beyond, m)) for m, grid in grids.items()}
-    return chosen, {method: result(method, best.at, tuple(best.settings)) for method, best in chosen.items()}
+    chosen = {m: tune_method(m, grid, partial(scores, m), partial(beyond, m)) for m, grid in grids.items()}
+    return chosen, {method: outcomes[method, best.at] for method, best in chosen.items()}
 
 
 def planned_runs(plan: Plan, tried: Mapping[str, int] | None = None) -> list[str]:

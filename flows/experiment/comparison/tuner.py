@@ -101,7 +101,7 @@ def grid_of(
 def tune_method(
     method: str,
     grid: Grid,
-    run_setting: Callable[[int, tuple[str, ...]], Score | None],
+    run_settings: Callable[[int, list[list[str]]], list[Score | None]],
     announce: Callable[[int], None] = lambda _: None,
 ) -> TunerResult:
     """Return the best setting of the grid, and of the points beyond its edges, which are tried once.
@@ -109,18 +109,15 @@ def tune_method(
     Args:
         method: The name of the method.
         grid: Its grid.
-        run_setting: Runs a setting, given its index and lines; returns None if it has no score.
+        run_settings: Runs settings, given the index of the first and the lines of each; returns None for one without
+            a score.
         announce: Called with the number of points beyond the edges, before they are run.
     """
-
-    def score(points: list[Point], first: int = 0) -> list[Score | None]:
-        return [run_setting(index, tuple(grid.settings(point))) for index, point in enumerate(points, first)]
-
     points = grid.points()
-    scores = score(points)
+    scores = run_settings(0, [grid.settings(point) for point in points])
     outer_points = grid.beyond(points[_best(scores)])
     announce(len(outer_points))
-    scores += score(outer_points, len(points))
+    scores += run_settings(len(points), [grid.settings(point) for point in outer_points])
     points += outer_points
     best = _best(scores)
     best_score = scores[best]

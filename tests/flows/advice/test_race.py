@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.advice.race import Candidate, Leg, Race, run_race, rungs_of
+from flows.advice.race import Candidate, Leg, Race, in_turn, run_race, rungs_of
 from flows.experiment.comparison.tuner import Score
 from models.metrics.paired_difference import Difference, Stratum, difference
 
@@ -45,7 +45,7 @@ class Track:
             race,
             budget,
             (SHARED, ALONE, BOUND),
-            self.train,
+            in_turn(self.train),
             self.compare,
             lambda d: d,
             lambda race: self.saved.append(race.as_json()),
@@ -134,6 +134,8 @@ def test_the_best_is_seldom_dropped_as_behind():
             d = outcomes[a.method].astype(float) - outcomes[b.method]
             return difference([Stratum.from_differences(d[None])], level)
 
-        race = run_race(Race([1, 2], field(*outcomes)), math.inf, (), train, compare, lambda d: d, lambda _: None)
+        race = run_race(
+            Race([1, 2], field(*outcomes)), math.inf, (), in_turn(train), compare, lambda d: d, lambda _: None
+        )
         lost += "behind" in race.dropped.values()
     assert lost <= 16

@@ -715,7 +715,7 @@ def test_the_bar_of_a_run_and_what_is_said_beside_it_are_text() -> None:
     stream, console = terminal("ascii", force_terminal=True, no_color=True, legacy_windows=False)
     screen = Terminal(console)
     screen.begin(EVIL, 1, 5)
-    screen.round(2, EVIL)
+    screen.round(EVIL, 2, EVIL)
     screen.end(EVIL, None, 1.0)
     screen.fail(EVIL, EVIL)
     (bar,) = screen._bar.tasks

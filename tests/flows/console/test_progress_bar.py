@@ -28,7 +28,7 @@ def play(screen: Terminal, clock: Clock, run: str, rounds: range, of: int, secon
     screen.begin(run, rounds.start - 1, of)
     for number in rounds:
         clock.now += seconds
-        screen.round(number, "accuracy 0.912")
+        screen.round(run, number, "accuracy 0.912")
 
 
 def shown(screen: Terminal, width: int) -> str:
@@ -46,7 +46,7 @@ def test_rounds_of_all_runs_are_counted_and_the_others_take_as_long_as_those_tha
     assert (screen.done, screen.seconds_left) == (5, pytest.approx(110.0))
     for number in range(6, 11):
         clock.now += 2.0
-        screen.round(number, None)
+        screen.round("fedavg-seed0", number, None)
     screen.end("fedavg-seed0", "accuracy 0.912", 20.0)
     play(screen, clock, "ifca-seed0", range(1, 11), 10, 4.0)
     assert (screen.done, screen.seconds_left) == (20, pytest.approx(40 * 3.0))
@@ -58,7 +58,7 @@ def test_what_was_done_before_counts_at_once_and_tells_nothing_of_the_pace():
     assert (screen.done, screen.seconds_left) == (30, None)
     play(screen, clock, "ifca-seed1", range(8, 9), 10, 5.0)  # goes on after round 7
     assert (screen.done, screen.seconds_left) == (38, pytest.approx(22 * 5.0))
-    screen.round(10, None)
+    screen.round("ifca-seed1", 10, None)
     screen.end("ifca-seed1", "accuracy 0.912", 1.0)
     assert "  4 of 6  ifca-seed1" in out.getvalue()
 
@@ -82,12 +82,29 @@ def test_a_run_that_fails_after_its_end_is_counted_once():
     bar.plan(2, 20)
     for run in ("fedavg-seed0", "fedavg-seed1"):
         bar.begin(run, 0, 10)
-        bar.round(10, None)
+        bar.round(run, 10, None)
         bar.end(run, None, 1.0)
     bar.fail("fedavg-seed1", "Prefect did not answer")
     counts = [line.strip().split("  ")[0] for line in out.getvalue().splitlines()]
     assert counts == ["1 of 2", "2 of 2", "2 of 2"]
     assert bar.done == 20
+
+
+def test_runs_that_take_turns_are_counted_apart():
+    screen, clock, out = terminal(is_terminal=False)
+    screen.plan(2, 20)
+    for run in ("fedavg-seed0", "ifca-seed0"):
+        screen.begin(run, 0, 10)
+    for number in (1, 2, 3):
+        clock.now += 2.0
+        screen.round("fedavg-seed0", number, None)
+        screen.round("ifca-seed0", 2 * number, None)
+    assert (screen.done, screen.seconds_left) == (9, pytest.approx(11 * 6.0 / 9))
+    screen.end("ifca-seed0", None, 6.0)  # after 6 of 10 rounds
+    clock.now += 100.0
+    screen.round("fedavg-seed0", 4, None)
+    assert screen.done == 14
+    assert "fedavg-seed0: round 4 of 10" in out.getvalue()
 
 
 def test_what_comes_on_top_is_counted_with_what_is_done():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.experiment.comparison import run_trials
+from flows.experiment.comparison import run_trials, trial_processes
 from flows.experiment.project import Project
 from silos.errors import DivergedError, UserError
 
@@ -11,8 +11,8 @@ def ended_by(error, monkeypatch, folder):
     def run(*_, **__):
         raise error
 
-    monkeypatch.setattr(run_trials, "run", run)
-    return run_trials.run_trial(Project.open(root=folder), "uefl", 0, "compare")
+    monkeypatch.setattr(trial_processes, "run", run)
+    return trial_processes.run_trial(Project.open(root=folder), "uefl", 0, "compare")
 
 
 def test_a_run_that_diverged_leaves_the_others_going_on(monkeypatch, folder):

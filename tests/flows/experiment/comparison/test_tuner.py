@@ -43,9 +43,14 @@ def test_trees_that_no_learning_rate_changes_are_tuned_by_their_own_options(sett
     assert refusing.beyond((0.1, 7)) == []
 
 
+def each(run_setting):
+    """Run settings one by one, given the index and the lines of each."""
+    return lambda first, settings: [run_setting(at, tuple(lines)) for at, lines in enumerate(settings, first)]
+
+
 def test_a_method_with_nothing_to_tune_runs_once():
     grid = grid_of("mine", Untuned, 0.5, 8)
-    best = tune_method("mine", grid, lambda *_: Score(1.0, 0.0))
+    best = tune_method("mine", grid, each(lambda *_: Score(1.0, 0.0)))
     assert (best.settings, best.tried, best.at_edge) == ([], 1, [])
     assert tuned_sentence(asdict(best)) == "no setting to tune"
 
@@ -66,7 +71,7 @@ def test_the_best_is_kept_and_an_edge_is_passed_once():
         rate, weight = (float(setting.partition("=")[2]) for setting in settings)
         return None if weight > 1 else Score(rate, 1.0)
 
-    best = tune_method("mine", grid, scored)
+    best = tune_method("mine", grid, each(scored))
     assert [at for at, _ in asked] == list(range(8))
     assert [settings[1] for _, settings in asked[4:]] == ["weight=1.0", "weight=1.0", "weight=0.1", "weight=0.01"]
     assert (best.settings, best.score) == ([f"{RATE}=0.8", "weight=1.0"], 0.8)
@@ -76,7 +81,7 @@ def test_the_best_is_kept_and_an_edge_is_passed_once():
 
 
 def test_where_no_setting_has_a_score_the_first_is_kept():
-    best = tune_method("mine", Grid({RATE: Axis(values=(0.1, 0.2, 0.4))}), lambda *_: None)
+    best = tune_method("mine", Grid({RATE: Axis(values=(0.1, 0.2, 0.4))}), each(lambda *_: None))
     assert (best.settings, best.score) == ([f"{RATE}=0.1"], None)
 
 
@@ -85,7 +90,7 @@ def test_of_settings_that_are_equally_good_the_one_with_the_least_loss_is_kept(l
     """On few validation rows a rate that hardly moves the weights often does no worse there."""
     grid = Grid({RATE: Axis(values=(0.1, 0.2, 0.4, 0.8, 1.6), least=0.1)})
     scores = [Score(1.0, loss) for loss in losses] + [Score(0.5, 0.0)]
-    best = tune_method("mine", grid, lambda at, _: scores[at])
+    best = tune_method("mine", grid, each(lambda at, _: scores[at]))
     assert (best.settings, best.score) == ([f"{RATE}={kept}"], 1.0)
 
 
@@ -117,7 +122,7 @@ def test_what_lies_beyond_is_told_before_it_is_run():
     tune_method(
         "mine",
         grid,
-        lambda at, _: happened.append(at) or Score(float(at), 1.0),
+        each(lambda at, _: happened.append(at) or Score(float(at), 1.0)),
         lambda more: happened.append(f"{more} more"),
     )
     assert happened == [0, 1, "2 more", 2, 3]

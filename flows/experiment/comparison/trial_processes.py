@@ -1,0 +1,342 @@
+"""Run independent trials in several processes of this machine at once.
+
+A run computes on one thread, so that its bits do not depend on the number of cores. Trials of a comparison or a race share
+the cores instead. Results have the same bits as those of one process, and are on disk in the same folders; only the order
+in which trials end differs. If this process dies, its trial processes end at once; if one of them dies, another one
+continues its run.
+"""
+
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from operator import length_hint
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import cloudpickle
+import psutil
+from prefect.context import serialize_context
+from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+from flows.console import progress
+from flows.console.process_control import Stopped, interruption, raise_if_interrupted
+from flows.experiment.plugin_loader import MethodError
+from flows.experiment.project import Project
+from flows.experiment.run.run_folder import run_name
+from flows.run import run
+from silos.errors import DivergedError, UserError
+from silos.io.memory_and_disk import free_bytes
+from tasks.execution import task_runner
+from tasks.tracking.json_io import unwritable
+
+_WORTHWHILE = 30.0  # seconds of work; a trial process takes about five seconds of a core to start
+_ROUND = 0.15  # seconds of a round for each process; Prefect's server takes about a third of that for its tasks
+_MOST = 8  # processes of `auto`; more would wait for Prefect's server
+_MEMORY = 1.5  # a trial process takes up to this many times the memory of this one
+_PATIENCE = 60.0  # seconds in which a stopped process saves its run
+
+
+class Trial(NamedTuple):
+    """A run of a method; see `run_trial`."""
+
+    project: Project
+    method: str
+    seed: int
+    cell: str = ""
+    until: int = 0
+
+
+class Finished(NamedTuple):
+    """A trial with what `run_trial` returned, and the seconds that it took."""
+
+    trial: Trial
+    outcome: dict[str, Any] | str
+    seconds: float
+
+
+class Setup(NamedTuple):
+    """What a trial process needs before its first trial: the params as the command read them, and Prefect's flow run."""
+
+    raw: dict[str, Any]
+    root: Path
+    overrides: tuple[str, ...]
+    derived: bool
+    plugins: list[str]  # digests
+    experiment: str
+    context: bytes  # of Prefect, pickled by cloudpickle
+
+
+@dataclass
+class _Process:
+    """A trial process, and the trial that it runs."""
+
+    child: subprocess.Popen
+    connection: Connection
+    is_ready: bool = False
+    trial: Trial | None = None
+
+
+class TrialProcesses:
+    """Runs trials in this process, or in several processes once that saves time. Use it as a context manager.
+
+    Args:
+        project: The project that the trials' projects derive from.
+        experiment: The folder of the runs in runs/.
+    """
+
+    def __init__(self, project: Project, experiment: str) -> None:
+        self._project, self.experiment = project, experiment
+        self._most = process_count(project)
+        self._processes: list[_Process] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._end()
+        else:
+            stop = interruption(error)
+            self._stop(stop.signal if isinstance(stop, Stopped) else signal.SIGINT)
+
+    @property
+    def at_once(self) -> int:
+        """The number of trials that run at the same time now."""
+        return max(1, len(self._processes))
+
+    def start_for(self, runs: float, seconds: float, per_round: float) -> None:
+        """Start the processes if so many runs are worth it; they import in the background.
+
+        Args:
+            runs: The number of runs that are left.
+            seconds: The seconds of each.
+            per_round: The seconds of a round. If it is short, Prefect's server is as busy as the run and cannot serve more.
+        """
+        if not self._processes:
+            count = self._count_for(runs, seconds, per_round)
+            self._processes = [self._spawn() for _ in range(count)] if count > 1 else []
+
+    def seconds_for(self, runs: int, seconds: float, per_round: float) -> float:
+        """Return the expected seconds of so many runs; see `start_for`."""
+        return runs * seconds / max(self.at_once, self._count_for(runs, seconds, per_round))
+
+    def _count_for(self, runs: float, seconds: float, per_round: float) -> int:
+        """Return how many processes so many runs are worth: 1 if none."""
+        asked = self._project.params.runner.parallel_runs
+        if isinstance(asked, int):
+            return int(min(self._most, runs))
+        worth = runs * seconds > _WORTHWHILE
+        return int(max(1, min(self._most, runs, per_round / _ROUND))) if worth else 1
+
+    def run(self, trials: Iterable[Trial]) -> Iterator[Finished]:
+        """Run the trials and yield each when it ends. The next one is read when a process is free for it.
+
+        Raises:
+            Exception: What `run_trial` raises; the trials that run meanwhile are stopped with `__exit__`.
+        """
+        waiting = iter(trials)
+        self.start_for(length_hint(waiting), 0.0, 0.0)
+        while not self._processes:
+            trial = next(waiting, None)
+            if trial is None:
+                return
+            finished = self._run_here(trial)
+            yield finished
+            if isinstance(finished.outcome, dict) and finished.outcome:
+                self.start_for(length_hint(waiting), finished.seconds, finished.outcome["seconds"]["per_round"])
+        yield from self._run_there(waiting)
+
+    def _run_here(self, trial: Trial) -> Finished:
+        began = time.perf_counter()
+        outcome = run_trial(trial.project, trial.method, trial.seed, self.experiment, trial.cell, trial.until)
+        return Finished(trial, outcome, time.perf_counter() - began)
+
+    def _run_there(self, waiting: Iterator[Trial]) -> Iterator[Finished]:
+        """Run trials in the processes; here, if all of these have died."""
+        interrupted: list[Trial] = []
+        while True:
+            for process in self._processes:
+                if process.is_ready and process.trial is None:
+                    trial = interrupted.pop() if interrupted else next(waiting, None)
+                    if trial is None:
+                        break
+                    self._send(process, trial)
+            if not self._processes:
+                trial = interrupted.pop() if interrupted else next(waiting, None)
+                if trial is None:
+                    return
+                yield self._run_here(trial)
+                continue
+            if all(p.is_ready and p.trial is None for p in self._processes):
+                return
+            raise_if_interrupted()
+            ready = wait([p.connection for p in self._processes], timeout=1.0)
+            for process in [p for p in self._processes if p.connection in ready]:
+                ended, lost = process.trial, False
+                try:
+                    finished = self._receive(process)
+                except (EOFError, OSError):
+                    finished, lost = None, True
+                if finished is not None:
+                    yield finished
+                if lost:
+                    self._drop(process)
+                    interrupted += [ended] if ended is not None else []
+
+    def _send(self, process: _Process, trial: Trial) -> None:
+        process.trial = trial
+        overrides, derived = trial.project.overrides, trial.project.derived
+        with suppress(OSError):  # a dead process is found by the next `wait`
+            process.connection.send((overrides, derived, trial.method, trial.seed, trial.cell, trial.until))
+
+    def _receive(self, process: _Process) -> Finished | None:
+        """Handle a message of a process; return the trial that it ended, if it did."""
+        kind, *content = process.connection.recv()
+        if kind == "progress":
+            name, args = content
+            getattr(progress.current(), name)(*args)
+        elif kind == "ready":
+            process.is_ready = True
+        elif kind == "error":
+            process.trial = None
+            raise content[0]
+        elif kind == "done":
+            trial, process.trial = process.trial, None
+            assert trial is not None
+            outcome, seconds, tasks = content
+            task_runner.count_started(tasks)
+            return Finished(trial, outcome, seconds)
+        return None
+
+    def _drop(self, process: _Process) -> None:
+        """Forget a process that died; the others do its work."""
+        self._processes.remove(process)
+        process.connection.close()
+        _close_input(process)
+        process.child.wait()
+        if process.trial is not None:
+            left = f"in {len(self._processes)} others" if len(self._processes) > 1 else "in one process"
+            progress.current().say(
+                f"a process that trained {process.trial.method} ended unexpectedly; its run continues {left}."
+            )
+
+    def _spawn(self) -> _Process:
+        ours, theirs = socket.socketpair()
+        url = PREFECT_API_URL.value()
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "flows.experiment.comparison.trial_process", str(theirs.fileno())],
+            stdin=subprocess.PIPE,
+            stdout=2,
+            env={**os.environ, **({"PREFECT_API_URL": url} if url else {})},
+            start_new_session=True,  # ctrl-C of a terminal is for this process, which passes it on
+            pass_fds=[theirs.fileno()],
+        )
+        theirs.close()
+        process = _Process(child, Connection(ours.detach()))
+        project = self._project
+        setup = Setup(
+            project.params_as_read,
+            project.root,
+            tuple(project.overrides),
+            project.derived,
+            [entry.digest for entry in project.plugins.entries],
+            self.experiment,
+            cloudpickle.dumps(serialize_context()),
+        )
+        process.connection.send(setup)
+        return process
+
+    def _end(self) -> None:
+        """End the idle processes, after they have delivered what Prefect's server must know."""
+        for process in self._processes:
+            with suppress(OSError):
+                process.connection.send(None)
+        self._wait_and_close(_PATIENCE)
+
+    def _stop(self, number: int) -> None:
+        """Interrupt all runs, wait until they are saved, and end the processes; at a second interrupt end them now."""
+        for process in self._processes:
+            process.child.send_signal(number)
+        self._wait_and_close(_PATIENCE)
+
+    def _wait_and_close(self, patience: float) -> None:
+        end = time.monotonic() + patience
+        try:
+            open_ones = list(self._processes)
+            while open_ones and time.monotonic() < end:
+                for process in [p for p in open_ones if p.connection in wait([p.connection for p in open_ones], 1.0)]:
+                    try:
+                        process.connection.recv()  # a full pipe would stop the process
+                    except (EOFError, OSError):
+                        open_ones.remove(process)
+        finally:
+            for process in self._processes:
+                process.connection.close()
+                _close_input(process)
+            for process in self._processes:
+                process.child.wait()
+            self._processes = []
+
+
+def run_trial(
+    project: Project, method: str, seed: int, experiment: str, cell: str = "", until: int = 0
+) -> dict[str, Any] | str:
+    """Return a run's result, or the reason why it failed; an error that other runs would also meet is raised.
+
+    The result is empty if the run paused after the round `until`.
+
+    Prefect's page shows the project's overrides as the run's parameters; the run gets the project itself.
+    """
+    try:
+        # the outer flow's heartbeat shows that the process lives; joining a thread for each run would take a second
+        with project.shared(), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+            options: dict[str, Any] = {"experiment": experiment, "cell": cell, "derived": project.derived}
+            return run(method, seed, project.overrides, resume=True, **options, until=until)
+    except Exception as error:
+        if unwritable(error) or (isinstance(error, UserError) and not isinstance(error, MethodError | DivergedError)):
+            raise
+        stop = interruption(error)
+        if stop is not None:
+            raise stop from None
+        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        progress.current().fail(run_name(method, seed, cell), reason)
+        return reason
+
+
+def process_count(project: Project) -> int:
+    """Return how many trials of the project may run at once: `runner.parallel_runs`, or what cores and memory allow."""
+    runner, memory = project.params.runner, _MEMORY * psutil.Process().memory_info().rss
+    if project.scratch is not None or PREFECT_API_URL.value() is None:
+        return 1
+    if isinstance(runner.parallel_runs, int):
+        return runner.parallel_runs
+    if runner.kind == "dask" or project.device != "cpu":
+        return 1
+    return max(1, min(_MOST, usable_cores() // runner.workers, int(free_bytes() / memory)))
+
+
+def usable_cores(root: Path = Path("/")) -> int:
+    """Return the cores that this process may use: those of its affinity, less if its container has a quota."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):
+        quota, period = (root / "sys/fs/cgroup/cpu.max").read_text().split()
+        cores = min(cores, max(1, math.floor(int(quota) / int(period))))  # "max" without a quota
+    return cores
+
+
+def _close_input(process: _Process) -> None:
+    """Close the pipe whose end ends the process."""
+    assert process.child.stdin is not None
+    with suppress(OSError):
+        process.child.stdin.close()
