@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import threading
+import urllib.request
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -41,6 +42,15 @@ def failure_sentence(error: BaseException) -> str:
     code = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else None
     problem = "does not respond any more" if code is None else f"responds with code {code}"
     return mask_passwords(f"Prefect's API at {url} {problem}. See the log of its server")
+
+
+def api_answers(patience: float = 5.0) -> bool:
+    """Return whether Prefect's API answers now."""
+    try:
+        urllib.request.urlopen(f"{PREFECT_API_URL.value()}/health", timeout=patience).close()
+    except (OSError, ValueError):  # includes URLError; ValueError without an address
+        return False
+    return True
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from flows.experiment.plugin_loader import MethodError
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import run_name
 from flows.run import run
+from flows.servers.prefect_failure import api_answers, is_prefect_failure
 from silos.errors import DivergedError, UserError
 from silos.io.memory_and_disk import free_bytes
 from tasks.execution import task_runner
@@ -294,24 +295,31 @@ def run_trial(
 ) -> dict[str, Any] | str:
     """Return a run's result, or the reason why it failed; an error that other runs would also meet is raised.
 
-    The result is empty if the run paused after the round `until`.
+    The result is empty if the run paused after the round `until`. A run that Prefect's server failed, but that still
+    answers, is continued once.
 
     Prefect's page shows the project's overrides as the run's parameters; the run gets the project itself.
     """
-    try:
-        # the outer flow's heartbeat shows that the process lives; joining a thread for each run would take a second
-        with project.shared(), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-            options: dict[str, Any] = {"experiment": experiment, "cell": cell, "derived": project.derived}
-            return run(method, seed, project.overrides, resume=True, **options, until=until)
-    except Exception as error:
-        if unwritable(error) or (isinstance(error, UserError) and not isinstance(error, MethodError | DivergedError)):
-            raise
-        stop = interruption(error)
-        if stop is not None:
-            raise stop from None
-        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        progress.current().fail(run_name(method, seed, cell), reason)
-        return reason
+    for is_last in (False, True):
+        try:
+            # the outer flow's heartbeat shows that the process lives; joining a thread for each run would take a second
+            with project.shared(), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+                options: dict[str, Any] = {"experiment": experiment, "cell": cell, "derived": project.derived}
+                return run(method, seed, project.overrides, resume=True, **options, until=until)
+        except Exception as error:
+            if not is_last and is_prefect_failure(error) and api_answers():
+                continue
+            if unwritable(error) or (
+                isinstance(error, UserError) and not isinstance(error, MethodError | DivergedError)
+            ):
+                raise
+            stop = interruption(error)
+            if stop is not None:
+                raise stop from None
+            reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            progress.current().fail(run_name(method, seed, cell), reason)
+            return reason
+    raise AssertionError("the second attempt returns or raises")
 
 
 def process_count(project: Project) -> int:
