@@ -184,16 +184,15 @@ class TrialProcesses:
             raise_if_interrupted()
             ready = wait([p.connection for p in self._processes], timeout=1.0)
             for process in [p for p in self._processes if p.connection in ready]:
-                ended, lost = process.trial, False
                 try:
-                    finished = self._receive(process)
+                    message = process.connection.recv()
                 except (EOFError, OSError):
-                    finished, lost = None, True
+                    self._drop(process)
+                    interrupted += [process.trial] if process.trial is not None else []
+                    continue
+                finished = self._handle(process, *message)
                 if finished is not None:
                     yield finished
-                if lost:
-                    self._drop(process)
-                    interrupted += [ended] if ended is not None else []
 
     def _send(self, process: _Process, trial: Trial) -> None:
         process.trial = trial
@@ -201,9 +200,8 @@ class TrialProcesses:
         with suppress(OSError):  # a dead process is found by the next `wait`
             process.connection.send((overrides, derived, trial.method, trial.seed, trial.cell, trial.until))
 
-    def _receive(self, process: _Process) -> Finished | None:
-        """Handle a message of a process; return the trial that it ended, if it did."""
-        kind, *content = process.connection.recv()
+    def _handle(self, process: _Process, kind: str, *content: Any) -> Finished | None:
+        """Handle a message of a process; return the trial that it ended, if it did; raise the error that it sent."""
         if kind == "progress":
             name, args = content
             getattr(progress.current(), name)(*args)
@@ -276,7 +274,8 @@ class TrialProcesses:
         try:
             open_ones = list(self._processes)
             while open_ones and time.monotonic() < end:
-                for process in [p for p in open_ones if p.connection in wait([p.connection for p in open_ones], 1.0)]:
+                ready = wait([process.connection for process in open_ones], timeout=1.0)
+                for process in [p for p in open_ones if p.connection in ready]:
                     try:
                         process.connection.recv()  # a full pipe would stop the process
                     except (EOFError, OSError):
