@@ -39,7 +39,8 @@ def test_race_and_proof_fit_the_budget_if_any_advice_does(budget, one_run):
     assert racing + 9 * one_run <= budget + 1e-9
 
 
-def test_what_a_diagnosis_took_is_not_for_the_race(tmp_path):
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_what_a_diagnosis_took_is_not_for_the_race(tmp_path, at_once):
     first = Candidate(SHARED, (), 0)
     started = Race([1, 3, 9], [first], {first.name: Leg(1, Score(0.5, 1.0), 0.5)})
     project: Any = SimpleNamespace(runs=tmp_path, params=SimpleNamespace(training=SimpleNamespace(rounds=9)))
@@ -47,11 +48,16 @@ def test_what_a_diagnosis_took_is_not_for_the_race(tmp_path):
     record = {"round": 1, "time_ms": 0, "metrics": {}, "seconds": {"round": 0.5}, "dropped": []}
     write_json(journal.folder / "000001.json", record)
 
-    def seconds(spent):
-        return _first_leg(project, "advise", 0, started, lambda *_: Leg(1, None, 0.0), 100.0, spent)
+    processes: Any = SimpleNamespace(experiment="advise", start_for=lambda *_: None, at_once=at_once)
 
-    assert seconds(0.0) == race_seconds(100.0, 4.5)
-    assert seconds(40.0) == race_seconds(60.0, 4.5)
+    def seconds(spent):
+        return _first_leg(project, processes, 0, started, lambda *_: iter(()), 100.0, spent)
+
+    assert seconds(0.0) == race_seconds(100.0, 4.5 / at_once)
+    assert seconds(40.0) == race_seconds(60.0, 4.5 / at_once)
+    if at_once > 1:
+        assert seconds(60.0) == race_seconds(40.0, 4.5 / at_once)  # two at once fit
+        return
     with pytest.raises(
         UserError,
         match=r"minutes: got 1\.66667, expected at least 2, .* or start again with --set training\.rounds=5\.",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.advice.race import Candidate, Leg, Race, in_turn, run_race, rungs_of
+from flows.advice.race import Candidate, Leg, Race, Trained, in_turn, run_race, rungs_of
 from flows.experiment.comparison.tuner import Score
 from models.metrics.paired_difference import Difference, Stratum, difference
 
@@ -91,6 +91,51 @@ def test_a_candidate_without_a_score_is_dropped_with_its_reason():
     track = Track({SHARED: 0.5, ALONE: 0.4, "broken": math.nan})
     race = track.run(Race(rungs_of(9), field(SHARED, ALONE, "broken")))
     assert race.dropped == {"broken 0": "the loss is no number"}
+
+
+def two_at_once(track: Track):
+    """Train two at once: the one that started first ends first, unless it takes twice as long as the other."""
+
+    def train_all(waiting, rounds):
+        now, running = 0.0, []
+        while True:
+            while len(running) < 2 and (candidate := next(waiting, None)) is not None:
+                leg = track.train(candidate, rounds)
+                running.append((now + leg.seconds, candidate, leg))
+            if not running:
+                return
+            running.sort(key=lambda one: one[0])
+            end, candidate, leg = running.pop(0)
+            yield Trained(candidate, leg, end - now)
+            now = end
+
+    return train_all
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 40), st.floats(0, 60), st.integers(1, 60))
+def test_two_at_once_race_more_candidates_in_the_same_time(number, budget, rounds):
+    skills = {SHARED: 0.5, ALONE: 0.4, **{f"m{i}": 0.5 for i in range(number)}}
+    raced = []
+    for at_once in (1, 2):
+        track = Track(skills)
+        train = in_turn(track.train) if at_once == 1 else two_at_once(track)
+        race = run_race(
+            Race(rungs_of(rounds), field(*skills)),
+            budget,
+            (SHARED, ALONE),
+            train,
+            track.compare,
+            lambda d: d,
+            lambda _: None,
+            at_once,
+        )
+        assert race.seconds <= budget + 3 * len(race.rungs) + 1
+        assert {"fedavg 0", "local_only 0"} <= {c.name for c in race.alive}
+        assert len(race.alive) + len(race.dropped) == number + 2
+        assert len(track.trained) == len(set(track.trained))
+        raced.append(len(race.legs))
+    assert raced[1] >= raced[0]
 
 
 @settings(max_examples=30)
