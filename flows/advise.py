@@ -199,13 +199,14 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
                 f"{SHARED} is also trained without {some(losers, 3)}, which {lose} by it on validation rows"
             )
         failed: list[dict[str, Any]] = []
-        results = run_all(processes, plan, projects, {}, 0, failed)
-        without = _runs_without(projects[SHARED], processes, losers, seeds) if losers else []
+        apart = _trials_without(projects[SHARED], losers, seeds) if losers else []
+        results = run_all(processes, plan, projects, {}, 0, failed, apart)
+        without = _results_of(processes, apart)
     comparison = conclude(project, name, plan, [(projects, results)], failed, [], flow_run, raced=True)
     whole = [s for s in seeds if all((m, s) in results for m in methods)]
     outcomes = {m: [outcomes_of_run(project, project.root / results[m, s]["folder"]) for s in whole] for m in methods}
-    apart = [outcomes_of_run(project, project.root / r["folder"]) for r in without if whole == seeds]
-    proof = measure(project, choice.method, outcomes, losers, apart) if whole else Proof({})
+    smaller = [outcomes_of_run(project, project.root / r["folder"]) for r in without if whole == seeds]
+    proof = measure(project, choice.method, outcomes, losers, smaller) if whole else Proof({})
     advice = {
         "experiment": name,
         "data_version": project.silos.version,
@@ -370,15 +371,17 @@ def _losers(project: Project, name: str, proved: Mapping[str, Candidate], seed: 
     return losers if losers and can_leave(project, losers, seed) else []
 
 
-def _runs_without(
-    project: Project, processes: TrialProcesses, silos: Sequence[str], seeds: Sequence[int]
-) -> list[dict[str, Any]]:
-    """Train FedAvg without some silos; return the results by seed, or none if a run failed."""
+def _trials_without(project: Project, silos: Sequence[str], seeds: Sequence[int]) -> list[Trial]:
+    """Return the runs of FedAvg without some silos, one a seed."""
     smaller = project.with_overrides([leave_setting(project.params.clients.leave, silos)])
-    ended = processes.run([Trial(smaller, SHARED, seed, _WITHOUT) for seed in seeds])
-    by_seed = {trial.seed: outcome for trial, outcome, _ in ended}
-    found = [result for seed in seeds if not isinstance(result := by_seed[seed], str)]
-    return found if len(found) == len(seeds) else []
+    return [Trial(smaller, SHARED, seed, _WITHOUT) for seed in seeds]
+
+
+def _results_of(processes: TrialProcesses, trials: Sequence[Trial]) -> list[dict[str, Any]]:
+    """Return the results of trials that have run, or none if one failed twice."""
+    outcomes = {trial.seed: outcome for trial, outcome, _ in processes.run(trials)}
+    found = [result for trial in trials if not isinstance(result := outcomes[trial.seed], str)]
+    return found if len(found) == len(trials) else []
 
 
 def _first_leg(

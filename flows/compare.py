@@ -262,6 +262,7 @@ def run_all(
     first: Mapping[str, dict[str, Any] | str],
     partition: int,
     failed: list[dict[str, Any]],
+    also: Sequence[Trial] = (),
 ) -> Results:
     """Start seed by seed, so that an interrupted comparison has complete seeds; each run is a flow of its own in Prefect.
 
@@ -272,6 +273,7 @@ def run_all(
         first: The result, or error, of each method's run on the first seed; empty if there is none yet.
         partition: The index of the partition, 0 for data/.
         failed: Failed runs are added to it.
+        also: Further runs, last, so that no process waits; what they return is on disk.
 
     Returns:
         The results by method and seed.
@@ -279,7 +281,8 @@ def run_all(
     cells = [(method, seed) for seed in plan.seeds for method in plan.methods]
     outcomes = {(method, plan.seeds[0]): outcome for method, outcome in first.items()}
     trials = [Trial(projects[m], m, s, partition_name(partition)) for m, s in cells if (m, s) not in outcomes]
-    outcomes |= {(trial.method, trial.seed): outcome for trial, outcome, _ in processes.run(trials)}
+    ended = {id(trial): outcome for trial, outcome, _ in processes.run([*trials, *also])}
+    outcomes |= {(trial.method, trial.seed): ended[id(trial)] for trial in trials}
     results: Results = {}
     for method, seed in cells:
         result = outcomes[method, seed]
