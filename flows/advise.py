@@ -402,6 +402,7 @@ def _first_leg(
         UserError: If the budget is too short for any advice.
     """
     name, first = processes.experiment, race.alive[0]
+    processes.start_for(len(race.alive), 0.0, 0.0)
     leg = race.legs.get(first.name)
     if leg is None:
         ((_, leg, elapsed),) = train(iter([first]), race.rungs[0])
@@ -414,16 +415,16 @@ def _first_leg(
     one_run = leg.seconds + a_round * (project.params.training.rounds - leg.rounds)
     processes.start_for(len(race.alive), (budget - spent) / len(race.alive), a_round)
     at_once = processes.at_once
-    needed = spent + seconds_needed(one_run / at_once)
+    needed = spent + seconds_needed(one_run, at_once)
     if needed > budget:
-        affordable = _MARGIN * (budget - spent) / seconds_needed(1 / at_once) - leg.seconds
+        affordable = _MARGIN * (budget - spent) / seconds_needed(1.0, at_once) - leg.seconds
         fewer = leg.rounds + math.floor(affordable / max(a_round, 1e-9))
         raise UserError(
             f"minutes: got {budget / 60:g}, expected at least {math.ceil(needed / 60)}, since one run of "
             f"{first.method} takes about {duration(one_run)}, and the shortest advice needs eleven runs. Give more minutes"
             f"{f', or start again with --set training.rounds={fewer}' if fewer > 0 else ''}."
         )
-    return race_seconds(budget - spent, one_run / at_once)
+    return race_seconds(budget - spent, one_run, at_once)
 
 
 def _run_folder(project: Project, name: str, candidate: Candidate, seed: int) -> RunFolder:

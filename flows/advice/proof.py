@@ -4,7 +4,8 @@ Besides the winner, FedAvg and training alone, one policy may be proved: FedAvg 
 silos train alone.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -28,17 +29,18 @@ OutcomesOf = Mapping[str, Sequence[Outcomes]]
 """The outcomes of each proved method's runs, by seed."""
 
 
-def seconds_needed(one_run: float) -> float:
-    """Return the seconds of the shortest advice: two methods race to the end, and three are proved on three seeds."""
-    return one_run * (2 + 3 * _SEEDS.start)
+def seconds_needed(one_run: float, at_once: int = 1) -> float:
+    """Return the seconds of the shortest advice: two methods race to the end, and three are proved on three seeds.
 
-
-def race_seconds(budget: float, one_run: float) -> float:
-    """Return the seconds of the race, so that the budget also suffices for a proof on three seeds.
-
-    If several runs train at once, `one_run` is the seconds of a run divided by their number.
+    `at_once` runs train at the same time.
     """
-    return max(min(budget * _RACING, budget - one_run * 3 * _SEEDS.start), one_run * 2)
+    return one_run * (math.ceil(2 / at_once) + math.ceil(3 * _SEEDS.start / at_once))
+
+
+def race_seconds(budget: float, one_run: float, at_once: int = 1) -> float:
+    """Return the seconds of the race, so that the budget also suffices for a proof on three seeds."""
+    proof = one_run * math.ceil(3 * _SEEDS.start / at_once)
+    return max(min(budget * _RACING, budget - proof), one_run * math.ceil(2 / at_once))
 
 
 def seeds_that_fit(seconds: float, of_one: float) -> int:
@@ -75,10 +77,15 @@ def plan_proof(
     """
     saved = read_json(file, keys=("seeds", "methods"))
     if saved is None:
-        cost = {m: race.legs[c.name].seconds / at_once for m, c in proved.items()}
-        more = cost[SHARED] if excludes else 0.0
-        methods = [m for m in proved if m != POOLED or (sum(cost.values()) + more) * _SEEDS.start <= seconds]
-        of_seed = sum(cost[m] for m in methods) + more
+        cost = {m: race.legs[c.name].seconds for m, c in proved.items()}
+
+        def of_one(methods: Iterable[str]) -> float:
+            """Return the seconds of a seed; at least those of its longest run."""
+            runs = [cost[m] for m in methods] + ([cost[SHARED]] if excludes else [])
+            return max(*runs, sum(runs) / at_once)
+
+        methods = [m for m in proved if m != POOLED or of_one(proved) * _SEEDS.start <= seconds]
+        of_seed = of_one(methods)
         count = seeds_that_fit(seconds, of_seed)
         saved = {"seeds": [seed + 1 + index for index in range(count)], "methods": methods}
         write_json(file, saved)

@@ -226,7 +226,8 @@ def _halve(
     for candidate in sorted(race.alive, key=lambda c: places.get(c.name, len(places))):
         if candidate.name in certain:
             continue
-        if candidate.bound or places[candidate.name] >= kept or cost[candidate.name] > left:
+        is_late = cost[candidate.name] > left or cost[candidate.name] * at_once > budget - race.seconds
+        if candidate.bound or places[candidate.name] >= kept or is_late:
             _drop(race, candidate, "time")
         else:
             left -= cost[candidate.name]

@@ -289,7 +289,7 @@ class RunnerParams(Section):
 
     kind: Literal["threads", "processes", "dask"] = "threads"
     workers: int = Field(default=1, ge=1, le=256)
-    parallel_runs: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = "auto"
+    parallel_runs: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = 1
     address: str | None = Field(default=None, min_length=1)
 
     @field_validator("address")

@@ -84,8 +84,9 @@ class Terminal(ProgressSink):
             self.say(f"{run} continues after round {done}")
         self._planned = self._planned or rounds
         self._run_start = self._clock() if self._run_start is None else self._run_start
+        before, _ = self._running.get(run, (0, 0))  # if it goes on in another process
         self._running[run] = (done, rounds)
-        self._skipped += done
+        self._skipped += done - before
         self._run = run
         self._update_bar("")
 

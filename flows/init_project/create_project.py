@@ -131,7 +131,7 @@ _LEAST_PICTURE = 4  # pixels of a side, which two pooling layers halve
 _SMALL_PICTURE = 20  # pixels; for smaller images, two 5 x 5 convolutions without padding leave too little
 _FEW_ROWS = {"classification": 1000, "regression": 2000}  # with fewer rows a hidden layer overfits
 _MANY_ROWS = 2000  # of a silo with all its splits; one pass over the 60 % that train has 75 steps
-_MANY_TO_SCORE = 100_000  # rows of all silos; scoring 40 % of them takes about half as long as a round of training
+_MANY_TO_SCORE = 100_000  # rows of all silos; scoring 40 % takes half as long as training, and runs are worth a process
 _RATES = {"classification": 0.15, "regression": 0.01}  # for rows of mean 0 and deviation 1
 _STABLE = 0.4  # learning rate times features that is stable for a squared error, even if all features are equal
 _ABOUT = {
@@ -156,7 +156,7 @@ def suggest_params(data: OwnData, name: str, clients: int | None) -> dict[str, s
     if _rows_of_silo(rows, clients) >= _MANY_ROWS:
         values["training.epochs"] = "1"
     if len(rows.y) >= _MANY_TO_SCORE:
-        values["evaluation.every"] = "5"
+        values |= {"evaluation.every": "5", "runner.parallel_runs": "auto"}
     if rows.task == "regression":
         values["training.objective"] = "{kind: squared_error}"
     metric = _metric_of_rare_class(rows)

@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,6 +59,22 @@ def test_costs_are_those_of_the_proofs_runs(advised):
         assert cost["sent"] == pytest.approx(sum(of_seeds) / len(of_seeds) / 9)  # silos
         assert cost["keeps_state"] == (method in ("local_only", "ditto"))
     assert advice["costs"]["fedavg"]["sent"] > advice["costs"]["local_only"]["sent"]
+
+
+def test_two_processes_race_and_prove_to_the_same_advice(
+    advised: Any, partitioned: Any, server: str, tmp_path: Path
+) -> None:
+    folder = partitioned[0].copy(tmp_path / "project", server)
+    one, two = advised[1].json, folder.type(*TYPED, "--set", "runner.parallel_runs=2", "--json").json
+    scores = [{name: leg[:2] for name, leg in advice["race"]["legs"].items()} for advice in (one, two)]
+    assert scores[0] == scores[1]  # rounds and score; 30 minutes leave nothing out for lack of time
+    weights = [{(r["method"], r["seed"]): r["weights_sha256"] for r in a["comparison"]["runs"]} for a in (one, two)]
+    assert weights[0] == weights[1]
+    assert (one["advised"], one["settings"], one["differences"]) == (
+        two["advised"],
+        two["settings"],
+        two["differences"],
+    )
 
 
 def test_no_line_claims_what_an_interval_does_not_show(advised):

@@ -3,8 +3,10 @@
 import json
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,9 @@ def test_two_processes_give_the_bits_of_one_and_prefect_shows_their_runs_in_the_
     states = folder.in_prefect("SELECT state_type FROM flow_run WHERE parent_task_run_id IS NOT NULL")
     assert states == [("COMPLETED",)] * 4
     assert not list((folder.path / "runs" / "open").iterdir())
+    with closing(sqlite3.connect(folder.path / "runs" / "mlflow.db")) as database:
+        parents = database.execute("SELECT value FROM tags WHERE key = 'mlflow.parentRunId'").fetchall()
+    assert (len(parents), len(set(parents))) == (4, 1)  # one comparison, though two processes made its first runs
 
 
 def test_a_tuned_comparison_tries_the_same_settings_in_two_processes(partitioned: Any, tmp_path: Path) -> None:
@@ -68,10 +73,38 @@ def test_the_run_of_a_process_that_dies_continues_in_another_one(
         folder.go_on()
         _, screen = long.communicate(timeout=600)
     assert long.returncode == 0, screen
-    assert "ended unexpectedly; its run continues in one process." in screen
+    assert "ended unexpectedly; the run continues in another one." in screen
     expected = weights(finished.compare.json)
     found = weights(json.loads(output.read_text()))
     assert [found["waits", seed] for seed in (0, 1)] == [expected["fedavg", seed] for seed in (0, 1)]
+
+
+DIES = """
+import os
+import signal
+
+from flows.methods import fedavg
+from flows.plugins import register_method
+
+
+@register_method("dies")
+class Dies(fedavg.FedAvg):
+    def run_round(self, state, round):
+        if round.number == 2 and round.setup.seed == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().run_round(state, round)
+"""
+
+
+def test_a_run_in_which_every_process_dies_ends_the_command_with_a_sentence(
+    partitioned: Any, server: str, tmp_path: Path
+) -> None:
+    folder = partitioned[0].copy(tmp_path / "project", server)
+    (folder.path / "dies.py").write_text(DIES)
+    parallel = ("--set", "runner.parallel_runs=3", "--set", "plugins=[dies.py]")
+    answer = folder.type("compare", "dies", *FOUR_ROUNDS, *parallel, code=2, alone=True)
+    assert "a process that trained dies-seed1 ended unexpectedly; the run continues in another one." in answer.err
+    assert "error: dies-seed1: two processes ended in it, most likely because memory ran out." in answer.err
 
 
 def test_processes_end_with_the_command_that_is_interrupted_or_killed(

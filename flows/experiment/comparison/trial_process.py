@@ -4,6 +4,7 @@ It is started as `trial_process SOCKET`. It receives a `Setup` and then trials, 
 its stdin ends it, as after a kill -9 of its parent.
 """
 
+import logging
 import os
 import pickle
 import sys
@@ -60,13 +61,15 @@ def main(descriptor: str) -> None:
     pause_gc()
     quiet_prefect()
     keep_loopback_direct()
+    logging.raiseExceptions = False  # else Prefect's log handler prints a traceback whenever its server is away
+    os.set_inheritable(int(descriptor), False)
     connection = Connection(int(descriptor))
     sender = _Sender(connection)
     progress.use(sender)
     try:
         _serve(connection, sender)
     except BaseException as error:
-        if interruption(error) is None and not isinstance(error, EOFError | OSError):
+        if interruption(error) is None and not isinstance(error, EOFError | BrokenPipeError | ConnectionResetError):
             with suppress(OSError):
                 sender.send("error", _sendable(error))
     with suppress(BaseException):

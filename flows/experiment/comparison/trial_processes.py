@@ -98,6 +98,7 @@ class TrialProcesses:
         self._project, self.experiment = project, experiment
         self._most = process_count(project)
         self._processes: list[_Process] = []
+        self._died: set[str] = set()  # the runs in which a process died
 
     def __enter__(self) -> Self:
         return self
@@ -117,16 +118,16 @@ class TrialProcesses:
         return max(1, len(self._processes))
 
     def start_for(self, runs: float, seconds: float, per_round: float) -> None:
-        """Start the processes if so many runs are worth it; they import in the background.
+        """Start the processes, or more of them, if so many runs are worth it; they import in the background.
 
         Args:
             runs: The number of runs that are left.
             seconds: The seconds of each.
             per_round: The seconds of a round. If it is short, Prefect's server is as busy as the run and cannot serve more.
         """
-        if not self._processes:
-            count = self._count_for(runs, seconds, per_round)
-            self._processes = [self._spawn() for _ in range(count)] if count > 1 else []
+        count = self._count_for(runs, seconds, per_round)
+        for _ in range(len(self._processes), count if count > 1 else 0):
+            self._spawn()
 
     def seconds_for(self, runs: int, seconds: float, per_round: float) -> float:
         """Return the expected seconds of so many runs; see `start_for`."""
@@ -136,7 +137,7 @@ class TrialProcesses:
         """Return how many processes so many runs are worth: 1 if none."""
         asked = self._project.params.runner.parallel_runs
         if isinstance(asked, int):
-            return int(min(self._most, runs))
+            return int(max(1, min(self._most, runs)))
         worth = runs * seconds > _WORTHWHILE
         return int(max(1, min(self._most, runs, per_round / _ROUND))) if worth else 1
 
@@ -154,9 +155,12 @@ class TrialProcesses:
                 return
             finished = self._run_here(trial)
             yield finished
-            if isinstance(finished.outcome, dict) and finished.outcome:
-                self.start_for(length_hint(waiting), finished.seconds, finished.outcome["seconds"]["per_round"])
+            self._start_after(finished, length_hint(waiting))
         yield from self._run_there(waiting)
+
+    def _start_after(self, finished: Finished, left: int) -> None:
+        if isinstance(finished.outcome, dict) and finished.outcome:
+            self.start_for(left, finished.seconds, finished.outcome["seconds"]["per_round"])
 
     def _run_here(self, trial: Trial) -> Finished:
         began = time.perf_counter()
@@ -193,6 +197,7 @@ class TrialProcesses:
                 finished = self._handle(process, *message)
                 if finished is not None:
                     yield finished
+                    self._start_after(finished, length_hint(waiting))
 
     def _send(self, process: _Process, trial: Trial) -> None:
         process.trial = trial
@@ -219,18 +224,34 @@ class TrialProcesses:
         return None
 
     def _drop(self, process: _Process) -> None:
-        """Forget a process that died; the others do its work."""
+        """Forget a process that died; the others do its work, and no other one is started for it.
+
+        Raises:
+            UserError: If the process is the second one that died of the same run.
+        """
         self._processes.remove(process)
+        self._most -= 1
         process.connection.close()
         _close_input(process)
         process.child.wait()
-        if process.trial is not None:
-            left = f"in {len(self._processes)} others" if len(self._processes) > 1 else "in one process"
-            progress.current().say(
-                f"a process that trained {process.trial.method} ended unexpectedly; its run continues {left}."
+        trial = process.trial
+        if trial is None:
+            progress.current().say_once(
+                "a process for further runs ended unexpectedly; the command continues without it."
             )
+            return
+        run = run_name(trial.method, trial.seed, trial.cell)
+        if run in self._died:
+            raise UserError(
+                f"{run}: two processes ended in it, most likely because memory ran out. Set runner.parallel_runs to a "
+                "smaller number; --resume continues after the last complete round."
+            )
+        self._died.add(run)
+        others = len(self._processes)
+        left = "in another one" if others else "in the command's own"
+        progress.current().say_once(f"a process that trained {run} ended unexpectedly; the run continues {left}.")
 
-    def _spawn(self) -> _Process:
+    def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
         url = PREFECT_API_URL.value()
         child = subprocess.Popen(
@@ -243,6 +264,7 @@ class TrialProcesses:
         )
         theirs.close()
         process = _Process(child, Connection(ours.detach()))
+        self._processes.append(process)
         project = self._project
         setup = Setup(
             project.params_as_read,
@@ -253,8 +275,8 @@ class TrialProcesses:
             self.experiment,
             cloudpickle.dumps(serialize_context()),
         )
-        process.connection.send(setup)
-        return process
+        with suppress(OSError):  # a dead process is found by the next `wait`
+            process.connection.send(setup)
 
     def _end(self) -> None:
         """End the idle processes, after they have delivered what Prefect's server must know."""
@@ -266,7 +288,7 @@ class TrialProcesses:
     def _stop(self, number: int) -> None:
         """Interrupt all runs, wait until they are saved, and end the processes; at a second interrupt end them now."""
         for process in self._processes:
-            process.child.send_signal(number)
+            process.child.send_signal(number if process.is_ready else signal.SIGKILL)
         self._wait_and_close(_PATIENCE)
 
     def _wait_and_close(self, patience: float) -> None:
@@ -306,13 +328,13 @@ def run_trial(
                 options: dict[str, Any] = {"experiment": experiment, "cell": cell, "derived": project.derived}
                 return run(method, seed, project.overrides, resume=True, **options, until=until)
         except Exception as error:
-            if not is_last and is_prefect_failure(error) and api_answers():
+            stop = interruption(error)
+            if not is_last and stop is None and is_prefect_failure(error) and api_answers():
                 continue
             if unwritable(error) or (
                 isinstance(error, UserError) and not isinstance(error, MethodError | DivergedError)
             ):
                 raise
-            stop = interruption(error)
             if stop is not None:
                 raise stop from None
             reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"

@@ -15,6 +15,7 @@ from typing import Any
 
 from silos.errors import UserError
 from silos.io.addresses import mask_passwords
+from silos.io.locks import in_turn
 from tasks.tracking.checkpoint import Journal
 from tasks.tracking.json_io import read_json, write_json
 from tasks.tracking.metric_names import metric_name_parts
@@ -266,8 +267,9 @@ class MLflowLogger:
         spec, experiment = self.spec, self._experiment_id(client)
         tags = {}
         if spec.parent is not None:
-            found = find_run(client, experiment, spec.parent.tag)
-            self._parent = self._create_run(client, experiment, spec.parent) if found is None else found.info.run_id
+            with in_turn(self._mark.parents[2] / "locks" / "mlflow"):  # several processes may start its first runs
+                found = find_run(client, experiment, spec.parent.tag)
+                self._parent = self._create_run(client, experiment, spec.parent) if found is None else found.info.run_id
             tags[PARENT] = str(self._parent)
         return self._create_run(client, experiment, spec, tags)
 

@@ -53,10 +53,10 @@ def test_what_a_diagnosis_took_is_not_for_the_race(tmp_path, at_once):
     def seconds(spent):
         return _first_leg(project, processes, 0, started, lambda *_: iter(()), 100.0, spent)
 
-    assert seconds(0.0) == race_seconds(100.0, 4.5 / at_once)
-    assert seconds(40.0) == race_seconds(60.0, 4.5 / at_once)
+    assert seconds(0.0) == race_seconds(100.0, 4.5, at_once)
+    assert seconds(40.0) == race_seconds(60.0, 4.5, at_once)
     if at_once > 1:
-        assert seconds(60.0) == race_seconds(40.0, 4.5 / at_once)  # two at once fit
+        assert seconds(60.0) == race_seconds(40.0, 4.5, at_once)  # two at once fit
         return
     with pytest.raises(
         UserError,

@@ -199,11 +199,12 @@ def test_silos_of_many_rows_pass_over_them_once_a_round(tmp_path, save, sizes, c
     assert params_of(made).training.epochs == epochs
 
 
-@pytest.mark.parametrize(("count", "every"), [(99_999, 1), (100_000, 5)])
-def test_many_rows_are_scored_every_fifth_round(tmp_path, save, count, every):
+@pytest.mark.parametrize(("count", "every", "at_once"), [(99_999, 1, 1), (100_000, 5, "auto")])
+def test_many_rows_are_scored_every_fifth_round_and_their_runs_train_at_once(tmp_path, save, count, every, at_once):
     x = np.zeros((count, 1), np.float32)
     file = save(x=x, y=np.arange(count) % 2, client=np.arange(count) % 10)
-    assert params_of(create_project(tmp_path / "study", file, DataOptions())).evaluation.every == every
+    params = params_of(create_project(tmp_path / "study", file, DataOptions()))
+    assert (params.evaluation.every, params.runner.parallel_runs) == (every, at_once)
 
 
 def test_a_table_reports_its_best_round_and_keeps_rows_to_choose_it(tmp_path, write):
