@@ -4,7 +4,6 @@ import logging
 import os
 import sys
 import threading
-import urllib.request
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +17,7 @@ from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from flows.servers.prefect_server import PrefectServer
+from flows.servers.prefect_server import PrefectServer, answers
 from silos.io.addresses import LOOPBACK, loopback_direct, mask_passwords
 from silos.io.memory_and_disk import full_disk
 
@@ -45,12 +44,8 @@ def failure_sentence(error: BaseException) -> str:
 
 
 def api_answers(patience: float = 5.0) -> bool:
-    """Return whether Prefect's API answers now."""
-    try:
-        urllib.request.urlopen(f"{PREFECT_API_URL.value()}/health", timeout=patience).close()
-    except (OSError, ValueError):  # includes URLError; ValueError without an address
-        return False
-    return True
+    """Return whether the API that Prefect uses answers now."""
+    return answers(PREFECT_API_URL.value() or "", patience)
 
 
 @contextmanager

@@ -114,11 +114,7 @@ class PrefectServer:
 
     def answers(self, patience: float = 0.1) -> bool:
         """Return whether the server answers now, so that nothing waits for its start."""
-        try:
-            urllib.request.urlopen(f"{self.url}/health", timeout=patience).close()
-        except OSError:  # includes URLError
-            return False
-        return True
+        return answers(self.url, patience)
 
     def alive(self) -> bool:
         """Return whether a server started here is running or being restarted."""
@@ -240,6 +236,15 @@ class PrefectServer:
 
     def _in_use(self) -> bool:
         return self._is_published and server_process.in_use(self.home)
+
+
+def answers(url: str, patience: float) -> bool:
+    """Return whether Prefect's API at this address answers within `patience` seconds."""
+    try:
+        urllib.request.urlopen(f"{url}/health", timeout=patience).close()
+    except (OSError, ValueError):  # includes URLError; ValueError for no address
+        return False
+    return True
 
 
 def _database(home: Path) -> dict[str, str]:

@@ -345,13 +345,14 @@ def run_trial(
 
 def process_count(project: Project) -> int:
     """Return how many trials of the project may run at once: `runner.parallel_runs`, or what cores and memory allow."""
-    runner, memory = project.params.runner, _MEMORY * psutil.Process().memory_info().rss
+    runner = project.params.runner
     if project.scratch is not None or PREFECT_API_URL.value() is None:
         return 1
     if isinstance(runner.parallel_runs, int):
         return runner.parallel_runs
     if runner.kind == "dask" or project.device != "cpu":
         return 1
+    memory = _MEMORY * psutil.Process().memory_info().rss
     return max(1, min(_MOST, usable_cores() // runner.workers, int(free_bytes() / memory)))
 
 
