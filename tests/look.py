@@ -16,9 +16,11 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -299,12 +301,22 @@ class Browser:
         return port_file.read_text().splitlines()[0]
 
 
-def ask(url: str, body: dict[str, Any] | None = None) -> Any:
-    """A JSON answer."""
+def ask(url: str, body: dict[str, Any] | None = None, method: str | None = None) -> Any:
+    """Return a JSON answer, None if it is empty.
+
+    Prefect answers 503 while its SQLite file is locked; then its own client asks again too.
+    """
     content = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, content, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.load(answer)
+    request = urllib.request.Request(url, content, {"Content-Type": "application/json"}, method=method)
+    end = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return json.loads(answer.read() or "null")
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > end:
+                raise
+        time.sleep(0.5)
 
 
 def free_ports(count: int = 2) -> list[int]:

@@ -6,10 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ import pytest
 from prefect.utilities.schema_tools.validation import validate
 
 from flows.init_project import create_project
+from tests.look import ask
 
 pytestmark = pytest.mark.slow
 
@@ -75,20 +73,6 @@ def deployed(
     finally:
         os.killpg(worker.pid, signal.SIGKILL)  # how Prefect's worker ends is not what is tested, and takes it a minute
         worker.wait()
-
-
-def ask(url: str, body: dict[str, Any]) -> Any:
-    """What Prefect answers; a 503 is its word for a locked SQLite file, on which its own client asks again too."""
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    end = time.monotonic() + 60
-    while True:
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as error:
-            if error.code != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > end:
-                raise
-        time.sleep(0.5)
 
 
 def ended(api: Any, *asked: tuple[dict[str, Any], dict[str, Any]]) -> list[dict[str, Any]]:

@@ -4,14 +4,13 @@ import json
 import re
 import signal
 import time
-import urllib.error
-import urllib.request
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prefect.utilities.schema_tools.validation import validate
+
+from tests.look import ask
 
 NEVER_SOON = "0 0 29 2 *"
 EVIL = """
@@ -48,20 +47,6 @@ def schedule(partitioned: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield folder, re.search(r"Prefect's page: (\S+)", said)[1] + "/api"
         process.send_signal(signal.SIGINT)
         process.wait(200)
-
-
-def ask(url: str, body: dict[str, Any]) -> Any:
-    """What Prefect answers; a 503 is its word for a locked SQLite file, on which its own client asks again too."""
-    asked = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    end = time.monotonic() + 60
-    while True:
-        try:
-            with urllib.request.urlopen(asked, timeout=60) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as error:
-            if error.code != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > end:
-                raise
-        time.sleep(0.5)
 
 
 def offered(api: str) -> Any:

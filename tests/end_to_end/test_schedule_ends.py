@@ -4,11 +4,12 @@ import json
 import re
 import signal
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.look import ask
 
 pytestmark = pytest.mark.slow
 
@@ -39,12 +40,6 @@ def busy(partitioned: Any, tmp_path: Path, until: Any) -> Any:
     finally:
         process.kill()
         process.wait()
-
-
-def ask(url: str, body: dict[str, Any]) -> Any:
-    asked = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(asked, timeout=60) as answer:
-        return json.load(answer)
 
 
 def deployments(folder: Any) -> list[Any]:

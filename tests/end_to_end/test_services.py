@@ -20,7 +20,7 @@ import pytest
 
 from flows.init_project import create_project
 from silos.io.locks import is_locked
-from tests.look import Browser, free_ports
+from tests.look import Browser, ask, free_ports
 
 pytestmark = pytest.mark.slow
 
@@ -60,13 +60,6 @@ def until(condition: Callable[[], Any]) -> Any:
             return found
         time.sleep(0.2)
     raise AssertionError("it does not come about")
-
-
-def call(url: str, body: Any = None, method: str | None = None) -> Any:
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
-    with urllib.request.urlopen(request) as answer:
-        return json.loads(answer.read() or "null")
 
 
 def deploy(folder: Any, api: str, environment: dict[str, str]) -> None:
@@ -117,9 +110,9 @@ def test_services_answer_on_loopback_serve_commands_run_deployments_and_leave_no
 
     assert typed(folder, "run", "fedavg", "--set", "training.rounds=1")["rounds"] == 1
     api = f"http://127.0.0.1:{ports[0]}/api"
-    runs = call(f"{api}/flow_runs/filter", {})
+    runs = ask(f"{api}/flow_runs/filter", {})
     assert [run["state_type"] for run in runs if "fedavg" in run["name"]] == ["COMPLETED"]
-    assert call(f"{found['mlflow']['address']}/api/2.0/mlflow/experiments/search", {"max_results": 9})["experiments"]
+    assert ask(f"{found['mlflow']['address']}/api/2.0/mlflow/experiments/search", {"max_results": 9})["experiments"]
     code, out, _ = folder.run(["ui"])
     assert code == 0
     assert f"http://127.0.0.1:{ports[0]}/runs" in out
@@ -130,12 +123,12 @@ def test_services_answer_on_loopback_serve_commands_run_deployments_and_leave_no
     assert f"--prefect-port: got {ports[1] + 1}, expected {ports[0]}, since the services run there." in err
 
     deploy(folder, api, environment)
-    (deployment,) = [d for d in call(f"{api}/deployments/filter", {}) if d["name"] == "run"]
+    (deployment,) = [d for d in ask(f"{api}/deployments/filter", {}) if d["name"] == "run"]
     fields = deployment["parameter_openapi_schema"]["properties"]
     parameters = {name: field["default"] for name, field in fields.items() if "default" in field}
     parameters |= {"method": "waits", "overrides": ["training.rounds=3"]}  # all other fields as the page sends them
     body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
-    call(f"{api}/deployments/{deployment['id']}/create_flow_run", body)
+    ask(f"{api}/deployments/{deployment['id']}/create_flow_run", body)
     until((folder.path / "waits").exists)
 
     assert typed(folder, "down") == {"stopped": True, "in_use": False}
@@ -164,7 +157,7 @@ def test_a_killed_service_is_started_again_and_a_killed_keeper_is_reported(folde
     assert {name: record["pid"] for name, record in services(folder).items()} != {
         name: record["pid"] for name, record in before.items()
     }
-    until(lambda: call(f"http://127.0.0.1:{ports[0]}/api/health"))
+    until(lambda: ask(f"http://127.0.0.1:{ports[0]}/api/health"))
     until(lambda: _answers(f"http://127.0.0.1:{ports[1]}/health"))
 
     os.kill(int((folder.path / "runs" / "services" / "keeper").read_text()), signal.SIGKILL)
@@ -207,7 +200,7 @@ def deployed(
         up(folder, ports)
         page = f"http://127.0.0.1:{ports[0]}"
         deploy(folder, f"{page}/api", environment)
-        yield folder, page, {each["name"]: each for each in call(f"{page}/api/deployments/filter", {})}
+        yield folder, page, {each["name"]: each for each in ask(f"{page}/api/deployments/filter", {})}
     finally:
         folder.run(["down"])
     assert_nothing_left(folder, ports, living)
@@ -215,7 +208,7 @@ def deployed(
 
 def ended(page: str, deployment: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the deployment's flow runs if there are some, and all are over."""
-    runs = call(f"{page}/api/flow_runs/filter", {"deployments": {"id": {"any_": [deployment["id"]]}}})
+    runs = ask(f"{page}/api/flow_runs/filter", {"deployments": {"id": {"any_": [deployment["id"]]}}})
     return runs if all(run["state"]["type"] in ("COMPLETED", "FAILED", "CRASHED") for run in runs) else []
 
 
@@ -241,8 +234,8 @@ def test_a_form_that_is_filled_in_on_prefects_page_starts_a_comparison(deployed)
 def test_a_shift_that_watch_finds_starts_the_deployment_that_a_trigger_names(deployed, write_rows):
     folder, page, deployments = deployed
     before = {run["id"] for run in ended(page, deployments["compare"])}
-    (automation,) = call(f"{page}/api/automations/filter", {})
-    call(f"{page}/api/automations/{automation['id']}", {"enabled": True}, "PATCH")
+    (automation,) = ask(f"{page}/api/automations/filter", {})
+    ask(f"{page}/api/automations/{automation['id']}", {"enabled": True}, "PATCH")
     loads_automations(page)
     write_rows(folder.path, {"south": 2.0})
     answer = typed(folder, "watch", "--once")
@@ -261,7 +254,7 @@ def loads_automations(page: str) -> None:
     """
     trigger = {"type": "event", "expect": ["siloflow.test"], "posture": "Reactive", "threshold": 1, "within": 0}
     action = {"type": "pause-automation", "source": "inferred"}
-    last = call(f"{page}/api/automations/", {"name": "last", "trigger": trigger, "actions": [action]})["id"]
+    last = ask(f"{page}/api/automations/", {"name": "last", "trigger": trigger, "actions": [action]})["id"]
     resource = {"prefect.resource.id": f"prefect.automation.{last}"}
 
     def is_off() -> bool:
@@ -273,7 +266,7 @@ def loads_automations(page: str) -> None:
             "resource": resource,
             "payload": {},
         }
-        call(f"{page}/api/events", [event])
-        return not call(f"{page}/api/automations/{last}")["enabled"]
+        ask(f"{page}/api/events", [event])
+        return not ask(f"{page}/api/automations/{last}")["enabled"]
 
     until(is_off)

@@ -1,9 +1,9 @@
 """Define the common style of all figures: colours, names, titles, labels at the ends of lines, and how files are written."""
 
+import contextlib
 import importlib
 import io
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ def new_figure(width: float, height: float, columns: int, rows: int = 1) -> tupl
     """Create a figure without pyplot, because threads would share pyplot's global state."""
     from matplotlib.figure import Figure
 
-    if "IPython" in sys.modules:  # MLflow's thread may be importing it, and matplotlib reads its version
+    with contextlib.suppress(ImportError):  # MLflow's thread imports it at any time, and matplotlib reads its version
         importlib.import_module("IPython")  # waits until it is complete
     figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
     axes = figure.subplots(rows, columns)
