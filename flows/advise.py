@@ -350,7 +350,7 @@ def _race(
         before = race.seconds
         count = len(race.alive) + math.ceil(len(race.alive) / 3) + math.ceil(len(race.alive) / 9) + len(race.rungs)
         sink.plan(1, count)
-        sink.begin(_RUN, 0, count)
+        sink.begin(_RUN, 0, count, "run")
         sink.say(
             f"{len(race.alive)} settings of {len({c.method for c in race.alive})} methods race for up to "
             f"{duration(seconds)} on validation rows of seed {seed}"
@@ -421,8 +421,9 @@ def _first_leg(
         fewer = leg.rounds + math.floor(affordable / max(a_round, 1e-9))
         raise UserError(
             f"minutes: got {budget / 60:g}, expected at least {math.ceil(needed / 60)}, since one run of "
-            f"{first.method} takes about {duration(one_run)}, and the shortest advice needs eleven runs. Give more minutes"
-            f"{f', or start again with --set training.rounds={fewer}' if fewer > 0 else ''}."
+            f"{first.method} takes about {duration(one_run)}, and the shortest advice needs eleven runs. Use `siloflow "
+            f"advise --minutes {math.ceil(needed / 60)} --resume`"
+            f"{f', or `siloflow advise --set training.rounds={fewer}`' if fewer > 0 else ''}."
         )
     return race_seconds(budget - spent, one_run, at_once)
 

@@ -178,7 +178,7 @@ def write_silos(tmp_path: Path) -> Callable[..., Silos]:
     def build(
         train: Mapping[str, int],
         validation: int = 3,
-        test: int = 4,
+        test: int | Mapping[str, int] = 4,
         one_class: str | None = None,
         rows_of: Callable[[str, int], tuple[np.ndarray, np.ndarray]] | None = None,
         name: str = "small",
@@ -189,7 +189,8 @@ def write_silos(tmp_path: Path) -> Callable[..., Silos]:
     ) -> Silos:
         parts = []
         for client, count in train.items():
-            sizes = dict(zip(SPLITS, (count, validation, test), strict=True))
+            own_test = test if isinstance(test, int) else test[client]
+            sizes = dict(zip(SPLITS, (count, validation, own_test), strict=True))
             total = sum(sizes.values())
             x, y = rows_of(client, total) if rows_of else _clouds(client, total, client == one_class)
             split = np.repeat(list(sizes), list(sizes.values()))

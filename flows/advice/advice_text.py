@@ -11,7 +11,7 @@ from flows.advice.losing_silos import leave_setting
 from flows.advice.proof import Proof
 from flows.advice.race import Race
 from flows.console.safe_text import duration
-from flows.diagnosis.text.phrases import joined
+from flows.diagnosis.text.phrases import joined, listed
 from flows.experiment.comparison.client_gains import ALONE, losers_text
 from flows.experiment.comparison.comparison_text import sentences_first, short_setting
 from models.metrics.paired_difference import Difference
@@ -22,6 +22,9 @@ Differences = Mapping[tuple[str, str], Difference]
 
 NAMES = {SHARED: "FedAvg", ALONE: "training alone"}
 """What the advice calls the references."""
+
+_NAMED = 3
+"""The most silos that a sentence names."""
 
 TOLERANCE = 0.005
 """By how much a simpler method may be behind on average, for metrics with a bound."""
@@ -124,6 +127,9 @@ def decide(
         else [_use(advised, given), *_doubt(advised, differences, quantity)]
     )
     lines += [_difference(pair, measured, quantity) for pair, measured in differences.items() if POOLED not in pair]
+    if proof.exclusion and not outside and proved in proof.exclusion.differences:
+        without = f"FedAvg without {listed(proof.exclusion.silos)}"
+        lines.append(_difference((without, proved), proof.exclusion.differences[proved], quantity))
     if is_better(POOLED, proved, differences, quantity) and not outside:
         gain = _size(differences[POOLED, proved], quantity)
         would = f"would gain {gain}" if quantity.higher_is_better else f"would be better ({gain})"
@@ -131,9 +137,10 @@ def decide(
     lines += [_legend(quantity)] if differences else []
     gains = (comparison.get("gains") or {}).get("methods", {}).get(advised)
     if gains and gains["compared"] and not outside:
-        lines.append(f"With {NAMES.get(advised, advised)}, {losers_text(gains, 'silo')}, against training alone.")
-    lines += _costs(advised, costs or {})
-    if not useless:
+        most = _greatest_losses(gains, quantity)
+        lines.append(f"With {NAMES.get(advised, advised)}, {losers_text(gains, 'silo')}, against training alone{most}.")
+    lines += _costs(advised, {} if outside else costs or {})  # those of FedAvg with all silos
+    if not useless and not outside:
         lines.append(_new_silo(_aligned_features(given), rows.get(advised, {}), quantity))
     return {
         "choice": choice,
@@ -152,13 +159,14 @@ def decide(
 
 def described(advice: Mapping[str, Any]) -> list[str]:
     """Return the advice as lines: what to use and why, what the silos differ in, and what the race was."""
-    diagnosis = [f"How the silos differ: {sentence}" for sentence in advice["diagnosis"]["sentences"][:1]]
+    sentences = " ".join(advice["diagnosis"]["sentences"][:2])
+    diagnosis = [f"How the silos differ: {sentences}"] if sentences else []
     legs, dropped = advice["race"]["legs"], advice["race"]["dropped"]
     reasons = [why for name, why in dropped.items() if name in legs]
     worse, late = reasons.count("behind"), reasons.count("time")
     race = (
-        f"{len(legs)} of {len({*legs, *dropped})} settings raced: {worse} {'was' if worse == 1 else 'were'} certainly worse "
-        f"than the leader, and {late} did not train to the end for lack of time."
+        f"{len(legs)} of {len({*legs, *dropped})} settings raced: {worse} {'was' if worse == 1 else 'were'} behind the leader "
+        f"on validation rows of this seed, and {late} did not train to the end for lack of time."
     )
     measured = any(proved["method"] == POOLED for proved in advice["proved"])
     late = any(n.startswith(f"{POOLED} ") and why == "time" for n, why in advice["race"]["dropped"].items())
@@ -178,7 +186,7 @@ def race_line(race: Race, quantity: TaskMetrics) -> str:
         return f"round {rounds}: no setting has a score"
     leg = race.legs[ranking[0].name]
     assert leg.score is not None, "candidates of the ranking have a score"
-    score = f"{quantity.name} {quantity.number(quantity.gain(leg.score.value))}"
+    score = f"{quantity.label} {quantity.number(quantity.gain(leg.score.value))}"
     onward = f"; {len(race.alive)} train on" if race.rung < len(race.rungs) else ""
     return f"round {rounds}: {ranking[0].method} leads with {score} on validation rows{onward}"
 
@@ -216,7 +224,13 @@ def _doubt(advised: str, differences: Differences, quantity: TaskMetrics) -> lis
         return ["It did best on validation rows of the race; test rows do not say whether it is better than others."]
     is_best = all(_lead(other, advised, differences, quantity) <= 0 for other in others)
     if advised == ALONE:
-        return [f"No shared training did {'better' if is_best else 'notably better'} on average."]
+        did = "better" if is_best else "notably better"
+        names = sorted(NAMES.get(method, method) for method in others)
+        return [
+            f"{names[0]} did not do {did} on average."
+            if len(names) == 1
+            else f"Neither {' nor '.join(names)} did {did} on average."
+        ]
     simpler = [method for method in (ALONE, SHARED) if method != advised]
     unproved = [NAMES[method] for method in simpler if not is_better(advised, method, differences, quantity)]
     did = "best" if is_best else "nearly best"
@@ -237,7 +251,7 @@ def _difference(pair: tuple[str, str], measured: Difference, quantity: TaskMetri
 
 def _legend(quantity: TaskMetrics) -> str:
     """Return what a point and a range are."""
-    point = f"A point is a hundredth of {quantity.name}. " if quantity.axis(1.0) > 1 else ""
+    point = f"A point is a hundredth of {quantity.label}. " if quantity.axis(1.0) > 1 else ""
     return f"{point}All ranges together hold the true differences with 95 % confidence."
 
 
@@ -251,6 +265,19 @@ def _aligned_features(settings: Sequence[str]) -> list[str]:
     return [feature for value in values for feature in yaml.safe_load(value)["features"]]
 
 
+def _greatest_losses(gains: Mapping[str, Any], quantity: TaskMetrics) -> str:
+    """Name the silos that lose most on average, as the end of a sentence; empty if none loses, or some do certainly."""
+    differences = {silo: record["difference"] for silo, record in gains.get("clients", {}).items()}
+    by_silo = {silo: quantity.gain(mean) for silo, mean in differences.items() if mean is not None}
+    count = 0 if gains["certain_worse"] else gains["worse"]
+    names = sorted(by_silo, key=lambda silo: by_silo[silo])[: min(count, _NAMED)]
+    if not names:
+        return ""
+    if count > _NAMED:
+        return f"; {joined(names)} lose most on average"
+    return f"; {'it is' if count == 1 else 'these are'} {joined(names)}"
+
+
 def _costs(advised: str, costs: Mapping[str, Cost]) -> list[str]:
     """Return what a run of the advised method costs, compared with FedAvg; empty if that is not known."""
     if advised not in costs:
@@ -259,6 +286,8 @@ def _costs(advised: str, costs: Mapping[str, Cost]) -> list[str]:
     traffic = f"a silo sends {size(round(own.sent))} and receives {size(round(own.received))}"
     if not own.sent and not own.received:
         traffic = "a silo sends and receives nothing"
+    if advised == ALONE and own.sent:
+        traffic += ", metrics and common statistics but no weights"
     kept = ", and keeps weights or other state of its own" if own.keeps_state else ""
     line = f"Costs of a run of {NAMES.get(advised, advised)}: {duration(own.seconds)} on this machine; {traffic}{kept}."
     if advised == SHARED or shared is None:
@@ -271,7 +300,7 @@ def _costs(advised: str, costs: Mapping[str, Cost]) -> list[str]:
 def _new_silo(aligned: Sequence[str], row: Mapping[str, Any], quantity: TaskMetrics) -> str:
     fresh = row.get(f"fresh/{quantity.headline}")
     if fresh is not None:
-        return f"Silos that took no part in training have {quantity.name} {quantity.number(fresh)} with it."
+        return f"Silos that took no part in training have {quantity.label} {quantity.number(fresh)} with it."
     if row.get("model") == "personal":
         return "A new silo trains on its own rows before it has a model; no silo was held out to measure this."
     how = f"once it standardises {joined(aligned)} by its own rows" if aligned else "as it is"

@@ -16,7 +16,10 @@ from models.metrics.paired_difference import Difference
 KEPT = 3
 """One in this number of candidates trains on."""
 ALPHA = 0.05
-"""The chance, over all looks and pairs, that a candidate as good as the leader is dropped as behind."""
+"""The chance, over all looks and pairs, that a candidate as good as the leader is dropped as behind.
+
+It counts the draw of rows, not of the seed: a race has one seed, so a candidate may be behind on this seed only.
+"""
 
 
 @dataclass(frozen=True)

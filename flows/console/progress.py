@@ -19,8 +19,8 @@ class ProgressSink:
     def restart(self) -> None:
         """Forget all runs and rounds: another stage of the command has its own."""
 
-    def begin(self, run: str, done: int, rounds: int) -> None:
-        """Start a run, or resume it after `done` of its rounds."""
+    def begin(self, run: str, done: int, rounds: int, unit: str = "round") -> None:
+        """Start a run, or resume it after `done` of its rounds; `unit` is what they are called."""
 
     def round(self, run: str, number: int, score: str | None) -> None:
         """End a round of a run; several runs may take turns.

@@ -67,6 +67,7 @@ class Terminal(ProgressSink):
         self._runs, self._planned, self._ended = 1, 0, 0
         self._counted: set[str] = set()  # names of runs that ended; such a run may also fail, if Prefect is away
         self._before, self._skipped, self._made = 0, 0, 0  # rounds: of finished runs, not made here, made here
+        self._unit = "round"
         self._running: dict[str, tuple[int, int]] = {}  # the last round, and all rounds, of each run that has not ended
         self._run, self._news = "starting", ""  # the run with the last news
         self._run_start: float | None = None  # of the first run of this stage
@@ -78,10 +79,11 @@ class Terminal(ProgressSink):
             self._ended, self._before = done, done_rounds
         self._runs, self._planned = runs, rounds
 
-    def begin(self, run: str, done: int, rounds: int) -> None:
+    def begin(self, run: str, done: int, rounds: int, unit: str = "round") -> None:
         """See ProgressSink."""
+        self._unit = unit
         if done:
-            self.say(f"{run} continues after round {done}")
+            self.say(f"{run} continues after {unit} {done}")
         self._planned = self._planned or rounds
         self._run_start = self._clock() if self._run_start is None else self._run_start
         before, _ = self._running.get(run, (0, 0))  # if it goes on in another process
@@ -101,7 +103,7 @@ class Terminal(ProgressSink):
         else:
             self._update_bar(score)
         if self._bar.disable and self._clock() - self._last_line > _SILENT:
-            self.say(f"{run}: round {number} of {rounds}{self._of_all()}")
+            self.say(f"{run}: {self._unit} {number} of {rounds}{self._of_all()}")
 
     def end(self, run: str, score: str | None, seconds: float) -> None:
         """See ProgressSink; the rounds that the run has spared count as done."""
@@ -147,7 +149,7 @@ class Terminal(ProgressSink):
         """Update the bar, with the last news if there is none."""
         wide = self._console.width >= _NARROW
         self._news = self._news if news is None else news
-        count = f"{self.done}/{self._planned}" + (" rounds" if wide else "")
+        count = f"{self.done}/{self._planned}" + (f" {self._unit}s" if wide else "")
         left, shown = self._left(), self._news if wide else ""
         room = self._console.width - (len(count) + len(left) + len(shown) + 3) - (_MIN_BAR + 1)
         name = shortened(self._console.render_str(self._run).plain, min(max(room, _MIN_NAME), _MAX_NAME))

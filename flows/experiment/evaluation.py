@@ -306,15 +306,15 @@ def _named(silos: Silos, constant: Constant, quantity: TaskMetrics) -> dict[str,
         code = int(quantity.constant_for(constant.shares).argmax())
     label, is_usual = silos.manifest.classes[code], code == commonest
     if isinstance(quantity, ClientMetric) and quantity.of_probabilities:
-        kind = "share of each class" if is_usual else f"constant answer for {quantity.name}"
+        kind = "share of each class" if is_usual else f"constant answer for {quantity.label}"
         return {"name": "always the same probabilities", "answer": label, "kind": kind}
-    kind = "commonest class" if is_usual else f"constant answer for {quantity.name}, from the shares of the classes"
+    kind = "commonest class" if is_usual else f"constant answer for {quantity.label}, from the shares of the classes"
     return {"name": f'always "{shortened(label, _LETTERS)}"', "answer": label, "kind": kind}
 
 
 def _none_is_better(project: Project, baseline: Mapping[str, Any], tuned: bool) -> str:
     quantity = project.quantity
-    score = f"{quantity.name} {quantity.number(baseline['metrics'][quantity.headline])}"
+    score = f"{quantity.label} {quantity.number(baseline['metrics'][quantity.headline])}"
     prediction = baseline["name"].replace("always", "always predicting", 1)
     advice = _advice(project.params, tuned) or "the inputs may not predict the target"
     return f"No method is better than {prediction}, the {baseline['kind']} of the training rows ({score}): {advice}."

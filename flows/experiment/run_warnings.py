@@ -92,7 +92,7 @@ def notes_of_undefined(metrics: Mapping[str, Any], quantity: TaskMetrics) -> lis
         return []
     clients, whose, them = ("1 client", "its", "it") if missing == 1 else (f"{missing:,} clients", "their", "them")
     why = f"since {whose} test rows have {quantity.undefined_if}"
-    sentence = f"{clients} had no {quantity.name}, {why}: means leave {them} out."
+    sentence = f"{clients} had no {quantity.label}, {why}: means leave {them} out."
     return [{"about": "evaluation", "sentence": sentence}]
 
 
@@ -100,7 +100,7 @@ def notes_of_training(folder: RunFolder, last: int, metrics: dict[str, Any], qua
     """Note a training loss that is not finite at the end, unless the scores show it already, or that did not fall."""
     losses = [loss for _, loss in folder.curve("loss/train", last)]
     diverged = any(row.get("train_loss", 0.0) is None for row in folder.journal.read(last)["clients"].values())
-    if diverged and quantity.headline_text(metrics) != f"{quantity.name} diverged":
+    if diverged and quantity.headline_text(metrics) != f"{quantity.label} diverged":
         return [{"about": "training", "sentence": f"the training loss is not finite at the end: {_WAY_OUT}"}]
     if not diverged and len(losses) >= _MIN_ROUNDS and min(losses[1:]) > losses[0] - _MIN_FALL * abs(losses[0]):
         return [{"about": "training", "sentence": f"the training loss did not fall after the first round: {_WAY_OUT}"}]
@@ -117,7 +117,7 @@ def notes_of_best(folder: RunFolder, reported: int, last: int, quantity: TaskMet
     if best - end < _MIN_DROP * abs(best):
         return []
     sentence = (
-        f"{quantity.name} on validation rows was worse at the end than in the best round, which is reported "
+        f"{quantity.label} on validation rows was worse at the end than in the best round, which is reported "
         "(evaluation.report is best). Fewer training.rounds are enough."
     )
     return [{"about": "training", "sentence": sentence}]

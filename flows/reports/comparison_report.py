@@ -174,7 +174,7 @@ def _range_over_clients(clients: Sequence[Mapping[str, Any]], quantity: TaskMetr
             if value is not None:
                 by_method.setdefault(method, []).append(value)
     ranges = [f"{m} {quantity.number(min(v))} to {quantity.number(max(v))}" for m, v in by_method.items()]
-    return f"Test {quantity.name} of each silo, lowest to highest: {'; '.join(ranges)}"
+    return f"Test {quantity.label} of each silo, lowest to highest: {'; '.join(ranges)}"
 
 
 def _overhead(
@@ -230,7 +230,7 @@ def _each_silo(comparison: Mapping[str, Any], quantity: TaskMetrics) -> Section:
         for client in clients
     ]
     order = "certain gains and losses first, then the worst scores" if certain else "the worst scores first"
-    caption = f"Test {quantity.name} of each silo, mean over seeds; {order}"
+    caption = f"Test {quantity.label} of each silo, mean over seeds; {order}"
     table = Table.long(caption, ["silo", *columns.values(), *methods], rows, "comparison.json")
     return Section("Each silo", [f"{legend(gains, quantity)}."] if gains["methods"] else [], tables=[table])
 

@@ -65,7 +65,7 @@ class NamedMetric(TaskMetrics):
     def as_text(self, metrics: Mapping[str, Any]) -> str:
         """Format mean, deviation and worst client, then the task's usual metric, loss and entropy."""
         if self.score(metrics) == -math.inf:
-            return f"{self.name} is not finite: training diverged. Try a lower training.optimiser.learning_rate"
+            return f"{self.label} is not finite: training diverged. Try a lower training.optimiser.learning_rate"
         mean, spread, worst = (self.number(metrics.get(f"{self.name}/{part}")) for part in ("mean", "sd", "worst"))
         usual = TASK_METRICS[self.task]
         others = [usual.headline_text(metrics) or usual.name]
@@ -73,7 +73,7 @@ class NamedMetric(TaskMetrics):
             others.append(self.loss_text(metrics["loss/mean"]))
         if "entropy/mean" in metrics:
             others.append(f"entropy {usual.number(metrics['entropy/mean'])} nats")
-        return f"{self.name} {mean} ± {spread} over clients, worst {worst}\n{', '.join(others)}"
+        return f"{self.label} {mean} ± {spread} over clients, worst {worst}\n{', '.join(others)}"
 
     def number(self, value: float | None, digits: int = 4) -> str:
         """Format with three decimals if the metric is bounded, else with significant digits."""

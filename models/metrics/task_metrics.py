@@ -37,6 +37,11 @@ class TaskMetrics(ABC):
     by_class: ClassVar[bool] = False  # whether all classes count the same, so that few rows of a rare one decide
     loss: ClassVar[str] = "loss"  # the objective's name in texts; cross-entropy and squared error are called "loss"
 
+    @property
+    def label(self) -> str:
+        """The name in texts, such as `balanced accuracy`."""
+        return self.name.replace("_", " ")
+
     def of_mean(self, mean: float) -> float:
         """Convert the mean outcome of a client's rows to its metric; by default they are equal."""
         return mean
@@ -114,7 +119,7 @@ class TaskMetrics(ABC):
         value = metrics.get(self.headline)
         if value is None:
             return None
-        return f"{self.name} {self.number(value)}" if math.isfinite(value) else f"{self.name} diverged"
+        return f"{self.label} {self.number(value)}" if math.isfinite(value) else f"{self.label} diverged"
 
 
 class Accuracy(TaskMetrics):

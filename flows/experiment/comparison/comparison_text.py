@@ -306,7 +306,7 @@ def target_text(costs: Mapping[str, Any], quantity: TaskMetrics) -> str:
 
 
 def _value(record: Mapping[str, Any], quantity: TaskMetrics) -> str:
-    return f"{quantity.name} {quantity.number(record['target'])}"
+    return f"{quantity.label} {quantity.number(record['target'])}"
 
 
 def cost_table(costs: Mapping[str, Any]) -> list[list[str]]:

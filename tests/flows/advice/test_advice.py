@@ -82,6 +82,30 @@ def test_pooling_is_a_bound():
     assert not is_better(POOLED, SHARED, {(POOLED, SHARED): EVEN}, ACCURACY)
 
 
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        (
+            {"c03": -0.02, "c07": -0.01},
+            "2 of 9 silos lose, none certainly, against training alone; these are c03 and c07.",
+        ),
+        ({"c03": -0.02}, "1 of 9 silos loses, none certainly, against training alone; it is c03."),
+        (
+            {"c03": -0.02, "c01": -0.03, "c07": -0.01, "c08": -0.04},
+            "4 of 9 silos lose, none certainly, against training alone; c08, c01 and c03 lose most on average.",
+        ),
+        ({}, "none of 9 silos loses, against training alone."),
+    ],
+)
+def test_silos_that_lose_without_certainty_are_named(losses, said):
+    clients = {f"c0{i}": {"difference": 0.05} for i in range(8)} | {"c08": {"difference": None}}
+    gains = {"mean": 0.04, "distinguishable": True, "worse": len(losses), "certain_worse": [], "compared": 9}
+    gains["clients"] = clients | {silo: {"difference": loss} for silo, loss in losses.items()}
+    comparison = {"table": [], "gains": {"methods": {"ditto": gains}}}
+    found = {("ditto", SHARED): UP, ("ditto", ALONE): UP, (SHARED, ALONE): UP}
+    assert f"With ditto, {said}" in decide(ACCURACY, "ditto", {}, Proof(found), comparison)["lines"]
+
+
 @pytest.mark.parametrize(("over_alone", "doubt"), [(UP, False), (EVEN, True)])
 def test_the_advice_says_who_loses_and_doubts_as_the_proof_does(over_alone, doubt):
     gains = {"mean": 0.04, "distinguishable": True, "worse": 2, "certain_worse": ["c07"], "compared": 9}
@@ -127,6 +151,10 @@ def test_silos_are_excluded_only_if_fedavg_without_them_is_proved_better_than_wh
     advice = decide(ACCURACY, SHARED, rate, proof, {"table": []}, {"c01": 5})
     assert advice["train_alone"] == (["c07", "c08"] if excluded else [])
     assert advice["advised"] == (SHARED if excluded else ALONE)
+    without = {EVEN: "Whether FedAvg without c07 and c08 is better than training alone is not certain:"}
+    if not excluded:
+        expected = without.get(over, "Training alone is better than FedAvg without c07 and c08:")
+        assert any(line.startswith(expected) for line in advice["lines"])
     if excluded:
         assert advice["lines"][0].startswith(
             "Train FedAvg without c07 and c08, which train alone: over all silos this gains"
@@ -197,8 +225,8 @@ def test_that_nothing_is_better_than_a_constant_is_said_before_the_advice():
 @pytest.mark.parametrize(
     ("over_shared", "over_alone", "shared_over_alone", "line"),
     [
-        (UP, DOWN, DOWN, "No shared training did better on average."),
-        (UP, NEAR, NEAR, "No shared training did notably better on average."),
+        (UP, DOWN, DOWN, "Neither FedAvg nor ditto did better on average."),
+        (UP, NEAR, NEAR, "Neither FedAvg nor ditto did notably better on average."),
         (NEAR, EVEN, EVEN, "It did nearly best on average; that it is better than training alone is not certain."),
         (DOWN, EVEN, EVEN, "It did best on average; that it is better than training alone is not certain."),
     ],
@@ -237,7 +265,8 @@ def test_settings_that_raced_are_counted_apart_from_those_that_never_started():
     race["dropped"] = {"ifca 0": "behind", "ifca 1": "time", "ditto 0": "time", "ditto 1": "time"}
     lines = described({"lines": [], "diagnosis": {"sentences": []}, "race": race, "proved": []})
     assert lines == [
-        "3 of 5 settings raced: 1 was certainly worse than the leader, and 1 did not train to the end for lack of time."
+        "3 of 5 settings raced: 1 was behind the leader on validation rows of this seed, and 1 did not train to the end "
+        "for lack of time."
     ]
 
 
@@ -274,7 +303,7 @@ def test_a_difference_names_the_better_method_first():
         "A point is a hundredth of accuracy. All ranges together hold the true differences with 95 % confidence.",
     ]
     assert decide(ERROR, SHARED, {}, Proof({(SHARED, ALONE): UP}), {"table": []})["lines"][1:3] == [
-        "No shared training did better on average.",
+        "FedAvg did not do better on average.",
         "Training alone is better than FedAvg: −0.0400 in mean squared error, −0.0600 to −0.0200.",
     ]
 

@@ -12,13 +12,16 @@ from flows.advice.proof import ProofPlan, measure, plan_proof, race_seconds, sec
 from flows.advice.race import Candidate, Leg, Race
 from flows.advise import _first_leg
 from flows.experiment.comparison.client_gains import ALONE
+from flows.experiment.comparison.paired_runs import client_strata
 from flows.experiment.comparison.run_trials import trial_name
 from flows.experiment.comparison.tuner import Score
 from flows.experiment.run.run_folder import RunFolder, run_name
+from models.metrics.paired_difference import difference
 from models.metrics.task_metrics import TASK_METRICS
 from silos.client_store import ClientStore
 from silos.errors import UserError
 from tasks.evaluate import OUTCOMES
+from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.json_io import write_json
 
 SILOS, ROWS = ("a", "b", "c", "d", "e"), 60
@@ -60,10 +63,10 @@ def test_what_a_diagnosis_took_is_not_for_the_race(tmp_path, at_once):
         return
     with pytest.raises(
         UserError,
-        match=r"minutes: got 1\.66667, expected at least 2, .* or start again with --set training\.rounds=5\.",
+        match=r"expected at least 2, .* Use `siloflow advise --minutes 2 --resume`, or `.*--set training\.rounds=5`\.",
     ):
         seconds(60.0)  # eleven runs of 5 rounds take 27.5 of 40 seconds, of 6 rounds 33
-    with pytest.raises(UserError, match=r"eleven runs\. Give more minutes\.$"):
+    with pytest.raises(UserError, match=r"eleven runs\. Use `siloflow advise --minutes 3 --resume`\.$"):
         seconds(99.0)  # not even one round fits
 
 
@@ -128,3 +131,25 @@ def test_fedavg_without_silos_is_measured_over_all_silos_of_which_those_train_al
     assert found.exclusion.differences[SHARED].mean == pytest.approx((4 * 10 + 20) / 5 / ROWS)
     assert found.exclusion.differences[ALONE].mean == pytest.approx(4 * 20 / 5 / ROWS)
     assert measure(project_of(silos), SHARED, runs).exclusion is None
+
+
+def test_silos_that_train_alone_in_both_have_no_variance_and_hide_none(write_silos, tmp_path):
+    """Many rows that are equal in both do not make the rows of other silos look less variable."""
+    rows = {**dict.fromkeys(SILOS, 30), "a": 500}
+    silos = write_silos(dict.fromkeys(SILOS, 2), validation=0, test=rows)
+
+    def run_of(name, seed):
+        store = ClientStore(str(tmp_path / f"{name}{seed}"))
+        rng = np.random.default_rng([seed, len(name)])
+        right = {silo: rng.integers(0, 2, (1, count), np.uint8) for silo, count in rows.items()}
+        return store, {
+            silo: ref for silo in SILOS for silo, ref in store.save(OUTCOMES, [silo], {"correct": right[silo]}).items()
+        }
+
+    runs = {name: [run_of(name, seed) for seed in range(3)] for name in (SHARED, ALONE, "without")}
+    found = measure(project_of(silos), SHARED, {m: runs[m] for m in (SHARED, ALONE)}, ["a"], runs["without"])
+    rest = silos.select(SILOS[1:])
+    strata = client_strata(PlainRunner(), rest, runs["without"], runs[ALONE], TASK_METRICS["classification"])
+    assert found.exclusion is not None
+    expected = difference(list(strata.values()), pooled_variance=False).error * 4 / 5
+    assert found.exclusion.differences[ALONE].error == pytest.approx(expected)
