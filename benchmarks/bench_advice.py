@@ -8,7 +8,7 @@ import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ from flows.diagnose import run_diagnosis
 from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.project import Project
 from flows.init_project.create_project import template_text
-from models.metrics.paired_difference import difference_over_draws
+from models.metrics.paired_difference import difference_over_draws, holm_intervals
 from models.metrics.task_metrics import TaskMetrics
 from models.shift.nested_tests import TYPES
 from silos.io.atomic_io import write_bytes
@@ -293,10 +293,10 @@ def _as_evidence(cell: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def summary(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the regret of each strategy in points: mean, interval over federations, worst, the count within a point.
+    """Return the regret of each strategy in points: mean, interval over federations, median, worst, count within a point.
 
-    `behind` is how far a strategy is behind REFERENCE, with its interval. Federations on which its choice diverged are left
-    out, and counted.
+    `behind` is how far a strategy is behind REFERENCE, with its interval corrected for their number (Holm). Federations on
+    which its choice diverged are left out, and counted.
     """
     measured = [of for [of] in results.get("study", {}).values()]
     best = [max(value for value in of["methods"].values() if value is not None) for of in measured]
@@ -305,17 +305,23 @@ def summary(results: Mapping[str, Any]) -> dict[str, Any]:
         values = [of["strategies"][name]["value"] for of in measured]
         pairs = zip(best, values, strict=True)
         regrets[name] = [math.nan if value is None else 100 * (most - value) for most, value in pairs]
+    others = [name for name in regrets if name != REFERENCE]
+    plain = []
+    for name in others:
+        lags = [own - ours for own, ours in zip(regrets[name], regrets[REFERENCE], strict=True)]
+        plain.append(difference_over_draws([lag for lag in lags if math.isfinite(lag)], bound=math.inf))
+    behind = dict(zip(others, holm_intervals(plain), strict=True))
     for name, every in regrets.items():
         points = [point for point in every if math.isfinite(point)]
-        pairs = zip(every, regrets[REFERENCE], strict=True)
-        behind = difference_over_draws([own - ours for own, ours in pairs if math.isfinite(own - ours)], bound=math.inf)
+        lag = behind.get(name)
         mean = difference_over_draws(points, bound=math.inf)
         lines[name] = {
             "regret": [round(bound, 4) for bound in (mean.mean, mean.low, mean.high)],
+            "median": round(median(points), 1),
             "worst": round(max(points), 1),
             "within_a_point": sum(point <= 1 for point in points),
             "diverged": len(every) - len(points),
-            "behind": [round(bound, 4) for bound in (behind.mean, behind.low, behind.high)],
+            "behind": [round(bound, 4) for bound in (lag.mean, lag.low, lag.high)] if lag else [0.0, 0.0, 0.0],
             "seconds": round(fmean(of["strategies"][name]["seconds"] for of in measured), 1),
         }
     return {"federations": len(measured), "strategies": lines}

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
@@ -29,7 +30,7 @@ from flows.advice.proof import (
     race_seconds,
     seconds_needed,
 )
-from flows.advice.race import Candidate, Leg, Race, TrainAll, Trained, run_race, rungs_of
+from flows.advice.race import Candidate, Leg, Pace, Race, TrainAll, Trained, run_race, rungs_of
 from flows.compare import conclude, run_all
 from flows.config.override_policy import open_project
 from flows.console import progress
@@ -82,7 +83,7 @@ def advise(
     """Race methods and settings on the silos, prove the winner on fresh seeds, and return the advice as plain JSON.
 
     Args:
-        minutes: The time to take; that of params.yaml if 0.
+        minutes: The time to take; if 0, that of params.yaml, or that with which the resumed race began.
         methods: The methods that race; all that can run on the data if none is chosen.
         overrides: Values that replace those of params.yaml, each as section.key=value, for example training.rounds=20.
         resume: Continue the named race, or the newest one.
@@ -92,15 +93,14 @@ def advise(
     compared = project.params.comparison
     if compared.over != "rows" or compared.publish:  # these are about what `siloflow compare` says
         project = project.with_overrides(_OVER_ROWS)
-    minutes = minutes or project.params.advise.minutes
     with project.working("advise"):
         check_advisable(project)
         retried = begun_before(project, "advise")
         resume, name = (resume, name) if retried is None else (True, retried)
-        folder = folder_name(project, minutes, methods, resume, name or "")
+        folder = folder_name(project, minutes or project.params.advise.minutes, methods, resume, name or "")
         with project.working(folder):
-            named = methods or experiment(project, folder)["methods"]
-            return _advise(project, folder, minutes * 60, named)
+            begun = experiment(project, folder)
+            return _advise(project, folder, 60 * (minutes or begun["minutes"]), methods or begun["methods"])
 
 
 def check_advisable(project: Project) -> None:
@@ -186,33 +186,38 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
         chosen = {m: race.best_of(m) for m in (SHARED, ALONE, choice.method, POOLED)}
         proved = {m: c for m, c in chosen.items() if c is not None}
         losers = _losers(project, name, proved, seed)
-        left = budget - max(time.perf_counter() - began, race.seconds)  # a resumed race was timed before
-        methods, seeds = plan_proof(folder / PROOF, race, proved, seed, left, bool(losers), processes.at_once)
+        proof_began = time.perf_counter()
+        costs = [race.legs[candidate.name].seconds for candidate in proved.values()]
+        processes.start_for(3 * len(costs), statistics.fmean(costs), race.pace.round if race.pace else 0.0)
+        left = budget - race.before - race.seconds
+        methods, seeds, excludes = plan_proof(folder / PROOF, race, proved, seed, left, bool(losers), processes.at_once)
         settings = {m: proved[m].settings for m in methods}
         plan = Plan(methods, seeds, SHARED if SHARED in methods else choice.method, 0, project.silos.version)
         projects = {m: project.with_overrides(lines) for m, lines in settings.items()}
         progress.current().restart()
         progress.current().say(f"proof on {len(seeds)} fresh seeds and test rows: {', '.join(methods)}")
-        if losers:
+        if excludes:
             lose = "loses" if len(losers) == 1 else "lose"
             progress.current().say(
                 f"{SHARED} is also trained without {some(losers, 3)}, which {lose} by it on validation rows"
             )
         failed: list[dict[str, Any]] = []
-        apart = _trials_without(projects[SHARED], losers, seeds) if losers else []
-        results = run_all(processes, plan, projects, {}, 0, failed, apart)
-        without = _results_of(processes, apart)
+        apart = _trials_without(projects[SHARED], losers, seeds) if excludes else []
+        results, outcomes_apart = run_all(processes, plan, projects, {}, 0, failed, apart)
+    without = [outcome for outcome in outcomes_apart if not isinstance(outcome, str)]
     comparison = conclude(project, name, plan, [(projects, results)], failed, [], flow_run, raced=True)
     whole = [s for s in seeds if all((m, s) in results for m in methods)]
     outcomes = {m: [outcomes_of_run(project, project.root / results[m, s]["folder"]) for s in whole] for m in methods}
-    smaller = [outcomes_of_run(project, project.root / r["folder"]) for r in without if whole == seeds]
+    smaller = [
+        outcomes_of_run(project, project.root / r["folder"]) for r in without if whole == seeds == _seeds_of(without)
+    ]
     proof = measure(project, choice.method, outcomes, losers, smaller) if whole else Proof({})
     advice = {
         "experiment": name,
         "data_version": project.silos.version,
         **metric_record(project.quantity),
         "minutes": budget / 60,
-        "seconds": race.seconds + sum(r["seconds"]["total"] for r in (*results.values(), *without)),
+        "seconds": race.before + race.seconds + time.perf_counter() - proof_began,
         "diagnosis": diagnosis,
         "race": race.as_json(),
         "race_seed": seed,
@@ -227,6 +232,12 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
             {method: _cost(projects[method], [results[method, s] for s in whole]) for method in methods if whole},
         ),
     }
+    if losers and not excludes:
+        lose = "loses" if len(losers) == 1 else "lose"
+        unmeasured = (
+            f"whether others gain without {'it' if len(losers) == 1 else 'them'} was not measured for lack of time."
+        )
+        advice["lines"].append(f"{some(losers, 3)} {lose} by FedAvg on validation rows; {unmeasured}")
     if failed:
         raise IncompleteError(f"the proof of {name} is {not_complete(comparison)}", advice)
     write_json(folder / ADVICE, advice)
@@ -300,7 +311,7 @@ def _race(
                 race.legs.pop(candidate.name, None)
     else:
         ordered = in_order(candidates(project, seed, methods, align), gains, (SHARED, ALONE))
-        race = Race(rungs_of(project.params.training.rounds), ordered)
+        race = Race(rungs_of(project.params.training.rounds), ordered, before=time.perf_counter() - began)
     silos = project.scored.federated()
 
     def train_all(waiting: Iterator[Candidate], rounds: int) -> Iterator[Trained]:
@@ -320,8 +331,11 @@ def _race(
                 if isinstance(outcome, str):
                     leg = Leg(rounds, None, seconds, outcome)
                 else:
-                    record = read_json(_run_folder(project, name, candidate, seed).validation)
-                    leg = Leg(rounds, validation_score(record, quantity), seconds)
+                    folder = _run_folder(project, name, candidate, seed)
+                    record, known = read_json(folder.validation), race.legs.get(candidate.name)
+                    since = known.rounds if known else 0
+                    trained = sum(r["seconds"]["round"] for r in folder.rounds(record["round"]) if r["round"] > since)
+                    leg = Leg(rounds, validation_score(record, quantity), max(seconds, trained))  # also before a stop
                 yield Trained(candidate, leg, now - last)
                 last = now
 
@@ -346,7 +360,9 @@ def _race(
             sink.say(race_line(race, quantity))
 
     if race.rung < len(race.rungs):
-        seconds = _first_leg(project, processes, seed, race, train_all, budget, time.perf_counter() - began)
+        _plan_race(project, processes, seed, race, train_all, budget)
+        time_of = partial(race_seconds, budget=budget - race.before, at_once=processes.at_once)
+        seconds = time_of(race)
         before = race.seconds
         count = len(race.alive) + math.ceil(len(race.alive) / 3) + math.ceil(len(race.alive) / 9) + len(race.rungs)
         sink.plan(1, count)
@@ -355,7 +371,7 @@ def _race(
             f"{len(race.alive)} settings of {len({c.method for c in race.alive})} methods race for up to "
             f"{duration(seconds)} on validation rows of seed {seed}"
         )
-        run_race(race, seconds, (SHARED, ALONE, POOLED), train_all, compare, quantity.gain, save, processes.at_once)
+        run_race(race, time_of, (SHARED, ALONE, POOLED), train_all, compare, quantity.gain, save, processes.at_once)
     return race
 
 
@@ -377,55 +393,55 @@ def _trials_without(project: Project, silos: Sequence[str], seeds: Sequence[int]
     return [Trial(smaller, SHARED, seed, _WITHOUT) for seed in seeds]
 
 
-def _results_of(processes: TrialProcesses, trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    """Return the results of trials that have run, or none if one failed twice."""
-    outcomes = {trial.seed: outcome for trial, outcome, _ in processes.run(trials)}
-    found = [result for trial in trials if not isinstance(result := outcomes[trial.seed], str)]
-    return found if len(found) == len(trials) else []
+def _seeds_of(results: Sequence[Mapping[str, Any]]) -> list[int]:
+    return [result["seed"] for result in results]
 
 
-def _first_leg(
-    project: Project,
-    processes: TrialProcesses,
-    seed: int,
-    race: Race,
-    train: TrainAll,
-    budget: float,
-    spent: float,
-) -> float:
-    """Train the first candidate to the first rung, if it is not, and return the seconds of the race by what a run takes.
+def _plan_race(
+    project: Project, processes: TrialProcesses, seed: int, race: Race, train: TrainAll, budget: float
+) -> None:
+    """Find the race's pace, and start processes if several runs can train at once.
 
-    `spent` seconds of the budget have gone into the diagnosis. Processes are started here if several runs can train at
-    once.
+    The first candidate trains to the first rung, if it has not, since its time says how long a run takes.
 
     Raises:
-        UserError: If the budget is too short for any advice.
+        UserError: If the budget does not suffice for the shortest advice. A resumed race has been checked before.
     """
-    name, first = processes.experiment, race.alive[0]
-    processes.start_for(len(race.alive), 0.0, 0.0)
-    leg = race.legs.get(first.name)
-    if leg is None:
-        ((_, leg, elapsed),) = train(iter([first]), race.rungs[0])
-        if leg.score is None:  # the race drops it
-            return race_seconds(budget - spent, 0.0)
-        race.legs[first.name] = leg
-        race.seconds += elapsed
-    records = _run_folder(project, name, first, seed).rounds(leg.rounds)
-    a_round = statistics.median(record["seconds"]["round"] for record in records)
-    one_run = leg.seconds + a_round * (project.params.training.rounds - leg.rounds)
-    processes.start_for(len(race.alive), (budget - spent) / len(race.alive), a_round)
+    left, is_known = budget - race.before, race.pace is not None
+    pace = race.pace or _measure_pace(project, processes, seed, race, train)
+    if pace is None:
+        return
+    processes.start_for(len(race.alive), left / len(race.alive), pace.round)
     at_once = processes.at_once
-    needed = spent + seconds_needed(one_run, at_once)
-    if needed > budget:
-        affordable = _MARGIN * (budget - spent) / seconds_needed(1.0, at_once) - leg.seconds
-        fewer = leg.rounds + math.floor(affordable / max(a_round, 1e-9))
+    needed = race.before + seconds_needed(pace.run, at_once)
+    if needed > budget and not is_known:
+        first = next(candidate for candidate in race.alive if candidate.name in race.legs)
+        leg = race.legs[first.name]
+        affordable = _MARGIN * left / seconds_needed(1.0, at_once) - leg.seconds
+        fewer = leg.rounds + math.floor(affordable / max(pace.round, 1e-9))
         raise UserError(
             f"minutes: got {budget / 60:g}, expected at least {math.ceil(needed / 60)}, since one run of "
-            f"{first.method} takes about {duration(one_run)}, and the shortest advice needs eleven runs. Use `siloflow "
-            f"advise --minutes {math.ceil(needed / 60)} --resume`"
-            f"{f', or `siloflow advise --set training.rounds={fewer}`' if fewer > 0 else ''}."
+            f"{first.method} takes about {duration(pace.run)}, and the shortest advice needs eleven runs. Type the "
+            f"command with `--minutes {math.ceil(needed / 60)} --resume`"
+            f"{f', or with `--set training.rounds={fewer}`' if fewer > 0 else ''}."
         )
-    return race_seconds(budget - spent, one_run, at_once)
+    race.pace = pace
+
+
+def _measure_pace(project: Project, processes: TrialProcesses, seed: int, race: Race, train: TrainAll) -> Pace | None:
+    """Train the first candidate that can train to the first rung, and return what a run takes; None if none can."""
+    processes.start_asked(len(race.alive))
+    for candidate in [*race.alive]:
+        if candidate.name not in race.legs:
+            for trained in train(iter([candidate]), race.rungs[0]):
+                race.add(trained)
+            write_json(project.runs / processes.experiment / RACE, race.as_json())
+        leg = race.legs[candidate.name]
+        if leg.score is not None:
+            records = _run_folder(project, processes.experiment, candidate, seed).rounds(leg.rounds)
+            a_round = statistics.median(record["seconds"]["round"] for record in records)
+            return Pace(leg.seconds + a_round * (race.rungs[-1] - leg.rounds), a_round)
+    return None
 
 
 def _run_folder(project: Project, name: str, candidate: Candidate, seed: int) -> RunFolder:

@@ -183,7 +183,8 @@ def _run_comparison(project: Project, name: str, plan: Plan) -> dict[str, Any]:
         failed: list[dict[str, Any]] = []
         for index, partition in enumerate(partitions):
             projects = {m: partition.with_overrides(chosen[m].settings if m in chosen else []) for m in plan.methods}
-            drawn.append((projects, run_all(processes, plan, projects, {} if index else first, index, failed)))
+            results, _ = run_all(processes, plan, projects, {} if index else first, index, failed)
+            drawn.append((projects, results))
     tuning = [{**asdict(result), "seed": plan.seeds[0]} for result in chosen.values()]
     comparison = conclude(project, name, plan, drawn, failed, tuning, flow_run)
     if failed:
@@ -263,7 +264,7 @@ def run_all(
     partition: int,
     failed: list[dict[str, Any]],
     also: Sequence[Trial] = (),
-) -> Results:
+) -> tuple[Results, list[dict[str, Any] | str]]:
     """Start seed by seed, so that an interrupted comparison has complete seeds; each run is a flow of its own in Prefect.
 
     Args:
@@ -273,16 +274,16 @@ def run_all(
         first: The result, or error, of each method's run on the first seed; empty if there is none yet.
         partition: The index of the partition, 0 for data/.
         failed: Failed runs are added to it.
-        also: Further runs, last, so that no process waits; what they return is on disk.
+        also: Further runs, last, so that no process waits.
 
     Returns:
-        The results by method and seed.
+        The results by method and seed, and the result, or error, of each further run.
     """
     cells = [(method, seed) for seed in plan.seeds for method in plan.methods]
     outcomes = {(method, plan.seeds[0]): outcome for method, outcome in first.items()}
     trials = [Trial(projects[m], m, s, partition_name(partition)) for m, s in cells if (m, s) not in outcomes]
-    ended = {id(trial): outcome for trial, outcome, _ in processes.run([*trials, *also])}
-    outcomes |= {(trial.method, trial.seed): ended[id(trial)] for trial in trials}
+    ended = {trial.name: outcome for trial, outcome, _ in processes.run([*trials, *also])}
+    outcomes |= {(trial.method, trial.seed): ended[trial.name] for trial in trials}
     results: Results = {}
     for method, seed in cells:
         result = outcomes[method, seed]
@@ -291,7 +292,7 @@ def run_all(
             failed.append({"method": method, "seed": seed, **where, "error": result})
         else:
             results[method, seed] = result
-    return results
+    return results, [ended[trial.name] for trial in also]
 
 
 def _deliver_late(project: Project, name: str, drawn: Sequence[Drawn]) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 from flows.config.method_settings import method_of
 from flows.config.override_policy import open_project
 from flows.experiment.callbacks.callback import user_callbacks
-from flows.experiment.callbacks.report_run import ValidationOutcomes
 from flows.experiment.project import Project, begun_before, new_experiment, newest_experiment
 from flows.experiment.run.run_context import open_run
 from flows.experiment.run.run_folder import RunFolder, run_name
@@ -83,5 +82,5 @@ def _run_in_folder(
         if result is not None and result["mlflow_run_id"] is not None:
             return result
         run = open_run(project, method, method_name, setup, identity, folder, PrefectRunner(workers), began)
-        callbacks = default_callbacks(project.params.evaluation, user_callbacks(project.params.callbacks))
-        return Trainer(run, [*callbacks, *([ValidationOutcomes()] if until else [])]).fit(until)
+        extra = user_callbacks(project.params.callbacks)
+        return Trainer(run, default_callbacks(project.params.evaluation, extra, bool(until))).fit(until)

@@ -16,7 +16,7 @@ from benchmarks.advice.run_table import RunTable, paired, strata_of
 from flows.advice.advice_text import advised_method
 from flows.advice.candidates import SHARED
 from flows.advice.proof import pair_differences, race_seconds, seeds_that_fit
-from flows.advice.race import Candidate, Leg, Race, in_turn, run_race
+from flows.advice.race import Candidate, Leg, Pace, Race, in_turn, run_race
 from flows.experiment.comparison.client_gains import ALONE
 from models.metrics.paired_difference import Difference
 
@@ -103,20 +103,29 @@ def replay(contest: Contest, budget: float, candidates: Sequence[Candidate]) -> 
         one, other = (table.run(c, RACE_SEED, rounds).at(rounds) for c in (first, second))
         return None if one is None or other is None else paired([one.validation], [other.validation], quantity, level)
 
-    seconds = race_seconds(budget, contest.whole(candidates[0]).seconds)
-    run_race(race, seconds, (SHARED, ALONE), in_turn(train), compare, quantity.gain, lambda _: None)
+    one_run = contest.whole(candidates[0]).seconds
+    race.pace = Pace(one_run, one_run / race.rungs[-1])
+    run_race(
+        race,
+        partial(race_seconds, budget=budget),
+        (SHARED, ALONE),
+        in_turn(train),
+        compare,
+        quantity.gain,
+        lambda _: None,
+    )
     ranking = race.ranking()
     if not ranking:
         return Replay(race, None)
     chosen = {m: race.best_of(m) for m in (SHARED, ALONE, ranking[0].method)}
     proved = {m: c for m, c in chosen.items() if c is not None}
-    cost = sum(race.legs[c.name].seconds for c in proved.values())
-    count = seeds_that_fit(budget - race.seconds, cost)
+    costs = [race.legs[c.name].seconds for c in proved.values()]
+    count = seeds_that_fit(budget - race.seconds, costs)
     tests = {m: [table.run(c, s, table.rungs[-1]).test for s in PROOF_SEEDS[:count]] for m, c in proved.items()}
     whole = [m for m in proved if all(tests[m])]
     differences = pair_differences(ranking[0].method, whole, lambda a, b: strata_of(tests[a], tests[b]), quantity)
     advised = advised_method(ranking[0].method, differences, quantity)
-    return Replay(race, Choice(proved[advised], race.seconds + count * cost) if advised in proved else None)
+    return Replay(race, Choice(proved[advised], race.seconds + count * sum(costs)) if advised in proved else None)
 
 
 def advise(contest: Contest, budget: float, candidates: Sequence[Candidate]) -> Choice | None:

@@ -164,9 +164,10 @@ def described(advice: Mapping[str, Any]) -> list[str]:
     legs, dropped = advice["race"]["legs"], advice["race"]["dropped"]
     reasons = [why for name, why in dropped.items() if name in legs]
     worse, late = reasons.count("behind"), reasons.count("time")
+    were = "was" if worse == 1 else "were"
     race = (
-        f"{len(legs)} of {len({*legs, *dropped})} settings raced: {worse} {'was' if worse == 1 else 'were'} behind the leader "
-        f"on validation rows of this seed, and {late} did not train to the end for lack of time."
+        f"{len(legs)} of {len({*legs, *dropped})} settings raced: {worse} {were} behind the leader on validation rows of "
+        f"this seed, and {late} did not train to the end for lack of time."
     )
     measured = any(proved["method"] == POOLED for proved in advice["proved"])
     late = any(n.startswith(f"{POOLED} ") and why == "time" for n, why in advice["race"]["dropped"].items())

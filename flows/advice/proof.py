@@ -4,6 +4,7 @@ Besides the winner, FedAvg and training alone, one policy may be proved: FedAvg 
 silos train alone.
 """
 
+import heapq
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,22 +38,39 @@ def seconds_needed(one_run: float, at_once: int = 1) -> float:
     return one_run * (math.ceil(2 / at_once) + math.ceil(3 * _SEEDS.start / at_once))
 
 
-def race_seconds(budget: float, one_run: float, at_once: int = 1) -> float:
-    """Return the seconds of the race, so that the budget also suffices for a proof on three seeds."""
-    proof = one_run * math.ceil(3 * _SEEDS.start / at_once)
+def race_seconds(race: Race, budget: float, at_once: int = 1) -> float:
+    """Return the seconds of the race, so that the budget also suffices for a proof of its leader on three seeds.
+
+    Whole runs of FedAvg, training alone and the leader take as long as their rounds so far suggest, or the race's pace.
+    """
+    one_run, last = race.pace.run if race.pace else 0.0, race.rungs[-1]
+    leaders = [race.best_of(SHARED), race.best_of(ALONE), *race.ranking()[:1]]
+    legs = {leader.method: race.legs[leader.name] for leader in leaders if leader is not None}
+    runs = [leg.seconds / leg.rounds * last for leg in legs.values()] + [one_run] * (3 - len(legs))
+    proof = _wall_seconds(_SEEDS.start * runs, at_once)
     return max(min(budget * _RACING, budget - proof), one_run * math.ceil(2 / at_once))
 
 
-def seeds_that_fit(seconds: float, of_one: float) -> int:
-    """Return how many seeds a proof has, if one takes `of_one` seconds."""
-    return max(_SEEDS.start, min(_SEEDS.stop - 1, int(seconds / max(of_one, 1e-9))))
+def seeds_that_fit(seconds: float, costs: Sequence[float], at_once: int = 1) -> int:
+    """Return how many seeds a proof has, at least three; `costs` are the seconds of its runs of one seed."""
+    fitting = [count for count in _SEEDS if _wall_seconds(count * [*costs], at_once) <= seconds]
+    return max(fitting, default=_SEEDS.start)
+
+
+def _wall_seconds(runs: Sequence[float], at_once: int) -> float:
+    """Return when the last of the runs ends, if each starts as soon as one of `at_once` processes is free."""
+    free = [0.0] * at_once
+    for seconds in runs:
+        heapq.heapreplace(free, free[0] + seconds)
+    return max(free)
 
 
 class ProofPlan(NamedTuple):
-    """The methods of a proof, and its seeds."""
+    """The methods of a proof, its seeds, and whether FedAvg is also trained without the silos that lose by it."""
 
     methods: list[str]
     seeds: list[int]
+    excludes: bool = False
 
 
 def plan_proof(
@@ -64,7 +82,9 @@ def plan_proof(
     excludes: bool = False,
     at_once: int = 1,
 ) -> ProofPlan:
-    """Return the methods and seeds of a proof: as many seeds as fit, but at least three; pooled training only if it fits.
+    """Return the methods and seeds of a proof: as many seeds as fit, but at least three.
+
+    FedAvg without silos, and pooled training, are only part of it if they fit.
 
     Args:
         file: Where the plan is kept, so that a resumed proof has the methods and seeds it began with.
@@ -72,24 +92,26 @@ def plan_proof(
         proved: The methods with their settings.
         seed: The seed of the race, which the proof does not use.
         seconds: The time for the proof.
-        excludes: Whether FedAvg is also trained without some silos.
+        excludes: Whether there are silos that FedAvg may be trained without.
         at_once: How many runs train at the same time.
     """
-    saved = read_json(file, keys=("seeds", "methods"))
+    saved = read_json(file, keys=("seeds", "methods", "excludes"))
     if saved is None:
         cost = {m: race.legs[c.name].seconds for m, c in proved.items()}
 
-        def of_one(methods: Iterable[str]) -> float:
-            """Return the seconds of a seed; at least those of its longest run."""
-            runs = [cost[m] for m in methods] + ([cost[SHARED]] if excludes else [])
-            return max(*runs, sum(runs) / at_once)
+        methods = [method for method in proved if method != POOLED]
 
-        methods = [m for m in proved if m != POOLED or of_one(proved) * _SEEDS.start <= seconds]
-        of_seed = of_one(methods)
-        count = seeds_that_fit(seconds, of_seed)
-        saved = {"seeds": [seed + 1 + index for index in range(count)], "methods": methods}
+        def fits(further: Iterable[str]) -> bool:
+            runs = [cost[method] for method in (*methods, *further)]
+            return _wall_seconds(_SEEDS.start * runs, at_once) <= seconds
+
+        without = [SHARED] if excludes and fits([SHARED]) else []
+        methods += [POOLED] if POOLED in proved and fits([*without, POOLED]) else []
+        count = seeds_that_fit(seconds, [cost[method] for method in (*methods, *without)], at_once)
+        seeds = [seed + 1 + index for index in range(count)]
+        saved = {"seeds": seeds, "methods": methods, "excludes": bool(without)}
         write_json(file, saved)
-    return ProofPlan(saved["methods"], saved["seeds"])
+    return ProofPlan(saved["methods"], saved["seeds"], saved["excludes"])
 
 
 def proved_pairs(choice: str, methods: Sequence[str]) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ interval shows to be behind the leader is dropped as behind; others are dropped 
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from flows.experiment.comparison.tuner import Score
@@ -51,7 +51,10 @@ class Leg:
 
 
 class Trained(NamedTuple):
-    """A leg that has ended, and the seconds since the one before ended; less than the leg's if several train at once."""
+    """A leg that has ended. `elapsed` is the seconds by the clock since the previous leg ended.
+
+    If several train at once, this is less than the leg's own seconds.
+    """
 
     candidate: Candidate
     leg: Leg
@@ -73,6 +76,13 @@ def in_turn(train: Callable[[Candidate, int], Leg]) -> TrainAll:
     return train_all
 
 
+class Pace(NamedTuple):
+    """The seconds of a run of the first candidate, and of one of its rounds, by which the race and the proof are planned."""
+
+    run: float
+    round: float
+
+
 @dataclass
 class Race:
     """The state of a race, which JSON can hold.
@@ -84,6 +94,8 @@ class Race:
         dropped: Why each other candidate was dropped, by name: `behind`, `time` or the reason of its failure.
         rung: The number of rungs that are complete.
         seconds: The time spent.
+        before: The seconds of the command before the race, for the diagnosis.
+        pace: What a run takes; None until the first candidate has trained to the first rung.
     """
 
     rungs: list[int]
@@ -92,6 +104,8 @@ class Race:
     dropped: dict[str, str] = field(default_factory=dict)
     rung: int = 0
     seconds: float = 0.0
+    before: float = 0.0
+    pace: Pace | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return plain JSON."""
@@ -104,6 +118,8 @@ class Race:
             "dropped": self.dropped,
             "rung": self.rung,
             "seconds": self.seconds,
+            "before": self.before,
+            "pace": self.pace and list(self.pace),
         }
 
     @classmethod
@@ -111,7 +127,18 @@ class Race:
         """Return the race that `as_json` described."""
         legs = {n: Leg(r, Score(*score) if score else None, s, why) for n, (r, score, s, why) in saved["legs"].items()}
         alive = [Candidate(m, tuple(settings), index, bound) for m, settings, index, bound in saved["alive"]]
-        return cls(saved["rungs"], alive, legs, dict(saved["dropped"]), saved["rung"], saved["seconds"])
+        pace = Pace(*saved["pace"]) if saved["pace"] else None
+        dropped, rung, seconds = dict(saved["dropped"]), saved["rung"], saved["seconds"]
+        return cls(saved["rungs"], alive, legs, dropped, rung, seconds, saved["before"], pace)
+
+    def add(self, trained: Trained) -> None:
+        """Add a leg that has ended, whose seconds come on top of those of the candidate's earlier legs."""
+        candidate, leg, elapsed = trained
+        spent = self.legs[candidate.name].seconds if candidate.name in self.legs else 0.0
+        self.legs[candidate.name] = replace(leg, seconds=spent + leg.seconds)
+        self.seconds += elapsed
+        if leg.score is None:
+            _drop(self, candidate, leg.failure or "diverged")
 
     def ranking(self) -> list[Candidate]:
         """Return the candidates that can win, are alive and have a score, best first."""
@@ -133,7 +160,7 @@ def rungs_of(rounds: int) -> list[int]:
 
 def run_race(
     race: Race,
-    budget: float,
+    budget: Callable[[Race], float],
     always: Sequence[str],
     train: TrainAll,
     compare: Callable[[Candidate, Candidate, float], Difference | None],
@@ -145,8 +172,8 @@ def run_race(
 
     Args:
         race: Its state, which is changed.
-        budget: The seconds for training; the best candidate of each `always` method trains to the end whatever it takes,
-            except a bound.
+        budget: Returns the seconds for training, which may depend on what its leader takes; the leader and the best
+            candidate of each `always` method train to the end whatever it takes, except a bound.
         always: The methods whose best candidate is never dropped, except a bound for whose rounds no time is left.
         train: Trains candidates up to a round; a round that was trained is not trained again.
         compare: Returns the paired difference of two candidates, first minus second, at a level such as 0.95.
@@ -158,7 +185,7 @@ def run_race(
     def starting(rounds: int) -> Iterator[Candidate]:
         """Yield the candidates that train up to a round, and drop those for which it is too late."""
         for candidate in _in_order_of_start(race, rounds, at_once):
-            if race.rung == 0 and _is_late(race, candidate, budget, always, running):
+            if race.rung == 0 and _is_late(race, candidate, budget(race), always, running):
                 _drop(race, candidate, "time")
                 save(race)
             else:
@@ -168,16 +195,12 @@ def run_race(
     running: set[Candidate] = set()
     while race.rung < len(race.rungs):
         rounds = race.rungs[race.rung]
-        for candidate, trained, elapsed in train(starting(rounds), rounds):
-            running.remove(candidate)
-            spent = race.legs[candidate.name].seconds if candidate.name in race.legs else 0.0
-            race.legs[candidate.name] = Leg(rounds, trained.score, spent + trained.seconds, trained.failure)
-            race.seconds += elapsed
-            if trained.score is None:
-                _drop(race, candidate, trained.failure or "diverged")
+        for trained in train(starting(rounds), rounds):
+            running.remove(trained.candidate)
+            race.add(trained)
             save(race)
         if race.rung + 1 < len(race.rungs):
-            _halve(race, budget, always, compare, gain, at_once)
+            _halve(race, budget(race), always, compare, gain, at_once)
         race.rung += 1
         save(race)
     return race

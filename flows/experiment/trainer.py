@@ -9,7 +9,14 @@ from typing import Any
 from flows.config.params_schema import EvaluationParams
 from flows.console.process_control import raise_if_interrupted
 from flows.experiment.callbacks.callback import Callback, EndMark, PlayedRound, UserCallback
-from flows.experiment.callbacks.report_run import FinalEvaluation, MLflowTracking, Progress, ResultFile, RunNotes
+from flows.experiment.callbacks.report_run import (
+    FinalEvaluation,
+    MLflowTracking,
+    Progress,
+    ResultFile,
+    RunNotes,
+    ValidationOutcomes,
+)
 from flows.experiment.callbacks.score_and_save import (
     BestModel,
     ClientStateCleanup,
@@ -94,7 +101,9 @@ class Trainer:
         return error
 
 
-def default_callbacks(params: EvaluationParams, extra: Sequence[UserCallback] = ()) -> list[Callback]:
+def default_callbacks(
+    params: EvaluationParams, extra: Sequence[UserCallback] = (), pauses: bool = False
+) -> list[Callback]:
     """Return the callbacks of a run; their order promises that what is reported is on disk.
 
     1. A round is scored, its best state is saved and its record is complete, before `RoundSaver` writes it.
@@ -108,6 +117,7 @@ def default_callbacks(params: EvaluationParams, extra: Sequence[UserCallback] = 
     Args:
         params: The section `evaluation` of params.yaml.
         extra: The user's callbacks: each hook is called after the hooks of all others, and `on_end` once for a run.
+        pauses: Whether the run may pause, so that clients also store the outcomes of their validation rows.
     """
     saver = RoundSaver()
     return [
@@ -118,6 +128,7 @@ def default_callbacks(params: EvaluationParams, extra: Sequence[UserCallback] = 
         MemoryUse(),
         saver,
         ClientStateCleanup(saver),
+        *([ValidationOutcomes()] if pauses else []),  # before result.json, with which a run is never evaluated again
         FinalEvaluation(),
         MLflowTracking(),
         ResultFile(),

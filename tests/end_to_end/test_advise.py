@@ -120,6 +120,10 @@ def test_a_killed_race_goes_on_to_the_same_decisions(advised, partitioned, serve
         assert race[key] == expected[key]
     scores = [{name: leg[:2] for name, leg in one["legs"].items()} for one in (race, expected)]
     assert scores[0] == scores[1]
+    rest = folder.type(*(typed for typed in TYPED if typed not in ("--minutes", "30")), "--resume", "--json").json
+    assert rest["minutes"] == 30  # those of the start
+    assert rest["differences"] == advised[1].json["differences"]
+    assert rest["seconds"] >= rest["race"]["before"] + rest["race"]["seconds"]
 
 
 def _kill_at(folder, reached):

@@ -144,7 +144,7 @@ def trial_processes(pid: int) -> list[psutil.Process]:
     """The living trial processes of a command, as soon as there are two."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        found = [p for p in psutil.Process(pid).children() if "trial_process" in " ".join(p.cmdline())]
+        found = [p for p in psutil.Process(pid).children() if "trial_worker" in " ".join(p.cmdline())]
         if len(found) == 2:
             return found
         time.sleep(0.05)

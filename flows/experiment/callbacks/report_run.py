@@ -150,7 +150,8 @@ class ResultFile(Callback):
     """Write result.json, which marks the run as finished."""
 
     def on_end(self, run: RunContext) -> None:
-        total = time.perf_counter() - run.began
+        before = sum(r["seconds"]["round"] for r in run.folder.rounds(run.resumed_from))  # by an earlier process
+        total = time.perf_counter() - run.began + before
         run.result["seconds"] = {"total": total, **run.result["seconds"]}
         write_json(run.folder.result, run.result)
 

@@ -1,9 +1,9 @@
 """Run independent trials in several processes of this machine at once.
 
 A run computes on one thread, so that its bits do not depend on the number of cores. Trials of a comparison or a race share
-the cores instead. Results have the same bits as those of one process, and are on disk in the same folders; only the order
-in which trials end differs. If this process dies, its trial processes end at once; if one of them dies, another one
-continues its run.
+the cores instead. Each result has the same bits as in one process, and is on disk in the same folder; only the order in
+which trials end differs, and how many fit into limited time. If this process dies, its trial processes end at once; if
+one of them dies, another one continues its run.
 """
 
 import math
@@ -55,6 +55,11 @@ class Trial(NamedTuple):
     cell: str = ""
     until: int = 0
 
+    @property
+    def name(self) -> str:
+        """Return the name of its folder, which no other trial of the experiment has."""
+        return run_name(self.method, self.seed, self.cell)
+
 
 class Finished(NamedTuple):
     """A trial with what `run_trial` returned, and the seconds that it took."""
@@ -85,6 +90,11 @@ class _Process:
     is_ready: bool = False
     trial: Trial | None = None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it can start a trial now."""
+        return self.is_ready and self.trial is None
+
 
 class TrialProcesses:
     """Runs trials in this process, or in several processes once that saves time. Use it as a context manager.
@@ -96,6 +106,7 @@ class TrialProcesses:
 
     def __init__(self, project: Project, experiment: str) -> None:
         self._project, self.experiment = project, experiment
+        self._asked = project.params.runner.parallel_runs
         self._most = process_count(project)
         self._processes: list[_Process] = []
         self._died: set[str] = set()  # the runs in which a process died
@@ -117,7 +128,12 @@ class TrialProcesses:
         """The number of trials that run at the same time now."""
         return max(1, len(self._processes))
 
-    def start_for(self, runs: float, seconds: float, per_round: float) -> None:
+    def start_asked(self, runs: int) -> None:
+        """Start the number of processes that params.yaml asks for, at most one for each run; with `auto` none."""
+        if isinstance(self._asked, int):
+            self._grow(min(self._most, runs))
+
+    def start_for(self, runs: int, seconds: float, per_round: float) -> None:
         """Start the processes, or more of them, if so many runs are worth it; they import in the background.
 
         Args:
@@ -125,7 +141,9 @@ class TrialProcesses:
             seconds: The seconds of each.
             per_round: The seconds of a round. If it is short, Prefect's server is as busy as the run and cannot serve more.
         """
-        count = self._count_for(runs, seconds, per_round)
+        self._grow(self._count_for(runs, seconds, per_round))
+
+    def _grow(self, count: int) -> None:
         for _ in range(len(self._processes), count if count > 1 else 0):
             self._spawn()
 
@@ -133,13 +151,18 @@ class TrialProcesses:
         """Return the expected seconds of so many runs; see `start_for`."""
         return runs * seconds / max(self.at_once, self._count_for(runs, seconds, per_round))
 
-    def _count_for(self, runs: float, seconds: float, per_round: float) -> int:
-        """Return how many processes so many runs are worth: 1 if none."""
-        asked = self._project.params.runner.parallel_runs
-        if isinstance(asked, int):
-            return int(max(1, min(self._most, runs)))
-        worth = runs * seconds > _WORTHWHILE
-        return int(max(1, min(self._most, runs, per_round / _ROUND))) if worth else 1
+    def _count_for(self, runs: int, seconds: float, per_round: float) -> int:
+        """Return how many processes so many runs are worth: 1 if none.
+
+        With `auto`, each takes about as much memory as this process, in which at least one run has ended.
+        """
+        if isinstance(self._asked, int):
+            return max(1, min(self._most, runs))
+        if runs * seconds <= _WORTHWHILE:
+            return 1
+        memory = _MEMORY * psutil.Process().memory_info().rss
+        fitting = len(self._processes) + int(free_bytes() / memory)
+        return max(1, min(self._most, runs, fitting, int(per_round / _ROUND)))
 
     def run(self, trials: Iterable[Trial]) -> Iterator[Finished]:
         """Run the trials and yield each when it ends. The next one is read when a process is free for it.
@@ -148,7 +171,7 @@ class TrialProcesses:
             Exception: What `run_trial` raises; the trials that run meanwhile are stopped with `__exit__`.
         """
         waiting = iter(trials)
-        self.start_for(length_hint(waiting), 0.0, 0.0)
+        self.start_asked(length_hint(waiting))
         while not self._processes:
             trial = next(waiting, None)
             if trial is None:
@@ -171,19 +194,20 @@ class TrialProcesses:
         """Run trials in the processes; here, if all of these have died."""
         interrupted: list[Trial] = []
         while True:
-            for process in self._processes:
-                if process.is_ready and process.trial is None:
-                    trial = interrupted.pop() if interrupted else next(waiting, None)
-                    if trial is None:
-                        break
-                    self._send(process, trial)
+            is_over = False
+            for process in [p for p in self._processes if p.is_idle]:
+                trial = interrupted.pop() if interrupted else next(waiting, None)
+                if trial is None:
+                    is_over = True
+                    break
+                self._send(process, trial)
             if not self._processes:
                 trial = interrupted.pop() if interrupted else next(waiting, None)
                 if trial is None:
                     return
                 yield self._run_here(trial)
                 continue
-            if all(p.is_ready and p.trial is None for p in self._processes):
+            if is_over and all(p.trial is None for p in self._processes):
                 return
             raise_if_interrupted()
             ready = wait([p.connection for p in self._processes], timeout=1.0)
@@ -240,7 +264,7 @@ class TrialProcesses:
                 "a process for further runs ended unexpectedly; the command continues without it."
             )
             return
-        run = run_name(trial.method, trial.seed, trial.cell)
+        run = trial.name
         if run in self._died:
             raise UserError(
                 f"{run}: two processes ended in it, most likely because memory ran out. Set runner.parallel_runs to a "
@@ -255,7 +279,7 @@ class TrialProcesses:
         ours, theirs = socket.socketpair()
         url = PREFECT_API_URL.value()
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "flows.experiment.comparison.trial_process", str(theirs.fileno())],
+            [sys.executable, "-P", "-m", "flows.experiment.comparison.trial_worker", str(theirs.fileno())],
             stdin=subprocess.PIPE,
             stdout=2,
             env={**os.environ, **({"PREFECT_API_URL": url} if url else {})},
@@ -281,6 +305,8 @@ class TrialProcesses:
     def _end(self) -> None:
         """End the idle processes, after they have delivered what Prefect's server must know."""
         for process in self._processes:
+            if not process.is_ready:  # it still imports
+                process.child.kill()
             with suppress(OSError):
                 process.connection.send(None)
         self._wait_and_close(_PATIENCE)
@@ -300,7 +326,7 @@ class TrialProcesses:
                 for process in [p for p in open_ones if p.connection in ready]:
                     try:
                         process.connection.recv()  # a full pipe would stop the process
-                    except (EOFError, OSError):
+                    except Exception:  # its end, or the rest of a message whose first part was read before an interrupt
                         open_ones.remove(process)
         finally:
             for process in self._processes:
@@ -344,7 +370,7 @@ def run_trial(
 
 
 def process_count(project: Project) -> int:
-    """Return how many trials of the project may run at once: `runner.parallel_runs`, or what cores and memory allow."""
+    """Return how many trials of the project may run at once: `runner.parallel_runs`, or what cores allow."""
     runner = project.params.runner
     if project.scratch is not None or PREFECT_API_URL.value() is None:
         return 1
@@ -352,8 +378,7 @@ def process_count(project: Project) -> int:
         return runner.parallel_runs
     if runner.kind == "dask" or project.device != "cpu":
         return 1
-    memory = _MEMORY * psutil.Process().memory_info().rss
-    return max(1, min(_MOST, usable_cores() // runner.workers, int(free_bytes() / memory)))
+    return max(1, min(_MOST, usable_cores() // runner.workers))
 
 
 def usable_cores(root: Path = Path("/")) -> int:

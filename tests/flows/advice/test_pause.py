@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from flows.experiment.callbacks.report_run import ResultFile
 from flows.experiment.project import Project, new_experiment
 from tasks.tracking.mlflow_logging.connection import connect, usable_experiment
 
@@ -29,6 +30,8 @@ def test_a_paused_run_goes_on_with_the_same_bits(more, play_run, folder):
     rest = play_run(whole["method"], "threads", 1, *more, **options, until=3)
     assert rest["weights_sha256"] == whole["weights_sha256"]
     assert rest["resumed_from_round"] == 2
+    records = [json.loads(file.read_text()) for file in sorted((path / "journal").iterdir())]
+    assert rest["seconds"]["total"] > sum(record["seconds"]["round"] for record in records)  # of all processes
     assert json.loads((path / "validation.json").read_text())["round"] == 3
     assert _status(folder, name) == {"FINISHED"}
 
@@ -37,6 +40,23 @@ def test_a_pause_after_the_last_round_is_the_end(play_run):
     ended = play_run("fedavg", "threads", 1, until=3)
     assert ended["rounds"] == 3
     assert ended["ended_by"] == "training.rounds"
+
+
+def test_a_run_that_ends_has_the_outcomes_of_its_last_round(play_run, folder, monkeypatch):
+    """A kill between result.json and these outcomes would leave those of the last pause for ever."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    new_experiment(Project.open([], folder), "advise", {}, "ending")
+    play_run("fedavg", "threads", 1, experiment="ending", resume=True, until=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(ResultFile, "on_end", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            play_run("fedavg", "threads", 1, experiment="ending", resume=True, until=3)
+    path = folder / "runs" / "ending" / "fedavg-seed0"
+    assert json.loads((path / "validation.json").read_text())["round"] == 3
+    assert play_run("fedavg", "threads", 1, experiment="ending", resume=True, until=3)["rounds"] == 3
 
 
 def _status(folder, experiment):

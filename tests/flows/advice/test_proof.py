@@ -8,9 +8,9 @@ import pytest
 
 from flows.advice.candidates import POOLED, SHARED
 from flows.advice.losing_silos import losing_silos
-from flows.advice.proof import ProofPlan, measure, plan_proof, race_seconds, seconds_needed
-from flows.advice.race import Candidate, Leg, Race
-from flows.advise import _first_leg
+from flows.advice.proof import ProofPlan, measure, plan_proof, race_seconds, seconds_needed, seeds_that_fit
+from flows.advice.race import Candidate, Leg, Pace, Race
+from flows.advise import _plan_race
 from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.comparison.paired_runs import client_strata
 from flows.experiment.comparison.run_trials import trial_name
@@ -37,7 +37,7 @@ def race(seconds):
 def test_race_and_proof_fit_the_budget_if_any_advice_does(budget, one_run):
     if seconds_needed(one_run) > budget:
         pytest.skip("refused before")
-    racing = race_seconds(budget, one_run)
+    racing = race_seconds(Race([9], [], pace=Pace(one_run, one_run / 9)), budget)
     assert racing >= 2 * one_run
     assert racing + 9 * one_run <= budget + 1e-9
 
@@ -45,29 +45,45 @@ def test_race_and_proof_fit_the_budget_if_any_advice_does(budget, one_run):
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_what_a_diagnosis_took_is_not_for_the_race(tmp_path, at_once):
     first = Candidate(SHARED, (), 0)
-    started = Race([1, 3, 9], [first], {first.name: Leg(1, Score(0.5, 1.0), 0.5)})
     project: Any = SimpleNamespace(runs=tmp_path, params=SimpleNamespace(training=SimpleNamespace(rounds=9)))
     journal = RunFolder(tmp_path / "advise" / run_name(SHARED, 0, trial_name(0))).journal
     record = {"round": 1, "time_ms": 0, "metrics": {}, "seconds": {"round": 0.5}, "dropped": []}
     write_json(journal.folder / "000001.json", record)
 
-    processes: Any = SimpleNamespace(experiment="advise", start_for=lambda *_: None, at_once=at_once)
+    processes: Any = SimpleNamespace(
+        experiment="advise", start_for=lambda *_: None, start_asked=lambda _: None, at_once=at_once
+    )
 
-    def seconds(spent):
-        return _first_leg(project, processes, 0, started, lambda *_: iter(()), 100.0, spent)
+    def seconds(before, pace=None):
+        legs = {first.name: Leg(1, Score(0.5, 1.0), 0.5)}
+        started = Race([1, 3, 9], [first], legs, before=before, pace=pace)
+        _plan_race(project, processes, 0, started, lambda *_: iter(()), 100.0)
+        return started.pace, race_seconds(started, 100.0 - before, at_once)
 
-    assert seconds(0.0) == race_seconds(100.0, 4.5, at_once)
-    assert seconds(40.0) == race_seconds(60.0, 4.5, at_once)
+    pace, of_proof = Pace(4.5, 0.5), 9 * 4.5 if at_once == 1 else 5 * 4.5
+    assert seconds(0.0) == (pace, pytest.approx(min(60.0, 100.0 - of_proof)))
+    assert seconds(40.0) == (pace, pytest.approx(min(36.0, 60.0 - of_proof)))
     if at_once > 1:
-        assert seconds(60.0) == race_seconds(40.0, 4.5, at_once)  # two at once fit
+        assert seconds(60.0) == (pace, pytest.approx(40.0 - of_proof))  # two at once fit
         return
     with pytest.raises(
         UserError,
-        match=r"expected at least 2, .* Use `siloflow advise --minutes 2 --resume`, or `.*--set training\.rounds=5`\.",
+        match=r"expected at least 2, .* with `--minutes 2 --resume`, or with `--set training\.rounds=5`\.",
     ):
         seconds(60.0)  # eleven runs of 5 rounds take 27.5 of 40 seconds, of 6 rounds 33
-    with pytest.raises(UserError, match=r"eleven runs\. Use `siloflow advise --minutes 3 --resume`\.$"):
+    with pytest.raises(UserError, match=r"eleven runs\. Type the command with `--minutes 3 --resume`\.$"):
         seconds(99.0)  # not even one round fits
+    assert seconds(60.0, pace) == (pace, 9.0)  # a resumed race is not refused; its references train to the end
+
+
+def test_a_race_leaves_the_time_that_the_proof_of_its_leader_takes():
+    legs = {name: Leg(1, Score(0.5, 1.0), 1.0) for name in ("fedavg 0", "local_only 0")}
+    candidates = [PROVED[m] for m in (SHARED, ALONE, "ditto")]
+    started = Race([1, 9], candidates, legs, pace=Pace(9.0, 1.0))
+    assert race_seconds(started, 160.0) == 160.0 - 3 * 3 * 9.0
+    started.legs["ditto 0"] = Leg(1, Score(0.9, 1.0), 3.0)
+    assert race_seconds(started, 160.0) == 160.0 - 3 * (2 * 9.0 + 27.0)
+    assert race_seconds(started, 1000.0) == 600.0
 
 
 @pytest.mark.parametrize(
@@ -84,9 +100,15 @@ def test_a_proof_has_as_many_seeds_as_fit_and_pooled_training_only_if_it_fits(tm
 
 def test_runs_without_silos_cost_time_too(tmp_path):
     plans = [
-        plan_proof(tmp_path / f"{excludes}.json", race(1.0), PROVED, 0, 20.0, excludes) for excludes in (False, True)
+        plan_proof(tmp_path / f"{excludes} {seconds}.json", race(1.0), PROVED, 0, seconds, excludes)
+        for excludes, seconds in ((False, 20.0), (True, 20.0), (True, 12.0), (True, 11.0))
     ]
-    assert [len(plan.seeds) for plan in plans] == [5, 4]
+    assert [(len(plan.methods), len(plan.seeds), plan.excludes) for plan in plans] == [
+        (4, 5, False),
+        (4, 4, True),
+        (3, 3, True),  # rather than pooled training
+        (3, 3, False),
+    ]
 
 
 def project_of(silos) -> Any:
@@ -153,3 +175,11 @@ def test_silos_that_train_alone_in_both_have_no_variance_and_hide_none(write_sil
     assert found.exclusion is not None
     expected = difference(list(strata.values()), pooled_variance=False).error * 4 / 5
     assert found.exclusion.differences[ALONE].error == pytest.approx(expected)
+
+
+def test_runs_at_once_are_planned_as_one_queue():
+    """Nine runs of a second in two processes take five; three seeds one after another would take six."""
+    assert seeds_that_fit(4.9, [1.0, 1.0, 1.0], 2) == 3
+    assert seeds_that_fit(6.0, [1.0, 1.0, 1.0], 2) == 4
+    assert seeds_that_fit(8.0, [1.0, 1.0, 1.0], 2) == 5
+    assert seeds_that_fit(12.0, [1.0, 1.0, 1.0]) == 4

@@ -43,7 +43,7 @@ class Track:
     def run(self, race: Race, budget: float = math.inf) -> Race:
         return run_race(
             race,
-            budget,
+            lambda _: budget,
             (SHARED, ALONE, BOUND),
             in_turn(self.train),
             self.compare,
@@ -122,7 +122,7 @@ def test_two_at_once_race_more_candidates_in_the_same_time(number, budget, round
         train = in_turn(track.train) if at_once == 1 else two_at_once(track)
         race = run_race(
             Race(rungs_of(rounds), field(*skills)),
-            budget,
+            lambda _, budget=budget: budget,
             (SHARED, ALONE),
             train,
             track.compare,
@@ -180,7 +180,7 @@ def test_the_best_is_seldom_dropped_as_behind():
             return difference([Stratum.from_differences(d[None])], level)
 
         race = run_race(
-            Race([1, 2], field(*outcomes)), math.inf, (), in_turn(train), compare, lambda d: d, lambda _: None
+            Race([1, 2], field(*outcomes)), lambda _: math.inf, (), in_turn(train), compare, lambda d: d, lambda _: None
         )
         lost += "behind" in race.dropped.values()
     assert lost <= 16

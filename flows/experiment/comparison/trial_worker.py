@@ -1,6 +1,6 @@
 """The main program of a process that runs trials; `flows.experiment.comparison.trial_processes` starts it.
 
-It is started as `trial_process SOCKET`. It receives a `Setup` and then trials, and sends progress and outcomes. The end of
+It is started as `trial_worker SOCKET`. It receives a `Setup` and then trials, and sends progress and outcomes. The end of
 its stdin ends it, as after a kill -9 of its parent.
 """
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows import quiet_prefect
 from flows.console import progress
-from flows.console.process_control import install_handlers, interruption, pause_gc, resume_gc
+from flows.console.process_control import install_handlers, interruption, pause_gc, raise_if_interrupted, resume_gc
 from silos.io.addresses import keep_loopback_direct
 
 if TYPE_CHECKING:
@@ -97,7 +97,11 @@ def _serve(connection: Connection, sender: _Sender) -> None:
         project.workers(),
     ):
         sender.send("ready")
-        while (request := connection.recv()) is not None:
+        while True:
+            raise_if_interrupted()  # an interrupt that the last run did not see
+            request = connection.recv()
+            if request is None:
+                return
             overrides, derived, method, seed, cell, until = request
             began, before = time.perf_counter(), task_runner.started
             try:
