@@ -10,11 +10,11 @@ import typer
 from flows.cli import (
     checkout_commands,
     data_commands,
-    model_commands,
+    diagnosis_commands,
+    method_commands,
     result_commands,
     service_commands,
     serving_commands,
-    silo_commands,
     training_commands,
 )
 from flows.console.process_control import pause_gc
@@ -23,8 +23,8 @@ from flows.console.process_control import pause_gc
 _GROUPS = (
     data_commands,
     training_commands,
-    silo_commands,
-    model_commands,
+    diagnosis_commands,
+    method_commands,
     serving_commands,
     service_commands,
     result_commands,

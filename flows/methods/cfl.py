@@ -13,7 +13,7 @@ from pydantic import Field
 
 from flows.experiment.comparison.search_space import axes
 from flows.methods.base import Method, RoundReport
-from flows.methods.common.clusters import Tree, group_members, grouped_model, stack_groups
+from flows.methods.common.group_training import Tree, group_members, grouped_model, stack_groups
 from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.clustering import Linkage

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from flows.experiment.comparison.search_space import axes
 from flows.methods.base import Method, RoundReport
-from flows.methods.common.clusters import group_members, grouped_model, select_group, stack_groups, train_groups
+from flows.methods.common.group_training import group_members, grouped_model, select_group, stack_groups, train_groups
 from flows.methods.common.network_checks import require_part
 from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from flows.experiment.comparison.search_space import Axis, axes
 from flows.methods.base import Method, RoundReport
-from flows.methods.common.clusters import group_members, grouped_model, select_group, stack_groups, train_groups
+from flows.methods.common.group_training import group_members, grouped_model, select_group, stack_groups, train_groups
 from flows.methods.common.network_checks import require_memory
 from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model

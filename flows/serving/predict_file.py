@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from flows.experiment.project import Project
-from flows.serving.describe_statistics import client_statistics
+from flows.serving.client_statistics import client_statistics
 from flows.serving.open_model import OpenModel, open_model
 from silos.dataset import some
 from silos.errors import UserError, shown

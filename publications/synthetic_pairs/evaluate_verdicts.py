@@ -44,7 +44,7 @@ from models.shift.nested_tests import TYPES
 from models.shift.pair_refinement import refine_findings
 from models.shift.pairwise_results import EvidenceFunction, Findings, diagnose_pairs
 from publications.synthetic_pairs.generators import KnownPair
-from silos.units import unit_weights
+from silos.row_units import unit_weights
 
 LOOKS: Mapping[str, EvidenceFunction] = {
     "guarded": nested_tests.count_evidence,

@@ -8,7 +8,7 @@ import numpy as np
 
 from silos.data_params import Column, Equal, Quantity
 from silos.dataset import At, Rows, default_client_name, distinct_values
-from silos.units import number_units, order_by_unit
+from silos.row_units import number_units, order_by_unit
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from silos.dataset import (
     split_codes,
 )
 from silos.errors import UserError
-from silos.units import order_by_unit, whole_units
+from silos.row_units import order_by_unit, whole_units
 
 
 def take_common(rows: Rows, params: SplitParams, seed: int) -> tuple[Rows, Rows | None]:

@@ -13,10 +13,10 @@ from numpy.lib import format as npy
 from silos.dataset import Rows
 from silos.errors import UserError
 from silos.io.memory_and_disk import must_fit
+from silos.row_units import hash_units
 from silos.schema import Feature, describe_duplicate, find_invalid_name, is_table
 from silos.sources.source_checks import ROUNDED, must_be_there, split_names, stays_distinct
 from silos.sources.source_params import NPZ_ARRAYS, Npz
-from silos.units import hash_units
 
 _READABLE = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA}
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}

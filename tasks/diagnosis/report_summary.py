@@ -34,9 +34,9 @@ from silos.privacy.differencing import EVERY, IN_BINS, MOST_TOKEN, OTHER, WHOLE,
 from silos.privacy.ledger import Draw, Ledger
 from silos.privacy.reported_rows import RowRegister
 from silos.privacy.silo_policy import Unit, policy_file
+from silos.row_units import count_copies, number_units, unit_weights
 from silos.storage.manifest import schema_of
 from silos.storage.partition_store import open_missing, open_units
-from silos.units import count_copies, number_units, unit_weights
 from tasks.execution.load_client_data import load_rows, number_different_rows
 from tasks.execution.prefect_steps import step
 from tasks.messages.statistics_messages import NoisyCounts, Refusal, ShiftNumbers

@@ -14,8 +14,8 @@ from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.exported_network import ExportedModel
 from models.networks.mlp import MLP, DenseHead, dense
 from models.networks.network import Network, register, registered
+from models.networks.network_abilities import BatchedNetwork
 from models.networks.network_factory import from_json, kind_of, to_json
-from models.networks.protocols import BatchedNetwork
 from models.networks.resnet_vgg import VGG16, Residual, ResNet18
 from models.networks.wrappers.client_columns import ClientColumns
 from models.networks.wrappers.codebook_network import COUNT, OWN, QuantizedNetwork, code_usage

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from flows.experiment.client_optimizer_state import ClientOptimizerStates
-from flows.methods.common.clusters import group_members, select_group, stack_groups, train_groups
+from flows.methods.common.group_training import group_members, select_group, stack_groups, train_groups
 from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.clustering import CHANCE, Assign, Overlap

@@ -5,7 +5,7 @@ w_g <- init;  repeat: in each group g:  w_g <- a round of FedAvg among its clien
 """
 
 from flows.methods.base import Method, RoundReport
-from flows.methods.common.clusters import (
+from flows.methods.common.group_training import (
     domain_indices,
     group_members,
     grouped_model,

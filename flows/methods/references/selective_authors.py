@@ -17,7 +17,7 @@ from pydantic import Field
 from flows.experiment.draw_figures import FigureWriter
 from flows.methods.base import Method, RoundReport
 from flows.methods.common import correctness_overlap
-from flows.methods.common.clusters import group_members, grouped_model, participants, select_group, stack_groups
+from flows.methods.common.group_training import group_members, grouped_model, participants, select_group, stack_groups
 from flows.methods.common.method_figures import group_history
 from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model

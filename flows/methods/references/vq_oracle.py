@@ -15,8 +15,8 @@ import torch
 from pydantic import Field
 
 from flows.methods.base import Method, RoundReport
-from flows.methods.common.clusters import domain_indices, group_members, select_trained_domains
 from flows.methods.common.codebook_transfer import common_codebooks, quantize_network
+from flows.methods.common.group_training import domain_indices, group_members, select_trained_domains
 from flows.methods.common.network_checks import require_memory, split_personal
 from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model

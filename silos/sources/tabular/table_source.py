@@ -13,6 +13,7 @@ import numpy as np
 from silos.dataset import Rows, some
 from silos.errors import UserError, shown
 from silos.io.memory_and_disk import must_fit
+from silos.row_units import hash_units
 from silos.schema import MAX_TEXT_LENGTH, Feature, describe_duplicate, find_invalid_name
 from silos.sources.source_checks import split_names
 from silos.sources.source_params import Fill, Table
@@ -28,7 +29,6 @@ from silos.sources.tabular.column_rules import (
 )
 from silos.sources.tabular.ingest_report import ingest_notes
 from silos.sources.tabular.table_reader import TableSample, sample_table
-from silos.units import hash_units
 
 _FEW = 20  # classes that a table of any size may have
 

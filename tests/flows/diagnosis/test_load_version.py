@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 LOOKS = """
 import sys
 from pathlib import Path
-from flows.cli.silo_commands import _check_version
+from flows.cli.diagnosis_commands import _check_version
 from flows.experiment.project import Project
 _check_version(Project.open(root=Path(sys.argv[1])), sys.argv[2])
 print("prefect" in sys.modules)

@@ -8,7 +8,7 @@ import httpx
 import numpy as np
 import pytest
 
-from flows.cli.silo_commands import print_diagnose
+from flows.cli.diagnosis_commands import print_diagnose
 from flows.console.safe_text import PlainConsole
 from flows.diagnose import diagnose
 from tasks.tracking.json_io import replace_nonfinite

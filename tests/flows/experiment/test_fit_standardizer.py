@@ -12,7 +12,7 @@ from flows.cli.export_model import export_model
 from flows.experiment.fit_standardizer import load_standardizer
 from flows.experiment.project import Project
 from flows.experiment.run.load_finished_run import finished_run
-from flows.serving.describe_statistics import client_statistics
+from flows.serving.client_statistics import client_statistics
 from silos import cohort
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger

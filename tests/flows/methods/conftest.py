@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from models.networks.network import Network
-from models.networks.protocols import BatchedNetwork, FusedSGD
+from models.networks.network_abilities import BatchedNetwork, FusedSGD
 from models.training.optimizers import SGD
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flows.methods.cfl import CFL
-from flows.methods.common.clusters import Tree
+from flows.methods.common.group_training import Tree
 from flows.methods.fedavg import FedAvg
 from models.client_model import Model
 from models.networks.resnet_vgg import Residual

@@ -12,7 +12,7 @@ from models.networks.cnn import CNN
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP, dense_weights, drop
 from models.networks.network import Network
-from models.networks.protocols import LinearHead
+from models.networks.network_abilities import LinearHead
 from models.prng import fold_in
 from models.training.optimizers import Adam
 from silos.client_store import ClientStore

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flows.methods.common import correctness_overlap
-from flows.methods.common.clusters import select_group
+from flows.methods.common.group_training import select_group
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
 from flows.methods.selective import LOCAL, TRAINED, Selective

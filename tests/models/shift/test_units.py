@@ -17,7 +17,7 @@ from models.shift.client_summaries.model_predictions import _run_starts
 from models.shift.moment_tests import moment_evidence
 from models.shift.nested_tests import count_evidence
 from models.shift.pairwise_results import diagnose_pairs
-from silos.units import unit_weights
+from silos.row_units import unit_weights
 
 LAYOUT = Layout(("a", "b", "c"), (None,) * 3, np.full(3, -3.0), np.full(3, 3.0), 32, 2)
 VISITS = 8

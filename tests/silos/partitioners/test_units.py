@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from silos.dataset import SPLITS, Partition
 from silos.errors import UserError
-from silos.units import count_copies, hash_units, number_units, unit_weights, whole_units
+from silos.row_units import count_copies, hash_units, number_units, unit_weights, whole_units
 
 COLUMN = {"kind": "column", "column": "client"}
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flows.experiment.project import Project
-from flows.serving.describe_statistics import client_statistics
+from flows.serving.client_statistics import client_statistics
 from silos.errors import UserError
 from silos.storage.partition_store import open_client
 

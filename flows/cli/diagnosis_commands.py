@@ -177,7 +177,7 @@ def stats(
     """
     with Session(json) as session:
         project = session.open_project(overrides)
-        from flows.serving.describe_statistics import client_statistics
+        from flows.serving.client_statistics import client_statistics
 
         session.print_result(client_statistics(project, client, method, output), print_stats)
 
