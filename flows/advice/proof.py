@@ -41,10 +41,12 @@ def seconds_needed(one_run: float, at_once: int = 1) -> float:
 def race_seconds(race: Race, budget: float, at_once: int = 1) -> float:
     """Return the seconds of the race, so that the budget also suffices for a proof of its leader on three seeds.
 
-    Whole runs of FedAvg, training alone and the leader take as long as their rounds so far suggest, or the race's pace.
+    While a rung is trained, its leader may change: a run takes the race's pace. Once it is complete, whole runs of FedAvg,
+    training alone and the leader take as long as their rounds so far suggest.
     """
     one_run, last = race.pace.run if race.pace else 0.0, race.rungs[-1]
-    leaders = [race.best_of(SHARED), race.best_of(ALONE), *race.ranking()[:1]]
+    is_complete = race.waiting() == []
+    leaders = [race.best_of(SHARED), race.best_of(ALONE), *race.ranking()[:1]] if is_complete else []
     legs = {leader.method: race.legs[leader.name] for leader in leaders if leader is not None}
     runs = [leg.seconds / leg.rounds * last for leg in legs.values()] + [one_run] * (3 - len(legs))
     proof = _wall_seconds(_SEEDS.start * runs, at_once)

@@ -140,6 +140,11 @@ class Race:
         if leg.score is None:
             _drop(self, candidate, leg.failure or "diverged")
 
+    def waiting(self) -> list[Candidate]:
+        """Return the candidates that have not trained to the end of the current rung."""
+        rounds = self.rungs[self.rung]
+        return [c for c in self.alive if c.name not in self.legs or self.legs[c.name].rounds < rounds]
+
     def ranking(self) -> list[Candidate]:
         """Return the candidates that can win, are alive and have a score, best first."""
         return self._ranked([c for c in self.alive if not c.bound])
@@ -212,8 +217,7 @@ def _in_order_of_start(race: Race, rounds: int, at_once: int) -> list[Candidate]
     If several train at once, those whose next leg takes longest start first, so that none is left alone at the end; in
     the first rung no candidate has a leg, and the order stays.
     """
-    legs = race.legs
-    waiting = [c for c in race.alive if c.name not in legs or legs[c.name].rounds < rounds]
+    legs, waiting = race.legs, race.waiting()
     if at_once == 1:
         return waiting
     return sorted(waiting, key=lambda c: -_seconds_to(legs[c.name], rounds) if c.name in legs else 0.0)

@@ -17,7 +17,7 @@ from ..training.objectives import Batch, ClientBatch, Objective
 from .grouped_layers import BUFFERS, GroupedLayers, Layers, PlainLayers, fold_images, norm_weights
 from .mlp import DenseHead, dense, dense_weights, drop, uniform_weights
 from .network import Network, register
-from .protocols import BatchedNetwork, EncoderHead, EncoderHeadStack, LinearHead
+from .network_abilities import BatchedNetwork, EncoderHead, EncoderHeadStack, LinearHead
 from .wrappers.per_row_context import append_statistics, row_statistics
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..server_state import Weights
 from ..training.objectives import Batch, ClientBatch, Objective
 from .network import Member, Network, register
-from .protocols import BatchedNetwork
+from .network_abilities import BatchedNetwork
 
 
 @register("deep_ensemble")

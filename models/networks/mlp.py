@@ -13,7 +13,7 @@ from ..gaussians import Draw, Layout, Noisy
 from ..prng import fold_in, uniform
 from ..server_state import Weights
 from .network import Network, register
-from .protocols import EncoderHeadStack, FusedSGD, LinearHead, SGDStep
+from .network_abilities import EncoderHeadStack, FusedSGD, LinearHead, SGDStep
 from .wrappers.per_row_context import append_statistics
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..prng import fold_in
 from ..server_state import Weights
 from ..training.objectives import ClientBatch, Objective
-from .protocols import BatchedNetwork, EncoderHead, FusedSGD, LinearHead
+from .network_abilities import BatchedNetwork, EncoderHead, FusedSGD, LinearHead
 
 _MEMBER_STREAMS = 2**21  # first stream number of ensemble members; layers and wrappers use smaller numbers
 

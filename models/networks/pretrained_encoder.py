@@ -20,7 +20,7 @@ from ..server_state import Weights
 from .grouped_layers import BUFFERS, GroupedLayers, Layers, PlainLayers, fold_images, norm_weights, unfold_images
 from .mlp import DenseHead, dense, dense_weights, drop, hidden_layers
 from .network import Network
-from .protocols import EncoderHeadCostStack
+from .network_abilities import EncoderHeadCostStack
 
 _PRETRAINED: dict[tuple[type, str | None], dict[str, Tensor]] = {}
 

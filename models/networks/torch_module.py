@@ -26,7 +26,7 @@ from ..training.objectives import ClientBatch, Objective
 from .grouped_layers import MOMENTUM
 from .mlp import dense, drop, uniform_weights
 from .network import Network
-from .protocols import EncoderHeadCost, LinearHead
+from .network_abilities import EncoderHeadCost, LinearHead
 from .wrappers.per_row_context import append_statistics
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..server_state import Weights
 from ..training.objectives import ClientBatch, Objective
 from .network import Network
-from .protocols import BatchedNetwork, EncoderHeadCostStack, EncoderHeadStack
+from .network_abilities import BatchedNetwork, EncoderHeadCostStack, EncoderHeadStack
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 
 from ..networks.grouped_layers import MOMENTUM
 from ..networks.network import Network, learned
-from ..networks.protocols import SGDStep
+from ..networks.network_abilities import SGDStep
 from ..prng import fold_in, shuffle, uniform
 from ..server_state import Weights
 from .execution_plan import Kind, Plan, resolve

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..networks.network import Network
-from ..networks.protocols import BatchedNetwork, EncoderHead, EncoderHeadStack, FusedSGD
+from ..networks.network_abilities import BatchedNetwork, EncoderHead, EncoderHeadStack, FusedSGD
 from ..server_state import Weights
 from .objectives import Batch, ClientBatch, Objective
 from .optimizers import SGD, Optimizer

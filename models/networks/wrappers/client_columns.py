@@ -12,7 +12,7 @@ from ...server_state import Weights
 from ...training.objectives import Batch, ClientBatch, Objective
 from ..mlp import MLP, dense, drop, linear, linear_weights
 from ..network import register
-from ..protocols import BatchedNetwork
+from ..network_abilities import BatchedNetwork
 from ..wrapper import NetworkWrapper
 from .per_row_context import append_statistics
 

@@ -13,7 +13,7 @@ from ...prng import fold_in
 from ...server_state import Weights
 from ..mlp import uniform_weights
 from ..network import Network, register
-from ..protocols import BatchedNetwork
+from ..network_abilities import BatchedNetwork
 from .per_row_context import client_statistics
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...server_state import Weights
 from ..network import Network, register
-from ..protocols import BatchedNetwork
+from ..network_abilities import BatchedNetwork
 from ..wrapper import NetworkWrapper
 
 STATISTICS = "statistics"

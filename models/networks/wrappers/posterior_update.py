@@ -21,7 +21,7 @@ from ...training.execution_plan import resolve
 from ...training.objectives import Batch, ClientBatch, Objective
 from ...training.optimizers import expand_clients
 from ..network import register
-from ..protocols import BatchedNetwork
+from ..network_abilities import BatchedNetwork
 from .variational import GaussianWrapper, is_gaussian, predict
 
 RAW = ".raw"

@@ -12,7 +12,7 @@ from ...gaussians import DEVIATION, Noise, Noisy
 from ...prng import fold_in, server_stream
 from ...server_state import Weights
 from ..network import Network, register
-from ..protocols import BatchedNetwork
+from ..network_abilities import BatchedNetwork
 from ..wrapper import NetworkWrapper
 
 Bias = Literal["point", "gaussian", "none"]

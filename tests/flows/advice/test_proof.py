@@ -80,8 +80,10 @@ def test_a_race_leaves_the_time_that_the_proof_of_its_leader_takes():
     legs = {name: Leg(1, Score(0.5, 1.0), 1.0) for name in ("fedavg 0", "local_only 0")}
     candidates = [PROVED[m] for m in (SHARED, ALONE, "ditto")]
     started = Race([1, 9], candidates, legs, pace=Pace(9.0, 1.0))
-    assert race_seconds(started, 160.0) == 160.0 - 3 * 3 * 9.0
     started.legs["ditto 0"] = Leg(1, Score(0.9, 1.0), 3.0)
+    started.alive.append(PROVED[POOLED])
+    assert race_seconds(started, 160.0) == 160.0 - 3 * 3 * 9.0  # the leader of a rung that is not complete may change
+    started.alive.pop()
     assert race_seconds(started, 160.0) == 160.0 - 3 * (2 * 9.0 + 27.0)
     assert race_seconds(started, 1000.0) == 600.0
 
