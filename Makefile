@@ -51,7 +51,7 @@ look: $(INSTALLED)   ## Schedule and both pages in a headless browser, pictures 
 	@$(BIN)/python tests/look.py
 
 clean:           ## Remove the environment, caches and the site; data and runs stay
-	rm -rf .venv site .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
 
 # Exact pins are in constraints.txt. pip writes a log instead of pages of names.
 $(INSTALLED): pyproject.toml constraints.txt
