@@ -56,6 +56,7 @@ from models.metrics.client_metrics import metric_record
 from models.metrics.paired_difference import Difference
 from silos.dataset import some
 from silos.errors import UserError
+from silos.io.locks import exclusive_lock
 from tasks.evaluate import OUTCOMES
 from tasks.execution.task_runner import PlainRunner, PrefectRunner
 from tasks.paired_outcomes import Outcomes
@@ -83,7 +84,7 @@ def advise(
     """Race methods and settings on the silos, prove the winner on fresh seeds, and return the advice as plain JSON.
 
     Args:
-        minutes: The time to take; if 0, that of params.yaml, or that with which the resumed race began.
+        minutes: The time to take; if 0, that of params.yaml, or that which the resumed race had last.
         methods: The methods that race; all that can run on the data if none is chosen.
         overrides: Values that replace those of params.yaml, each as section.key=value, for example training.rounds=20.
         resume: Continue the named race, or the newest one.
@@ -98,9 +99,10 @@ def advise(
         retried = begun_before(project, "advise")
         resume, name = (resume, name) if retried is None else (True, retried)
         folder = folder_name(project, minutes or project.params.advise.minutes, methods, resume, name or "")
-        with project.working(folder):
+        with project.working(folder), exclusive_lock(project.runs / folder):
             begun = experiment(project, folder)
-            return _advise(project, folder, 60 * (minutes or begun["minutes"]), methods or begun["methods"])
+            last = read_json(project.runs / folder / RACE) or begun
+            return _advise(project, folder, 60 * (minutes or last["minutes"]), methods or begun["methods"])
 
 
 def check_advisable(project: Project) -> None:
@@ -312,6 +314,7 @@ def _race(
     else:
         ordered = in_order(candidates(project, seed, methods, align), gains, (SHARED, ALONE))
         race = Race(rungs_of(project.params.training.rounds), ordered, before=time.perf_counter() - began)
+    race.minutes = budget / 60
     silos = project.scored.federated()
 
     def train_all(waiting: Iterator[Candidate], rounds: int) -> Iterator[Trained]:
@@ -411,7 +414,7 @@ def _plan_race(
     pace = race.pace or _measure_pace(project, processes, seed, race, train)
     if pace is None:
         return
-    processes.start_for(len(race.alive), left / len(race.alive), pace.round)
+    processes.start_for(len(race.alive), left / max(len(race.alive), 1), pace.round)
     at_once = processes.at_once
     needed = race.before + seconds_needed(pace.run, at_once)
     if needed > budget and not is_known:

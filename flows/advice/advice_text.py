@@ -164,11 +164,14 @@ def described(advice: Mapping[str, Any]) -> list[str]:
     legs, dropped = advice["race"]["legs"], advice["race"]["dropped"]
     reasons = [why for name, why in dropped.items() if name in legs]
     worse, late = reasons.count("behind"), reasons.count("time")
-    were = "was" if worse == 1 else "were"
-    race = (
-        f"{len(legs)} of {len({*legs, *dropped})} settings raced: {worse} {were} behind the leader on validation rows of "
-        f"this seed, and {late} did not train to the end for lack of time."
-    )
+    settings = len({*legs, *dropped})
+    counts = {
+        f"{'was' if worse == 1 else 'were'} behind the leader on validation rows of this seed": worse,
+        "did not train to the end for lack of time": late,
+        "never started for lack of time": settings - len(legs),
+    }
+    clauses = [f"{count} {what}" for what, count in counts.items() if count]
+    race = f"{len(legs)} of {settings} settings raced{f': {joined(clauses)}' if clauses else ''}."
     measured = any(proved["method"] == POOLED for proved in advice["proved"])
     late = any(n.startswith(f"{POOLED} ") and why == "time" for n, why in advice["race"]["dropped"].items())
     pooling = (
@@ -287,9 +290,10 @@ def _costs(advised: str, costs: Mapping[str, Cost]) -> list[str]:
     traffic = f"a silo sends {size(round(own.sent))} and receives {size(round(own.received))}"
     if not own.sent and not own.received:
         traffic = "a silo sends and receives nothing"
-    if advised == ALONE and own.sent:
-        traffic += ", metrics and common statistics but no weights"
     kept = ", and keeps weights or other state of its own" if own.keeps_state else ""
+    if advised == ALONE and own.sent:
+        traffic = f"a silo keeps its weights, and sends {size(round(own.sent))} of metrics and common statistics"
+        kept = ""
     line = f"Costs of a run of {NAMES.get(advised, advised)}: {duration(own.seconds)} on this machine; {traffic}{kept}."
     if advised == SHARED or shared is None:
         return [line]

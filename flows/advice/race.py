@@ -95,6 +95,7 @@ class Race:
         rung: The number of rungs that are complete.
         seconds: The time spent.
         before: The seconds of the command before the race, for the diagnosis.
+        minutes: The time that the command was given when it began or went on last.
         pace: What a run takes; None until the first candidate has trained to the first rung.
     """
 
@@ -105,6 +106,7 @@ class Race:
     rung: int = 0
     seconds: float = 0.0
     before: float = 0.0
+    minutes: float = 0.0
     pace: Pace | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -119,6 +121,7 @@ class Race:
             "rung": self.rung,
             "seconds": self.seconds,
             "before": self.before,
+            "minutes": self.minutes,
             "pace": self.pace and list(self.pace),
         }
 
@@ -129,7 +132,7 @@ class Race:
         alive = [Candidate(m, tuple(settings), index, bound) for m, settings, index, bound in saved["alive"]]
         pace = Pace(*saved["pace"]) if saved["pace"] else None
         dropped, rung, seconds = dict(saved["dropped"]), saved["rung"], saved["seconds"]
-        return cls(saved["rungs"], alive, legs, dropped, rung, seconds, saved["before"], pace)
+        return cls(saved["rungs"], alive, legs, dropped, rung, seconds, saved["before"], saved["minutes"], pace)
 
     def add(self, trained: Trained) -> None:
         """Add a leg that has ended, whose seconds come on top of those of the candidate's earlier legs."""

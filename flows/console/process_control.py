@@ -49,8 +49,11 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def interruption(error: BaseException | None) -> BaseException | None:
-    """Return the KeyboardInterrupt or the termination signal that caused this error, or None."""
-    while error is not None and isinstance(error, Exception):
+    """Return the KeyboardInterrupt or the termination signal that caused this error, or None.
+
+    SystemExit is none: a plugin's `sys.exit()` is an error of the plugin.
+    """
+    while error is not None and isinstance(error, Exception | SystemExit):
         error = error.__cause__ or error.__context__
     return error
 

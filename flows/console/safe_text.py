@@ -73,6 +73,8 @@ def shortened(name: str, room: int) -> str:
 
 def duration(seconds: float) -> str:
     """Return seconds up to two minutes, then minutes, in words."""
+    if round(seconds) == 1:
+        return "1 second"
     return f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
 
 

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from flows.advice.advice_text import NAMES
+from silos.io.locks import exclusive_lock
 
 pytestmark = pytest.mark.slow
 
@@ -107,6 +108,8 @@ def test_a_finished_race_is_not_run_again_and_is_written_into_params(advised):
     added = [line for line in after.splitlines() if line not in before.splitlines()]
     for line in added:
         assert f"+{line}" in again.err
+    with exclusive_lock(folder.path / "runs" / advice["experiment"]):
+        assert "got a second process, expected one at a time" in folder.type(*TYPED, "--resume", code=2).err
     assert "params.yaml has this advice already" in folder.type(*TYPED, "--resume", "--apply").err
     folder.path.joinpath("params.yaml").write_text(before)
 
@@ -115,20 +118,21 @@ def test_a_killed_race_goes_on_to_the_same_decisions(advised, partitioned, serve
     expected = advised[1].json["race"]
     folder = partitioned[0].copy(tmp_path / "killed", server)
     _kill_at(folder, lambda race: _legs(race) >= 24)
-    race = _kill_at(folder, lambda race: race["rung"] == len(expected["rungs"]))  # before the proof begins
+    race = _kill_at(folder, lambda race: race["rung"] == len(expected["rungs"]), minutes="31")  # before the proof
     for key in ("rungs", "alive", "dropped"):
         assert race[key] == expected[key]
     scores = [{name: leg[:2] for name, leg in one["legs"].items()} for one in (race, expected)]
     assert scores[0] == scores[1]
     rest = folder.type(*(typed for typed in TYPED if typed not in ("--minutes", "30")), "--resume", "--json").json
-    assert rest["minutes"] == 30  # those of the start
+    assert rest["minutes"] == 31  # those given last
     assert rest["differences"] == advised[1].json["differences"]
     assert rest["seconds"] >= rest["race"]["before"] + rest["race"]["seconds"]
 
 
-def _kill_at(folder, reached):
+def _kill_at(folder, reached, minutes="30"):
     """Start the command or resume it, kill it when its race is this far, and return the race."""
-    process = folder.start(*TYPED, "--resume", PREFECT_API_URL=folder.server)
+    typed = [minutes if part == "30" else part for part in TYPED]
+    process = folder.start(*typed, "--resume", PREFECT_API_URL=folder.server)
     while True:
         assert process.poll() is None, process.communicate()
         races = list(folder.path.glob("runs/advise-*/race.json"))

@@ -43,7 +43,8 @@ _WORTHWHILE = 30.0  # seconds of work; a trial process takes about five seconds 
 _ROUND = 0.15  # seconds of a round for each process; Prefect's server takes about a third of that for its tasks
 _MOST = 8  # processes of `auto`; more would wait for Prefect's server
 _MEMORY = 1.5  # a trial process takes up to this many times the memory of this one
-_PATIENCE = 60.0  # seconds in which a stopped process saves its run
+_PATIENCE = 60.0  # seconds in which an interrupted process saves its run
+_LAST_PATIENCE = 5.0  # seconds in which a process ends whose pipes are closed
 
 
 class Trial(NamedTuple):
@@ -333,7 +334,11 @@ class TrialProcesses:
                 process.connection.close()
                 _close_input(process)
             for process in self._processes:
-                process.child.wait()
+                try:
+                    process.child.wait(_LAST_PATIENCE)
+                except subprocess.TimeoutExpired:  # as one that is stopped, or stuck in C code
+                    process.child.kill()
+                    process.child.wait()
             self._processes = []
 
 

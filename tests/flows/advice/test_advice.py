@@ -265,8 +265,12 @@ def test_settings_that_raced_are_counted_apart_from_those_that_never_started():
     race["dropped"] = {"ifca 0": "behind", "ifca 1": "time", "ditto 0": "time", "ditto 1": "time"}
     lines = described({"lines": [], "diagnosis": {"sentences": []}, "race": race, "proved": []})
     assert lines == [
-        "3 of 5 settings raced: 1 was behind the leader on validation rows of this seed, and 1 did not train to the end "
-        "for lack of time."
+        "3 of 5 settings raced: 1 was behind the leader on validation rows of this seed, 1 did not train to the end for "
+        "lack of time and 2 never started for lack of time."
+    ]
+    race = {"legs": {"fedavg 0": leg}, "dropped": {}}
+    assert described({"lines": [], "diagnosis": {"sentences": []}, "race": race, "proved": []}) == [
+        "1 of 1 settings raced."
     ]
 
 
@@ -327,4 +331,6 @@ def test_the_advice_says_what_a_run_costs_beside_fedavg():
     ]
     alone = line(ALONE, {(SHARED, ALONE): DOWN}, local_only=Cost(0.0, 0.0, 4.0, True), fedavg=cheap)
     assert "a silo sends and receives nothing, and keeps" in alone[0]
+    alone = line(ALONE, {(SHARED, ALONE): DOWN}, local_only=Cost(500.0, 500.0, 1.2, True), fedavg=cheap)
+    assert "1 second on this machine; a silo keeps its weights, and sends 0.5 kB of metrics and common" in alone[0]
     assert line("ditto", found, fedavg=cheap) == []

@@ -22,3 +22,4 @@ def test_a_failure_is_no_interrupt():
     error.__cause__ = KeyError("a")
     assert interruption(error) is None
     assert interruption(None) is None
+    assert interruption(SystemExit(3)) is None  # of a plugin's sys.exit()

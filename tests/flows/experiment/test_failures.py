@@ -93,13 +93,18 @@ def test_an_error_in_a_page_of_the_users_own_names_the_step_the_clients_and_the_
 
 
 @pytest.mark.slow
-def test_an_error_of_such_a_page_between_its_steps_names_the_line(fails, folder):
+@pytest.mark.parametrize(
+    ("raised", "shown"),
+    [('KeyError("between two steps")', "KeyError: 'between two steps'"), ("SystemExit(3)", "SystemExit: 3")],
+)
+def test_an_error_of_such_a_page_between_its_steps_names_the_line(raised, shown, fails, folder):
     page = (folder / "own.py").read_text()
     line = page.splitlines().index('            raise KeyError("between two steps")') + 1
     mended = page.replace("round.number == 2", "round.number == 0")
+    (folder / "own.py").write_text(page.replace('KeyError("between two steps")', raised))
     error = fails(lambda: (folder / "own.py").write_text(mended), "method.own.does=stumbles", method="own")
     (folder / "own.py").write_text(page)
-    said = f"own failed: KeyError: 'between two steps' (own.py, line {line}). Correct own.py; --resume continues"
+    said = f"own failed: {shown} (own.py, line {line}). Correct own.py; --resume continues"
     assert str(error).startswith(said)
 
 
