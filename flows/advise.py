@@ -235,11 +235,11 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
         ),
     }
     if losers and not excludes:
-        lose = "loses" if len(losers) == 1 else "lose"
-        unmeasured = (
-            f"whether others gain without {'it' if len(losers) == 1 else 'them'} was not measured for lack of time."
+        are, them = ("is", "it") if len(losers) == 1 else ("are", "them")
+        advice["lines"].append(
+            f"{some(losers, 3)} {are} worse off with FedAvg than alone, by validation rows; whether FedAvg without {them} "
+            "is better was not measured for lack of time."
         )
-        advice["lines"].append(f"{some(losers, 3)} {lose} by FedAvg on validation rows; {unmeasured}")
     if failed:
         raise IncompleteError(f"the proof of {name} is {not_complete(comparison)}", advice)
     write_json(folder / ADVICE, advice)
@@ -369,7 +369,7 @@ def _race(
         before = race.seconds
         count = len(race.alive) + math.ceil(len(race.alive) / 3) + math.ceil(len(race.alive) / 9) + len(race.rungs)
         sink.plan(1, count)
-        sink.begin(_RUN, 0, count, "run")
+        sink.begin(_RUN, 0, count, "step")
         sink.say(
             f"{len(race.alive)} settings of {len({c.method for c in race.alive})} methods race for up to "
             f"{duration(seconds)} on validation rows of seed {seed}"

@@ -23,6 +23,8 @@ Differences = Mapping[tuple[str, str], Difference]
 NAMES = {SHARED: "FedAvg", ALONE: "training alone"}
 """What the advice calls the references."""
 
+_NOT_HELD_OUT = "how well it then does is not known, since no silo was held out"
+
 _NAMED = 3
 """The most silos that a sentence names."""
 
@@ -134,7 +136,7 @@ def decide(
         gain = _size(differences[POOLED, proved], quantity)
         would = f"would gain {gain}" if quantity.higher_is_better else f"would be better ({gain})"
         lines.append(f"Training on pooled rows {would}: ask whether rows may be pooled.")
-    lines += [_legend(quantity)] if differences else []
+    lines += [_legend(quantity, len(differences))] if differences else []
     gains = (comparison.get("gains") or {}).get("methods", {}).get(advised)
     if gains and gains["compared"] and not outside:
         most = _greatest_losses(gains, quantity)
@@ -164,14 +166,16 @@ def described(advice: Mapping[str, Any]) -> list[str]:
     legs, dropped = advice["race"]["legs"], advice["race"]["dropped"]
     reasons = [why for name, why in dropped.items() if name in legs]
     worse, late = reasons.count("behind"), reasons.count("time")
-    settings = len({*legs, *dropped})
+    settings, last = len({*legs, *dropped}), advice["race"]["rungs"][-1]
+    whole = sum(leg[0] == last for leg in legs.values())
+    were = "was" if worse == 1 else "were"
     counts = {
-        f"{'was' if worse == 1 else 'were'} behind the leader on validation rows of this seed": worse,
-        "did not train to the end for lack of time": late,
+        f"{were} dropped as behind the leader on validation rows of this seed": worse,
+        f"{'was' if late == 1 else 'were'} dropped since others did better or time was short": late,
         "never started for lack of time": settings - len(legs),
     }
-    clauses = [f"{count} {what}" for what, count in counts.items() if count]
-    race = f"{len(legs)} of {settings} settings raced{f': {joined(clauses)}' if clauses else ''}."
+    clauses = [f"{whole} trained to the end", *(f"{count} {what}" for what, count in counts.items() if count)]
+    race = f"Of {settings} setting{'' if settings == 1 else 's'}, {joined(clauses)}."
     measured = any(proved["method"] == POOLED for proved in advice["proved"])
     late = any(n.startswith(f"{POOLED} ") and why == "time" for n, why in advice["race"]["dropped"].items())
     pooling = (
@@ -191,7 +195,7 @@ def race_line(race: Race, quantity: TaskMetrics) -> str:
     leg = race.legs[ranking[0].name]
     assert leg.score is not None, "candidates of the ranking have a score"
     score = f"{quantity.label} {quantity.number(quantity.gain(leg.score.value))}"
-    onward = f"; {len(race.alive)} train on" if race.rung < len(race.rungs) else ""
+    onward = f"; {len(race.alive)} settings train on" if race.rung < len(race.rungs) else ""
     return f"round {rounds}: {ranking[0].method} leads with {score} on validation rows{onward}"
 
 
@@ -227,6 +231,8 @@ def _doubt(advised: str, differences: Differences, quantity: TaskMetrics) -> lis
     if not others:
         return ["It did best on validation rows of the race; test rows do not say whether it is better than others."]
     is_best = all(_lead(other, advised, differences, quantity) <= 0 for other in others)
+    if advised == ALONE and all(is_better(ALONE, other, differences, quantity) for other in others):
+        return []
     if advised == ALONE:
         did = "better" if is_best else "notably better"
         names = sorted(NAMES.get(method, method) for method in others)
@@ -238,7 +244,10 @@ def _doubt(advised: str, differences: Differences, quantity: TaskMetrics) -> lis
     simpler = [method for method in (ALONE, SHARED) if method != advised]
     unproved = [NAMES[method] for method in simpler if not is_better(advised, method, differences, quantity)]
     did = "best" if is_best else "nearly best"
-    return [f"It did {did} on average; that it is better than {joined(unproved)} is not certain."] if unproved else []
+    if not unproved:
+        return []
+    simple = f"{joined(unproved)}, which {'is' if len(unproved) == 1 else 'are'} simpler,"
+    return [f"It did {did} on average; that it is better than {simple} is not certain."]
 
 
 def _difference(pair: tuple[str, str], measured: Difference, quantity: TaskMetrics) -> str:
@@ -253,10 +262,11 @@ def _difference(pair: tuple[str, str], measured: Difference, quantity: TaskMetri
     return f"{better[0].upper() if pair[0] == ALONE else better[0]}{better[1:]} is better than {worse}: {text}."
 
 
-def _legend(quantity: TaskMetrics) -> str:
+def _legend(quantity: TaskMetrics, ranges: int) -> str:
     """Return what a point and a range are."""
     point = f"A point is a hundredth of {quantity.label}. " if quantity.axis(1.0) > 1 else ""
-    return f"{point}All ranges together hold the true differences with 95 % confidence."
+    holds = "The range holds the true difference" if ranges == 1 else "All ranges together hold the true differences"
+    return f"{point}{holds} with 95 % confidence, if results vary little from seed to seed."
 
 
 def _size(measured: Difference, quantity: TaskMetrics) -> str:
@@ -292,7 +302,8 @@ def _costs(advised: str, costs: Mapping[str, Cost]) -> list[str]:
         traffic = "a silo sends and receives nothing"
     kept = ", and keeps weights or other state of its own" if own.keeps_state else ""
     if advised == ALONE and own.sent:
-        traffic = f"a silo keeps its weights, and sends {size(round(own.sent))} of metrics and common statistics"
+        amount = size(round(own.sent)) if own.sent >= 100 else f"{own.sent:.0f} bytes"
+        traffic = f"a silo keeps its weights, and sends {amount} of metrics and common statistics"
         kept = ""
     line = f"Costs of a run of {NAMES.get(advised, advised)}: {duration(own.seconds)} on this machine; {traffic}{kept}."
     if advised == SHARED or shared is None:
@@ -307,6 +318,6 @@ def _new_silo(aligned: Sequence[str], row: Mapping[str, Any], quantity: TaskMetr
     if fresh is not None:
         return f"Silos that took no part in training have {quantity.label} {quantity.number(fresh)} with it."
     if row.get("model") == "personal":
-        return "A new silo trains on its own rows before it has a model; no silo was held out to measure this."
+        return f"A new silo trains on its own rows before it has a model; {_NOT_HELD_OUT}."
     how = f"once it standardises {joined(aligned)} by its own rows" if aligned else "as it is"
-    return f"A new silo can use the model {how}; no silo was held out to measure this."
+    return f"A new silo can use the model {how}; {_NOT_HELD_OUT}."

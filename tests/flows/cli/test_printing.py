@@ -115,7 +115,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         {
             "lines": [EVIL],
             "diagnosis": {"sentences": [EVIL]},
-            "race": {"legs": {EVIL: [1, [0.5, 0.1], 1.0, ""]}, "dropped": {EVIL: "time"}},
+            "race": {"rungs": [1], "legs": {EVIL: [1, [0.5, 0.1], 1.0, ""]}, "dropped": {EVIL: "time"}},
             "proved": [],
             "data_version": EVIL,
             "experiment": EVIL,

@@ -1,0 +1,33 @@
+"""Trial processes that do not end by themselves; tests/end_to_end/test_trial_processes.py has what a user sees."""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from multiprocessing.connection import Connection
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flows.experiment.comparison import trial_processes
+from flows.experiment.comparison.trial_processes import TrialProcesses
+
+
+def test_a_process_that_was_stopped_is_killed_after_the_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_processes, "_PATIENCE", 0.2)
+    monkeypatch.setattr(trial_processes, "_LAST_PATIENCE", 0.2)
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    project: Any = SimpleNamespace(params=SimpleNamespace(runner=SimpleNamespace(parallel_runs=2)), scratch=object())
+    ours, _theirs = socket.socketpair()
+    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    child.send_signal(signal.SIGSTOP)
+    process = trial_processes._Process(child, Connection(ours.detach()), is_ready=True)
+    began = time.monotonic()
+    processes = TrialProcesses(project, "any")
+    processes._processes.append(process)
+    interrupt = KeyboardInterrupt()
+    processes.__exit__(KeyboardInterrupt, interrupt, None)
+    assert child.returncode is not None
+    assert time.monotonic() - began < 30
