@@ -128,15 +128,18 @@ def decide(
         if outside
         else [_use(advised, given), *_doubt(advised, differences, quantity)]
     )
-    lines += [_difference(pair, measured, quantity) for pair, measured in differences.items() if POOLED not in pair]
+    proved_lines = [
+        _difference(pair, measured, quantity) for pair, measured in differences.items() if POOLED not in pair
+    ]
     if proof.exclusion and not outside and proved in proof.exclusion.differences:
         without = f"FedAvg without {listed(proof.exclusion.silos)}"
-        lines.append(_difference((without, proved), proof.exclusion.differences[proved], quantity))
+        proved_lines.append(_difference((without, proved), proof.exclusion.differences[proved], quantity))
     if is_better(POOLED, proved, differences, quantity) and not outside:
         gain = _size(differences[POOLED, proved], quantity)
         would = f"would gain {gain}" if quantity.higher_is_better else f"would be better ({gain})"
-        lines.append(f"Training on pooled rows {would}: ask whether rows may be pooled.")
-    lines += [_legend(quantity, len(differences))] if differences else []
+        proved_lines.append(f"Training on pooled rows {would}: ask whether rows may be pooled.")
+    ranges = len(proved_lines) + bool(outside)
+    lines += [*proved_lines, *([_legend(quantity, ranges)] if ranges else [])]
     gains = (comparison.get("gains") or {}).get("methods", {}).get(advised)
     if gains and gains["compared"] and not outside:
         most = _greatest_losses(gains, quantity)
