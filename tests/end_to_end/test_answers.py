@@ -1,4 +1,4 @@
-"""`siloflow advise` on silos of which it is known what should be done with them: five answers, each where it is true."""
+"""`siloflow advise` on silos of which it is known what should be done with them: four answers, each where it is true."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ def alike(rng: np.random.Generator) -> Rows:
 
 def many_small(rng: np.random.Generator) -> Rows:
     """Many silos follow one rule, and have so few rows that a round makes a single step."""
-    x, w = rng.normal(size=(24, 14, 10)), rng.normal(size=10)
+    x, w = rng.normal(size=(24, 24, 10)), rng.normal(size=10)
     return x, x @ w > 0
 
 
@@ -39,29 +39,19 @@ def other_unit(rng: np.random.Generator) -> Rows:
     return x, y
 
 
-def three_turned(rng: np.random.Generator) -> Rows:
-    """Three of ten silos follow the opposite rule."""
-    x, w = rng.normal(size=(10, 40, 10)), rng.normal(size=10)
-    y = x @ w > 0
-    y[7:] = ~y[7:]
-    return x, y
-
-
 @pytest.mark.parametrize(
-    ("silos", "rounds", "answer", "alone"),
+    ("silos", "rounds", "answer"),
     [
-        (own_rules, 9, "Train alone (", []),
-        (alike, 9, "FedAvg is enough (", []),
-        (many_small, 5, "Training on pooled rows would gain +", []),
-        (other_unit, 9, "Align first: let each silo standardise x0 by its own rows. Then FedAvg is enough (", []),
-        (three_turned, 9, "Train FedAvg without s7, s8 and s9, which train alone: ", ["s7", "s8", "s9"]),
+        (own_rules, 9, "Train alone ("),
+        (alike, 9, "FedAvg is enough ("),
+        (many_small, 5, "Training on pooled rows would gain +"),
+        (other_unit, 9, "Align first: let each silo standardise x0 by its own rows. Then FedAvg is enough ("),
     ],
 )
 def test_the_answer_is_the_one_that_is_true(
     silos: Callable[[np.random.Generator], Rows],
     rounds: int,
     answer: str,
-    alone: list[str],
     tmp_path: Path,
     server: str,
     folder_at: Callable[..., Any],
@@ -77,4 +67,3 @@ def test_the_answer_is_the_one_that_is_true(
     folder.type("partition")
     advice = folder.type("advise", "fedavg", "--minutes", "30", "--set", f"training.rounds={rounds}", "--json").json
     assert any(line.startswith(answer) for line in advice["lines"]), advice["lines"]
-    assert advice["train_alone"] == alone

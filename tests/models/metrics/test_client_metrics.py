@@ -143,7 +143,7 @@ def test_predictions_that_are_not_finite_have_the_worst_value_unless_the_metric_
     undefined = name in ("auc", "r2")
     assert (metric.of_client(prediction, constant) is None) == undefined == bool(metric.undefined_if)
     values = np.array([0.5, -math.inf if metric.higher_is_better else math.inf])
-    assert metric.headline_text(metric.summary(values, np.ones(2))) == f"{name} diverged"
+    assert metric.headline_text(metric.summary(values, np.ones(2))) == f"{metric.label} diverged"
 
 
 @pytest.mark.parametrize("name", CLIENT_METRICS)
