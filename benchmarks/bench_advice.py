@@ -293,7 +293,7 @@ def _as_evidence(cell: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def summary(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the regret of each strategy in points: mean, interval over federations, median, worst, count within a point.
+    """Return the regret of each strategy in points: mean, interval over federations, median, worst, least; how many <= 1.
 
     `behind` is how far a strategy is behind REFERENCE, with its interval corrected for their number (Holm). Federations on
     which its choice diverged are left out, and counted.
@@ -319,6 +319,7 @@ def summary(results: Mapping[str, Any]) -> dict[str, Any]:
             "regret": [round(bound, 4) for bound in (mean.mean, mean.low, mean.high)],
             "median": round(median(points), 1),
             "worst": round(max(points), 1),
+            "least": round(min(points), 1),
             "within_a_point": sum(point <= 1 for point in points),
             "diverged": len(every) - len(points),
             "behind": [round(bound, 4) for bound in (lag.mean, lag.low, lag.high)] if lag else [0.0, 0.0, 0.0],

@@ -24,6 +24,7 @@ from flows.advice.candidates import (
 )
 from flows.advice.losing_silos import can_leave, leave_setting, losing_silos
 from flows.advice.proof import (
+    SEEDS,
     Proof,
     measure,
     plan_proof,
@@ -190,7 +191,7 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
         losers = _losers(project, name, proved, seed)
         proof_began = time.perf_counter()
         costs = [race.legs[candidate.name].seconds for candidate in proved.values()]
-        processes.start_for(3 * len(costs), statistics.fmean(costs), race.pace.round if race.pace else 0.0)
+        processes.start_for(SEEDS.start * len(costs), statistics.fmean(costs), race.pace.round if race.pace else 0.0)
         left = budget - race.before - race.seconds
         methods, seeds, excludes = plan_proof(folder / PROOF, race, proved, seed, left, bool(losers), processes.at_once)
         settings = {m: proved[m].settings for m in methods}
@@ -207,12 +208,12 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
         apart = _trials_without(projects[SHARED], losers, seeds) if excludes else []
         results, outcomes_apart = run_all(processes, plan, projects, {}, 0, failed, apart)
     without = [outcome for outcome in outcomes_apart if not isinstance(outcome, str)]
+    is_measured = bool(apart) and len(without) == len(apart)
     comparison = conclude(project, name, plan, [(projects, results)], failed, [], flow_run, raced=True)
     whole = [s for s in seeds if all((m, s) in results for m in methods)]
     outcomes = {m: [outcomes_of_run(project, project.root / results[m, s]["folder"]) for s in whole] for m in methods}
-    smaller = [
-        outcomes_of_run(project, project.root / r["folder"]) for r in without if whole == seeds == _seeds_of(without)
-    ]
+    comparable = without if is_measured and whole == seeds else []
+    smaller = [outcomes_of_run(project, project.root / result["folder"]) for result in comparable]
     proof = measure(project, choice.method, outcomes, losers, smaller) if whole else Proof({})
     advice = {
         "experiment": name,
@@ -234,11 +235,12 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
             {method: _cost(projects[method], [results[method, s] for s in whole]) for method in methods if whole},
         ),
     }
-    if losers and not excludes:
+    if losers and not is_measured:
+        why = "since a run of it failed" if excludes else "for lack of time"
         are, them = ("is", "it") if len(losers) == 1 else ("are", "them")
         advice["lines"].append(
             f"{some(losers, 3)} {are} worse off with FedAvg than alone, by validation rows; whether FedAvg without {them} "
-            "is better was not measured for lack of time."
+            f"is better was not measured {why}."
         )
     if failed:
         raise IncompleteError(f"the proof of {name} is {not_complete(comparison)}", advice)
@@ -394,10 +396,6 @@ def _trials_without(project: Project, silos: Sequence[str], seeds: Sequence[int]
     """Return the runs of FedAvg without some silos, one a seed."""
     smaller = project.with_overrides([leave_setting(project.params.clients.leave, silos)])
     return [Trial(smaller, SHARED, seed, _WITHOUT) for seed in seeds]
-
-
-def _seeds_of(results: Sequence[Mapping[str, Any]]) -> list[int]:
-    return [result["seed"] for result in results]
 
 
 def _plan_race(

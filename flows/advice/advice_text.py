@@ -234,9 +234,9 @@ def _doubt(advised: str, differences: Differences, quantity: TaskMetrics) -> lis
     if not others:
         return ["It did best on validation rows of the race; test rows do not say whether it is better than others."]
     is_best = all(_lead(other, advised, differences, quantity) <= 0 for other in others)
-    if advised == ALONE and all(is_better(ALONE, other, differences, quantity) for other in others):
-        return []
     if advised == ALONE:
+        if all(is_better(ALONE, other, differences, quantity) for other in others):
+            return []
         did = "better" if is_best else "notably better"
         names = sorted(NAMES.get(method, method) for method in others)
         return [
@@ -246,9 +246,9 @@ def _doubt(advised: str, differences: Differences, quantity: TaskMetrics) -> lis
         ]
     simpler = [method for method in (ALONE, SHARED) if method != advised]
     unproved = [NAMES[method] for method in simpler if not is_better(advised, method, differences, quantity)]
-    did = "best" if is_best else "nearly best"
     if not unproved:
         return []
+    did = "best" if is_best else "nearly best"
     simple = f"{joined(unproved)}, which {'is' if len(unproved) == 1 else 'are'} simpler,"
     return [f"It did {did} on average; that it is better than {simple} is not certain."]
 

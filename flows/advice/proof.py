@@ -23,7 +23,8 @@ from tasks.paired_outcomes import Outcomes
 from tasks.tracking.json_io import read_json, write_json
 
 _RACING = 0.6  # share of the minutes for the race; the rest is for the proof
-_SEEDS = range(3, 6)  # the possible numbers of fresh seeds; with two, intervals would be five times as wide
+SEEDS = range(3, 6)
+"""The possible numbers of fresh seeds; with two, intervals would be five times as wide."""
 _LEVEL = 0.05  # of all intervals of a proof
 
 OutcomesOf = Mapping[str, Sequence[Outcomes]]
@@ -35,7 +36,7 @@ def seconds_needed(one_run: float, at_once: int = 1) -> float:
 
     `at_once` runs train at the same time.
     """
-    return one_run * (math.ceil(2 / at_once) + math.ceil(3 * _SEEDS.start / at_once))
+    return one_run * (math.ceil(2 / at_once) + math.ceil(3 * SEEDS.start / at_once))
 
 
 def race_seconds(race: Race, budget: float, at_once: int = 1) -> float:
@@ -45,18 +46,18 @@ def race_seconds(race: Race, budget: float, at_once: int = 1) -> float:
     training alone and the leader take as long as their rounds so far suggest.
     """
     one_run, last = race.pace.run if race.pace else 0.0, race.rungs[-1]
-    is_complete = race.waiting() == []
+    is_complete = not race.waiting()
     leaders = [race.best_of(SHARED), race.best_of(ALONE), *race.ranking()[:1]] if is_complete else []
     legs = {leader.method: race.legs[leader.name] for leader in leaders if leader is not None}
     runs = [leg.seconds / leg.rounds * last for leg in legs.values()] + [one_run] * (3 - len(legs))
-    proof = _wall_seconds(_SEEDS.start * runs, at_once)
+    proof = _wall_seconds(SEEDS.start * runs, at_once)
     return max(min(budget * _RACING, budget - proof), one_run * math.ceil(2 / at_once))
 
 
 def seeds_that_fit(seconds: float, costs: Sequence[float], at_once: int = 1) -> int:
     """Return how many seeds a proof has, at least three; `costs` are the seconds of its runs of one seed."""
-    fitting = [count for count in _SEEDS if _wall_seconds(count * [*costs], at_once) <= seconds]
-    return max(fitting, default=_SEEDS.start)
+    fitting = [count for count in SEEDS if _wall_seconds(count * [*costs], at_once) <= seconds]
+    return max(fitting, default=SEEDS.start)
 
 
 def _wall_seconds(runs: Sequence[float], at_once: int) -> float:
@@ -105,7 +106,7 @@ def plan_proof(
 
         def fits(further: Iterable[str]) -> bool:
             runs = [cost[method] for method in (*methods, *further)]
-            return _wall_seconds(_SEEDS.start * runs, at_once) <= seconds
+            return _wall_seconds(SEEDS.start * runs, at_once) <= seconds
 
         without = [SHARED] if excludes and fits([SHARED]) else []
         methods += [POOLED] if POOLED in proved and fits([*without, POOLED]) else []

@@ -233,13 +233,13 @@ def test_that_nothing_is_better_than_a_constant_is_said_before_the_advice():
             NEAR,
             EVEN,
             EVEN,
-            "It did nearly best on average; that it is better than training alone, which is simpler, is not certain.",
+            f"It did nearly best on average; {NOT_PROVED}",
         ),
         (
             DOWN,
             EVEN,
             EVEN,
-            "It did best on average; that it is better than training alone, which is simpler, is not certain.",
+            f"It did best on average; {NOT_PROVED}",
         ),
     ],
 )
