@@ -9,7 +9,6 @@ from typing import Any
 
 import psutil
 
-from flows.experiment.processor import processor_name
 from silos.io.locks import in_turn
 from tasks.tracking.json_io import read_json, write_records
 
@@ -56,3 +55,15 @@ def machine(busy: float) -> str:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     used = "other load" if busy > BUSY * cores else "no other load"
     return f"{cores} cores, {processor_name('cpu')}, {memory:.0f} GiB; {used}"
+
+
+def processor_name(device: str) -> str:
+    """Return the model of the CPU, or of the GPU for the device `cuda`."""
+    if device == "cuda":
+        import torch  # not needed for a CPU, and slow
+
+        return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

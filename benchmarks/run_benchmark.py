@@ -25,9 +25,9 @@ import numpy as np
 import torch
 import yaml
 
+from benchmarks.bench_results import processor_name
 from benchmarks.workloads import THREADS, Workload, chosen_workloads
 from flows.config.method_settings import method_of
-from flows.experiment.processor import processor_name
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.base import start_method

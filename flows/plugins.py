@@ -14,7 +14,7 @@ from silos.plugin_registry import Registry
 from silos.sources.source_params import SOURCES
 
 _METHODS = Path(__file__).parent / "methods"
-_NOT_METHODS = ("base", "client_sampler", "round_context", "round_report")  # shared by all methods
+_NOT_METHODS = ("base", "client_sampler", "round_context")  # shared by all methods
 
 
 def method_modules() -> dict[str, str]:

@@ -15,11 +15,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bench_results import processor_name
 from flows.config.method_settings import method_of
 from flows.console import progress
 from flows.experiment.comparison.paired_runs import compare_pairs, count_correct_by_class, outcomes_of_run
 from flows.experiment.comparison.run_trials import ensemble
-from flows.experiment.processor import processor_name
 from flows.experiment.project import Project, scratch_dir
 from flows.experiment.run.mlflow_run_metadata import git_commit
 from flows.experiment.run.run_folder import RunFolder

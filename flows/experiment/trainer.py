@@ -28,10 +28,9 @@ from flows.experiment.callbacks.score_and_save import (
 )
 from flows.experiment.client_optimizer_state import client_optimizer_states
 from flows.experiment.run.run_context import RunContext
-from flows.methods.base import Method
+from flows.methods.base import Method, RoundReport
 from flows.methods.client_sampler import sample_clients
 from flows.methods.round_context import RoundContext
-from flows.methods.round_report import RoundReport
 from models.server_state import ServerState
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from flows.config.clients_params import OwnSampler
+from flows.methods.base import RoundReport
 from flows.methods.round_context import RoundContext, TrainingSetup, uniform_by_client
-from flows.methods.round_report import RoundReport
 from models.prng import client_streams, server_stream, uniform
 from silos.cohort import Silos
 from silos.errors import UserError

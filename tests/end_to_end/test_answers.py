@@ -1,4 +1,4 @@
-"""`siloflow advise` on silos of which it is known what should be done with them: four answers, each where it is true."""
+"""`siloflow advise` on silos of which it is known what should be done with them: five answers, each where it is true."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +39,14 @@ def other_unit(rng: np.random.Generator) -> Rows:
     return x, y
 
 
+def three_opposed(rng: np.random.Generator) -> Rows:
+    """Three of ten silos follow the opposite of the others' rule, and no silo has rows enough to learn its own alone."""
+    x, w = rng.normal(size=(10, 150, 60)), rng.normal(size=60)
+    y = x @ w > 0
+    y[7:] = ~y[7:]
+    return x, y
+
+
 @pytest.mark.parametrize(
     ("silos", "rounds", "answer"),
     [
@@ -46,6 +54,7 @@ def other_unit(rng: np.random.Generator) -> Rows:
         (alike, 9, "FedAvg is enough ("),
         (many_small, 5, "Training on pooled rows would gain +"),
         (other_unit, 9, "Align first: let each silo standardise x0 by its own rows. Then FedAvg is enough ("),
+        (three_opposed, 9, "Train FedAvg without s7, s8 and s9, which train alone: "),
     ],
 )
 def test_the_answer_is_the_one_that_is_true(

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from benchmarks.bench_results import processor_name
 from flows.console.safe_text import PlainConsole
-from flows.experiment.processor import processor_name
 from publications import print_tables
 from publications.reproduce import reproduce
 from publications.results_file import without_places

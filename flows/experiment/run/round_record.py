@@ -5,8 +5,8 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from flows.methods.base import RoundReport
 from flows.methods.round_context import RoundContext
-from flows.methods.round_report import RoundReport
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from silos.cohort import Silos
 from tasks.messages.score_messages import Scores
