@@ -122,14 +122,15 @@ def decide(
     given = [*settings.get(advised, ()), *([leave_setting(leave or {}, outside)] if outside else [])]
     rows = {row["method"]: row for row in comparison["table"]}
     useless = sentences_first(comparison)
-    lines = [*useless, *(["So none of these models is of use yet. Among them:"] if useless else [])]
+    lines = [*useless, *(["So no model is of use yet. The best of them:"] if useless else [])]
     lines += (
-        [_exclude(proof, proved, quantity)]
+        [*_exclude(proof, proved, settings.get(SHARED, ()), quantity)]
         if outside
         else [_use(advised, given), *_doubt(advised, differences, quantity)]
     )
+    names = {**NAMES, SHARED: f"{NAMES[SHARED]} with all silos"} if outside else NAMES
     proved_lines = [
-        _difference(pair, measured, quantity) for pair, measured in differences.items() if POOLED not in pair
+        _difference(pair, measured, quantity, names) for pair, measured in differences.items() if POOLED not in pair
     ]
     if proof.exclusion and not outside and proved in proof.exclusion.differences:
         without = f"FedAvg without {listed(proof.exclusion.silos)}"
@@ -145,8 +146,9 @@ def decide(
         most = _greatest_losses(gains, quantity)
         lines.append(f"With {NAMES.get(advised, advised)}, {losers_text(gains, 'silo')}, against training alone{most}.")
     lines += _costs(advised, {} if outside else costs or {})  # those of FedAvg with all silos
-    if not useless and not outside:
-        lines.append(_new_silo(_aligned_features(given), rows.get(advised, {}), quantity))
+    if not useless:
+        row = {} if outside else rows.get(advised, {})  # a score of FedAvg with all silos says nothing of that without
+        lines.append(_new_silo(_aligned_features(given), row, quantity))
     return {
         "choice": choice,
         "advised": advised,
@@ -171,10 +173,11 @@ def described(advice: Mapping[str, Any]) -> list[str]:
     worse, late = reasons.count("behind"), reasons.count("time")
     settings, last = len({*legs, *dropped}), advice["race"]["rungs"][-1]
     whole = sum(leg[0] == last for leg in legs.values())
-    were = "was" if worse == 1 else "were"
+    failed = len(reasons) - worse - late
     counts = {
-        f"{were} dropped as behind the leader on validation rows of this seed": worse,
-        f"{'was' if late == 1 else 'were'} dropped since others did better or time was short": late,
+        f"{_were(worse)} dropped as clearly behind the leader, in the one seed of the race": worse,
+        f"{_were(late)} dropped for a low rank or lack of time": late,
+        "failed or diverged": failed,
         "never started for lack of time": settings - len(legs),
     }
     clauses = [f"{whole} trained to the end", *(f"{count} {what}" for what, count in counts.items() if count)]
@@ -202,27 +205,46 @@ def race_line(race: Race, quantity: TaskMetrics) -> str:
     return f"round {rounds}: {ranking[0].method} leads with {score} on validation rows{onward}"
 
 
-def _exclude(proof: Proof, proved: str, quantity: TaskMetrics) -> str:
-    """Return which silos should train alone, and what the federation gains by that over what was proved."""
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
+def _exclude(proof: Proof, proved: str, settings: Sequence[str], quantity: TaskMetrics) -> list[str]:
+    """Return which silos should train alone, what the federation gains by that, and which model each silo then uses."""
     assert proof.exclusion is not None, "silos are excluded"
     silos, gain = proof.exclusion.silos, _size(proof.exclusion.differences[proved], quantity)
-    better = f"gains {gain} over {proved}" if quantity.higher_is_better else f"is better than {proved} ({gain})"
-    return (
-        f"Train FedAvg without {joined(silos)}, which train{'s' if len(silos) == 1 else ''} alone: over all silos this "
-        f"{better}."
-    )
+    over = NAMES.get(proved, proved)
+    over = f"{over} {'of' if proved == ALONE else 'with'} all"
+    better = f"gains {gain} over {over}" if quantity.higher_is_better else f"is better than {over} ({gain})"
+    one = len(silos) == 1
+    named = listed(silos)
+    return [
+        f"{_aligning(settings)}Train FedAvg without {joined(silos)}, which train{'s' if one else ''} alone"
+        f"{_others(settings)}: over all silos this {better}.",
+        f"On validation rows {named} {'does' if one else 'do'} worse with FedAvg than alone: check whether labels or units "
+        f"differ there. {named} then use{'s' if one else ''} {'its model' if one else 'their models'} of {ALONE}, the "
+        f"others that of {SHARED}; `siloflow compare` scores both on all silos.",
+    ]
+
+
+def _aligning(settings: Sequence[str]) -> str:
+    """Return the sentence on the features that are aligned first; empty if there are none."""
+    aligned = _aligned_features(settings)
+    return f"Align first: let each silo standardise {joined(aligned)} by its own rows. " if aligned else ""
+
+
+def _others(settings: Sequence[str]) -> str:
+    """Return the settings but the alignment, in brackets; empty if there are none."""
+    others = [setting for setting in settings if not setting.startswith(f"{ALIGN}=")]
+    return f" ({', '.join(map(short_setting, others))})" if others else ""
 
 
 def _use(advised: str, settings: Sequence[str]) -> str:
-    aligned = _aligned_features(settings)
-    others = [setting for setting in settings if not setting.startswith(f"{ALIGN}=")]
-    given = f" ({', '.join(map(short_setting, others))})" if others else ""
+    given = _others(settings)
     if advised == ALONE:
         return f"Train alone{given}."
-    if aligned:
-        return (
-            f"Align first: let each silo standardise {joined(aligned)} by its own rows. Then FedAvg is enough{given}."
-        )
+    if aligning := _aligning(settings):
+        return f"{aligning}Then FedAvg is enough{given}."
     if advised == SHARED:
         return f"FedAvg is enough{given}."
     return f"Use {advised}{given}."
@@ -253,12 +275,14 @@ def _doubt(advised: str, differences: Differences, quantity: TaskMetrics) -> lis
     return [f"It did {did} on average; that it is better than {simple} is not certain."]
 
 
-def _difference(pair: tuple[str, str], measured: Difference, quantity: TaskMetrics) -> str:
+def _difference(
+    pair: tuple[str, str], measured: Difference, quantity: TaskMetrics, names: Mapping[str, str] = NAMES
+) -> str:
     """Return which of two methods is better, and by how much; the one with the better mean comes first."""
     mean, low, high = measured.mean, measured.low, measured.high
     if quantity.gain(mean) < 0:
         pair, mean, low, high = (pair[1], pair[0]), -mean, -high, -low
-    better, worse = (NAMES.get(method, method) for method in pair)
+    better, worse = (names.get(method, method) for method in pair)
     text = quantity.difference(mean, low, high)
     if not measured.distinguishable:
         return f"Whether {better} is better than {worse} is not certain: {text}."
@@ -269,7 +293,10 @@ def _legend(quantity: TaskMetrics, ranges: int) -> str:
     """Return what a point and a range are."""
     point = f"A point is a hundredth of {quantity.label}. " if quantity.axis(1.0) > 1 else ""
     holds = "The range holds the true difference" if ranges == 1 else "All ranges together hold the true differences"
-    return f"{point}{holds} with 95 % confidence, if results vary little from seed to seed."
+    narrow = "it is" if ranges == 1 else "they are"
+    return (
+        f"{point}{holds} with 95 % confidence; where results differ by points from seed to seed, {narrow} too narrow."
+    )
 
 
 def _size(measured: Difference, quantity: TaskMetrics) -> str:

@@ -54,7 +54,7 @@ def three_opposed(rng: np.random.Generator) -> Rows:
         (alike, 9, "FedAvg is enough ("),
         (many_small, 5, "Training on pooled rows would gain +"),
         (other_unit, 9, "Align first: let each silo standardise x0 by its own rows. Then FedAvg is enough ("),
-        (three_opposed, 9, "Train FedAvg without s7, s8 and s9, which train alone: "),
+        (three_opposed, 9, "Train FedAvg without s7, s8 and s9, which train alone ("),
     ],
 )
 def test_the_answer_is_the_one_that_is_true(

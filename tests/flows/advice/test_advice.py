@@ -157,9 +157,14 @@ def test_silos_are_excluded_only_if_fedavg_without_them_is_proved_better_than_wh
         expected = without.get(over, "Training alone is better than FedAvg without c07 and c08:")
         assert any(line.startswith(expected) for line in advice["lines"])
     if excluded:
-        assert advice["lines"][0].startswith(
-            "Train FedAvg without c07 and c08, which train alone: over all silos this gains"
-        )
+        assert advice["lines"][:2] == [
+            "Train FedAvg without c07 and c08, which train alone (learning_rate 0.1): over all silos this gains +4.0 "
+            "points, +2.0 to +6.0 over training alone of all.",
+            "On validation rows c07 and c08 do worse with FedAvg than alone: check whether labels or units differ there. "
+            "c07 and c08 then use their models of local_only, the others that of fedavg; `siloflow compare` scores both on "
+            "all silos.",
+        ]
+        assert "Training alone is better than FedAvg with all silos: +4.0 points, +2.0 to +6.0." in advice["lines"]
         assert advice["settings"][1:] == ['clients.leave={"c01": 5, "c07": 1, "c08": 1}']
 
 
@@ -170,7 +175,7 @@ def test_an_error_that_falls_is_no_gain_below_zero():
         line.startswith("Training on pooled rows would be better (−0.0400 in mean squared error,") for line in pooled
     )
     without = decide(ERROR, SHARED, {}, Proof(found, Exclusion(["c07"], {ALONE: DOWN})), {"table": []})["lines"]
-    assert "over all silos this is better than local_only (−0.0400 in mean squared error," in without[0]
+    assert "over all silos this is better than training alone of all (−0.0400 in mean squared error," in without[0]
 
 
 def test_silos_that_cannot_leave_in_round_1_are_not_excluded(project):
@@ -218,7 +223,7 @@ def test_that_nothing_is_better_than_a_constant_is_said_before_the_advice():
     comparison = {"table": [], "baseline": {"sentence": "No method is better than always predicting 0."}}
     advice = decide(ACCURACY, ALONE, {}, Proof({(SHARED, ALONE): NEAR}), comparison)
     assert advice["lines"][0] == comparison["baseline"]["sentence"]
-    assert advice["lines"][1] == "So none of these models is of use yet. Among them:"
+    assert advice["lines"][1] == "So no model is of use yet. The best of them:"
     assert advice["lines"][2].startswith("Train alone")
     assert not any("new silo" in line for line in advice["lines"])
 
@@ -278,8 +283,8 @@ def test_settings_are_counted_by_how_far_they_came():
     race["dropped"] = {"ifca 0": "behind", "ifca 1": "time", "ditto 0": "time", "ditto 1": "time"}
     lines = described({"lines": [], "diagnosis": {"sentences": []}, "race": race, "proved": []})
     assert lines == [
-        "Of 5 settings, 1 trained to the end, 1 was dropped as behind the leader on validation rows of this seed, 1 was "
-        "dropped since others did better or time was short and 2 never started for lack of time."
+        "Of 5 settings, 1 trained to the end, 1 was dropped as clearly behind the leader, in the one seed of the race, 1 "
+        "was dropped for a low rank or lack of time and 2 never started for lack of time."
     ]
     race = {"rungs": [9], "legs": {"fedavg 0": leg}, "dropped": {}}
     assert described({"lines": [], "diagnosis": {"sentences": []}, "race": race, "proved": []}) == [
@@ -317,8 +322,8 @@ def test_a_difference_names_the_better_method_first():
         "FedAvg is better than ditto: +4.0 points, +2.0 to +6.0.",
         "Whether ditto is better than training alone is not certain: +1.0 points, −2.0 to +4.0.",
         "Training alone is better than FedAvg: +4.0 points, +2.0 to +6.0.",
-        "A point is a hundredth of accuracy. All ranges together hold the true differences with 95 % confidence, if results "
-        "vary little from seed to seed.",
+        "A point is a hundredth of accuracy. All ranges together hold the true differences with 95 % confidence; where "
+        "results differ by points from seed to seed, they are too narrow.",
     ]
     assert decide(ERROR, SHARED, {}, Proof({(SHARED, ALONE): UP}), {"table": []})["lines"][1:2] == [
         "Training alone is better than FedAvg: −0.0400 in mean squared error, −0.0600 to −0.0200.",

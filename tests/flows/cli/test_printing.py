@@ -119,8 +119,9 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "proved": [],
             "data_version": EVIL,
             "experiment": EVIL,
+            "apply": EVIL,
         },
-        4,
+        5,
     ),
     "races": (
         {
