@@ -6,6 +6,8 @@ from flows.plugins import register_metric
 def margin(logits, y): ...
 """
 
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from flows.config.clients_params import SAMPLERS
@@ -17,7 +19,8 @@ _METHODS = Path(__file__).parent / "methods"
 _NOT_METHODS = ("base", "client_sampler", "round_context")  # shared by all methods
 
 
-def method_modules() -> dict[str, str]:
+@cache
+def method_modules() -> Mapping[str, str]:
     """Map every built-in method to its module; imports none."""
     files = [path for folder in (".", "references") for path in (_METHODS / folder).glob("[!_]*.py")]
     modules = [path for path in files if path.stem not in _NOT_METHODS]

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from operator import length_hint
@@ -354,8 +354,7 @@ def run_trial(
     """
     for is_last in (False, True):
         try:
-            # the outer flow's heartbeat shows that the process lives; joining a thread for each run would take a second
-            with project.shared(), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+            with project.shared(), _no_heartbeat():
                 options: dict[str, Any] = {"experiment": experiment, "cell": cell, "derived": project.derived}
                 return run(method, seed, project.overrides, resume=True, **options, until=until)
         except Exception as error:
@@ -372,6 +371,16 @@ def run_trial(
             progress.current().fail(run_name(method, seed, cell), reason)
             return reason
     raise AssertionError("the second attempt returns or raises")
+
+
+def _no_heartbeat() -> AbstractContextManager[Any]:
+    """Run flows without a heartbeat of their own; that of the outer flow shows that the process lives.
+
+    Joining a thread for each run would take a second, and to change settings takes tenths.
+    """
+    if PREFECT_FLOWS_HEARTBEAT_FREQUENCY.value() is None:
+        return nullcontext()
+    return temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
 
 
 def process_count(project: Project) -> int:
