@@ -54,6 +54,12 @@ def tag_entities(tags: Mapping[str, str]) -> list[Any]:
     return [RunTag(key, value) for key, value in tags.items()]
 
 
+def _set_running(client: Any, run: Any) -> None:
+    """Let a run that ended run again, unless it was deleted."""
+    if run.info.lifecycle_stage == "active" and run.info.status != "RUNNING":
+        client.update_run(run.info.run_id, status="RUNNING")
+
+
 def data_input(data: Mapping[str, Any]) -> Any:
     """Return the dataset with the data version as its digest."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
@@ -231,11 +237,13 @@ class MLflowLogger:
         client = connect(self.spec.uri)
         if self.run_id is None:
             found = self._find(client)
-            self.run_id = self._create(client) if found is None else str(found.info.run_id)
-            self._parent = self._parent if found is None else found.data.tags.get(PARENT)
-            client.update_run(self.run_id, status="RUNNING")
-            if self._parent and client.get_run(self._parent).info.lifecycle_stage == "active":
-                client.update_run(self._parent, status="RUNNING")
+            if found is None:
+                self.run_id = self._create(client)
+            else:
+                self.run_id, self._parent = str(found.info.run_id), found.data.tags.get(PARENT)
+                _set_running(client, found)
+                if self._parent:
+                    _set_running(client, client.get_run(self._parent))
             self._log_params(client)
         return client
 
@@ -269,7 +277,11 @@ class MLflowLogger:
         if spec.parent is not None:
             with in_turn(self._mark.parents[2] / "locks" / "mlflow"):  # several processes may start its first runs
                 found = find_run(client, experiment, spec.parent.tag)
-                self._parent = self._create_run(client, experiment, spec.parent) if found is None else found.info.run_id
+                if found is None:
+                    self._parent = self._create_run(client, experiment, spec.parent)
+                else:
+                    self._parent = str(found.info.run_id)
+                    _set_running(client, found)
             tags[PARENT] = str(self._parent)
         return self._create_run(client, experiment, spec, tags)
 

@@ -7,10 +7,11 @@ siloflow version.
 
 import json
 import re
-import sys
 from collections.abc import Mapping
+from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -105,23 +106,20 @@ def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> str:
     with TemporaryDirectory() as folder, as_current(model["uri"], run_id):
         weights, program, code = (Path(folder) / name for name in ("weights.safetensors", "served.py", "code.zip"))
         save_file({k: t.contiguous() for k, t in tensors.items()}, weights, metadata={"card": json.dumps(card)})
-        package = _write_code(code)
+        package, archive = _archived_code()
+        code.write_bytes(archive)
         program.write_text(_PROGRAM.format(package=package))
-        try:
-            result = mlflow.pyfunc.log_model(
-                name=re.sub(r"[/:.%\"']", "_", model["name"]),  # MLflow does not accept these characters in a name
-                python_model=str(program),
-                artifacts={"weights": str(weights), "code": str(code)},
-                tags={**tags, **model["tags"]},
-                signature=signature,
-                input_example=_example(card),
-                pip_requirements=[
-                    f"{name}=={version(name).split('+')[0]}" for name in ("torch", "numpy", "pandas", "safetensors")
-                ],
-            )
-        finally:  # MLflow runs a model to log it
-            for module in [module for module in sys.modules if module.split(".")[0] == package]:
-                del sys.modules[module]
+        result = mlflow.pyfunc.log_model(  # MLflow runs the model; its package then stays imported for the next one
+            name=re.sub(r"[/:.%\"']", "_", model["name"]),  # MLflow does not accept these characters in a name
+            python_model=str(program),
+            artifacts={"weights": str(weights), "code": str(code)},
+            tags={**tags, **model["tags"]},
+            signature=signature,
+            input_example=_example(card),
+            pip_requirements=[
+                f"{name}=={version(name).split('+')[0]}" for name in ("torch", "numpy", "pandas", "safetensors")
+            ],
+        )
     return str(result.model_id)
 
 
@@ -173,13 +171,15 @@ def _example(card: Mapping[str, Any]) -> Any:
     )
 
 
-def _write_code(path: Path) -> str:
-    """Write `models/` as an archive, with the same bytes for the same code; return the name of its package."""
+@cache
+def _archived_code() -> tuple[str, bytes]:
+    """Return the name of the package that holds `models/`, and its archive, with the same bytes for the same code."""
     source = Path(models.__path__[0])
     files = {path.relative_to(source).as_posix(): path.read_bytes() for path in sorted(source.rglob("*.py"))}
     digest = sha256(b"\0".join(name.encode() + b"\0" + text for name, text in files.items())).hexdigest()
     package = f"siloflow_models_{digest[:8]}"
-    with ZipFile(path, "w", ZIP_DEFLATED) as archive:
+    archive = BytesIO()
+    with ZipFile(archive, "w", ZIP_DEFLATED) as writing:
         for name, text in files.items():
-            archive.writestr(ZipInfo(f"{package}/{name}"), text, ZIP_DEFLATED)
-    return package
+            writing.writestr(ZipInfo(f"{package}/{name}"), text, ZIP_DEFLATED)
+    return package, archive.getvalue()
