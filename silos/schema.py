@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -138,6 +138,7 @@ def _check_distinct_names(features: tuple[Feature, ...]) -> tuple[Feature, ...]:
 Features = Annotated[tuple[Feature, ...], AfterValidator(_check_distinct_names)]
 
 
+@lru_cache(maxsize=8)  # each client asks for them
 def default_features(count: int) -> tuple[Feature, ...]:
     """Return the features of a table without a declaration: x0, x1 ..., numeric, without bounds."""
     return tuple(Feature(name=f"x{index}") for index in range(count))
