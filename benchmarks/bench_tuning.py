@@ -12,7 +12,7 @@ from flows.experiment.project import Project
 from flows.methods.round_context import TrainingSetup
 from models.prng import client_streams, server_stream
 from models.training.engine import broadcast_weights, train
-from models.training.engine_selection import even_stack_size
+from models.training.engine_and_stack_size import even_stack_size
 from models.training.execution_plan import Kind, forms
 from silos.cohort import make_stacks
 from tasks.execution.load_client_data import load_rows

@@ -7,7 +7,7 @@ from flows.experiment.project import UNNAMED, Project
 from flows.experiment.run.run_folder import RunFolder, run_name
 from flows.methods.base import Method
 from flows.methods.round_context import TrainingSetup
-from models.training.engine_selection import even_stack_size
+from models.training.engine_and_stack_size import even_stack_size
 from silos.errors import UserError
 from silos.param_types import plain
 

@@ -28,7 +28,7 @@ from models.networks.pretrained_encoder import Pretrained
 from models.networks.torch_module import ModuleRefusedError, wrap_module
 from models.training import objectives, optimizers
 from models.training.engine import Training
-from models.training.engine_selection import pick_kernel
+from models.training.engine_and_stack_size import pick_kernel
 from models.training.execution_plan import Kind
 from models.training.optimizers import PARAMETER_BYTES
 from silos.cohort import Silos, Stack, open_stack

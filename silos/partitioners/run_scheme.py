@@ -27,7 +27,6 @@ from silos.data_params import (
     assignment_at,
 )
 from silos.dataset import (
-    SPLITS,
     At,
     Clients,
     Partition,
@@ -36,10 +35,10 @@ from silos.dataset import (
     distinct_values,
     extend_domain,
     natural_sort_key,
-    some,
     split_codes,
 )
 from silos.partitioners.iid_partitioners import Owners
+from silos.partitioners.imputation import impute_means
 from silos.partitioners.perturbations import imbalance, merge_labels, noise, permute_labels, permute_pixels, rotation
 from silos.partitioners.splits import (
     check_marked_units,
@@ -52,7 +51,6 @@ from silos.partitioners.splits import (
     without_effect,
 )
 from silos.plugin_registry import run_entry
-from silos.privacy.differencing import LEAST_ROWS
 
 _CHANGES: dict[type, Callable[[Any, Partition, At], Partition]] = {
     Rotation: rotation,
@@ -94,7 +92,7 @@ def make_clients(
     for index, step in enumerate(steps[position + 1 :], start=position + 1):
         _check_noise_units(step, rows, partition, At(seed, index, step.kind))
         partition = _CHANGES[type(step)](step, partition, At(seed, index, step.kind))
-    partition = _impute_means(partition)
+    partition = impute_means(partition)
     left_out_notes = [f"The scheme leaves out {partition.left_out} rows of the source."] if partition.left_out else []
     return replace(partition, notes=(*partition.notes, *left_out_notes))
 
@@ -221,51 +219,3 @@ def _domains_by_client(rows: Rows, owners: Owners) -> list[str]:
     for owner, code in zip(*(indices.tolist() for indices in np.divmod(pairs, len(names))), strict=True):
         domains_of[owner].append(names[code])
     return ["+".join(domains) for domains in domains_of]
-
-
-def _impute_means(partition: Partition) -> Partition:
-    """Replace missing values by the mean of the client's training rows, in features with `fill: mean`.
-
-    A client without a value in its training rows gets a mean over other clients, and so do common rows. It is the mean
-    over the federated clients with at least LEAST_ROWS values in their training rows, or 0 if there are none. A note
-    lists such clients.
-    """
-    clients, common, notes = partition.clients, partition.common, list(partition.notes)
-    columns = [index for index, feature in enumerate(partition.features) if feature.fill == "mean"]
-    if not columns:
-        return partition
-    x, common_x = clients.x.copy(), None if common is None else common.x.copy()
-    for column in columns:
-        counts, sums = _training_sums(clients, column)
-        reporting = (counts >= LEAST_ROWS) & (np.array(clients.roles) == "federated")
-        fallback = sums[reporting].sum() / max(counts[reporting].sum(), 1)
-        means = np.where(counts > 0, sums / np.maximum(counts, 1), fallback)
-        _fill_missing(x, clients.missing, column, means[clients.owner])
-        if common is not None and common_x is not None:
-            _fill_missing(common_x, common.missing, column, np.full(len(common_x), fallback))
-        lacking = [clients.names[index] for index in np.flatnonzero(counts == 0).tolist()]
-        if lacking:
-            notes.append(
-                f"missing: {partition.features[column].name} has no value in training rows of {some(lacking, 4)}; "
-                "the mean of the other clients' means is filled in"
-            )
-    if common is not None and common_x is not None:
-        common = replace(common, x=common_x)
-    return replace(partition, clients=replace(clients, x=x), common=common, notes=tuple(notes))
-
-
-def _training_sums(clients: Clients, column: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number and the sum of each client's training values in the column: (clients,) each."""
-    assert clients.missing is not None
-    present = ~clients.missing[:, column]
-    if clients.split is not None:
-        present &= clients.split == SPLITS.index("train")
-    owner, values = clients.owner[present], clients.x[present, column].astype(np.float64)
-    return np.bincount(owner, minlength=len(clients)), np.bincount(owner, values, len(clients))
-
-
-def _fill_missing(x: np.ndarray, missing: np.ndarray | None, column: int, means: np.ndarray) -> None:
-    """Write the means, (rows,), where the column's value is missing."""
-    assert missing is not None
-    is_missing = missing[:, column]
-    x[is_missing, column] = means[is_missing]

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from models.client_model import Model
 from models.server_state import ClientStateRefs
-from models.training.engine_selection import even_stack_size
+from models.training.engine_and_stack_size import even_stack_size
 from silos.cohort import Cohort, Silos, Stack, make_stacks
 from tasks.execution.prefect_steps import ClientStep, OpaqueArgument, ServerStep
 from tasks.execution.worker_backends import Call, Workers

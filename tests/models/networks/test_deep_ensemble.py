@@ -15,7 +15,7 @@ from models.networks.wrappers.distrans_network import OffsetNetwork
 from models.networks.wrappers.per_row_context import STATISTICS
 from models.prng import client_streams, server_stream
 from models.training.engine import Training, broadcast_weights, train
-from models.training.engine_selection import fitting, pick_kernel
+from models.training.engine_and_stack_size import fitting, pick_kernel
 from models.training.objectives import CrossEntropy
 from models.training.optimizers import SGD, Adam
 

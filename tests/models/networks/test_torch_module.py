@@ -17,7 +17,7 @@ from models.networks.network_factory import build, from_json, is_bundled, size, 
 from models.networks.torch_module import Dropout, HeadedModule, ModuleRefusedError, wrap_module
 from models.prng import client_streams, server_stream
 from models.training.engine import Rows, Training, broadcast_weights, per_example_metrics, train
-from models.training.engine_selection import pick_kernel
+from models.training.engine_and_stack_size import pick_kernel
 from models.training.objectives import CrossEntropy
 from models.training.optimizers import SGD, Adam
 

@@ -7,7 +7,7 @@ import pytest
 from models.networks.cnn import CNN
 from models.networks.mlp import MLP
 from models.networks.network import Network
-from models.training.engine_selection import even_stack_size, pick_kernel
+from models.training.engine_and_stack_size import even_stack_size, pick_kernel
 
 
 def test_a_stack_of_large_networks_is_small_and_one_of_small_networks_is_large():
