@@ -16,7 +16,7 @@ _SETTINGS = {
     "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
     # one transaction for the events of a second: one for each event takes most of the server's time. Prefect cuts the
     # interval to whole seconds, and at 0 its loop never rests
-    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "50",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
     "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",  # no flow here has a block
     "PREFECT_CLIENT_MAX_RETRIES": "3",  # 14 s instead of 62 s until a call to a stopped server ends

@@ -236,7 +236,7 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
         ),
     }
     if losers and not is_measured:
-        why = "since a run of it failed" if excludes else "for lack of time (give more --minutes)"
+        why = "since a run of it failed" if excludes else "for lack of time; start again with more --minutes"
         are, them = ("is", "it") if len(losers) == 1 else ("are", "them")
         advice["lines"].append(
             f"{some(losers, 3)} {are} worse off with FedAvg than alone, by validation rows; whether FedAvg without {them} "

@@ -122,9 +122,11 @@ def decide(
     given = [*settings.get(advised, ()), *([leave_setting(leave or {}, outside)] if outside else [])]
     rows = {row["method"]: row for row in comparison["table"]}
     useless = sentences_first(comparison)
-    lines = [*useless, *(["So no model is of use yet. The best of them:"] if useless else [])]
+    unmeasured = "Whether what follows is better than that was not measured."
+    of_no_use = "So no model is of use yet. Of these, the advice would be:"
+    lines = [*useless, *([unmeasured if outside else of_no_use] if useless else [])]
     lines += (
-        [*_exclude(proof, proved, settings.get(SHARED, ()), quantity)]
+        _exclude(proof, proved, settings, quantity)
         if outside
         else [_use(advised, given), *_doubt(advised, differences, quantity)]
     )
@@ -146,9 +148,8 @@ def decide(
         most = _greatest_losses(gains, quantity)
         lines.append(f"With {NAMES.get(advised, advised)}, {losers_text(gains, 'silo')}, against training alone{most}.")
     lines += _costs(advised, {} if outside else costs or {})  # those of FedAvg with all silos
-    if not useless:
-        row = {} if outside else rows.get(advised, {})  # a score of FedAvg with all silos says nothing of that without
-        lines.append(_new_silo(_aligned_features(given), row, quantity))
+    if not useless and not outside:  # a score of FedAvg with all silos says nothing of that without some
+        lines.append(_new_silo(_aligned_features(given), rows.get(advised, {}), quantity))
     return {
         "choice": choice,
         "advised": advised,
@@ -172,7 +173,7 @@ def described(advice: Mapping[str, Any]) -> list[str]:
     reasons = [why for name, why in dropped.items() if name in legs]
     worse, late = reasons.count("behind"), reasons.count("time")
     settings, last = len({*legs, *dropped}), advice["race"]["rungs"][-1]
-    whole = sum(leg[0] == last for leg in legs.values())
+    whole = sum(leg[0] == last and name not in dropped for name, leg in legs.items())
     failed = len(reasons) - worse - late
     counts = {
         f"{_were(worse)} dropped as clearly behind the leader, in the one seed of the race": worse,
@@ -209,19 +210,19 @@ def _were(count: int) -> str:
     return "was" if count == 1 else "were"
 
 
-def _exclude(proof: Proof, proved: str, settings: Sequence[str], quantity: TaskMetrics) -> list[str]:
+def _exclude(proof: Proof, proved: str, settings: Mapping[str, Sequence[str]], quantity: TaskMetrics) -> list[str]:
     """Return which silos should train alone, what the federation gains by that, and which model each silo then uses."""
     assert proof.exclusion is not None, "silos are excluded"
     silos, gain = proof.exclusion.silos, _size(proof.exclusion.differences[proved], quantity)
     over = NAMES.get(proved, proved)
     over = f"{over} {'of' if proved == ALONE else 'with'} all"
     better = f"gains {gain} over {over}" if quantity.higher_is_better else f"is better than {over} ({gain})"
-    one = len(silos) == 1
-    named = listed(silos)
+    one, named = len(silos) == 1, listed(silos)
+    shared, alone = settings.get(SHARED, ()), settings.get(ALONE, ())
     return [
-        f"{_aligning(settings)}Train FedAvg without {joined(silos)}, which train{'s' if one else ''} alone"
-        f"{_others(settings)}: over all silos this {better}.",
-        f"On validation rows {named} {'does' if one else 'do'} worse with FedAvg than alone: check whether labels or units "
+        f"{_aligning(shared)}Train FedAvg{_others(shared)} without {named}, which train{'s' if one else ''} alone"
+        f"{_others(alone)}: over all silos this {better}.",
+        f"On validation rows {named} {'does' if one else 'do'} worse with FedAvg than alone: check whether units or codes "
         f"differ there. {named} then use{'s' if one else ''} {'its model' if one else 'their models'} of {ALONE}, the "
         f"others that of {SHARED}; `siloflow compare` scores both on all silos.",
     ]
@@ -294,9 +295,7 @@ def _legend(quantity: TaskMetrics, ranges: int) -> str:
     point = f"A point is a hundredth of {quantity.label}. " if quantity.axis(1.0) > 1 else ""
     holds = "The range holds the true difference" if ranges == 1 else "All ranges together hold the true differences"
     narrow = "it is" if ranges == 1 else "they are"
-    return (
-        f"{point}{holds} with 95 % confidence; where results differ by points from seed to seed, {narrow} too narrow."
-    )
+    return f"{point}{holds} with 95 % confidence; where results differ much from seed to seed, {narrow} too narrow."
 
 
 def _size(measured: Difference, quantity: TaskMetrics) -> str:

@@ -292,8 +292,9 @@ def advise(
         _check_runner(project)
         parameters: dict[str, Any] = {"minutes": minutes or 0.0, "methods": methods, "name": name}
         advice = session.run_flow("flows.advise", "advise", project, **parameters, resume=resume)
-        again = ["siloflow", "advise", "--resume", "--apply", *(f"--set={override}" for override in overrides or [])]
-        advice["apply"] = None if apply else shlex.join(again)
+        again = ["siloflow", "advise", "--resume", "--apply", "--name", advice["experiment"]]
+        again += [f"--set={override}" for override in overrides or []]
+        advice["apply"] = None if apply or advice["comparison"]["failed"] else shlex.join(again)
         session.print_result(advice, print_advice, failed=bool(advice["comparison"]["failed"]))
         if apply:
             from flows.advice.apply_advice import apply_advice
@@ -312,7 +313,7 @@ def print_advice(advice: dict[str, Any], console: "PlainConsole") -> None:
     console.print(f"data version  {advice['data_version']}")
     console.print(f"experiment    {advice['experiment']}")
     if advice["apply"]:
-        console.print(f"apply it      `{advice['apply']}` writes this advice into params.yaml")
+        console.print(f"apply it      {advice['apply']}", soft_wrap=True)
     console.print(f"look closer   {LOOK_CLOSER}")
 
 

@@ -21,6 +21,7 @@ import socket
 import sqlite3
 import sys
 import threading
+import time
 import traceback
 import urllib.error
 import urllib.request
@@ -35,6 +36,8 @@ from silos.errors import UserError
 from silos.io.addresses import is_port
 from silos.io.atomic_io import write_bytes
 
+_RECORDS = 1.5  # seconds in which the last task runs of a user are recorded: the recorder's interval and half of it
+
 
 def watch(offered: list[str]) -> None:
     """End the process when the parent is gone; a server that was offered to others stays until their last one ends."""
@@ -45,6 +48,7 @@ def watch(offered: list[str]) -> None:
         with contextlib.suppress(OSError):  # the folder may have been deleted
             Path(address).unlink()
             fcntl.flock(os.open(users, os.O_RDONLY), fcntl.LOCK_EX)
+        time.sleep(_RECORDS)
     os._exit(0)
 
 

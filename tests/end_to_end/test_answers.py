@@ -54,7 +54,7 @@ def three_opposed(rng: np.random.Generator) -> Rows:
         (alike, 9, "FedAvg is enough ("),
         (many_small, 5, "Training on pooled rows would gain +"),
         (other_unit, 9, "Align first: let each silo standardise x0 by its own rows. Then FedAvg is enough ("),
-        (three_opposed, 9, "Train FedAvg without s7, s8 and s9, which train alone ("),
+        (three_opposed, 9, "Train FedAvg ("),
     ],
 )
 def test_the_answer_is_the_one_that_is_true(
@@ -76,3 +76,6 @@ def test_the_answer_is_the_one_that_is_true(
     folder.type("partition")
     advice = folder.type("advise", "fedavg", "--minutes", "30", "--set", f"training.rounds={rounds}", "--json").json
     assert any(line.startswith(answer) for line in advice["lines"]), advice["lines"]
+    assert advice["train_alone"] == (["s7", "s8", "s9"] if silos is three_opposed else [])
+    apply = f"siloflow advise --resume --apply --name {advice['experiment']} --set=training.rounds={rounds}"
+    assert advice["apply"] == apply

@@ -7,6 +7,7 @@ siloflow version.
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
@@ -109,17 +110,22 @@ def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> str:
         package, archive = _archived_code()
         code.write_bytes(archive)
         program.write_text(_PROGRAM.format(package=package))
-        result = mlflow.pyfunc.log_model(  # MLflow runs the model; its package then stays imported for the next one
-            name=re.sub(r"[/:.%\"']", "_", model["name"]),  # MLflow does not accept these characters in a name
-            python_model=str(program),
-            artifacts={"weights": str(weights), "code": str(code)},
-            tags={**tags, **model["tags"]},
-            signature=signature,
-            input_example=_example(card),
-            pip_requirements=[
-                f"{name}=={version(name).split('+')[0]}" for name in ("torch", "numpy", "pandas", "safetensors")
-            ],
-        )
+        try:
+            result = mlflow.pyfunc.log_model(  # MLflow runs the model; its package stays imported for the next one
+                name=re.sub(r"[/:.%\"']", "_", model["name"]),  # MLflow does not accept these characters in a name
+                python_model=str(program),
+                artifacts={"weights": str(weights), "code": str(code)},
+                tags={**tags, **model["tags"]},
+                signature=signature,
+                input_example=_example(card),
+                pip_requirements=[
+                    f"{name}=={version(name).split('+')[0]}" for name in ("torch", "numpy", "pandas", "safetensors")
+                ],
+            )
+        except BaseException:  # a part of the package may be imported, and the rest is gone with the folder
+            for module in [module for module in sys.modules if module.split(".")[0] == package]:
+                del sys.modules[module]
+            raise
     return str(result.model_id)
 
 

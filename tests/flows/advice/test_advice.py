@@ -148,7 +148,7 @@ def test_alignment_comes_first_in_the_advice():
 @pytest.mark.parametrize(("over", "excluded"), [(UP, True), (EVEN, False), (DOWN, False)])
 def test_silos_are_excluded_only_if_fedavg_without_them_is_proved_better_than_what_is_advised(over, excluded):
     proof = Proof({(SHARED, ALONE): DOWN}, Exclusion(["c07", "c08"], {ALONE: over, SHARED: UP}))
-    rate = {SHARED: ("training.optimiser.learning_rate=0.1",)}
+    rate = {SHARED: ("training.optimiser.learning_rate=0.1",), ALONE: ("training.optimiser.learning_rate=0.3",)}
     advice = decide(ACCURACY, SHARED, rate, proof, {"table": []}, {"c01": 5})
     assert advice["train_alone"] == (["c07", "c08"] if excluded else [])
     assert advice["advised"] == (SHARED if excluded else ALONE)
@@ -158,9 +158,9 @@ def test_silos_are_excluded_only_if_fedavg_without_them_is_proved_better_than_wh
         assert any(line.startswith(expected) for line in advice["lines"])
     if excluded:
         assert advice["lines"][:2] == [
-            "Train FedAvg without c07 and c08, which train alone (learning_rate 0.1): over all silos this gains +4.0 "
-            "points, +2.0 to +6.0 over training alone of all.",
-            "On validation rows c07 and c08 do worse with FedAvg than alone: check whether labels or units differ there. "
+            "Train FedAvg (learning_rate 0.1) without c07 and c08, which train alone (learning_rate 0.3): over all silos "
+            "this gains +4.0 points, +2.0 to +6.0 over training alone of all.",
+            "On validation rows c07 and c08 do worse with FedAvg than alone: check whether units or codes differ there. "
             "c07 and c08 then use their models of local_only, the others that of fedavg; `siloflow compare` scores both on "
             "all silos.",
         ]
@@ -223,7 +223,7 @@ def test_that_nothing_is_better_than_a_constant_is_said_before_the_advice():
     comparison = {"table": [], "baseline": {"sentence": "No method is better than always predicting 0."}}
     advice = decide(ACCURACY, ALONE, {}, Proof({(SHARED, ALONE): NEAR}), comparison)
     assert advice["lines"][0] == comparison["baseline"]["sentence"]
-    assert advice["lines"][1] == "So no model is of use yet. The best of them:"
+    assert advice["lines"][1] == "So no model is of use yet. Of these, the advice would be:"
     assert advice["lines"][2].startswith("Train alone")
     assert not any("new silo" in line for line in advice["lines"])
 
@@ -286,6 +286,14 @@ def test_settings_are_counted_by_how_far_they_came():
         "Of 5 settings, 1 trained to the end, 1 was dropped as clearly behind the leader, in the one seed of the race, 1 "
         "was dropped for a low rank or lack of time and 2 never started for lack of time."
     ]
+    race = {
+        "rungs": [9],
+        "legs": {"fedavg 0": leg, "ditto 0": [9, None, 1.0, "diverged"]},
+        "dropped": {"ditto 0": "diverged"},
+    }
+    assert described({"lines": [], "diagnosis": {"sentences": []}, "race": race, "proved": []}) == [
+        "Of 2 settings, 1 trained to the end and 1 failed or diverged."
+    ]
     race = {"rungs": [9], "legs": {"fedavg 0": leg}, "dropped": {}}
     assert described({"lines": [], "diagnosis": {"sentences": []}, "race": race, "proved": []}) == [
         "Of 1 setting, 1 trained to the end."
@@ -323,7 +331,7 @@ def test_a_difference_names_the_better_method_first():
         "Whether ditto is better than training alone is not certain: +1.0 points, −2.0 to +4.0.",
         "Training alone is better than FedAvg: +4.0 points, +2.0 to +6.0.",
         "A point is a hundredth of accuracy. All ranges together hold the true differences with 95 % confidence; where "
-        "results differ by points from seed to seed, they are too narrow.",
+        "results differ much from seed to seed, they are too narrow.",
     ]
     assert decide(ERROR, SHARED, {}, Proof({(SHARED, ALONE): UP}), {"table": []})["lines"][1:2] == [
         "Training alone is better than FedAvg: −0.0400 in mean squared error, −0.0600 to −0.0200.",
