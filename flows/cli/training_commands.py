@@ -294,8 +294,9 @@ def advise(
         advice = session.run_flow("flows.advise", "advise", project, **parameters, resume=resume)
         again = ["siloflow", "advise", "--resume", "--apply", "--name", advice["experiment"]]
         again += [f"--set={override}" for override in overrides or []]
-        advice["apply"] = None if apply or advice["comparison"]["failed"] else shlex.join(again)
-        session.print_result(advice, print_advice, failed=bool(advice["comparison"]["failed"]))
+        failed = bool(advice["comparison"]["failed"])
+        advice["apply"] = None if apply or failed else shlex.join(again)
+        session.print_result(advice, print_advice, failed=failed)
         if apply:
             from flows.advice.apply_advice import apply_advice
 
