@@ -35,6 +35,7 @@ def contest(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield Contest(table, RATES, RATES, ["feature"], 0.5)
 
 
+@pytest.mark.slow
 def test_federations_have_names_of_their_own_and_rows_of_several_clients():
     every = [*federations.study(), *federations.matrix()]
     assert len(federations.study()) == 24
@@ -74,6 +75,7 @@ def test_a_strong_cell_differs_more_than_a_weak_one():
     assert all(one.fresh == (3 if "+" in one.cell.kind else 0) for one in made)
 
 
+@pytest.mark.slow
 def test_a_run_of_the_table_is_the_run_that_siloflow_makes(contest, prefect, monkeypatch):
     project = contest.table.project
     monkeypatch.chdir(project.root)
@@ -98,6 +100,7 @@ def test_a_run_is_trained_as_far_as_it_is_asked_for_and_then_read(contest, monke
     assert table.run(RATES[3], 5, 9).test.keys() == whole.test.keys()
 
 
+@pytest.mark.slow
 def test_with_time_for_all_the_race_chooses_among_whole_runs_and_the_proof_the_simplest(contest):
     choice = advise(contest, 1e6, contest.plain)
     assert choice.candidate.method in (SHARED, ALONE, "finetune")

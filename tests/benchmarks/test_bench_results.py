@@ -38,6 +38,7 @@ def test_a_machine_is_described_without_its_name(busy, said):
     assert "/" not in described
 
 
+@pytest.mark.slow
 def test_a_core_that_somebody_uses_is_seen():
     with subprocess.Popen(
         [sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE
@@ -63,6 +64,7 @@ def test_a_table_of_the_docs_may_be_of_benchmarks(tmp_path, monkeypatch):
     assert "| W1 | 2.5 |" in renewed(page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_benchmark_is_recorded_where_that_is_asked_for(tmp_path, monkeypatch, kept):
     monkeypatch.chdir(tmp_path)
@@ -76,6 +78,7 @@ def test_a_benchmark_is_recorded_where_that_is_asked_for(tmp_path, monkeypatch, 
         assert record["measured"] == answer
 
 
+@pytest.mark.slow
 def test_records_that_are_damaged_are_told_before_anything_is_measured(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     BenchRecords(tmp_path).keep("W1", "siloflow bench W1", MEASURED)
@@ -97,6 +100,7 @@ def test_two_parts_are_refused_before_one_is_measured(named, shown, tmp_path, mo
     assert f"bench: got {shown}, expected one of them" in " ".join(answer.stderr.split())
 
 
+@pytest.mark.slow
 def test_workloads_are_recorded_one_by_one_so_that_an_interrupt_loses_only_the_one_it_meets(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run_benchmark, "_contest", measured_or_stopped)

@@ -104,6 +104,7 @@ def layers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_contestants_have_the_same_weights_after_the_same_rounds(name, make_problem, play):
     """In full batches the order of rows is nothing, and the plain loop shares nothing with us but the start."""
@@ -174,6 +175,7 @@ def test_contestants_with_gaussian_weights_have_the_same_posterior_after_the_sam
         torch.testing.assert_close(ours[f"dense{layer}.bias"], belief.bias, rtol=0, atol=0.01)
 
 
+@pytest.mark.slow
 def test_a_contestant_that_fails_is_an_error_with_its_own_message(tmp_path):
     (tmp_path / "params.yaml").write_text("data: nothing")
     with pytest.raises(UserError, match=r"a contestant failed: .*params\.yaml"):

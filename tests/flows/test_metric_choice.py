@@ -52,6 +52,7 @@ def test_a_chosen_metric_is_reported_in_every_round_and_the_others_of_the_final_
     assert chosen["baseline"]["metrics"]["accuracy/mean"] == usual["baseline"]["metrics"]["accuracy/mean"]
 
 
+@pytest.mark.slow
 def test_the_row_values_that_clients_store_have_the_metric_as_their_mean(play_run, folder):
     settings = [SHORT, "evaluation.metric=macro_f1"]
     result = play_run("fedavg", "threads", 1, *settings)
@@ -94,6 +95,7 @@ def test_a_metric_that_no_client_can_have_is_refused_before_training(folder):
     Project.open([*settings, "evaluation.metric=balanced_accuracy"], folder, derived=True).training_setup(0)
 
 
+@pytest.mark.slow
 def test_a_note_counts_the_clients_without_the_metric(play_run):
     few = "data.scheme=[{kind: dirichlet, clients: 6, alpha: 0.03}]"
     result = play_run("local_only", "threads", 1, SHORT, few, "evaluation.metric=auc")
@@ -104,6 +106,7 @@ def test_a_note_counts_the_clients_without_the_metric(play_run):
     assert note["sentence"].startswith(f"{missing} client")
 
 
+@pytest.mark.slow
 def test_probabilities_of_the_baseline_are_the_shares_of_the_classes(play_run):
     result = play_run("fedavg", "threads", 1, SHORT, "evaluation.metric=log_loss")
     baseline = result["baseline"]

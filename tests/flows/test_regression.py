@@ -86,6 +86,7 @@ def test_local_only_reaches_each_clients_own_least_squares(regression, play):
         np.testing.assert_allclose(coefficients(own), least_squares(setup, [client]), atol=5e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*method_names()} - CLASSES_ONLY))
 def test_every_method_lowers_the_rmse_on_a_network_with_hidden_units(name, regression, play, sequential):
     setup = regression(hidden=(8,), epochs=2, batch=8, optimiser=SGD(0.05))

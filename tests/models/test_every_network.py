@@ -156,6 +156,7 @@ def test_every_kind_that_has_registered_is_tested_here():
     assert {network.kind for network in NETWORKS.values()} == set(registered()) - served_only
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
 @each_network
@@ -180,6 +181,7 @@ REGRESSIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", REGRESSIONS.values(), ids=REGRESSIONS)
 def test_the_forms_learn_the_same_regression(network):
     weights, context, rows, streams = at_work(network)
@@ -191,6 +193,7 @@ def test_the_forms_learn_the_same_regression(network):
         close(found.weights, reference.weights, 1e-10)
 
 
+@pytest.mark.slow
 @each_network
 def test_the_forms_have_the_same_gradients(network):
     weights, context, rows, streams = at_work(network)
@@ -201,6 +204,7 @@ def test_the_forms_have_the_same_gradients(network):
         torch.testing.assert_close(theirs, losses, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @each_network
 def test_the_forms_answer_the_same_and_so_do_the_rows_of_clients_that_share_a_model(network):
     weights, context, rows, streams = at_work(network)
@@ -289,6 +293,7 @@ def test_the_forms_encode_use_words_and_have_a_last_layers_gradient_alike(networ
         close(looked_at(kind), expected, 1e-10)
 
 
+@pytest.mark.slow
 @each_network
 def test_in_float32_the_forms_differ_by_rounding_only(network):
     """One step: a rounding may choose another word, of which the next steps would make more."""

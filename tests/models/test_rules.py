@@ -164,6 +164,7 @@ def correctness(rng, law, classes=10, good=0.9, other=0.9, rows=400):
     return np.packbits(rng.random(share.shape) < share, axis=1), labels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [3, 9])
 def test_clients_of_one_law_are_called_groups_at_most_at_the_level(clients):
     rng = np.random.default_rng(clients)
@@ -173,6 +174,7 @@ def test_clients_of_one_law_are_called_groups_at_most_at_the_level(clients):
     assert 0.05 < (chances <= 0.5).mean() < 0.75  # both of two tests must agree
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clients", "laws"), [(3, 2), (4, 2), (9, 3), (300, 3)])
 def test_clients_of_laws_that_know_other_classes_are_no_chance(clients, laws):
     rng = np.random.default_rng(clients)

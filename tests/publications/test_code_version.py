@@ -54,6 +54,7 @@ def test_a_run_depends_on_its_network_its_data_and_its_sampler(params):
     assert "flows.methods.client_sampler" in plain & other
 
 
+@pytest.mark.slow
 def test_verdicts_depend_on_the_tests_of_shift_and_not_on_training(params):
     drawn, silos = {*modules_of_verdicts(None)}, {*modules_of_verdicts(params)}
     assert "models.shift.classify" in drawn & silos

@@ -43,6 +43,7 @@ def test_for_equal_clusters_the_floor_has_the_closed_form():
     assert covariance_floor(thetas, ROWS, NOISE) == pytest.approx(np.sqrt(NOISE**2 + s * r / (1 + r)), rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("clusters", [3, 8])
 @pytest.mark.parametrize("constant", [False, True])
@@ -60,6 +61,7 @@ def test_simulated_clients_fitted_together_stand_on_the_floor(clusters, constant
     assert np.mean(ratios) == pytest.approx(1.0, abs=0.03)
 
 
+@pytest.mark.slow
 def test_the_statistics_themselves_taken_for_coefficients_are_far_above_the_floor():
     for thetas in draws(3, 3):
         c, cluster = simulated(thetas, 0, each=200)
@@ -69,6 +71,7 @@ def test_the_statistics_themselves_taken_for_coefficients_are_far_above_the_floo
         assert rmse > 1.5 * covariance_floor(thetas, ROWS, NOISE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clusters", [3, 8])
 def test_least_squares_of_each_client_stands_on_its_own_floor(clusters):
     assert least_squares_floor(FEATURES, ROWS, NOISE) == pytest.approx(0.106, abs=5e-4)

@@ -121,6 +121,7 @@ def kept() -> dict:
     return json.loads(Path("docs/results/tiny.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_sweep_that_was_interrupted_goes_on_after_the_cells_that_are_recorded(sweep, monkeypatch):
     judged, opinion = [], verdict_trials.opinion
 
@@ -173,6 +174,7 @@ def test_what_is_kept_and_what_is_shown_count_the_same_pairs(sweep_of_filled):
     assert single["ranked"] == {}  # no feature is said to carry these shifts
 
 
+@pytest.mark.slow
 def test_of_random_pairs_it_is_kept_what_they_were_and_how_features_are_ranked(sweep_of_filled):
     table = table_of_records(sweep_of_filled("random"))
     (record,), found = kept()["random"]["cpu"]["moved"], table["confusions"]["all"]
@@ -187,6 +189,7 @@ def test_of_random_pairs_it_is_kept_what_they_were_and_how_features_are_ranked(s
     }
 
 
+@pytest.mark.slow
 def test_of_counts_with_noise_a_verdict_that_knows_of_it_and_one_that_does_not_are_kept(sweep):
     fill_sweep(sweep("noisy"))
     said = {name: records[0]["said"] for name, records in kept()["noisy"]["cpu"].items()}

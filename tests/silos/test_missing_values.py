@@ -53,6 +53,7 @@ def build(tmp_path, params):
     return built
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [False, True])
 @pytest.mark.parametrize("common", [False, True])
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme[0]["kind"])

@@ -158,6 +158,7 @@ def test_a_given_threshold_that_was_found_on_one_half_makes_groups_on_the_other(
     assert overlap.fn(told(right), 40, "jaccard", 0.4, "complete", 3).groups == (("a",), ("b",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("assign", ["complete", "greedy", "first_member"])
 @pytest.mark.parametrize("kind", ["dot", "equal", "jaccard"])
 def test_candidates_are_all_groups_that_any_threshold_makes_of_the_first_half(kind, assign):

@@ -123,6 +123,7 @@ def test_a_number_a_weight_comes_down_twice_in_float64_and_sites_too_where_the_s
         assert round.tally.bytes_down == len(SIZES) * (8 * numbers * WEIGHTS + 4 * BIASES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("site", ["nonneg", "free"])
 def test_validation_losses_are_of_what_the_client_got_and_then_of_what_it_trained(site, make_problem, make_round):
     """However long clients train, the first loss is the same; the second falls from it."""

@@ -11,6 +11,7 @@ from tasks.tracking.mlflow_logging.connection import connect, usable_experiment
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("training.optimiser={kind: adam, learning_rate: 0.01, state: kept}",)])
 def test_a_paused_run_goes_on_with_the_same_bits(more, play_run, folder):
     whole = play_run("scaffold" if not more else "fedavg", "threads", 1, *more)
@@ -36,12 +37,14 @@ def test_a_paused_run_goes_on_with_the_same_bits(more, play_run, folder):
     assert _status(folder, name) == {"FINISHED"}
 
 
+@pytest.mark.slow
 def test_a_pause_after_the_last_round_is_the_end(play_run):
     ended = play_run("fedavg", "threads", 1, until=3)
     assert ended["rounds"] == 3
     assert ended["ended_by"] == "training.rounds"
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_has_the_outcomes_of_its_last_round(play_run, folder, monkeypatch):
     """A kill between result.json and these outcomes would leave those of the last pause for ever."""
 

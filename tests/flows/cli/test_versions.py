@@ -35,6 +35,7 @@ def two(project: Path) -> tuple[Path, list[str]]:
     return project, names
 
 
+@pytest.mark.slow
 def test_a_version_is_called_what_data_dvc_calls_it_everywhere(two):
     project, names = two
     assert recorded_version(project) == names[1] == yaml.safe_load((project / "data.dvc").read_text())["outs"][0]["md5"]

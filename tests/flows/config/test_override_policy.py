@@ -116,6 +116,7 @@ def from_outside(here: Path) -> Callable[..., Any]:
     return start
 
 
+@pytest.mark.slow
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("served", FLOWS, ids=lambda served: served.name)
 @pytest.mark.parametrize("override", ["plugins=[evil.py]", "tracking.uri=sqlite:///been-here"])
@@ -131,6 +132,7 @@ def test_parameters_of_a_flow_run_name_no_page_of_tables_by_its_file(from_outsid
         from_outside(reproduce, paper="tiny.yaml", table="1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("input", "output", "key"),
     [
@@ -213,6 +215,7 @@ def test_other_overrides_are_refused_with_what_to_write(here, served, overrides,
         served(**FLOWS[served], overrides=overrides)
 
 
+@pytest.mark.slow
 def test_a_run_inside_a_run_is_no_outsider(from_outside):
     @flow
     def inner() -> bool:
@@ -274,6 +277,7 @@ def test_text_in_a_page_of_the_users_own_may_be_a_place_unless_it_is_marked_as_a
     assert found == {"file", "files", "place"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["../../../evil", "a/b", "/evil", "..", ".hidden", "", "a\n", "n" * 101])
 @pytest.mark.parametrize("named", ["method", "cell", "experiment", "data", "table"])
 def test_a_name_that_is_a_path_is_refused_with_a_sentence(project, monkeypatch, named, name):
@@ -295,6 +299,7 @@ def test_a_name_that_is_a_path_is_refused_with_a_sentence(project, monkeypatch, 
     assert set(project.parent.rglob("*")) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [-1, 2**63])  # of another type Prefect refuses it itself
 def test_a_seed_that_is_none_is_refused_before_anything_starts(from_outside, here, seed):
     with pytest.raises(UserError, match="expected a whole number from 0 to 9223372036854775807"):

@@ -250,6 +250,7 @@ def laughs(merge: bool) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", HOSTILE)
 def test_yaml_that_no_person_means_is_answered_with_line_and_sentence(project, case):
     text, sentence = HOSTILE[case]
@@ -261,6 +262,7 @@ def test_yaml_that_no_person_means_is_answered_with_line_and_sentence(project, c
     assert len(str(told.value)) < 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", HOSTILE)
 def test_a_set_with_yaml_that_no_person_means_is_answered_with_a_sentence(project, case):
     text, sentence = HOSTILE[case]
@@ -461,6 +463,7 @@ def test_every_number_of_params_has_an_upper_bound(record):
     assert unbounded(record.model_json_schema(), record.__name__) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [

@@ -73,6 +73,7 @@ def test_one_value_is_corrected_while_ten_rows_are_corrected_in_another_column(c
     assert FEW in ask((x, y), features=features)
 
 
+@pytest.mark.slow
 def test_one_row_leaves_while_ten_are_corrected_in_every_number(ask):
     """The category of the one who left is the only one that changed."""
     x, y = rows(0, features=3)
@@ -84,6 +85,7 @@ def test_one_row_leaves_while_ten_are_corrected_in_every_number(ask):
     assert FEW in ask((np.delete(later, changed[0], 0), np.delete(y, changed[0])), features=CATEGORY)
 
 
+@pytest.mark.slow
 def test_one_row_leaves_while_ten_are_given_another_class(ask):
     """Of each class ten rows or more change, and of both together the one who left."""
     x, y = rows(0)
@@ -94,6 +96,7 @@ def test_one_row_leaves_while_ten_are_given_another_class(ask):
     assert FEW in ask((np.delete(x, zeros[0], 0), np.delete(y, zeros[0])))
 
 
+@pytest.mark.slow
 def test_five_rows_are_corrected(ask):
     x, y = rows(0)
     ask((x, y))
@@ -102,6 +105,7 @@ def test_five_rows_are_corrected(ask):
     assert FEW in ask((later, y))
 
 
+@pytest.mark.slow
 def test_ten_values_are_corrected_within_their_bins_and_one_moves_to_another(ask):
     x, y = rows(0)
     x[:, 3] = np.round(x[:, 3] * 4) / 4 + 0.05
@@ -159,6 +163,7 @@ def test_a_policy_that_says_nothing_or_nonsense_permits_nothing(content, ask):
         ask.again()
 
 
+@pytest.mark.slow
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("line", "fault"),
@@ -182,6 +187,7 @@ def test_a_fault_in_a_policy_is_named_with_its_key_and_what_is_expected(line, fa
     assert f"{policy}: {fault}Correct " in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_policy_may_name_a_silo_that_left(ask):
     ask(rows(0))
     policy = ask.folder / "private" / "own" / POLICY
@@ -214,6 +220,7 @@ def test_what_silos_keep_is_deleted_to_ask_again(gone, ask):
             ask.again(*overrides)
 
 
+@pytest.mark.slow
 def test_partition_makes_a_store_with_new_data_and_none_over_data_that_lost_it(ask):
     ask(rows(0))
     private = ask.folder / "private"
@@ -257,6 +264,7 @@ def test_features_are_renamed_to_move_their_bounds_or_to_hide_a_value(names, ask
     assert FEW in ask((later, y), features=renamed)
 
 
+@pytest.mark.slow
 def test_one_patient_leaves_while_a_column_is_left_out(ask):
     """No hash of a row is then what it was, and the values of the other columns are."""
     x, y = rows(0)

@@ -51,6 +51,7 @@ def types(found):
     return {(pair["first"], pair["second"]): pair["types"] for pair in found["pairs"]}
 
 
+@pytest.mark.slow
 def test_a_wider_input_is_feature_shift_alone_then_and_another_rule_stays_one(six):
     _, before = run_diagnosis(six.open(), PlainRunner())
     pair = next(pair for pair in before["pairs"] if (pair["first"], pair["second"]) == ("plain", "wide"))
@@ -117,6 +118,7 @@ def test_where_the_rule_is_explained_and_label_shares_are_not_inputs_carry_the_s
     np.testing.assert_array_equal(after.pairs.parts, before.pairs.inputs)
 
 
+@pytest.mark.slow
 def test_only_silos_of_pairs_in_doubt_are_asked_and_about_their_partners_models_and_their_own(world):
     """Of two alike, one that differs from both in a wider input, and one of too few rows to be compared."""
     own = world()
@@ -164,6 +166,7 @@ def test_a_pair_of_which_one_silo_is_silent_stays_as_it_was_and_who_told_and_why
     ]
 
 
+@pytest.mark.slow
 def test_where_groups_are_compared_no_silo_is_asked_for_a_model(six, monkeypatch):
     monkeypatch.setattr(compare_silos, "MOST_PAIRS", 1)
     compared, found = run_diagnosis(six.open(LOOK), PlainRunner())
@@ -174,6 +177,7 @@ def test_where_groups_are_compared_no_silo_is_asked_for_a_model(six, monkeypatch
     assert any("with so many silos groups are compared" in note for note in found["notes"])
 
 
+@pytest.mark.slow
 def test_stopped_between_its_two_questions_it_ends_as_if_nothing_had_happened_with_the_same_bytes(six):
     _, whole = run_diagnosis(six.open(LOOK), PlainRunner())
     held = answers(six.folder / "private")

@@ -134,6 +134,7 @@ def test_fedavg_races_with_the_features_that_differ_aligned(folder, units):
     assert not any("align" in str(each.settings) for each in candidates(project, 0, ["fedprox"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "message"),
     [

@@ -72,6 +72,7 @@ def fails(play_run: Callable, undisturbed: dict[str, str], folder: Path, told: A
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "workers"), PLACES)
 def test_an_error_in_a_page_of_the_users_own_names_the_step_the_clients_and_the_line(
     kind, workers, fails, pools, folder
@@ -350,6 +351,7 @@ def test_a_full_disk_is_told(place, method, kind, workers, fails, pools, folder,
     assert message.endswith(": the disk is full; free some space.")
 
 
+@pytest.mark.slow
 def test_other_settings_are_refused_before_a_flow_starts(play_run, folder):
     found = play_run("fedavg", "threads", 1, "training.rounds=1")
     experiment = Path(found["folder"]).parent.name
@@ -359,6 +361,7 @@ def test_other_settings_are_refused_before_a_flow_starts(play_run, folder):
         check_resume(Project.open([*small, "training.rounds=3"], derived=True), "fedavg", 0, experiment)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "local_only"])
 def test_whenever_a_run_is_killed_all_that_its_checkpoint_counts_on_is_there(method, play_run, folder, monkeypatch):
     """Files come by a rename and go by an unlink: after each of those is every moment that a kill can leave behind."""

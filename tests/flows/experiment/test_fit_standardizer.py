@@ -129,6 +129,7 @@ def test_bytes_are_counted_in_the_first_round(folder, play_run, raw):
     assert rounds[0]["metrics"]["bytes/up"] - rounds[1]["metrics"]["bytes/up"] == 3 * each
 
 
+@pytest.mark.slow
 def test_who_comes_later_tells_nothing_of_it_and_is_sent_it(folder, play_run, raw):
     asked = [*settings("raw_classification", "classification"), BOTH[0], "clients.join={east: 2, south: 3}"]
     run = play_run("fedavg", "threads", 1, *asked)
@@ -161,6 +162,7 @@ def test_who_comes_later_or_is_held_out_does_not_tell(folder, play_run, raw):
         np.testing.assert_allclose(agreed_of(folder, run)["inputs"]["mean"], told.mean(0), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_served_conditional_model_is_given_statistics_of_scaled_rows(folder, ran, raw):
     asked = [*settings("raw_classification", "classification"), BOTH[0], *STATS]
     run = ran("conditional", asked, "told")
@@ -171,6 +173,7 @@ def test_a_served_conditional_model_is_given_statistics_of_scaled_rows(folder, r
     assert client_statistics(project, "south", "conditional")["statistics"] == kept.tolist()
 
 
+@pytest.mark.slow
 def test_statistics_open_no_other_clients_rows_where_a_run_has_agreed_and_else_ask_as_a_run_does(
     folder, ran, raw, monkeypatch
 ):
@@ -221,6 +224,7 @@ def test_a_run_of_another_version_is_named_and_left_aside(change, folder, ran, r
     assert note.startswith(f"{run['folder']} has params of another version of siloflow, so it is unknown")
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("task", ["classification", "regression"])
 @pytest.mark.parametrize("format", ["pt2", "onnx"])

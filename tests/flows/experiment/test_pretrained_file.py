@@ -47,6 +47,7 @@ def test_the_files_numbers_are_the_encoders_start_and_its_hash_is_the_networks(p
         assert torch.equal(weights[name], given[name]), name
 
 
+@pytest.mark.slow
 def test_every_member_of_an_ensemble_starts_from_the_file_with_a_head_of_its_own(project, states):
     torch.save(states["resnet18"], project / "given.pth")
     model = "model={kind: resnet18, hidden: [], pretrained: given.pth, members: 2}"
@@ -79,6 +80,7 @@ def test_the_file_may_lie_at_home_and_hold_vgg(project, states, tmp_path, monkey
     assert torch.equal(weights["features.40.weight"], states["vgg16_bn"]["features.40.weight"])
 
 
+@pytest.mark.slow
 def test_a_run_resumes_with_the_same_file_anywhere_and_with_no_other(project, states):
     file, name = project / "given.pth", "run-1"
     torch.save(states["resnet18"], file)

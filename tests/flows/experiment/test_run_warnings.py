@@ -30,6 +30,7 @@ def test_all_are_asked_or_as_many_as_may_be_at_places_as_even_as_can_be(clients)
     assert asked[0] == 0
 
 
+@pytest.mark.slow
 def test_of_a_thousand_and_one_clients_a_thousand_speak(project, make_problem, tmp_path):
     opened = Project.open([], project, derived=True)
     silos = {"validation": 0, "test": 0, "rows_of": lambda _, rows: (FAR[:rows], np.arange(rows) % 3)}

@@ -248,6 +248,7 @@ def test_training_stops_after_the_first_round_whose_score_is_reached_also_when_r
     assert (again["rounds"], again["ended_by"]) == (1, "evaluation.stop_at")
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("report", ["last", "best"])
 @pytest.mark.parametrize("hook", ["after_round", "after_commit"])
@@ -295,6 +296,7 @@ def test_a_late_score_is_written_down_as_a_score_in_time(open_toy):
         assert records[0][key] == records[1][key]
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("hook", ["before_training", "after_round", "after_commit", "after_training"])
 def test_an_error_of_a_users_callback_names_it_fails_the_run_and_loses_nothing(open_toy, hook):
@@ -327,6 +329,7 @@ def test_an_error_of_a_users_callback_at_the_end_leaves_a_finished_run(open_toy)
     assert status(run) == "FINISHED"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails", ["", "on_end"])
 def test_on_end_is_called_once_also_if_a_finished_run_is_delivered_to_mlflow_later(open_toy, fails):
     run, first = open_toy(), Recorder(fails=fails, at=ROUNDS)

@@ -106,6 +106,7 @@ def test_a_client_that_never_takes_part_trains_alone_with_local_only(opened):
 ALL = {f"c0{i}": 3 for i in range(6)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("leave", "join", "said"),
     [

@@ -213,6 +213,7 @@ def test_a_table_reports_its_best_round_and_keeps_rows_to_choose_it(tmp_path, wr
     assert params.data.split.validation > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("counts", "silos", "metric"),
     [

@@ -66,6 +66,7 @@ def test_of_clients_of_one_size_those_are_drawn_by_size_that_are_drawn_uniformly
         assert BySize(0.25, 0.3).sample(setup, number, {}) == Uniform(0.25, 0.3).sample(setup, number, {})
 
 
+@pytest.mark.slow
 def test_each_next_client_is_drawn_with_chance_in_proportion_to_rows_among_those_left(make_problem):
     """Every pair's exact probability, from both orders in which it can be drawn."""
     rows, rounds = {"a": 1, "b": 2, "c": 3, "d": 8}, 3000
@@ -181,6 +182,7 @@ def play_turns(play_run, folder):
     return play
 
 
+@pytest.mark.slow
 def test_nobody_is_remembered_of_a_round_in_which_nobody_answered(play_turns, folder):
     page = (folder / "turns.py").read_text()
     (folder / "turns.py").write_text(
@@ -191,6 +193,7 @@ def test_nobody_is_remembered_of_a_round_in_which_nobody_answered(play_turns, fo
     assert sum(calls for calls, _ in memory.values()) == 8
 
 
+@pytest.mark.slow
 def test_a_resumed_run_calls_whom_the_samplers_memory_says(play_turns, folder, told):
     def called(result):
         rounds = Journal(folder / result["folder"] / "journal").each(5)

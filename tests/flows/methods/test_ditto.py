@@ -16,6 +16,7 @@ def own(played, client: str) -> dict:
     return played.private.load("personal", played.state.private["personal"], client)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", [0.0, 0.1, 1.0, 7.0])
 def test_the_shared_path_is_fedavg_to_the_bit_for_every_weight(weight, make_problem, play):
     setup, absent = make_problem(SIZES), {2: ["b", "e"]}
@@ -39,6 +40,7 @@ def test_with_weight_0_the_personal_path_is_local_only_to_the_bit(make_problem, 
     assert [r.client_metrics for r in ditto.reports] == [r.client_metrics for r in local.reports]
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("a", "m", "weight"), [(1, 2, 0.5), (2, -1, 3), (4, 5, 0)])
 def test_solved_exactly_a_client_is_between_its_minimum_and_the_weights_that_it_received(a, m, weight, quadratic, play):

@@ -123,6 +123,7 @@ def test_the_first_round_of_scaffold_is_fedavg(make_problem, play):
         assert torch.equal(weights_of(ours)[name], w)
 
 
+@pytest.mark.slow
 def test_scaffold_on_quadratics_ends_at_the_optimum_of_the_pooled_rows_where_fedavg_does_not(quadratic, play):
     curves = {"a": (10, 1.0, 4.0), "b": (10, 3.0, -2.0), "c": (20, 0.5, 1.0)}
     pooled = sum(n * a * m for n, a, m in curves.values()) / sum(n * a for n, a, _ in curves.values())
@@ -232,6 +233,7 @@ def test_a_variate_stays_with_its_client_and_its_change_is_sent(make_problem, pl
     assert set(played.state.private["variates"]) == set(SIZES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["batched", "vmap", "sequential"])
 @pytest.mark.parametrize("method", [Scaffold(), FedDyn(alpha=0.1)])
 def test_all_forms_of_the_engine_agree(method, engine, make_problem, play):

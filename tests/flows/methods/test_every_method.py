@@ -77,6 +77,7 @@ def test_one_round_runs_and_teaches_something(page, setup, play):
     assert after < before
 
 
+@pytest.mark.slow
 def test_the_start_is_the_same_for_a_seed_and_another_for_another(page, setup, fitting):
     assert page.init(setup).sha256() == page.init(setup).sha256()
     if type(page).__name__ in WITHOUT_CHANCE:
@@ -89,6 +90,7 @@ def test_the_start_is_the_same_for_a_seed_and_another_for_another(page, setup, f
     assert not all(torch.equal(start[0][n], start[1][n]) for n in start[0])
 
 
+@pytest.mark.slow
 def test_its_state_survives_a_write_and_a_read(page, setup, play, tmp_path):
     state = play(page, setup, [1]).state
     save_state(tmp_path / "checkpoint", state, 1)
@@ -108,6 +110,7 @@ def test_a_resumed_run_is_bit_identical(page, setup, play, tmp_path):
     assert resumed.reports == whole.reports[2:]
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 def test_optimisers_that_are_kept_go_on_in_a_resumed_run(page, setup, play, tmp_path):
     setup = replace(setup, training=replace(setup.training, optimiser=Adam(0.01), keeps=True))
@@ -125,6 +128,7 @@ def test_optimisers_that_are_kept_go_on_in_a_resumed_run(page, setup, play, tmp_
     assert resumed.reports == expected.reports[2:]
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 def test_dealing_does_not_matter(page, setup, play):
     one, more = (play(page, setup, [1, 2], workers=n, stack=2) for n in (1, 2))
@@ -134,11 +138,13 @@ def test_dealing_does_not_matter(page, setup, play):
         assert getattr(one.rounds[0].tally, name) == getattr(more.rounds[0].tally, name)
 
 
+@pytest.mark.slow
 def test_both_engines_learn_the_same_to_rounding(page, setup, play, sequential):
     losses = [_loss(page, p, (d := play(page, p, [1])).state, d) for p in (setup, sequential(setup))]
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_client_with_one_row_or_one_class_does_not_break_it(page, fitting, play):
     for clients in ({"one": 1}, {"same": 6}, {"one": 1, "same": 6}):
         setup = fitting(page, clients, one_class="same", validation=1, test=1)
@@ -146,6 +152,7 @@ def test_a_client_with_one_row_or_one_class_does_not_break_it(page, fitting, pla
         assert _loss(page, setup, played.state, played) < 10
 
 
+@pytest.mark.slow
 def test_its_model_answers_for_each_client(page, setup, play):
     played = play(page, setup, [1])
     model = page.model(played.state, setup)
@@ -164,6 +171,7 @@ def test_its_model_answers_for_each_client(page, setup, play):
     assert set(summary(table, "test")) == set(summary(table, "validation")) != set()
 
 
+@pytest.mark.slow
 def test_clients_that_drop_out_leave_everything_finite(page, setup, play):
     absent = {1: ["oslo", "one"], 2: ["lyon", "same", "rome", "oslo"], 3: []}
     played = play(page, setup, [1, 2, 3], absent=absent)
@@ -173,6 +181,7 @@ def test_clients_that_drop_out_leave_everything_finite(page, setup, play):
     assert all(torch.isfinite(torch.tensor(v)) for r in played.reports for v in r.metrics.values())
 
 
+@pytest.mark.slow
 def test_clients_that_leave_are_called_no_more_are_scored_still_and_change_nothing_where_the_page_says_nothing(
     page, setup, play, tmp_path
 ):
@@ -189,11 +198,13 @@ def test_clients_that_leave_are_called_no_more_are_scored_still_and_change_nothi
         assert left.reports == absent.reports
 
 
+@pytest.mark.slow
 def test_a_client_that_never_took_part_still_has_a_model(page, setup, play):
     played = play(page, setup, [1], absent={1: ["oslo"]})
     assert _loss(page, setup, played.state, played) < 10
 
 
+@pytest.mark.slow
 def test_a_round_changes_neither_the_state_nor_the_silos_it_was_given(page, setup, play):
     state = play(page, setup, [1]).state
     before = state.sha256()
@@ -204,6 +215,7 @@ def test_a_round_changes_neither_the_state_nor_the_silos_it_was_given(page, setu
 OWN_STEPS = {"FedBABU"}  # a plugin whose step sends sums only
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 def test_it_averages_robustly_or_says_that_it_cannot(page, setup, play):
     """Methods that do not average, such as local_only and pooled, are the same with it."""
@@ -260,6 +272,7 @@ DRAWING = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), DRAWING)
 def test_all_that_it_draws_has_the_runs_seed_and_the_round_in_its_name(name, options, fitting, play, monkeypatch):
     """Starts are of round 0, and so are controls, which must not change with the round.
@@ -288,6 +301,7 @@ def test_all_that_it_draws_has_the_runs_seed_and_the_round_in_its_name(name, opt
 EVERYTHING = [*DRAWING, *((name, {}) for name in EXAMPLES)]
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "options"), EVERYTHING)
 def test_every_client_that_trains_can_tell_its_validation_loss_and_trains_as_if_it_did_not(
@@ -309,6 +323,7 @@ def test_every_client_that_trains_can_tell_its_validation_loss_and_trains_as_if_
         assert all(math.isfinite(loss) for pair in round.validation.values() for loss in pair)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "options"), EVERYTHING)
 def test_the_sequential_engine_runs_functions_of_one_client_only(

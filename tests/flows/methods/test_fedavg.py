@@ -88,6 +88,7 @@ CURVES = {"a": (6, 1, 0), "b": (3, 2, 1), "c": (1, 4, 5)}  # rows, a_k, m_k: p =
 START = 3.0
 
 
+@pytest.mark.slow
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(("engine", "stack"), [("vmap", 1), ("vmap", 2), ("sequential", 3)])
 @pytest.mark.parametrize(
@@ -106,6 +107,7 @@ def test_more_local_epochs_move_the_fixed_point_as_the_closed_form_says(
     assert found == pytest.approx(printed, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("a", "m", "mu"), [(1, 2, 0.5), (2, -1, 3), (4, 5, 0)])
 def test_fedprox_solved_exactly_is_the_weighted_mean_of_minimum_and_start(a, m, mu, quadratic, play):
     setup = quadratic({"a": (3, a, m)}, epochs=400)
@@ -113,6 +115,7 @@ def test_fedprox_solved_exactly_is_the_weighted_mean_of_minimum_and_start(a, m, 
     assert found == pytest.approx((a * m + mu * START) / (a + mu), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_fedprox_pulls_towards_this_rounds_weights(quadratic, play):
     """Each exact round halves the way to the minimum: the anchor moves along."""
     setup = quadratic({"a": (3, 2, 0)}, epochs=400)

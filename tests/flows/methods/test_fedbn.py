@@ -55,6 +55,7 @@ STATISTICS = FedBN(keep="statistics")
 KEPT = {FedBN(): lambda network: network.normalising, STATISTICS: normalisation_statistics}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [FedBN(), STATISTICS, ServerBN()], ids=str)
 @pytest.mark.parametrize("network", PLAIN.values(), ids=PLAIN)
 def test_without_batch_normalisation_it_is_fedavg_to_the_bit(network, other, make, play):
@@ -153,6 +154,7 @@ def test_the_server_measures_the_averaged_network_on_common_rows(make, play):
     assert all(torch.equal(first[name], weights[name]) for name in weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [*KEPT, ServerBN()], ids=str)
 def test_where_batches_normalise_neither_dealing_nor_a_resumed_run_changes_a_bit(page, make, play, tmp_path):
     setup = make(common=True)

@@ -65,6 +65,7 @@ def plainly(setup, make, rounds):
     return weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ours", "theirs"), OPTIMISERS, ids=["sgd", "momentum", "adamw"])
 def test_a_round_is_a_step_on_the_rows_of_all_clients_together(ours, theirs, make_problem, play):
     """With three local epochs and batches of 4 in params, which do not count."""

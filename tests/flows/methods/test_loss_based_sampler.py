@@ -89,6 +89,7 @@ def test_29_of_50_are_29_though_the_product_rounds_down(make_problem):
         assert set(improved) <= set(drawn(LossBasedSampler(50 / 60, focus=0.58), setup, number, improved))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("focus", "improved"), [(0.0, HALF), (0.4, []), (0.4, HALF[:8]), (0.45, HALF[:8]), (0.8, HALF[:8]), (0.8, HALF[:3])]
 )

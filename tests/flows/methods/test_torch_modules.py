@@ -40,6 +40,7 @@ class Whole(Module):
         return super().forward(x) * 1.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", method_names())
 @pytest.mark.parametrize("make", [Module, Whole])
 def test_it_trains_under_every_method_and_those_that_take_it_apart_need_a_last_linear(name, make, make_problem, play):

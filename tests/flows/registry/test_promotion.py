@@ -113,6 +113,7 @@ def test_a_missing_run_is_a_reason_that_may_pass(project: Any) -> None:
     assert may_pass(refused)
 
 
+@pytest.mark.slow
 def test_the_event_of_a_promotion_by_watch_survives_a_kill_and_is_sent_once(
     project: Any, prefect: Any, heard: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

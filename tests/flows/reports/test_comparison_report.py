@@ -118,6 +118,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return page_of(tmp_path_factory.mktemp("page"), comparison_sections(found, ACCURACY, curves, costs))
 
 
+@pytest.mark.slow
 def test_a_report_of_1000_silos_has_less_than_two_megabytes_and_shows_50(page: str) -> None:
     assert len(page.encode()) < 2_000_000
     assert "the first 50 of 1,000" in page
@@ -241,6 +242,7 @@ def test_what_other_parts_wrote_stands_in_the_report_and_its_absence_is_no_error
     assert "90 %" not in page_of(tmp_path, comparison_sections(found, ACCURACY, curves, dict.fromkeys(METHODS)))
 
 
+@pytest.mark.slow
 def test_silos_that_did_not_train_have_a_table_of_their_own(tmp_path: Path) -> None:
     found, curves, costs = comparison(3)
     name = f"fresh/{ACCURACY.headline}"
@@ -254,6 +256,7 @@ def test_silos_that_did_not_train_have_a_table_of_their_own(tmp_path: Path) -> N
     assert "unseen" not in part.lower()
 
 
+@pytest.mark.slow
 def test_a_regression_reads_as_one(tmp_path: Path) -> None:
     found, curves, costs = comparison(4, RMSE)
     text = page_of(tmp_path, comparison_sections(found, RMSE, curves, costs))
@@ -320,6 +323,7 @@ def test_the_newest_diagnosis_of_the_same_data_says_how_the_silos_differ(project
     )
 
 
+@pytest.mark.slow
 def test_the_report_of_a_project_ends_with_data_commands_and_versions(project: Project) -> None:
     found, curves, costs = comparison(3)
     found |= {"data_version": project.silos.version}

@@ -45,6 +45,7 @@ def network(request) -> DeepEnsemble:
     return DeepEnsemble(request.param, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimiser", OPTIMISERS.values(), ids=OPTIMISERS)
 def test_every_member_learns_what_it_learns_alone(optimiser, network, images):
     weights, context, rows, streams = at_work(network, images)
@@ -128,6 +129,7 @@ def test_the_first_member_starts_as_the_network_alone_and_no_two_start_alike(net
     assert size(network) == 3 * size(network.inner)
 
 
+@pytest.mark.slow
 def test_the_reference_engine_learns_the_same(network, images, learns_alone):
     weights, context, rows, streams = at_work(network, images)
     learns_alone(network, weights, context, rows, streams, batch=3)

@@ -195,6 +195,7 @@ def test_the_sizes_of_the_published_encoders_are_those_that_torchvision_prints()
     assert size(build("vgg16_bn", (32, 32, 3), 10, {"hidden": ()})) == 14_723_136 + 2 * 4_224 + head
 
 
+@pytest.mark.slow
 def test_the_registry_alone_knows_every_kind_also_in_a_copy_under_another_name(tmp_path):
     """A logged model carries such a copy, and imports no network by its own name."""
     ours = Path(models.__path__[0])

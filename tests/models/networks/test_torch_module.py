@@ -167,6 +167,7 @@ def test_a_module_that_ends_in_a_linear_offers_its_parts(name):
     torch.testing.assert_close(given, network.apply(weights, {}, x, None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODULES)
 def test_it_travels_to_another_process_and_to_a_logged_model(name):
     network = network_of(name)

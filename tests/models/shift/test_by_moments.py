@@ -131,6 +131,7 @@ TRUTH: dict[str, tuple[Callable, int]] = {  # to how many of 200 pairs the refer
 }
 
 
+@pytest.mark.slow
 def test_the_truth_table_of_the_reference_is_repeated_within_binomial_error():
     shares = {}
     for row, (truth, (make, reference)) in enumerate(TRUTH.items()):

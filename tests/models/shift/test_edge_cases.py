@@ -298,6 +298,7 @@ def test_between_a_client_and_itself_every_statistic_is_zero(law, tell):
     assert between.overlap[0] == pytest.approx(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_verdict_is_the_same_whoever_comes_first(seed, law, tell):
@@ -349,6 +350,7 @@ def test_the_order_of_classes_does_not_matter(tell, law, seed):
     same(tell(clients, **MIXED).between(), tell([(x, 1 - y) for x, y in clients], **MIXED).between())
 
 
+@pytest.mark.slow
 @few
 @given(st.sampled_from(sorted(LAWS)), st.integers(0, 50), st.permutations([0.0, 1.0, 2.0]))
 def test_the_order_of_categories_does_not_matter(tell, law, seed, order):
@@ -380,6 +382,7 @@ def test_the_scale_of_a_feature_does_not_matter(tell, law, seed, scale):
     same(tell(clients, **MIXED).between(), tell([(x * unit, y) for x, y in clients], **ends, **MIXED).between())
 
 
+@pytest.mark.slow
 @few
 @given(st.integers(0, 50), st.permutations(range(5)))
 def test_the_order_of_clients_does_not_matter(tell, seed, order):

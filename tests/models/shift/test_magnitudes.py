@@ -80,6 +80,7 @@ def test_of_two_labels_the_rarer_one_is_described():
     assert (change.first, change.second) == pytest.approx((first[1].mean(), second[1].mean()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "shares"), [(60, (0.3, 0.2)), (400, (0.12, 0.1))])
 def test_the_interval_of_a_share_covers_in_94_to_97_of_100(count, shares):
     rng = np.random.default_rng(4)

@@ -62,6 +62,7 @@ def verdicts(tell, pairs):
 NONE, FEATURE, LABEL, CONCEPT = (False,) * 3, (True, False, False), (False, True, False), (False, False, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_another_threshold_is_never_called_a_shift_of_inputs_and_is_named_from_about_three_thousand_rows(case, tell):
     """An audit found no concept shift among thirty, and from 3,000 rows on inputs to align."""
@@ -85,6 +86,7 @@ def test_label_shift_is_not_taken_for_another_rule(tell):
     assert sum(unsure for _, _, unsure in found) <= 3
 
 
+@pytest.mark.slow
 def test_where_features_tell_little_of_the_class_label_shift_is_named_and_the_other_said_to_be_possible(tell):
     found = verdicts(tell, [prevalence(seed, 1000, 0.05 * WEIGHTS) for seed in range(12)])
     seen = [one for one in found if one[0] != NONE]

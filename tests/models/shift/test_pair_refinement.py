@@ -48,6 +48,7 @@ def verdicts(first, second, rows, pairs=10):
     )
 
 
+@pytest.mark.slow
 def test_a_turned_correlation_with_the_same_rule_is_feature_shift_and_was_another_rule():
     before, after = verdicts(law(0.6), law(-0.6), (1000, 1000))
     assert before["feature"] == 0
@@ -62,6 +63,7 @@ def test_a_turned_correlation_with_the_same_rule_is_feature_shift_and_was_anothe
     assert effect_on_prediction(refinement.losses[0]) == "none seen"
 
 
+@pytest.mark.slow
 def test_a_turned_correlation_with_another_rule_keeps_both_and_recommends_a_second_look():
     _, after = verdicts(law(0.6), law(-0.6, weights=(1.0, -1.0)), (1500, 1500), pairs=5)
     assert after["feature+concept"] + after["feature+label+concept"] == 5
@@ -70,6 +72,7 @@ def test_a_turned_correlation_with_another_rule_keeps_both_and_recommends_a_seco
     assert effect_on_prediction(refinement.losses[0]) == "seen"
 
 
+@pytest.mark.slow
 def test_a_wider_feature_that_is_correlated_with_another_is_no_other_rule():
     before, after = verdicts(law(0.8), law(0.8, spread=1.8), (4000, 4000), pairs=6)
     assert before["feature"] < 6
@@ -106,6 +109,7 @@ def test_another_rule_is_named_by_the_feature_that_has_another_effect_and_not_by
     assert largest[0] <= 10
 
 
+@pytest.mark.slow
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("kind", "rows", "name", "at_least"),
@@ -137,6 +141,7 @@ def test_without_resolving_a_change_of_rule_stays_for_the_second_look():
     assert not refinement.second_look.any()  # it follows anyway
 
 
+@pytest.mark.slow
 def test_a_rule_that_differs_in_how_two_features_act_together_is_another_rule():
     before, after = verdicts(law(0.0, (0, 0), 1.0), law(0.0, (0, 0), -1.0), (600, 600))
     assert before["none"] >= 8
@@ -160,6 +165,7 @@ def test_another_rule_by_single_features_adds_no_pair_of_features():
         assert refinement.together == refinement.interactions == ((),)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("second", "most"),

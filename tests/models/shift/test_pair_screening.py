@@ -202,6 +202,7 @@ def alarms(tell, seeds):
     return count
 
 
+@pytest.mark.slow
 def test_federations_of_alike_silos_raise_no_alarm(tell):
     """Seven of fifty did by an audit, most of them by a silo against the rest, which is very much larger."""
     assert alarms(tell, range(6)) <= 1
@@ -222,6 +223,7 @@ def test_groups_of_silos_with_different_rules_are_not_alike_inside(tell):
     assert (inside[large, INSIDE.index("inputs_in_classes")] < 1e-6).all()
 
 
+@pytest.mark.slow
 def test_the_test_of_a_group_is_rejected_as_often_as_asked(tell):
     p_values = []
     for seed in range(150):

@@ -64,6 +64,7 @@ def false_alarms(tell, sizes, pairs):
     ) / (len(sizes) * len(cases) * pairs)
 
 
+@pytest.mark.slow
 def test_alike_clients_of_very_unequal_size_do_not_differ(tell):
     """An audit found 37 of 100."""
     assert false_alarms(tell, [(500, 22), (2000, 100)], 10) <= 0.03

@@ -64,6 +64,7 @@ def test_pairs_that_are_alike_differ_in_3_of_100_at_most(units, counts, share, f
         assert sum(differ(*pair, by_unit=False) for pair in pairs[:20]) == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.2, 1.0])
 def test_what_as_many_units_of_one_row_would_show_is_found(share):
     rng, found, of_one = np.random.default_rng(1), 0, 0

@@ -52,6 +52,7 @@ def test_classes_of_a_client_are_drawn_alike_and_rows_of_a_class_alike(rows):
             assert chisquare(places.numpy()).pvalue > 1e-4
 
 
+@pytest.mark.slow
 def test_a_client_draws_the_same_rows_whoever_is_beside_it(rows):
     together = drawn(rows, NAMES)
     for client in (0, 1, 3):  # of nobody there is no batch

@@ -124,6 +124,7 @@ def test_whatever_focal_loss_a_stack_at_once_equals_one_client_after_another(obj
         torch.testing.assert_close(trained.loss, expected.loss, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 @pytest.mark.parametrize("network", [*NETWORKS.values(), NORMALISING], ids=[*NETWORKS, "residual"])
 def test_gradients_of_a_stack_are_those_of_one_client_after_another(network, dropout, make_rows):

@@ -84,6 +84,7 @@ def test_the_closed_slope_of_focal_is_its_autograd_gradient_and_the_papers_formu
     torch.testing.assert_close(slope, by_hand, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gamma", GAMMAS)
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_finite_differences_agree_with_the_gradient_of_focal_and_with_its_own_gradient(gamma, alpha):

@@ -37,6 +37,7 @@ def papers():
         return {paper["paper"]: paper for paper in listing()["papers"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("paper", NUMBERED)
 def test_every_numbered_table_and_figure_of_a_paper_is_listed(papers, paper):
     wanted = {
@@ -149,6 +150,7 @@ def test_on_a_terminal_every_line_fits_and_nothing_is_cut(papers, width):
             assert f"{name} {state} {sentence}" in said
 
 
+@pytest.mark.slow
 def test_the_list_needs_neither_torch_nor_prefect():
     subprocess.run([sys.executable, "-c", LIGHT], cwd=CHECKOUT, check=True, capture_output=True)
 

@@ -73,6 +73,7 @@ def law_of_x_and_y(law) -> tuple[float, np.ndarray]:
     return float(whole[1]), np.array([[joint(name, x) / whole[name] for x in points] for name in (0, 1)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ONE_FEATURE)
 def test_of_every_pair_of_the_first_table_p_y_and_p_x_differ_or_not_as_its_types_say(name):
     """Label shift alone leaves P(X | Y). P(Y) may move under feature shift, not where concept stands without label."""

@@ -87,6 +87,7 @@ def _set_proxies() -> list[str]:
     return [name for name in os.environ if name.lower().endswith("_proxy")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", GET)
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
 @pytest.mark.parametrize(
@@ -104,6 +105,7 @@ def test_loopback_never_goes_through_a_proxy_and_another_host_still_does(library
     assert proxy.asked == ["http://mlflow.example/through"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", GET)
 @pytest.mark.parametrize(
     ("name", "proxy"),

@@ -144,6 +144,7 @@ def test_who_would_work_beside_another_is_refused_and_a_killed_process_is_in_nob
         pass
 
 
+@pytest.mark.slow
 def test_writers_take_turns_and_nobody_is_told(hold, tmp_path):
     with in_turn(tmp_path / "new" / "lock"):
         second = hold("in_turn", "new", "lock", has_it=False)

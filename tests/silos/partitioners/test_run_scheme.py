@@ -51,6 +51,7 @@ SPLITS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=10 * settings.default.max_examples)
 @given(
     before=st.lists(SUBSAMPLE, max_size=1),

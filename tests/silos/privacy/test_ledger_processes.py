@@ -77,18 +77,21 @@ def ask(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
         process.communicate()
 
 
+@pytest.mark.slow
 def test_of_processes_that_ask_at_once_as_many_are_answered_as_the_budget_has_room_for(ask, tmp_path):
     heard = together([ask(name, budget=2 * COST) for name in "abc"])
     assert sorted(line.split()[0] == "refused" for line in heard) == [False, False, True]
     assert [entry.rho for entry in Ledger(str(tmp_path), "oslo").entries()] == [COST, COST]
 
 
+@pytest.mark.slow
 def test_processes_that_ask_the_same_at_once_hear_the_same_which_is_computed_once(ask, tmp_path):
     heard = together([ask("a") for _ in range(3)])
     assert len(set(heard)) == 1
     assert (tmp_path / "computed").read_text() == "once\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cost", "moments"), [(COST, 5), (0.0, 6)])
 def test_killed_before_or_after_any_write_it_has_told_nothing_or_the_whole(cost, moments, ask, tmp_path):
     """Secret, answer, rows where there is no noise, and ledger are synced before they have their names.
@@ -116,6 +119,7 @@ def test_killed_before_or_after_any_write_it_has_told_nothing_or_the_whole(cost,
     assert any(name.endswith(".tmp") for name in folders[0]), "the kill is in the middle of a write"
 
 
+@pytest.mark.slow
 def test_what_was_heard_before_a_kill_at_any_time_is_in_the_ledger(ask, tmp_path):
     heard: dict[str, str] = {}
     for number in range(3):

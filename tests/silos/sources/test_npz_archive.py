@@ -172,6 +172,7 @@ def test_an_archive_may_be_compressed_in_any_way_that_python_knows(read, compres
     np.testing.assert_array_equal(read(zipped(compression=compression)).x, X.astype(np.float32))
 
 
+@pytest.mark.slow
 def test_an_archive_that_unpacks_to_more_than_the_memory_is_refused_before_it_is_read(read, monkeypatch):
     archive = zipped(x=np.zeros((6, 100_000)), compression=zipfile.ZIP_DEFLATED)
     assert len(archive) < 10_000

@@ -65,6 +65,7 @@ def test_every_row_of_the_source_lands_in_exactly_one_place(tmp_path, params):
     assert sorted(seen) == list(range(90))
 
 
+@pytest.mark.slow
 def test_a_rebuild_elsewhere_gives_the_same_bytes(tmp_path, params):
     section = params(scheme=SCHEME)
     write(tmp_path / "data" / "small", section, tmp_path)
@@ -264,6 +265,7 @@ SPLIT = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     scheme=SCHEMES,

@@ -28,6 +28,7 @@ def dvc(folder: Path, *arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "dvc", *arguments], cwd=folder, check=True, capture_output=True)
 
 
+@pytest.mark.slow
 def test_the_digest_is_the_one_that_dvc_writes(data, tmp_path):
     digest = folder_digest(data)
     assert record(tmp_path) == digest
@@ -45,6 +46,7 @@ def test_recording_again_leaves_data_dvc_untouched(data, tmp_path):
     assert record(tmp_path) == folder_digest(data) != digest
 
 
+@pytest.mark.slow
 def test_recording_fills_a_cache_that_lost_the_data(data, tmp_path):
     record(tmp_path)
     shutil.rmtree(tmp_path / ".dvc" / "cache")
@@ -61,6 +63,7 @@ def test_data_dvc_holds_no_path_of_this_machine(tmp_path):
     assert tmp_path.name not in (tmp_path / "data.dvc").read_text()
 
 
+@pytest.mark.slow
 def test_recording_prints_nothing_not_even_on_a_terminal(data, tmp_path):
     program = (
         "import pty, sys\n"
@@ -104,6 +107,7 @@ def test_below_a_git_repository_dvc_starts_in_the_subfolder(tmp_path, data):
     assert "analytics = False" in (root / ".dvc" / "config").read_text()
 
 
+@pytest.mark.slow
 def test_below_a_dvc_repository_that_one_is_used(tmp_path, data):
     dvc(tmp_path, "init", "--no-scm")
     root = tmp_path / "project"

@@ -48,6 +48,7 @@ def test_the_earlier_version_is_the_first_of_each_pair_in_all_that_is_found(comp
     assert of_a.counts.sum((1, 2)).tolist() == [300, 200]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verdict", ["guarded", "moments", "paper"])
 def test_clients_that_told_of_one_version_are_left_out_and_the_others_are_found_as_if_compared_alone(verdict, compared):
     """The first to come and the first to leave are in the way of places; false discoveries are of the pairs together."""

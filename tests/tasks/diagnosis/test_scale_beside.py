@@ -41,6 +41,7 @@ def scale(make_problem, make_round, tmp_path):
     return tell
 
 
+@pytest.mark.slow
 @settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )

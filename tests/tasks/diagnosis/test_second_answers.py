@@ -197,6 +197,7 @@ def test_the_model_of_the_other_half_speaks_of_a_clients_own_row_and_the_mean_of
         assert (np.abs(by_other[feature, firsts] - halves.mean(-1, keepdims=True)) < 1).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("few", [1, 9])
 def test_rows_of_a_class_with_fewer_than_ten_have_no_part_in_what_is_told(few, silos_of, looked, tmp_path):
     """The same secrets, with other rows of the class: the same bytes; with other rows of a class that is told, others.

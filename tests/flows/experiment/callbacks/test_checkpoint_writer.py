@@ -241,6 +241,7 @@ def test_a_run_that_is_resumed_with_no_round_left_keeps_what_its_last_round_need
     assert store.load("weights", held.private["weights"], "lyon")["w"].tolist() == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_a_run_killed_after_its_last_round_counts_still_reports_its_best_round(play_run, folder):
     settings = ["evaluation.report=best", "training.optimiser.learning_rate=3.0"]
     whole = play_run("ditto", "threads", 1, *settings)

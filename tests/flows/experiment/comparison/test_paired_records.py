@@ -163,6 +163,7 @@ def opened(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 NATURAL = "data.scheme=[{kind: column, column: client}]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [

@@ -48,6 +48,7 @@ def test_the_divergence_is_the_mean_log_ratio_of_draws():
     assert abs(float(divergence(mean, deviation, other_mean, other) - expected)) < 4 * float(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimiser", [SGD(0.1, 0.9), Adam(0.01)])
 def test_without_weights_and_draws_it_learns_as_the_inner_network_bit_for_bit(optimiser, inner, images):
     network = StochasticRepresentation(inner, 0, 0, sampled=False)
@@ -138,6 +139,7 @@ def test_no_client_reads_another_clients_references(inner, images):
         assert all(torch.equal(found[name][client], w[client]) for name, w in expected.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [None, 4])
 def test_a_stack_learns_what_each_client_learns_alone(width, inner, images):
     network = StochasticRepresentation(replace(inner, dropout=0.3), width=width)

@@ -94,6 +94,7 @@ def equals(known, expected):
     torch.testing.assert_close(found.mean[:, 0], expected.mean, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("site", "order"),
@@ -109,6 +110,7 @@ def test_one_pass_gives_the_exact_posterior_and_a_second_does_not_change_it_what
     equals(pass_through(network, rows, order, known, sites), posterior_of(rows, [0, 1, 2]))
 
 
+@pytest.mark.slow
 def test_without_a_clients_site_the_server_knows_what_the_others_rows_say(solved):
     rows = regressions()
     network = solved(MLP(3, (), 1), bias="none", site="nonneg")
@@ -119,6 +121,7 @@ def test_without_a_clients_site_the_server_knows_what_the_others_rows_say(solved
         equals(minus(known, sites[gone]), posterior_of(rows, [at for at in range(3) if at != gone]))
 
 
+@pytest.mark.slow
 def test_clients_visited_at_once_whose_whole_steps_are_added_give_the_exact_posterior(solved):
     rows = regressions()
     network = solved(MLP(3, (), 1), bias="none")
@@ -127,6 +130,7 @@ def test_clients_visited_at_once_whose_whole_steps_are_added_give_the_exact_post
     equals({name: t + found.step[name].sum(0) for name, t in known.items()}, posterior_of(rows, [0, 1, 2]))
 
 
+@pytest.mark.slow
 def test_the_authors_kappa_counts_every_row_so_often_as_it_is_less_than_1(solved):
     """A cold posterior: the fixed point is that of the likelihood to the power of 1 / kl_weight."""
     rows = regressions()
@@ -204,6 +208,7 @@ def test_of_a_client_without_rows_no_step_counts(make_rows):
         assert not step[1].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("site", ["nonneg", "free"])
 def test_where_divergence_is_all_that_counts_a_client_comes_to_its_cavity(site, make_rows):
     network = replace(NETWORK, site=site)
@@ -310,6 +315,7 @@ def test_steps_are_ranked_in_units_of_the_servers_deviation(make_rows):
         assert pulls[sent].min() < pulls[~sent].max(), "by size alone others would be sent"
 
 
+@pytest.mark.slow
 def test_where_divergence_is_all_that_counts_a_column_comes_to_its_prior(make_rows):
     network = Tilted(ClientColumns(MLP(5, (7,), 3), "within"), "local", "none", "nonneg")
     drawn = drop_biases(network.inner.init_column(INIT), "none")

@@ -52,6 +52,7 @@ def test_without_a_stream_it_answers_the_log_mean_of_softmax_over_its_draws(netw
         torch.testing.assert_close(network.apply(own, {}, rows.x[at], None), found, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_many_draws_answer_as_weights_that_torch_draws(images):
     """Within 5 standard errors of two means over 600 draws."""
     network = Variational(INNER["mlp"], bias="gaussian", draws=600, deviation=0.3)
@@ -87,6 +88,7 @@ def test_a_regression_answers_the_mean_over_its_draws(images):
     torch.testing.assert_close(scored["loss"][0], (expected[:, 0] - rows.y[0]) ** 2, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 def test_evaluation_uncertainty_and_the_exported_model_say_what_it_answers(network, images):
     network = replace(network, draws=2)
@@ -106,6 +108,7 @@ def test_evaluation_uncertainty_and_the_exported_model_say_what_it_answers(netwo
     torch.testing.assert_close(program(rows.x[0]), expected[0], rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("noise", ["local", "flipout", "naive"])
 def test_passes_with_noise_and_fixed_draws_are_means_over_one_law(noise, images):

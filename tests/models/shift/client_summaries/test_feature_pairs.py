@@ -44,6 +44,7 @@ def test_correlations_are_spearmans_by_class_and_of_all_rows_also_with_missing_v
             assert found.values[0, pair, column] == pytest.approx(spearmanr(x[both, a], x[both, b])[0])
 
 
+@pytest.mark.slow
 def test_variances_are_those_of_many_draws():
     draws = [reported(*rows(400, seed)) for seed in range(200)]
     spread = np.var([draw.values[0] for draw in draws], axis=0)

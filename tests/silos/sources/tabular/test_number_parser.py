@@ -133,6 +133,7 @@ def test_a_number_that_contradicts_the_key_is_refused(read):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("separator", SEPARATORS)
 @pytest.mark.parametrize("style", NOT_READ)
 def test_what_a_person_reads_as_numbers_is_no_category(read, separator, style):
@@ -155,6 +156,7 @@ def test_a_decimal_comma_among_words_is_mixed_like_a_point(read):
         )
 
 
+@pytest.mark.slow
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=40, deadline=None
 )
@@ -243,6 +245,7 @@ def test_half_of_a_negative_limit_is_no_number(read):
     assert "1 of 3 rows hold no number, the first is 'lost'" in refused(read, with_text, censored="half")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["label", "client", "domain"])
 @pytest.mark.parametrize("word", ["NA", "N/A", "#N/A", "nan", "null"])
 def test_a_name_that_may_be_a_missing_value_is_refused_until_the_user_says_what_it_is(read, role, word):

@@ -56,6 +56,7 @@ def test_classes_are_sorted_whole_numbers_by_value_and_others_as_text(read, labe
     assert [classes[code] for code in rows.y] == labels
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=30)
 @given(st.data())
 def test_one_hot_is_that_of_scikit_learn_and_of_pandas_from_csv_and_parquet_alike(read, data):

@@ -264,6 +264,7 @@ def drop(database: Path, run_id: str | None, metric: str) -> None:
             opened.execute(f"delete from {table} where run_uuid = ? and key = ?", (run_id, metric))
 
 
+@pytest.mark.slow
 def test_a_locked_database_stops_nobody_and_hears_of_every_round_once(deliver, play, tmp_path):
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     connect(uri)
@@ -283,6 +284,7 @@ def test_a_locked_database_stops_nobody_and_hears_of_every_round_once(deliver, p
     assert_whole(uri, "locked", resumed.run_id, 10, without={("loss/train", 2)})
 
 
+@pytest.mark.slow
 def test_a_store_that_never_answers_stops_nobody(deliver, play):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -293,6 +295,7 @@ def test_a_store_that_never_answers_stops_nobody(deliver, play):
         wait_for(lambda: silent.accept() is not None)  # it was asked
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 def test_what_is_logged_at_the_end_is_there_whole_after_it_was_cut_and_once(deliver, play, tmp_path):
     """The model's place is a file at first, so that its upload breaks off half way."""

@@ -92,6 +92,7 @@ def test_a_database_with_options_of_the_users_own_is_opened_where_it_is(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["own.db"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "said"),
     [

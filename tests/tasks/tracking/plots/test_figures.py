@@ -26,6 +26,7 @@ def result(method: str, value: float, name: str = "accuracy") -> dict:
     return {"method": method, "seed": 1, "metrics": {f"{name}/by_client": by_client}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "paired", [[], [{"method": "pooled", "reference": "fedavg", "difference": 0.1, "low": 0, "high": 0.2}]]
 )
@@ -70,6 +71,7 @@ def test_the_worst_and_the_best_client_of_a_method_are_named_and_those_that_do_n
     assert middle.get_title(loc="left").endswith("hollow: others")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [1.5, math.inf, math.nan])
 def test_the_figure_of_a_regression_bears_what_diverged(tmp_path, end):
     runs = [result("fedavg", 2.0, "rmse"), result("pooled", end, "rmse")]
@@ -139,6 +141,7 @@ DRAWN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("draw", "times"), DRAWN.values(), ids=DRAWN)
 def test_a_picture_shows_every_name_as_text_and_hides_none(draw, times, tmp_path, monkeypatch):
     drawn = []

@@ -46,6 +46,7 @@ def overlap(found: list) -> list:
     return [(at, other) for at, a in enumerate(found) for other, b in enumerate(found[:at]) if a.overlaps(b)]
 
 
+@pytest.mark.slow
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("methods", [1, 4, 9, 15, 40])
 def test_no_name_lies_on_another(methods, tmp_path, drawn):
@@ -64,6 +65,7 @@ def test_no_name_lies_on_another(methods, tmp_path, drawn):
         assert all(box.x0 >= inside.x0 and box.x1 <= inside.x1 and box.y0 >= inside.y0 for box in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [1, 2, 3, 7, 50])
 def test_rounds_on_an_axis_are_whole(rounds, tmp_path, drawn):
     compare(4, tmp_path, rounds)
