@@ -121,7 +121,7 @@ def difference(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
 
 
 def over_draws(sweep: Sweep, first: str, second: str, other: Sweep | None = None) -> dict[str, Any] | None:
-    """Return the difference of two cells over seeds; None if no seed has both numbers.
+    """Return the difference of two cells over seeds; None if fewer than two seeds have both numbers.
 
     Args:
         sweep: The table of the first cell.
@@ -132,7 +132,7 @@ def over_draws(sweep: Sweep, first: str, second: str, other: Sweep | None = None
     quantity = sweep.quantity(first)
     draws = zip(sweep.of_seeds(first), (other or sweep).of_seeds(second), strict=True)
     differences = [quantity.mean_of(a) - quantity.mean_of(b) for a, b in draws if not (a is None or b is None)]
-    if not differences:
+    if len(differences) < 2:
         return None
     return cell_difference_record(first, second, difference_over_draws(differences, bound=quantity.bound), quantity)
 
