@@ -105,7 +105,7 @@ def _mean_and_sd(values: list[float]) -> dict[str, float | None]:
 
 
 def difference(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
-    """Return the paired difference of two cells; None if it is not recorded.
+    """Return the paired difference of two cells; None if it is not recorded and does not follow from two seeds or more.
 
     If seeds draw the data, or the measure is no mean over rows, the difference follows from the records, without seeds for
     which one of the cells has no number. The difference of runs that only another machine had, of two seeds or more, does

@@ -105,7 +105,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     So no worker of xdist is left alone with a long file at the end. `FIRST` waits for nothing that end-to-end tests make
     once for all workers, while another worker makes it.
     """
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    slow = set() if "not slow" in config.option.markexpr else {i.path for i in items if i.get_closest_marker("slow")}
     seen: Counter[str] = Counter()
     for item in items:
         if sample := item.get_closest_marker("sample"):

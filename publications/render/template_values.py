@@ -217,7 +217,7 @@ class Figures:
                 self._records(cell)
             record = difference_of(self._sweep, pair)
             if record is None:
-                raise _MissingError(f"{pair.first} - {second} is not recorded")
+                raise _MissingError(f"{pair.first} - {second} is not recorded, and does not follow from two seeds")
             if record["low"] > 0:
                 found[pair.first] = record["difference"]
         return ", ".join(sorted(found, key=lambda cell: -found[cell])) or "none"
@@ -320,7 +320,7 @@ class Figures:
 
     def _difference(self, first: str, second: str, record: Mapping[str, Any] | None) -> str:
         if record is None:
-            raise _MissingError(f"{first} - {second} is not recorded")
+            raise _MissingError(f"{first} - {second} is not recorded, and does not follow from two seeds")
         text = self._sweep.quantity(first).difference(record["difference"], record["low"], record["high"])
         points, _, interval = text.partition(", ")
         return f"{points.partition(' ')[0]}, {interval}" if self._short else f"{points} ({interval})"

@@ -64,7 +64,6 @@ def test_a_table_of_the_docs_may_be_of_benchmarks(tmp_path, monkeypatch):
     assert "| W1 | 2.5 |" in renewed(page)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_benchmark_is_recorded_where_that_is_asked_for(tmp_path, monkeypatch, kept):
     monkeypatch.chdir(tmp_path)

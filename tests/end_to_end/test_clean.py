@@ -82,7 +82,6 @@ def test_a_killed_run_goes_and_finished_runs_and_ledgers_are_the_same_bytes(
     assert "unfinished runs" not in kinds(folder.type("clean", "--json"))
 
 
-@pytest.mark.slow
 def test_artifacts_go_once_their_run_is_deleted_in_mlflow(finished: Any, server: str, tmp_path: Path) -> None:
     folder = finished.folder.copy(tmp_path / "project", server)
     deleted, stays = (finished.run("fedavg", seed)["mlflow_run_id"] for seed in (0, 1))

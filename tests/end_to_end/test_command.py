@@ -82,7 +82,6 @@ def test_a_command_imports_only_what_it_needs_and_starts_no_server_for_a_mistake
     assert (folder / ".prefect").exists() == ("prefect" in needed)
 
 
-@pytest.mark.slow
 def test_a_forked_command_answers_as_the_console_script_does(partitioned: Any, server: str, tmp_path: Path) -> None:
     folder = partitioned[0].copy(tmp_path / "project", server)
     for typed, code in ((("show", "--json"), 0), (("run", "fedavgg"), 2)):

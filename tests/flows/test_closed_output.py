@@ -10,7 +10,6 @@ COMMAND = [sys.executable, "-c", "from flows.cli import main; main()"]
 
 
 @pytest.mark.slow
-@pytest.mark.sample(2)
 @pytest.mark.parametrize("typed", [["methods"], ["methods", "--json"], ["--help"]])
 def test_a_command_whose_streams_are_closed_works_quietly(typed, tmp_path):
     done = subprocess.run(

@@ -87,7 +87,6 @@ def test_a_partitioner_deals_by_its_options(folder):
         len(Project.open([plugins("one_class_each"), f"data.scheme=[{FEW}]"], folder, True).silos.clients)
 
 
-@pytest.mark.slow
 def test_a_metric_is_reported_for_every_client_and_their_mean(play_run, folder):
     settings = [plugins("margin"), "evaluation.metrics=[{kind: margin}]", "training.rounds=1"]
     result = play_run("local_only", "threads", 1, *settings)
@@ -132,7 +131,6 @@ def test_a_metric_that_cannot_be_chosen_is_refused(folder):
         )
 
 
-@pytest.mark.slow
 def test_a_figure_is_drawn_and_goes_to_mlflow(play_run, folder):
     settings = [plugins("client_bars"), "figures=[{kind: client_bars, width: 6}, {kind: groups}]", "training.rounds=1"]
     result = play_run("fedavg", "threads", 1, *settings)
@@ -141,7 +139,6 @@ def test_a_figure_is_drawn_and_goes_to_mlflow(play_run, folder):
     assert "client_bars.png" in {one.path for one in client.list_artifacts(result["mlflow_run_id"])}
 
 
-@pytest.mark.slow
 def test_a_sampler_takes_clients_in_turns(play_run, folder):
     settings = [plugins("in_turns"), "clients={fraction: 0.34, sampling: {kind: in_turns, first: 1}}"]
     result = play_run("fedavg", "threads", 1, *settings)
@@ -151,7 +148,6 @@ def test_a_sampler_takes_clients_in_turns(play_run, folder):
     assert trained == {("1", "c01"), ("1", "c02"), ("2", "c03"), ("2", "c04"), ("3", "c05"), ("3", "c00")}
 
 
-@pytest.mark.slow
 def test_a_callback_writes_the_rounds_that_are_on_disk(play_run, folder):
     chosen = (plugins("round_log"), "callbacks=[{kind: round_log, every: 2}]", "training.rounds=3")
     result = play_run("fedavg", "threads", 1, *chosen)

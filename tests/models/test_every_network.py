@@ -157,7 +157,6 @@ def test_every_kind_that_has_registered_is_tested_here():
 
 
 @pytest.mark.slow
-@pytest.mark.sample(2)
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
 @each_network
 def test_the_forms_learn_the_same(network, optimiser):

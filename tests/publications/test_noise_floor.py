@@ -44,7 +44,6 @@ def test_for_equal_clusters_the_floor_has_the_closed_form():
 
 
 @pytest.mark.slow
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("clusters", [3, 8])
 @pytest.mark.parametrize("constant", [False, True])
 def test_simulated_clients_fitted_together_stand_on_the_floor(clusters, constant):

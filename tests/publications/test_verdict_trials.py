@@ -174,7 +174,6 @@ def test_what_is_kept_and_what_is_shown_count_the_same_pairs(sweep_of_filled):
     assert single["ranked"] == {}  # no feature is said to carry these shifts
 
 
-@pytest.mark.slow
 def test_of_random_pairs_it_is_kept_what_they_were_and_how_features_are_ranked(sweep_of_filled):
     table = table_of_records(sweep_of_filled("random"))
     (record,), found = kept()["random"]["cpu"]["moved"], table["confusions"]["all"]

@@ -11,7 +11,6 @@ from tasks.tracking.mlflow_logging.connection import connect, usable_experiment
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("training.optimiser={kind: adam, learning_rate: 0.01, state: kept}",)])
 def test_a_paused_run_goes_on_with_the_same_bits(more, play_run, folder):
     whole = play_run("scaffold" if not more else "fedavg", "threads", 1, *more)

@@ -116,7 +116,6 @@ def from_outside(here: Path) -> Callable[..., Any]:
     return start
 
 
-@pytest.mark.slow
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("served", FLOWS, ids=lambda served: served.name)
 @pytest.mark.parametrize("override", ["plugins=[evil.py]", "tracking.uri=sqlite:///been-here"])

@@ -164,7 +164,6 @@ def test_a_policy_that_says_nothing_or_nonsense_permits_nothing(content, ask):
 
 
 @pytest.mark.slow
-@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("line", "fault"),
     [

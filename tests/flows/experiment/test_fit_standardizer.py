@@ -225,7 +225,6 @@ def test_a_run_of_another_version_is_named_and_left_aside(change, folder, ran, r
 
 
 @pytest.mark.slow
-@pytest.mark.sample(2)
 @pytest.mark.parametrize("task", ["classification", "regression"])
 @pytest.mark.parametrize("format", ["pt2", "onnx"])
 def test_an_exported_model_answers_raw_rows_as_was_scored(format, task, folder, ran, raw):

@@ -249,7 +249,6 @@ def test_training_stops_after_the_first_round_whose_score_is_reached_also_when_r
 
 
 @pytest.mark.slow
-@pytest.mark.sample(2)
 @pytest.mark.parametrize("report", ["last", "best"])
 @pytest.mark.parametrize("hook", ["after_round", "after_commit"])
 def test_the_last_round_is_scored_whoever_ends_the_run(open_toy, hook, report):
@@ -297,7 +296,6 @@ def test_a_late_score_is_written_down_as_a_score_in_time(open_toy):
 
 
 @pytest.mark.slow
-@pytest.mark.sample(2)
 @pytest.mark.parametrize("hook", ["before_training", "after_round", "after_commit", "after_training"])
 def test_an_error_of_a_users_callback_names_it_fails_the_run_and_loses_nothing(open_toy, hook):
     run, at = open_toy(), {"before_training": 0, "after_training": ROUNDS}.get(hook, 2)

@@ -193,7 +193,6 @@ def test_nobody_is_remembered_of_a_round_in_which_nobody_answered(play_turns, fo
     assert sum(calls for calls, _ in memory.values()) == 8
 
 
-@pytest.mark.slow
 def test_a_resumed_run_calls_whom_the_samplers_memory_says(play_turns, folder, told):
     def called(result):
         rounds = Journal(folder / result["folder"] / "journal").each(5)

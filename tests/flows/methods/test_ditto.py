@@ -41,7 +41,6 @@ def test_with_weight_0_the_personal_path_is_local_only_to_the_bit(make_problem, 
 
 
 @pytest.mark.slow
-@pytest.mark.sample(2)
 @pytest.mark.parametrize(("a", "m", "weight"), [(1, 2, 0.5), (2, -1, 3), (4, 5, 0)])
 def test_solved_exactly_a_client_is_between_its_minimum_and_the_weights_that_it_received(a, m, weight, quadratic, play):
     """(H + lambda I)^-1 (H theta + lambda w), with w as it was before the round's average."""

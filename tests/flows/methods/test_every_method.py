@@ -110,7 +110,6 @@ def test_a_resumed_run_is_bit_identical(page, setup, play, tmp_path):
     assert resumed.reports == whole.reports[2:]
 
 
-@pytest.mark.slow
 @pytest.mark.sample(2)
 def test_optimisers_that_are_kept_go_on_in_a_resumed_run(page, setup, play, tmp_path):
     setup = replace(setup, training=replace(setup.training, optimiser=Adam(0.01), keeps=True))
@@ -129,7 +128,6 @@ def test_optimisers_that_are_kept_go_on_in_a_resumed_run(page, setup, play, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.sample(2)
 def test_dealing_does_not_matter(page, setup, play):
     one, more = (play(page, setup, [1, 2], workers=n, stack=2) for n in (1, 2))
     assert one.state.sha256() == more.state.sha256()
@@ -216,7 +214,6 @@ OWN_STEPS = {"FedBABU"}  # a plugin whose step sends sums only
 
 
 @pytest.mark.slow
-@pytest.mark.sample(2)
 def test_it_averages_robustly_or_says_that_it_cannot(page, setup, play):
     """Methods that do not average, such as local_only and pooled, are the same with it."""
     robust = replace(setup, aggregation=Aggregation(clip=0.01))
@@ -266,10 +263,7 @@ VARIANTS = [
     ),
     *(("virtual", {"columns": lateral, "answers": ["own"]}) for lateral in ("beside", "within")),
 ]
-DRAWING = [
-    *((name, SOON.get(name, {})) for name in method_names()),
-    *(pytest.param(*variant, marks=pytest.mark.slow) for variant in VARIANTS),
-]
+DRAWING = [*((name, SOON.get(name, {})) for name in method_names()), *VARIANTS]
 
 
 @pytest.mark.slow
@@ -302,7 +296,6 @@ EVERYTHING = [*DRAWING, *((name, {}) for name in EXAMPLES)]
 
 
 @pytest.mark.slow
-@pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "options"), EVERYTHING)
 def test_every_client_that_trains_can_tell_its_validation_loss_and_trains_as_if_it_did_not(
     name, options, fitting, play
@@ -324,7 +317,6 @@ def test_every_client_that_trains_can_tell_its_validation_loss_and_trains_as_if_
 
 
 @pytest.mark.slow
-@pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "options"), EVERYTHING)
 def test_the_sequential_engine_runs_functions_of_one_client_only(
     name, options, fitting, play, sequential, without_stacks

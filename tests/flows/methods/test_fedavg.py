@@ -89,7 +89,6 @@ START = 3.0
 
 
 @pytest.mark.slow
-@pytest.mark.sample(3)
 @pytest.mark.parametrize(("engine", "stack"), [("vmap", 1), ("vmap", 2), ("sequential", 3)])
 @pytest.mark.parametrize(
     ("epochs", "rounds", "printed"), [(1, 130, 1.625), (2, 66, 1.496503), (5, 30, 1.228288), (20, 12, 0.862419)]

@@ -154,7 +154,6 @@ def test_the_server_measures_the_averaged_network_on_common_rows(make, play):
     assert all(torch.equal(first[name], weights[name]) for name in weights)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", [*KEPT, ServerBN()], ids=str)
 def test_where_batches_normalise_neither_dealing_nor_a_resumed_run_changes_a_bit(page, make, play, tmp_path):
     setup = make(common=True)

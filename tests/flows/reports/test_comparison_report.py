@@ -118,7 +118,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return page_of(tmp_path_factory.mktemp("page"), comparison_sections(found, ACCURACY, curves, costs))
 
 
-@pytest.mark.slow
 def test_a_report_of_1000_silos_has_less_than_two_megabytes_and_shows_50(page: str) -> None:
     assert len(page.encode()) < 2_000_000
     assert "the first 50 of 1,000" in page
@@ -323,7 +322,6 @@ def test_the_newest_diagnosis_of_the_same_data_says_how_the_silos_differ(project
     )
 
 
-@pytest.mark.slow
 def test_the_report_of_a_project_ends_with_data_commands_and_versions(project: Project) -> None:
     found, curves, costs = comparison(3)
     found |= {"data_version": project.silos.version}

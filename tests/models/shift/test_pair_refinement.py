@@ -110,7 +110,6 @@ def test_another_rule_is_named_by_the_feature_that_has_another_effect_and_not_by
 
 
 @pytest.mark.slow
-@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("kind", "rows", "name", "at_least"),
     [
@@ -166,7 +165,6 @@ def test_another_rule_by_single_features_adds_no_pair_of_features():
 
 
 @pytest.mark.slow
-@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("second", "most"),
     [

@@ -37,7 +37,6 @@ def papers():
         return {paper["paper"]: paper for paper in listing()["papers"]}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("paper", NUMBERED)
 def test_every_numbered_table_and_figure_of_a_paper_is_listed(papers, paper):
     wanted = {

@@ -119,7 +119,6 @@ def test_killed_before_or_after_any_write_it_has_told_nothing_or_the_whole(cost,
     assert any(name.endswith(".tmp") for name in folders[0]), "the kill is in the middle of a write"
 
 
-@pytest.mark.slow
 def test_what_was_heard_before_a_kill_at_any_time_is_in_the_ledger(ask, tmp_path):
     heard: dict[str, str] = {}
     for number in range(3):

@@ -65,7 +65,6 @@ def test_use_that_was_killed_changed_nothing_and_can_be_repeated(moment, revisio
 
 
 @pytest.mark.slow
-@pytest.mark.sample(2)
 @pytest.mark.parametrize("path", ["B", "b/new", "b/mine", ".mine.tmp"])
 def test_what_somebody_wrote_after_the_kill_is_not_lost(path, versions, data, tmp_path):
     kill(tmp_path, "HEAD~1", "half way")

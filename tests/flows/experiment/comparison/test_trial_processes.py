@@ -15,7 +15,6 @@ from flows.experiment.comparison import trial_processes
 from flows.experiment.comparison.trial_processes import TrialProcesses
 
 
-@pytest.mark.slow
 def test_a_process_that_was_stopped_is_killed_after_the_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial_processes, "_PATIENCE", 0.2)
     monkeypatch.setattr(trial_processes, "_LAST_PATIENCE", 0.2)

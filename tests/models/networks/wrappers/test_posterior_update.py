@@ -95,7 +95,6 @@ def equals(known, expected):
 
 
 @pytest.mark.slow
-@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("site", "order"),
     [("nonneg", (0, 1, 2)), ("nonneg", (1, 2, 0)), ("nonneg", (2, 1, 0)), ("free", (2, 0, 1)), ("clipped", (1, 0, 2))],

@@ -89,7 +89,6 @@ def test_a_regression_answers_the_mean_over_its_draws(images):
 
 
 @pytest.mark.slow
-@pytest.mark.sample(2)
 def test_evaluation_uncertainty_and_the_exported_model_say_what_it_answers(network, images):
     network = replace(network, draws=2)
     weights, rows, _ = images(network, dtype=torch.float32)
@@ -109,7 +108,6 @@ def test_evaluation_uncertainty_and_the_exported_model_say_what_it_answers(netwo
 
 
 @pytest.mark.slow
-@pytest.mark.sample(2)
 @pytest.mark.parametrize("noise", ["local", "flipout", "naive"])
 def test_passes_with_noise_and_fixed_draws_are_means_over_one_law(noise, images):
     """Of a network of one layer, where all kinds of noise have one law for a row: within 5 standard errors."""

@@ -47,7 +47,6 @@ def overlap(found: list) -> list:
 
 
 @pytest.mark.slow
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("methods", [1, 4, 9, 15, 40])
 def test_no_name_lies_on_another(methods, tmp_path, drawn):
     compare(methods, tmp_path)
