@@ -1,6 +1,7 @@
 """`siloflow diagnose` as typed: the embedded project, whose digits are turned, and a table whose groups are known."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,23 @@ def test_the_embedded_project_s_three_angles_are_found_and_asked_again_silos_tel
         assert first[name] == second[name]
     runs = digits.in_mlflow("tags.kind = 'diagnosis'")
     assert {Path(one["folder"]).name for one in (first, second)} <= {run.info.run_name for run in runs}
+
+
+def test_the_ledger_says_what_each_silo_reported_and_a_missing_one_is_started_anew(digits: Any) -> None:
+    def ledger(*arguments: str) -> Any:
+        return digits.type("data", "ledger", "--json", *arguments).json["silos"]
+
+    digits.type("diagnose")
+    silos = ledger()
+    assert [silo["name"] for silo in silos] == [*UPRIGHT, *TURNED, *UPSIDE_DOWN]
+    assert all(silo["exact"] > 0 and (silo["noisy"], silo["spent"], silo["missing"]) == (0, 0, False) for silo in silos)
+    digits.type("diagnose")
+    assert ledger() == silos, "the same answer is no new one"
+
+    shutil.move(digits.path / "private", digits.path / "elsewhere")
+    code, out, err = digits.run(["data", "ledger"])
+    assert (code, "siloflow data ledger --new" in out + err) == (2, True), err
+    assert {(silo["exact"], silo["missing"]) for silo in ledger("--new")} == {(0, False)}
 
 
 @pytest.mark.slow
