@@ -60,8 +60,9 @@ def test_a_difference_is_of_the_seeds_that_both_cells_have_a_number_of(sweep):
     assert compare_with_published.difference(found, Pair(first="a", second="b"))["difference"] == 0.3125
 
 
-def test_one_seed_of_both_cells_has_no_interval(sweep):
-    found = sweep("law", {"a": [0.5, None, 0.75], "b": [None, 0.125, 0.25]})
+@pytest.mark.parametrize("first", [[0.5, None, 0.75], [0.5, None, None]], ids=["one seed", "no seed"])
+def test_of_fewer_than_two_seeds_of_both_cells_there_is_no_difference(sweep, first):
+    found = sweep("law", {"a": first, "b": [None, 0.125, 0.25]})
     assert compare_with_published.difference(found, Pair(first="a", second="b")) is None
 
 

@@ -33,7 +33,7 @@ from tasks.tracking.mlflow_logging.connection import connect, usable_experiment
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 
-PLACES = [("threads", 2), pytest.param("processes", 2, marks=pytest.mark.slow)]
+PLACES = [("threads", 2), ("processes", 2)]
 
 
 @pytest.fixture(scope="module")
