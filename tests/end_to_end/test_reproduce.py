@@ -227,7 +227,8 @@ def test_a_figure_is_lines_whose_points_are_cells(folder):
         assert row["ours"] == pytest.approx(found["also"]["own law"][cell]["ours"])
     assert by_law["alone-0"]["ours"] > 2 * rows["alone-0"]["ours"]  # each knows a third of the digits
     assert by_law["shared-100"]["ours"] == pytest.approx(rows["shared-100"]["ours"], abs=0.03)
-    (first, _) = other.json["paired"]
+    (first,) = other.json["paired"]  # the other pair has one seed, and this measure no rows to pair
+    assert {first["first"], first["second"]} == {"shared-0", "alone-0"}
     shown = by_law[first["first"]]["ours"] - by_law[first["second"]]["ours"]
     assert first["difference"] == pytest.approx(shown)
     mistaken = folder.type("reproduce", "tiny.yaml", "--figure", "1", "--table", "2", code=2)
