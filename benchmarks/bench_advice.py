@@ -36,8 +36,8 @@ from flows.diagnose import run_diagnosis
 from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.project import Project
 from flows.init_project.create_project import template_text
+from models.metrics.base_metrics import TaskMetrics
 from models.metrics.paired_difference import difference_over_draws, holm_intervals
-from models.metrics.task_metrics import TaskMetrics
 from models.shift.nested_tests import TYPES
 from silos.io.atomic_io import write_bytes
 from tasks.execution.task_runner import PlainRunner

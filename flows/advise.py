@@ -22,7 +22,7 @@ from flows.advice.candidates import (
     predicted_gains,
     situation_of,
 )
-from flows.advice.losing_silos import can_leave, leave_setting, losing_silos
+from flows.advice.exclude_silos import can_leave, leave_setting, losing_silos
 from flows.advice.proof import (
     SEEDS,
     Proof,

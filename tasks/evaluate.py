@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from models.client_model import Model
+from models.metrics.base_metrics import TASK_METRICS
 from models.metrics.client_metrics import ClientMetric
-from models.metrics.task_metrics import TASK_METRICS
 from models.metrics.uncertainty import Predictive, predictive, uncertainty_metrics
 from models.networks.network_factory import Network
 from models.server_state import Weights
@@ -19,7 +19,7 @@ from models.training.objectives import CrossEntropy, Objective, SquaredError
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
 from tasks.execution.load_client_data import load_rows, load_weights, may_report
-from tasks.execution.prefect_steps import step
+from tasks.execution.prefect_tasks import step
 from tasks.messages.round_messages import UncertaintyScores, Updated
 from tasks.messages.score_messages import Scores
 

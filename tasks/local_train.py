@@ -18,7 +18,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
 from tasks.evaluate import ValidationLosses
 from tasks.execution.load_client_data import load_client_state, load_rows, load_stacks, load_streams, load_weights
-from tasks.execution.prefect_steps import step
+from tasks.execution.prefect_tasks import step
 from tasks.messages.round_messages import SentTrees, Update, Updated
 
 _SMALL = 4096  # up to so many values per client, one product is cheaper than adding client by client

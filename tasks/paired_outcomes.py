@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.metrics.base_metrics import TASK_METRICS, prior_shift_accuracy
 from models.metrics.paired_difference import Stratum
-from models.metrics.task_metrics import TASK_METRICS, prior_shift_accuracy
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack, open_common, open_stack
 from silos.storage.partition_store import open_common_units, open_units
 from tasks.evaluate import OUTCOMES, PREDICTED
 from tasks.execution.load_client_data import least_rows, load_rows, may_report, reportable_classes
-from tasks.execution.prefect_steps import step
+from tasks.execution.prefect_tasks import step
 from tasks.messages.message_policy import LEAST_ROWS
 from tasks.messages.score_messages import ClassCounts, CommonSums, PairedSums, PredictionCounts, PriorShiftScores
 

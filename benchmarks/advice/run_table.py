@@ -27,8 +27,8 @@ from flows.experiment.run.run_context import RunContext, open_run
 from flows.experiment.run.run_folder import RunFolder
 from flows.experiment.trainer import Trainer
 from flows.methods.client_sampler import SampledClients
+from models.metrics.base_metrics import TaskMetrics
 from models.metrics.paired_difference import Difference, Stratum, difference
-from models.metrics.task_metrics import TaskMetrics
 from silos.errors import UserError
 from silos.io.atomic_io import write_bytes
 from tasks.evaluate import OUTCOMES

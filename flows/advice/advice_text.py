@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 import yaml
 
 from flows.advice.candidates import ALIGN, POOLED, SHARED
-from flows.advice.losing_silos import leave_setting
+from flows.advice.exclude_silos import leave_setting
 from flows.advice.proof import Proof
 from flows.advice.race import Race
 from flows.console.safe_text import duration
 from flows.diagnosis.text.phrases import joined, listed
 from flows.experiment.comparison.client_gains import ALONE, losers_text
 from flows.experiment.comparison.comparison_text import sentences_first, short_setting
+from models.metrics.base_metrics import TaskMetrics
 from models.metrics.paired_difference import Difference
-from models.metrics.task_metrics import TaskMetrics
 from silos.io.memory_and_disk import size
 
 Differences = Mapping[tuple[str, str], Difference]

@@ -16,8 +16,8 @@ from flows.advice.race import Candidate, Race
 from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.comparison.paired_runs import client_strata, strata_of_pairs
 from flows.experiment.project import Project
+from models.metrics.base_metrics import TaskMetrics
 from models.metrics.paired_difference import Difference, Stratum, difference
-from models.metrics.task_metrics import TaskMetrics
 from tasks.execution.task_runner import PlainRunner
 from tasks.paired_outcomes import Outcomes
 from tasks.tracking.json_io import read_json, write_json

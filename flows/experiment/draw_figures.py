@@ -9,7 +9,7 @@ from typing import Any
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.round_context import RoundContext
 from models.client_model import Model
-from models.metrics.task_metrics import TaskMetrics
+from models.metrics.base_metrics import TaskMetrics
 from silos.cohort import Silos
 from silos.io.atomic_io import write_bytes
 

@@ -21,7 +21,7 @@ from flows.config.params_schema import Params
 from flows.console import progress
 from flows.experiment.plugin_loader import PluginFiles, Plugins
 from flows.plugins import FIGURES
-from models.metrics.task_metrics import TaskMetrics
+from models.metrics.base_metrics import TaskMetrics
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError

@@ -9,8 +9,8 @@ from flows.methods.base import Method
 from flows.methods.client_sampler import validation_rows
 from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
+from models.metrics.base_metrics import TaskMetrics
 from models.metrics.client_metrics import ClientMetric
-from models.metrics.task_metrics import TaskMetrics
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.storage.manifest import ROLES

@@ -19,7 +19,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError
 from tasks.aggregate import Aggregation, aggregate
-from tasks.execution.prefect_steps import ClientStep, ServerStep
+from tasks.execution.prefect_tasks import ClientStep, ServerStep
 from tasks.execution.task_runner import RoundCost, Runner, cohort_calls
 from tasks.messages.round_messages import Update
 

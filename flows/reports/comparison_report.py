@@ -33,7 +33,7 @@ from flows.reports.html_report import (
     repeated,
     write_report,
 )
-from models.metrics.task_metrics import TaskMetrics
+from models.metrics.base_metrics import TaskMetrics
 from silos.errors import UserError
 from tasks.tracking.cost_to_target import CostCurve
 from tasks.tracking.json_io import read_json

@@ -9,9 +9,9 @@ from flows.experiment.comparison.paired_runs import compare_pairs
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.run_history.list_runs import load_result
+from models.metrics.base_metrics import TaskMetrics
 from models.metrics.client_metrics import metric_record, recorded_metric
 from models.metrics.paired_difference import difference_record
-from models.metrics.task_metrics import TaskMetrics
 from silos.client_store import ClientStore
 from silos.errors import UserError
 from tasks.execution.task_runner import PlainRunner

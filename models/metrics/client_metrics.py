@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from .task_metrics import (
+from .base_metrics import (
     TASK_METRICS,
     Task,
     TaskMetrics,

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .task_metrics import TASK_METRICS, TaskMetrics
+from .base_metrics import TASK_METRICS, TaskMetrics
 
 ACCURACY = TASK_METRICS["classification"]
 

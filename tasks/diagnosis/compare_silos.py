@@ -40,7 +40,7 @@ from models.shift.pair_screening import (
 from models.shift.pairwise_results import Findings, append_rest, diagnose_pairs, find_differences, group_clients
 from models.shift.pairwise_tables import all_pairs
 from tasks.diagnosis.report_summary import join_summaries
-from tasks.execution.prefect_steps import server_step
+from tasks.execution.prefect_tasks import server_step
 from tasks.messages.statistics_messages import NoisyCounts, ShiftNumbers
 
 _NEARLY_ALL = 0.95

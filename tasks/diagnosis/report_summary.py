@@ -38,7 +38,7 @@ from silos.row_units import count_copies, number_units, unit_weights
 from silos.storage.manifest import schema_of
 from silos.storage.partition_store import open_missing, open_units
 from tasks.execution.load_client_data import load_rows, number_different_rows
-from tasks.execution.prefect_steps import step
+from tasks.execution.prefect_tasks import step
 from tasks.messages.statistics_messages import NoisyCounts, Refusal, ShiftNumbers
 
 

@@ -9,7 +9,7 @@ from models.client_model import Model
 from models.server_state import ClientStateRefs
 from models.training.engine_and_stack_size import even_stack_size
 from silos.cohort import Cohort, Silos, Stack, make_stacks
-from tasks.execution.prefect_steps import ClientStep, OpaqueArgument, ServerStep
+from tasks.execution.prefect_tasks import ClientStep, OpaqueArgument, ServerStep
 from tasks.execution.worker_backends import Call, Workers
 from tasks.messages.message_policy import Message, check_few
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from models.metrics.task_metrics import TaskMetrics
+from models.metrics.base_metrics import TaskMetrics
 
 SHARE = 0.9
 """Share of the way from the constant baseline to the best method's final metric, which is the target by default."""

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from models.metrics.base_metrics import TASK_METRICS, TaskMetrics
 from models.metrics.client_metrics import ClientMetric
-from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from silos.io.atomic_io import writing
 from tasks.messages.score_messages import Scores
 

@@ -30,8 +30,8 @@ from flows.experiment.run_warnings import (
     notes_of_undefined,
 )
 from flows.methods.client_sampler import SampledClients
+from models.metrics.base_metrics import TaskMetrics
 from models.metrics.client_metrics import metric_record
-from models.metrics.task_metrics import TaskMetrics
 from models.networks.network_factory import num_trainable
 from tasks.tracking.checkpoint import Checkpoint
 from tasks.tracking.json_io import write_json

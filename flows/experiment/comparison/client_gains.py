@@ -13,8 +13,8 @@ import numpy as np
 
 from flows.experiment.comparison.paired_runs import client_strata, compare_pairs, outcomes_of_run, predictions_by_class
 from flows.experiment.project import Project
+from models.metrics.base_metrics import TaskMetrics
 from models.metrics.paired_difference import Difference, Stratum, difference, holm, holm_intervals
-from models.metrics.task_metrics import TaskMetrics
 from silos.cohort import Silos
 from silos.dataset import some
 from silos.privacy.silo_policy import least_rows_of

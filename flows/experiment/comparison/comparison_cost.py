@@ -7,8 +7,8 @@ from typing import Any
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.run_history.list_runs import load_result
+from models.metrics.base_metrics import TaskMetrics
 from models.metrics.client_metrics import recorded_metric
-from models.metrics.task_metrics import TaskMetrics
 from silos.errors import UserError
 from tasks.tracking.cost_to_target import (
     SHARE,

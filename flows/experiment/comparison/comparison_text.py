@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flows.console.safe_text import shortened
+from models.metrics.base_metrics import TaskMetrics
 from models.metrics.client_metrics import recorded_metric
-from models.metrics.task_metrics import TaskMetrics
 from silos.dataset import some
 from silos.io.memory_and_disk import size
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
+from models.metrics.base_metrics import TaskMetrics
 from models.metrics.paired_difference import (
     Difference,
     Stratum,
@@ -23,7 +24,6 @@ from models.metrics.paired_difference import (
     difference_record,
     holm_intervals,
 )
-from models.metrics.task_metrics import TaskMetrics
 from silos.cohort import Silos
 from silos.errors import UserError
 from silos.storage.partition_store import open_common_units

@@ -26,7 +26,7 @@ from flows.experiment.comparison.run_trials import Plan
 from flows.experiment.project import Project, experiment
 from flows.experiment.run.mlflow_run_metadata import comparison_spec, dataset
 from flows.experiment.run.run_folder import RunFolder
-from models.metrics.task_metrics import TaskMetrics
+from models.metrics.base_metrics import TaskMetrics
 from silos.io.atomic_io import write_bytes
 from tasks.tracking.json_io import write_json
 from tasks.tracking.metric_names import metric_name_parts

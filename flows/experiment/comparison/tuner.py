@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from flows.experiment.comparison.search_space import Axis, Grid, Point
 from flows.methods.base import Method
-from models.metrics.task_metrics import TaskMetrics
+from models.metrics.base_metrics import TaskMetrics
 from silos import param_limits
 from silos.errors import UserError
 

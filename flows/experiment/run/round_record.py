@@ -7,7 +7,7 @@ from typing import Any
 
 from flows.methods.base import RoundReport
 from flows.methods.round_context import RoundContext
-from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
+from models.metrics.base_metrics import TASK_METRICS, TaskMetrics
 from silos.cohort import Silos
 from tasks.messages.score_messages import Scores
 from tasks.tracking.metric_names import metric_name_parts

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.experiment.draw_figures import FigureContext
-from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
+from models.metrics.base_metrics import TASK_METRICS, TaskMetrics
 from models.networks.wrappers.codebook_network import SHARED
 from tasks.codebooks import principal_plane, projection
 from tasks.tracking.plots import style

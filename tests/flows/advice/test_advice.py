@@ -11,13 +11,13 @@ import pytest
 from flows.advice.advice_text import Cost, advised_method, decide, described, is_better
 from flows.advice.apply_advice import apply_advice
 from flows.advice.candidates import POOLED, SHARED, candidates
-from flows.advice.losing_silos import can_leave
+from flows.advice.exclude_silos import can_leave
 from flows.advice.proof import Exclusion, Proof, proved_pairs
 from flows.advise import check_advisable, folder_name
 from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.project import Project
+from models.metrics.base_metrics import TASK_METRICS
 from models.metrics.paired_difference import Difference
-from models.metrics.task_metrics import TASK_METRICS
 from silos.errors import UserError
 
 ACCURACY, ERROR = TASK_METRICS["classification"], TASK_METRICS["regression"]

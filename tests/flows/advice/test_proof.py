@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flows.advice.candidates import POOLED, SHARED
-from flows.advice.losing_silos import losing_silos
+from flows.advice.exclude_silos import losing_silos
 from flows.advice.proof import ProofPlan, measure, plan_proof, race_seconds, seconds_needed, seeds_that_fit
 from flows.advice.race import Candidate, Leg, Pace, Race
 from flows.advise import _plan_race
@@ -16,8 +16,8 @@ from flows.experiment.comparison.paired_runs import client_strata
 from flows.experiment.comparison.run_trials import trial_name
 from flows.experiment.comparison.tuner import Score
 from flows.experiment.run.run_folder import RunFolder, run_name
+from models.metrics.base_metrics import TASK_METRICS
 from models.metrics.paired_difference import difference
-from models.metrics.task_metrics import TASK_METRICS
 from silos.client_store import ClientStore
 from silos.errors import UserError
 from tasks.evaluate import OUTCOMES

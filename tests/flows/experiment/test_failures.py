@@ -22,7 +22,7 @@ from flows.experiment.plugin_loader import MethodError
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.experiment.run_identity import check_resume
-from models.metrics.task_metrics import TASK_METRICS
+from models.metrics.base_metrics import TASK_METRICS
 from silos.client_store import ClientStore
 from silos.errors import UserError
 from tasks.execution.open_workers import check

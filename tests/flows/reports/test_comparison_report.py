@@ -18,7 +18,7 @@ from flows.partition import make
 from flows.reports import html_report
 from flows.reports.comparison_report import comparison_sections, diagnosis_section, write_comparison_report
 from flows.reports.html_report import Figure, Section, Table, write_report
-from models.metrics.task_metrics import TASK_METRICS
+from models.metrics.base_metrics import TASK_METRICS
 from silos.io import atomic_io
 from tasks.tracking.cost_to_target import cost_curve
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from models.metrics.base_metrics import TASK_METRICS
 from models.metrics.paired_difference import (
     Difference,
     Stratum,
@@ -20,7 +21,6 @@ from models.metrics.paired_difference import (
     holm,
     holm_intervals,
 )
-from models.metrics.task_metrics import TASK_METRICS
 
 RMSE = TASK_METRICS["regression"]
 

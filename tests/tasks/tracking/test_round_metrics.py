@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.metrics.task_metrics import TASK_METRICS
+from models.metrics.base_metrics import TASK_METRICS
 from tasks.messages.score_messages import Scores
 from tasks.tracking.result_tables import by_client, summary
 

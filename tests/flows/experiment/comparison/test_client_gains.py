@@ -22,8 +22,8 @@ from flows.experiment.comparison.comparison_text import (
     interesting_clients,
     recall_table,
 )
+from models.metrics.base_metrics import TASK_METRICS
 from models.metrics.paired_difference import Stratum
-from models.metrics.task_metrics import TASK_METRICS
 
 ACCURACY, RMSE = TASK_METRICS["classification"], TASK_METRICS["regression"]
 

@@ -23,6 +23,7 @@ from flows.experiment.comparison.run_trials import can_draw, draw_partitions, mi
 from flows.experiment.project import Project
 from flows.experiment.run.load_finished_run import finished_run
 from flows.partition import make
+from models.metrics.base_metrics import TASK_METRICS
 from models.metrics.paired_difference import (
     Stratum,
     difference,
@@ -30,7 +31,6 @@ from models.metrics.paired_difference import (
     difference_over_silos,
     holm,
 )
-from models.metrics.task_metrics import TASK_METRICS
 from silos.errors import UserError
 
 ACCURACY, RMSE = TASK_METRICS["classification"], TASK_METRICS["regression"]

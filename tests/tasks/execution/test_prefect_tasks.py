@@ -17,7 +17,7 @@ from flows.methods.round_context import TrainingSetup
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
 from silos.errors import UserError
-from tasks.execution.prefect_steps import ClientStep, OpaqueArgument, ServerStep, server_step, step
+from tasks.execution.prefect_tasks import ClientStep, OpaqueArgument, ServerStep, server_step, step
 from tasks.execution.task_runner import PlainRunner, PrefectRunner
 from tasks.messages.round_messages import Update
 from tasks.paired_outcomes import Outcomes
