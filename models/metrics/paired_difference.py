@@ -21,6 +21,9 @@ from .base_metrics import TASK_METRICS, TaskMetrics
 
 ACCURACY = TASK_METRICS["classification"]
 
+LEAST_SILOS = 8
+"""Fewer silos say too little about others: Student's interval would rest on six degrees of freedom or fewer."""
+
 _ROUNDING = 1e-7  # of the mean: a smaller error is what rounding leaves of equal draws
 
 
@@ -124,7 +127,8 @@ def difference(
     if rows.max() == 1 and any(s.squares for s in used):
         return Difference.unknown(mean, bound)
     crossed, parts = _crossed_variance(used, pooled_variance)
-    return _student(mean, crossed, parts, int(rows.sum()), level, bound)
+    own = per_client.mean(1)
+    return _student(mean, crossed, parts, (int(rows[own > 0].sum()), int(rows[own < 0].sum())), level, bound)
 
 
 def difference_over_silos(strata: Sequence[Stratum], level: float = 0.95, bound: float = 1.0) -> Difference:
@@ -173,7 +177,7 @@ def difference_over_partitions(
     ]
     variance_rows = shared * float(np.mean([variance for variance, _ in of_rows]))
     parts = [*parts, (variance_rows, sum(dof for _, dof in of_rows))]
-    return _student(mean, between + variance_rows, parts, by_seed.shape[0], level, bound)
+    return _student(mean, between + variance_rows, parts, _signs(by_seed.mean(1)), level, bound)
 
 
 def _with_rows(strata: Sequence[Stratum]) -> list[Stratum]:
@@ -213,12 +217,22 @@ def _crossed_variance(strata: Sequence[Stratum], pooled_variance: bool) -> tuple
 
 
 def _student(
-    mean: float, variance: float, parts: Sequence[tuple[float, float]], draws: int, level: float, bound: float
+    mean: float,
+    variance: float,
+    parts: Sequence[tuple[float, float]],
+    signs: tuple[int, int],
+    level: float,
+    bound: float,
 ) -> Difference:
     """Return the mean with Student's interval; parts: variances with degrees of freedom, for Satterthwaite's."""
     error = _without_rounding(max(variance, 0.0) ** 0.5, mean)
     dof = variance**2 / sum(v**2 / f for v, f in parts if f and v) if error else 0.0
-    return Difference.of_student(mean, error, dof, _p_value(mean, error, dof, draws), level, bound)
+    return Difference.of_student(mean, error, dof, _p_value(mean, error, dof, signs), level, bound)
+
+
+def _signs(draws: np.ndarray) -> tuple[int, int]:
+    """Return how many draws are above zero, and how many below."""
+    return int((draws > 0).sum()), int((draws < 0).sum())
 
 
 def _without_rounding(error: float, mean: float) -> float:
@@ -226,13 +240,20 @@ def _without_rounding(error: float, mean: float) -> float:
     return error if error > _ROUNDING * abs(mean) else 0.0
 
 
-def _p_value(mean: float, error: float, dof: float, draws: int) -> float:
-    """Return the two-sided p-value of Student's t; of the sign test if all draws are equal and the error is zero."""
-    if error:
-        from scipy.special import stdtr
+def _p_value(mean: float, error: float, dof: float, signs: tuple[int, int]) -> float:
+    """Return the two-sided p-value of Student's t; of the sign test if each client's draws are equal and the error is zero.
 
+    The sign test counts the draws above and below zero in `signs`, and leaves out those that are zero.
+    """
+    if not mean and not error:
+        return 1.0
+    from scipy.special import bdtr, stdtr
+
+    if error:
         return 2 * float(stdtr(dof, -abs(mean) / error))
-    return math.ldexp(1.0, 1 - draws) if mean else 1.0
+    above, below = signs
+    against = below if mean > 0 else above
+    return min(2 * float(bdtr(against, above + below, 0.5)), 1.0)
 
 
 def difference_over_draws(differences: Sequence[float], level: float = 0.95, bound: float = 1.0) -> Difference:
@@ -250,7 +271,7 @@ def difference_over_draws(differences: Sequence[float], level: float = 0.95, bou
     if len(values) == 1:
         return Difference.unknown(mean, bound)
     error, dof = _without_rounding(float(values.std(ddof=1)) / len(values) ** 0.5, mean), len(values) - 1
-    return Difference.of_student(mean, error, dof, _p_value(mean, error, dof, len(values)), level, bound)
+    return Difference.of_student(mean, error, dof, _p_value(mean, error, dof, _signs(values)), level, bound)
 
 
 def holm(p: Sequence[float]) -> list[float]:

@@ -480,3 +480,20 @@ def test_holms_family_error_is_at_most_five_percent():
     rng = np.random.default_rng(0)
     errors = [min(holm(rng.uniform(size=9).tolist())) <= 0.05 for _ in range(4000)]
     assert np.mean(errors) < 0.06
+
+
+@pytest.mark.parametrize(
+    ("d", "p"),
+    [
+        ([[0] * 20] * 4 + [[1, 1]], 1 / 2),
+        ([[1]] * 3 + [[0]] * 10 + [[0, 0]], 1 / 4),
+        ([[1]] * 3 + [[-1, -1]], 1.0),
+        ([[1] * 9, [-1, -1]], 1.0),  # the mean of the clients is 0
+        ([[1] * 9, [1, 1], [-1, -1]], 2 * (1 + 13 + 78) / 2**13),
+        ([[1] * 9, [-1, -1], [-1, -1]], 1.0),  # most draws are above zero, and the mean of the clients is below
+    ],
+)
+def test_draws_without_spread_are_counted_by_sign_and_equal_outcomes_count_for_neither(d, p):
+    found = difference([Stratum.from_differences(np.array([rows], float)) for rows in d])
+    assert found.p == pytest.approx(p)
+    assert found.distinguishable == (p <= 0.05)
