@@ -60,14 +60,15 @@ def advised_method(choice: str, differences: Differences, quantity: TaskMetrics)
     """Return the simplest method that is as good as any in the proof: training alone, then FedAvg, then the choice.
 
     It is as good if its mean on test rows is at most TOLERANCE behind each other's, and none is proved to be better.
-    A method without a difference is not advised, unless none has one: then the choice is.
+    A method without a finite difference is not advised, unless none has one: then the choice is.
 
     Args:
         choice: The method that won the race.
         differences: The differences of the proof, first minus second.
         quantity: The metric.
     """
-    measured = {choice, *(method for pair in differences for method in pair)}
+    differences = _finite(differences)
+    measured = {method for pair in differences for method in pair}
     methods = [method for method in dict.fromkeys((ALONE, SHARED, choice)) if method in measured]
     tolerance = TOLERANCE if math.isfinite(quantity.bound) else 0.0
 
@@ -76,6 +77,11 @@ def advised_method(choice: str, differences: Differences, quantity: TaskMetrics)
 
     unbeaten = [m for m in methods if not any(is_better(other, m, differences, quantity) for other in methods)]
     return next((method for method in unbeaten if is_near(method)), (unbeaten or [choice])[-1])
+
+
+def _finite(differences: Differences) -> dict[tuple[str, str], Difference]:
+    """Return the differences of methods whose predictions are all finite."""
+    return {pair: measured for pair, measured in differences.items() if math.isfinite(measured.mean)}
 
 
 def _lead(first: str, second: str, differences: Differences, quantity: TaskMetrics) -> float:
@@ -115,7 +121,7 @@ def decide(
         leave: `clients.leave` of params.yaml; None if no client leaves.
         costs: What a run of each proved method costs; None if that is not known.
     """
-    differences = proof.differences
+    differences = _finite(proof.differences)
     proved = advised_method(choice, differences, quantity)
     outside = excluded_silos(proved, proof, quantity)
     advised = SHARED if outside else proved
@@ -132,7 +138,9 @@ def decide(
     )
     names = {**NAMES, SHARED: f"{NAMES[SHARED]} with all silos"} if outside else NAMES
     proved_lines = [
-        _difference(pair, measured, quantity, names) for pair, measured in differences.items() if POOLED not in pair
+        _difference(pair, measured, quantity, names)
+        for pair, measured in proof.differences.items()
+        if POOLED not in pair
     ]
     if proof.exclusion and not outside and proved in proof.exclusion.differences:
         without = f"FedAvg without {listed(proof.exclusion.silos)}"
@@ -157,7 +165,7 @@ def decide(
         "train_alone": outside,
         "differences": [
             {"first": a, "second": b, "difference": d.mean, "low": d.low, "high": d.high}
-            for (a, b), d in differences.items()
+            for (a, b), d in proof.differences.items()
         ],
         "costs": {method: cost._asdict() for method, cost in (costs or {}).items()},
         "lines": lines,
@@ -280,6 +288,9 @@ def _difference(
     pair: tuple[str, str], measured: Difference, quantity: TaskMetrics, names: Mapping[str, str] = NAMES
 ) -> str:
     """Return which of two methods is better, and by how much; the one with the better mean comes first."""
+    if math.isnan(measured.mean):
+        first, second = (names.get(method, method) for method in pair)
+        return f"Whether {first} is better than {second} is not known: predictions of one of them are not finite."
     mean, low, high = measured.mean, measured.low, measured.high
     if quantity.gain(mean) < 0:
         pair, mean, low, high = (pair[1], pair[0]), -mean, -high, -low

@@ -360,3 +360,28 @@ def test_the_advice_says_what_a_run_costs_beside_fedavg():
     alone = line(ALONE, {(SHARED, ALONE): DOWN}, local_only=Cost(500.0, 500.0, 1.2, True), fedavg=cheap)
     assert "1 second on this machine; a silo keeps its weights, and sends 0.5 kB of metrics and common" in alone[0]
     assert line("ditto", found, fedavg=cheap) == []
+
+
+DIVERGED = Difference(np.nan, np.nan, np.nan)
+
+
+@pytest.mark.parametrize(
+    ("choice", "over_shared", "over_alone", "shared_over_alone", "expected"),
+    [
+        ("ditto", DIVERGED, DIVERGED, EVEN, SHARED),
+        ("ditto", DIVERGED, DIVERGED, NEAR, ALONE),
+        ("ditto", DIVERGED, DOWN, DIVERGED, ALONE),
+        ("ditto", DIVERGED, UP, DIVERGED, "ditto"),
+        (ALONE, None, None, DIVERGED, ALONE),  # nothing is known
+        ("ditto", DIVERGED, DIVERGED, DIVERGED, "ditto"),
+    ],
+)
+def test_a_method_whose_predictions_are_not_finite_is_not_advised(
+    choice, over_shared, over_alone, shared_over_alone, expected
+):
+    found = differences(choice, over_shared, over_alone, shared_over_alone)
+    assert advised_method(choice, found, ACCURACY) == expected
+    lines = decide(ACCURACY, choice, {}, Proof(found), {"table": []})["lines"]
+    unknown = [line for line in lines if line.endswith("is not known: predictions of one of them are not finite.")]
+    assert len(unknown) == sum(one is DIVERGED for one in found.values())
+    assert "nan" not in " ".join(lines)
