@@ -35,7 +35,10 @@ def write_client_table(path: Path, records: Callable[[], Iterable[Mapping[str, A
 
 
 def table_rows(results: Sequence[Mapping[str, Any]], metric: TaskMetrics = ACCURACY) -> list[dict[str, Any]]:
-    """Return one row per method: means over seeds, and in `accuracy/mean/sd` the standard deviation over seeds (n - 1)."""
+    """Return one row per method: means over seeds, and in `accuracy/mean/sd` the standard deviation over seeds (n - 1).
+
+    If a metric of one seed is not finite, since training diverged, it has no mean. The loss is the mean of finite ones.
+    """
     rows = []
     others = tuple(f"{role}/{metric.headline}" for role in ("fresh", "unseen"))  # if the data have such clients
     for method in dict.fromkeys(r["method"] for r in results):
@@ -45,7 +48,10 @@ def table_rows(results: Sequence[Mapping[str, Any]], metric: TaskMetrics = ACCUR
             numbers = [r["metrics"].get(name) for r in runs]
             if name in others and numbers == [None] * len(runs):
                 continue
-            values = [v for v in numbers if v is not None and math.isfinite(v)]  # a run may have diverged
+            present = [v for v in numbers if v is not None]
+            values = [v for v in present if math.isfinite(v)]
+            if name in metric.columns and len(values) < len(present):
+                values = []
             row[name] = statistics.fmean(values) if values else None
             row[f"{name}/sd"] = statistics.stdev(values) if len(values) > 1 else 0.0
         row["seconds"] = statistics.fmean(r["seconds"]["total"] for r in runs)

@@ -46,6 +46,11 @@ def test_a_run_that_diverged_does_not_break_the_table(loss):
     assert row["loss/mean"] is None
 
 
+def test_a_metric_that_is_not_finite_in_one_seed_has_no_mean():
+    (row,) = table_rows([result("fedavg", seed, accuracy) for seed, accuracy in enumerate([0.9, -math.inf, 0.8])])
+    assert (row["accuracy/mean"], row["accuracy/mean/sd"], row["seeds"]) == (None, 0.0, 3)
+
+
 def test_the_clients_table_has_a_row_for_each_client_and_round(tmp_path):
     records = [
         {"round": 1, "clients": {"a": {"train_loss": 0.5}, "b": {}}, "dropped": ["b"]},
