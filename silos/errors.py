@@ -18,6 +18,10 @@ class DivergedError(UserError):
     """Training diverged to values that are not finite; other runs of a comparison go on."""
 
 
+class MethodError(UserError):
+    """A method does not fit a setting, or a user's own code failed; other runs of a comparison go on."""
+
+
 class RefusalError(UserError):
     """A client refuses to report: the message names the client, the reason and a way out."""
 

@@ -14,16 +14,12 @@ from pathlib import Path
 import cloudpickle
 
 from flows.console.process_control import interruption
-from silos.errors import UserError, shown
+from silos.errors import MethodError, UserError, shown
 from silos.io.atomic_io import is_there
 from silos.plugin_registry import Entry, Registry, collect_entries
 from tasks.tracking.json_io import unwritable
 
 _PREFIX = "siloflow_plugin_"
-
-
-class MethodError(UserError):
-    """A user's own code raised an error; the other runs of a comparison continue."""
 
 
 @dataclass(frozen=True)

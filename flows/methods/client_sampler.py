@@ -18,7 +18,7 @@ from flows.methods.base import RoundReport
 from flows.methods.round_context import RoundContext, TrainingSetup, uniform_by_client
 from models.prng import client_streams, server_stream, uniform
 from silos.cohort import Silos
-from silos.errors import UserError
+from silos.errors import MethodError
 from silos.plugin_registry import run_entry
 from silos.storage.manifest import ROLES
 from tasks.messages.message_policy import LEAST_ROWS
@@ -257,11 +257,11 @@ class LossBasedSampler(FractionSampler):
     def update(self, memory: Memory, round: RoundContext, report: RoundReport) -> Memory:
         """Store the clients that improved in this round, and the last loss of each client that may be sampled again.
 
-        UserError if no client has ever reported a loss.
+        MethodError if no client has ever reported a loss.
         """
         losses = round.validation or {}
         if not losses and not memory:
-            raise UserError(
+            raise MethodError(
                 "params.yaml: clients.sampling.kind: got improving, expected uniform or by_size, since clients "
                 "of this method train no model of their own in a round, and so report no validation loss. Use "
                 "one of these."

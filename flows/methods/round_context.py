@@ -17,7 +17,7 @@ from models.server_state import Weights
 from models.training.engine import Training
 from silos.client_store import ClientStore
 from silos.cohort import Silos
-from silos.errors import UserError
+from silos.errors import MethodError
 from tasks.aggregate import Aggregation, aggregate
 from tasks.execution.prefect_tasks import ClientStep, ServerStep
 from tasks.execution.task_runner import RoundCost, Runner, cohort_calls
@@ -142,7 +142,7 @@ class RoundContext:
 
         Raises:
             TypeError: If the task does not return exactly one update for each client.
-            UserError: If the settings need an argument that the task does not take.
+            MethodError: If the settings need an argument that the task does not take.
         """
         setup, silos = self.setup, silos or self.silos
         for client, rows in silos.rows("train").items():
@@ -206,6 +206,6 @@ _WEIGHTS_NOT_SENT = (
 
 
 def _require_argument(task: ClientStep, argument: str, error: str) -> None:
-    """Raise a UserError if the task has no such argument; `error` has {} for the task's name."""
+    """Raise a MethodError if the task has no such argument; `error` has {} for the task's name."""
     if argument not in inspect.signature(task.fn).parameters:
-        raise UserError(f"{error.format(task.name)}, or add an argument {argument} to that step, as in local_train.")
+        raise MethodError(f"{error.format(task.name)}, or add an argument {argument} to that step, as in local_train.")

@@ -11,11 +11,11 @@ from typing import Any
 from flows.console import progress
 from flows.console.process_control import interruption
 from flows.experiment import prefect_artifacts
-from flows.experiment.plugin_loader import MethodError, line_of
+from flows.experiment.plugin_loader import line_of
 from flows.experiment.run.run_context import RunContext
 from flows.methods.base import RoundReport
 from flows.methods.round_context import RoundContext
-from silos.errors import UserError, shown
+from silos.errors import MethodError, UserError, shown
 from silos.plugin_registry import options_of
 from tasks.tracking.json_io import read_json, unwritable, write_json
 

@@ -29,12 +29,11 @@ from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
 
 from flows.console import progress
 from flows.console.process_control import Stopped, interruption, raise_if_interrupted
-from flows.experiment.plugin_loader import MethodError
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import run_name
 from flows.run import run
 from flows.servers.prefect_failure import api_answers, is_prefect_failure
-from silos.errors import DivergedError, UserError
+from silos.errors import DivergedError, MethodError, UserError
 from silos.io.memory_and_disk import free_bytes
 from tasks.execution import task_runner
 from tasks.tracking.json_io import unwritable

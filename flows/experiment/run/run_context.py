@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from flows.experiment.fit_standardizer import FittedStandardization, fit_or_load
-from flows.experiment.plugin_loader import MethodError, plugin_error
+from flows.experiment.plugin_loader import plugin_error
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.experiment.run_warnings import Note
@@ -17,6 +17,7 @@ from flows.methods.client_sampler import SampledClients, Sampler
 from flows.methods.round_context import RoundContext, TrainingSetup
 from models.server_state import ServerState
 from silos.client_store import ClientStore
+from silos.errors import MethodError
 from tasks.execution.task_runner import PlainRunner, PrefectRunner
 from tasks.tracking.checkpoint import Checkpoint, load_state
 from tasks.tracking.mlflow_logging.run_spec import FinalArtifacts

@@ -18,13 +18,12 @@ from flows.cli import app
 from flows.cli.training_commands import print_compare
 from flows.compare import compare
 from flows.console.safe_text import PlainConsole
-from flows.experiment.plugin_loader import MethodError
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.experiment.run_identity import check_resume
 from models.metrics.base_metrics import TASK_METRICS
 from silos.client_store import ClientStore
-from silos.errors import UserError
+from silos.errors import MethodError, UserError
 from tasks.execution.open_workers import check
 from tasks.tracking.checkpoint import load_state
 from tasks.tracking.json_io import unwritable, write_json

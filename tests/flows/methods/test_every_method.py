@@ -15,7 +15,7 @@ from models.training.engine import per_example_metrics
 from models.training.optimizers import Adam
 from silos.client_store import ClientStore
 from silos.cohort import Stack
-from silos.errors import UserError
+from silos.errors import MethodError, UserError
 from tasks.aggregate import Aggregation
 from tasks.evaluate import evaluate
 from tasks.execution.load_client_data import load_rows, load_weights
@@ -304,7 +304,7 @@ def test_every_client_that_trains_can_tell_its_validation_loss_and_trains_as_if_
     page = find_method(name, PLUGINS)(**options)
     setup = fitting(page, CLIENTS, validation=12, **ROWS)
     if name == "fedbabu":
-        with pytest.raises(UserError, match=r"clients\.sampling\.kind: got improving, expected uniform or by_size"):
+        with pytest.raises(MethodError, match=r"clients\.sampling\.kind: got improving, expected uniform or by_size"):
             play(page, setup, [1], validate=True)
         return
     asked, plain = (play(page, setup, [1, 2], absent={2: ["oslo"]}, validate=asks) for asks in (True, False))

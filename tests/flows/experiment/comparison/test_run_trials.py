@@ -4,7 +4,7 @@ import pytest
 
 from flows.experiment.comparison import run_trials, trial_processes
 from flows.experiment.project import Project
-from silos.errors import DivergedError, UserError
+from silos.errors import DivergedError, MethodError, UserError
 
 
 def ended_by(error, monkeypatch, folder):
@@ -17,6 +17,10 @@ def ended_by(error, monkeypatch, folder):
 
 def test_a_run_that_diverged_leaves_the_others_going_on(monkeypatch, folder):
     assert ended_by(DivergedError("no finite numbers"), monkeypatch, folder) == "no finite numbers"
+
+
+def test_a_method_that_a_setting_does_not_fit_leaves_the_others_going_on(monkeypatch, folder):
+    assert ended_by(MethodError("resets its optimiser"), monkeypatch, folder) == "resets its optimiser"
 
 
 def test_what_would_end_every_run_is_raised(monkeypatch, folder):
