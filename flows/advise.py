@@ -253,7 +253,7 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
 
 def _cost(project: Project, runs: Sequence[Mapping[str, Any]]) -> Cost:
     """Return what a run of a method costs, from the results of its runs, one a seed."""
-    silos = len(project.scored.federated().clients)
+    silos = len(project.silos.federated().clients)
     stores = [project.private(project.root / run["folder"]) for run in runs]
     return Cost(
         statistics.fmean(run["bytes"]["up"] for run in runs) / silos,

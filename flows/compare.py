@@ -19,7 +19,12 @@ from flows.experiment.comparison.client_gains import (
     worst_client,
 )
 from flows.experiment.comparison.comparison_cost import costs_of, read_cost_curves
-from flows.experiment.comparison.comparison_text import not_complete, sentences_after, sentences_first
+from flows.experiment.comparison.comparison_text import (
+    has_too_few_silos,
+    not_complete,
+    sentences_after,
+    sentences_first,
+)
 from flows.experiment.comparison.paired_runs import (
     MeasuredPair,
     check_over,
@@ -328,6 +333,13 @@ def _conclusions(project: Project, plan: Plan, drawn: Sequence[Drawn], tuned: bo
     shared = shared_test_rows(project) if len(drawn) > 1 else 0.0
     paired = paired_records(pairs, over, shared, quantity)
     lacking = missing_for_publication(project, plan, paired)
+    draws = {
+        "draws": "partitions" if len(drawn) > 1 else over,
+        "silos": sum(rows > 0 for rows in tested.rows("test").values()) or len(tested.clients),
+        "partitions": len(drawn),
+    }
+    if over == "silos" and pairs:  # a silo may have test rows that do not define the metric
+        draws["silos"] = min(len(pair.partitions[0]) for pair in pairs)
     clients = client_records(project.scored, results, quantity)
     table = table_rows([result for _, on_partition in drawn for result in on_partition.values()], quantity)
     if len(drawn) == 1:  # each partition has another worst client
@@ -341,12 +353,8 @@ def _conclusions(project: Project, plan: Plan, drawn: Sequence[Drawn], tuned: bo
     return {
         "table": table,
         "baseline": baseline,
-        "paired": withhold_winners(paired) if lacking else paired,
-        "over": {
-            "draws": "partitions" if len(drawn) > 1 else over,
-            "silos": sum(rows > 0 for rows in tested.rows("test").values()) or len(tested.clients),
-            "partitions": len(drawn),
-        },
+        "paired": withhold_winners(paired) if lacking or has_too_few_silos(draws) else paired,
+        "over": draws,
         "not_published_for": lacking,
         "clients": clients,
         **class_records(project, results),

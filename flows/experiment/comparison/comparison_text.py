@@ -10,6 +10,7 @@ from typing import Any
 from flows.console.safe_text import shortened
 from models.metrics.base_metrics import TaskMetrics
 from models.metrics.client_metrics import recorded_metric
+from models.metrics.paired_difference import LEAST_SILOS
 from silos.dataset import some
 from silos.io.memory_and_disk import size
 
@@ -35,7 +36,7 @@ def comparison_table(
     }
     costs = (comparison.get("cost") or {}) if cost else {}
     for method, cells in rows.items():
-        cells += [bytes_text(costs[method]["bytes"])] if costs else []
+        cells += [bytes_text(costs.get(method, {}).get("bytes"))] if costs else []
     took = {row["method"]: f"{row['seconds']:.1f}" for row in comparison["table"]}
     nothing = ["-"] * (1 + len(quantity.columns) + bool(costs))
     lines = [[method, *rows.get(method, nothing), took.get(method, "-")] for method in {**rows, **counts}]
@@ -124,9 +125,17 @@ def sentences_after(comparison: Mapping[str, Any]) -> list[str]:
 
 
 def withheld_sentence(comparison: Mapping[str, Any]) -> str:
-    """Return which requirements of --publish are missing, so that no winner is named; empty if none is."""
-    lacking = comparison.get("not_published_for")
-    return f"No winner is named, since --publish needs {', '.join(lacking)}." if lacking else ""
+    """Return which requirements of --publish or of intervals over silos are missing; empty if a winner may be named."""
+    lacking = [f"--publish needs {', '.join(each)}" for each in [comparison.get("not_published_for")] if each]
+    if has_too_few_silos(comparison.get("over") or {}):
+        count = comparison["over"]["silos"]
+        lacking.append(f"intervals over silos need {LEAST_SILOS} silos, and {count} can be scored")
+    return f"No winner is named, since {' and '.join(lacking)}." if lacking else ""
+
+
+def has_too_few_silos(over: Mapping[str, Any]) -> bool:
+    """Return whether intervals are over silos, and fewer of these define the metric than such an interval needs."""
+    return over.get("draws") == "silos" and over["silos"] < LEAST_SILOS
 
 
 def interval_heading(comparison: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from models.metrics.base_metrics import TaskMetrics
 from models.metrics.paired_difference import (
+    LEAST_SILOS,
     Difference,
     Stratum,
     difference,
@@ -39,9 +40,6 @@ from tasks.paired_outcomes import (
 )
 
 _STACK = 16  # clients; fixed, since sums over common rows are added stack by stack
-
-LEAST_SILOS = 8
-"""Fewer silos say too little about others: Student's interval would rest on six degrees of freedom or fewer."""
 
 
 def outcomes_of_run(project: Project, folder: Path) -> Outcomes:

@@ -12,11 +12,13 @@ from flows.cli.training_commands import _comparison_overrides
 from flows.compare import check_resume, compare, make_plan
 from flows.experiment.comparison.client_gains import gains_in_data_alone
 from flows.experiment.comparison.comparison_text import (
+    has_too_few_silos,
     headline,
     interval_heading,
     not_complete,
     sentences_after,
     sentences_first,
+    withheld_sentence,
 )
 from flows.experiment.comparison.paired_runs import MeasuredPair, paired_records, withhold_winners
 from flows.experiment.comparison.run_trials import can_draw, draw_partitions, missing_for_publication, shared_test_rows
@@ -306,3 +308,12 @@ def test_publish_stands_for_five_seeds_five_partitions_and_tuning_where_params_h
     assert overrides(*own) == ["comparison.publish=true"]
     assert overrides(publish=False) == []
     assert overrides(publish=False, tune=True, partitions=2) == ["comparison.partitions=2", "comparison.tune=8"]
+
+
+@pytest.mark.parametrize(("over", "count"), [("silos", 3), ("silos", 8), ("rows", 3)])
+def test_no_winner_is_named_over_too_few_silos_that_define_the_metric(over, count):
+    comparison = {"over": {"draws": over, "silos": count}, "not_published_for": []}
+    said = withheld_sentence(comparison)
+    assert has_too_few_silos(comparison["over"]) == bool(said) == (over == "silos" and count == 3)
+    if said:
+        assert said == "No winner is named, since intervals over silos need 8 silos, and 3 can be scored."
