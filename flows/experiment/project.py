@@ -408,13 +408,17 @@ def new_experiment(project: Project, kind: str, about: dict[str, Any], name: str
     started = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
     name = name or f"{kind}-{started}-{secrets.token_hex(2)}"
     tag = secrets.token_hex(8)
-    record = {"kind": kind, "name": name, "started": started, "tag": tag, "flow_run": flow_run.id, **about}
+    record = {"kind": kind, "name": name, "started": started, "tag": tag, "flow_run": flow_run.id}
+    record |= {"overrides": project.overrides, **about}
     write_json(project.runs / name / "experiment.json", record)
     return name
 
 
 def newest_experiment(project: Project, kind: str, inside: str = "") -> str | None:
-    """Return the set of runs of this kind that was started last; with `inside`, of those that hold such a run."""
+    """Return the set of runs of this kind that was started last.
+
+    With `inside`, it is the last of those that hold such a run unfinished, or else of those that hold it.
+    """
     started = {}
     for path in project.runs.glob("*/experiment.json"):
         if not inside or (path.parent / inside / "run.json").is_file():
@@ -422,7 +426,9 @@ def newest_experiment(project: Project, kind: str, inside: str = "") -> str | No
             unnamed = UNNAMED.fullmatch(name)
             info = {"kind": unnamed[1], "started": unnamed[2]} if unnamed else experiment(project, name)
             if info["kind"] == kind:  # by second, then by the file's time: a name ends randomly
-                started[name] = (info["started"], path.stat().st_mtime_ns)
+                result = read_json(path.parent / inside / "result.json") if inside else None
+                unfinished = result is None or result.get("mlflow_run_id") is None
+                started[name] = (unfinished, info["started"], path.stat().st_mtime_ns)
     return max(started, key=started.__getitem__, default=None)
 
 

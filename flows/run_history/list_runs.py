@@ -1,5 +1,6 @@
 """Find sets of runs in runs/ by their folder's name or a unique prefix, list them with their state, and load results."""
 
+import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -192,12 +193,14 @@ def _load_run(project: Project, name: str) -> dict[str, Any]:
 
 def _resume_command(about: dict[str, Any], name: str) -> str:
     """Return the command that finishes the set, with its original arguments."""
+    settings = [f"--set={shlex.quote(override)}" for override in about.get("overrides", ())]
     if about["kind"] == "run":
-        return f"siloflow run {about['methods'][0]} --seed {about['seeds'][0]} --resume"
+        return " ".join([f"siloflow run {about['methods'][0]} --seed {about['seeds'][0]}", *settings, "--resume"])
     if about["kind"] == "advise":
         minutes = ["--minutes", f"{about['minutes']:g}"]
-        return " ".join(["siloflow advise", *about["methods"], *minutes, "--resume --name", name])
+        return " ".join(["siloflow advise", *about["methods"], *minutes, *settings, "--resume --name", name])
     arguments = [*about["methods"], "--seeds", ",".join(map(str, about["seeds"])), "--reference", about["reference"]]
-    arguments += ["--set", f"comparison.tune={about['tune']}"] if about.get("tune") else []
-    arguments += ["--partitions", str(about["partitions"])] if about.get("partitions", 1) > 1 else []
-    return " ".join(["siloflow compare", *arguments, "--resume --name", name])
+    if "overrides" not in about:  # of an earlier version
+        arguments += ["--set", f"comparison.tune={about['tune']}"] if about.get("tune") else []
+        arguments += ["--partitions", str(about["partitions"])] if about.get("partitions", 1) > 1 else []
+    return " ".join(["siloflow compare", *arguments, *settings, "--resume --name", name])

@@ -13,6 +13,7 @@ from flows.experiment.project import Project, new_experiment, newest_experiment
 from flows.experiment.run_identity import unused_name
 from silos.errors import UserError
 from silos.io import locks
+from tasks.tracking.json_io import write_json
 
 OPEN = """
 from flows.console import progress
@@ -98,6 +99,18 @@ def test_the_newest_comparison_is_found_whatever_it_is_called(project):
         assert newest_experiment(opened, "compare") == made
     new_experiment(opened, "run", {})
     assert newest_experiment(opened, "compare") == "autumn"
+
+
+def test_the_newest_unfinished_run_is_resumed_and_only_then_a_finished_one(project):
+    opened, name = Project.open(root=project), "fedavg-seed0"
+    for made, result in (("first", None), ("second", {"mlflow_run_id": "r"}), ("third", {"mlflow_run_id": "r"})):
+        new_experiment(opened, "run", {}, made)
+        write_json(opened.runs / made / name / "run.json", {"tag": made})
+        if result is not None:
+            write_json(opened.runs / made / name / "result.json", result)
+    assert newest_experiment(opened, "run", inside=name) == "first"
+    write_json(opened.runs / "first" / name / "result.json", {"mlflow_run_id": "r"})
+    assert newest_experiment(opened, "run", inside=name) == "third"
 
 
 @pytest.mark.parametrize(

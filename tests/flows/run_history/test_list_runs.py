@@ -60,3 +60,13 @@ def test_comparisons_over_other_partitions_are_not_compared(
     project: Any = SimpleNamespace(runs=tmp_path / "runs", root=tmp_path)
     with pytest.raises(UserError, match=named):
         compare_results(project, "first", "second")
+
+
+def test_the_command_that_continues_has_the_settings_of_the_first(race: Path) -> None:
+    about = {"kind": "run", "name": "race", "methods": ["ditto"], "seeds": [1], "data_version": "v"}
+    write_json(race / "experiment.json", {**about, "overrides": ["training.rounds=20", "plugins=[my own.py]"]})
+    project: Any = SimpleNamespace(runs=race.parent)
+    with pytest.raises(UserError) as error:
+        load_result(project, "race")
+    command = "siloflow run ditto --seed 1 --set=training.rounds=20 --set='plugins=[my own.py]' --resume"
+    assert f"run `{command}` to continue it" in str(error.value)
