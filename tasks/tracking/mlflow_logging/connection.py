@@ -8,15 +8,17 @@ import logging
 import os
 import re
 import shutil
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from silos.errors import UserError
 from silos.io.addresses import mask_passwords, must_be_reachable
 from silos.io.memory_and_disk import file_system
-from tasks.tracking.json_io import plain_path
+from tasks.tracking.json_io import plain_path, read_json
 from tasks.tracking.mlflow_logging.run_spec import SAVED_VIEW, Experiment
 
 _QUIET = {
@@ -64,6 +66,7 @@ def database_stamp(uri: str) -> dict[str, list[int]] | None:
 
 
 _creating = threading.Lock()
+_placed: set[Path] = set()  # databases whose artifacts were looked for
 _changing_store = threading.Lock()
 
 
@@ -84,7 +87,11 @@ def connect(uri: str) -> Any:
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     if uri.startswith("sqlite:///") and "?" not in uri:  # an address with options is the user's own database
         with _creating:
-            _create_database(Path(uri.removeprefix("sqlite:///")))
+            path = Path(uri.removeprefix("sqlite:///"))
+            _create_database(path)
+            if (database := path.absolute()) not in _placed:
+                _follow_move(database)
+                _placed.add(database)
     return mlflow.MlflowClient(tracking_uri=uri)
 
 
@@ -232,6 +239,39 @@ def _create_database(path: Path) -> None:
         os.link(copy, path)
     new.unlink()
     copy.unlink()
+
+
+_FOLDERS = {
+    "experiments": ["artifact_location"],
+    "runs": ["artifact_uri"],
+    "logged_models": ["artifact_location"],
+    "model_versions": ["source", "storage_location"],
+}
+"""The columns of MLflow's database with folders of artifacts, by table."""
+
+
+def _follow_move(database: Path) -> None:
+    """Correct the folders of artifacts, which MLflow stores as absolute ones, after a project was moved or copied.
+
+    Only experiments of the project are changed, whose artifacts lie beside the database.
+    """
+    project, artifacts = read_json(database.with_name("mlflow.json")), database.parent / "artifacts"
+    if project is None or not artifacts.is_dir():
+        return
+    columns = "artifact_location from experiments join experiment_tags using (experiment_id)"
+    of_project = f"select {columns} where key = ? and value = ?"
+    with contextlib.closing(sqlite3.connect(database, timeout=30)) as connection, connection:
+        for (old,) in connection.execute(of_project, (OWNER, project["id"])).fetchall():
+            start, _, name = old.rpartition("/")
+            folder = artifacts / unquote(name)
+            new = folder.as_uri()
+            if old == new or not start.endswith("/runs/artifacts") or not folder.is_dir():
+                continue
+            for table, column in ((table, column) for table, columns in _FOLDERS.items() for column in columns):
+                change = (
+                    f"update {table} set {column} = ? || substr({column}, ?) where substr({column} || '/', 1, ?) = ?"
+                )
+                connection.execute(change, (new, len(old) + 1, len(old) + 1, f"{old}/"))
 
 
 def start_system_metrics(uri: str, run_id: str | None) -> Any:

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import re
+import shutil
 import sqlite3
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -176,3 +177,33 @@ def test_the_store_of_a_run_does_not_become_that_of_the_next_project(
         assert mlflow.get_tracking_uri() == uri
         assert os.environ.get("MLFLOW_TRACKING_URI") == value
     mlflow.set_tracking_uri(None)
+
+
+def test_a_project_that_was_copied_finds_its_artifacts_beside_its_own_database(tmp_path: Path) -> None:
+    own, other = tmp_path / "50 % of it" / "runs", tmp_path / "other" / "runs"
+    client = connect(f"sqlite:///{tmp_path}/mlflow.db")
+    made = {}
+    for runs, owner in ((own, "mine"), (other, "theirs")):
+        folder = runs / "artifacts" / "digits"
+        folder.mkdir(parents=True)
+        tags = {"siloflow.project": owner}
+        made[owner] = client.create_experiment(f"of {owner}", artifact_location=folder.as_uri(), tags=tags)
+        run = client.create_run(made[owner]).info.run_id
+        client.log_text(run, owner, "text.txt")
+        client.create_registered_model(owner)
+        client.create_model_version(owner, f"{folder.as_uri()}/models/m-1", run, await_creation_for=None)
+    (own / "mlflow.json").write_text('{"id": "mine", "name": "digits"}')
+    (own.parent / "runs" / "mlflow.db").write_bytes((tmp_path / "mlflow.db").read_bytes())
+    shutil.copytree(own.parent, tmp_path / "copy")
+    (tmp_path / "copy" / "runs" / "artifacts" / "other").mkdir()
+    moved = tmp_path / "copy" / "runs"
+    client = connect(f"sqlite:///{moved}/mlflow.db")
+    for owner, runs in (("mine", moved), ("theirs", other)):
+        expected = (runs / "artifacts" / "digits").as_uri()
+        assert client.get_experiment(made[owner]).artifact_location == expected
+        (run,) = client.search_runs([made[owner]])
+        assert run.info.artifact_uri.startswith(f"{expected}/")
+        assert client.get_model_version(owner, "1").source == f"{expected}/models/m-1"
+    client.log_text(client.create_run(made["mine"]).info.run_id, "new", "new.txt")
+    assert len([*moved.rglob("new.txt")]) == 1
+    assert not [*own.rglob("new.txt")]
