@@ -87,9 +87,10 @@ def settled_answer(project: Project, champion: ModelVersion) -> dict[str, Any] |
 
 
 def last_decision(project: Project, champion: ModelVersion) -> dict[str, Any] | None:
-    """Return the newest decision on what is seen now."""
-    seen = what_is_seen(project, champion)
-    return next((d for d in decisions(project.root) if (d.get("watch") or {}).get("seen") == seen), None)
+    """Return the newest decision about this model on what is seen now."""
+    seen, model = what_is_seen(project, champion), model_name(project)
+    of_model = (decision for decision in decisions(project.root) if decision["model"] == model)
+    return next((decision for decision in of_model if (decision.get("watch") or {}).get("seen") == seen), None)
 
 
 def what_is_seen(project: Project, champion: ModelVersion) -> dict[str, Any]:

@@ -26,7 +26,10 @@ class Registry:
         self.model, self._client = model, connect(uri)
 
     def register(self, run_id: str, tags: Mapping[str, str], description: str) -> ModelVersion | None:
-        """Register the model that the run logged, once, and set its tags; None if the run has logged none."""
+        """Register the model that the run logged, once, and set its tags; None if the run has logged none.
+
+        The commit is that of the run, which may have been trained from an earlier one than the present.
+        """
         version = next((v for v in self.versions() if v.run_id == run_id), None)
         if version is None:
             logged = self._logged_model(run_id)
@@ -38,6 +41,8 @@ class Registry:
                 self.model, logged.artifact_location, run_id, await_creation_for=None, model_id=logged.model_id
             )
             version = _version(created)
+        trained_at = self._client.get_run(run_id).data.tags.get("git_commit")
+        tags = {**tags, **({"git_commit": trained_at} if trained_at else {})}
         self.tag(version.number, tags)
         return replace(version, tags={**version.tags, **tags})
 
@@ -84,8 +89,14 @@ class Registry:
         return None if logged is None else str(logged.artifact_location)
 
     def log_decision(self, run_id: str, decision: Mapping[str, Any]) -> None:
-        """Log the decision as an artifact of the run whose model it is about."""
-        self._client.log_dict(run_id, dict(decision), f"decisions/{decision['id']}.json")
+        """Log the decision as an artifact of the run whose model it is about, if there is such a run."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._client.log_dict(run_id, dict(decision), f"decisions/{decision['id']}.json")
+        except MlflowException as error:  # a version can be registered without a run, and a run be deleted for good
+            if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                raise
 
     def _logged_model(self, run_id: str) -> Any:
         experiment = self._client.get_run(run_id).info.experiment_id

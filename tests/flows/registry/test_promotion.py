@@ -11,7 +11,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, tempor
 
 from flows.config.params_schema import WatchParams
 from flows.registry import JOURNAL, promotion_history
-from flows.registry.changed_silos import read_champion
+from flows.registry.changed_silos import last_decision, read_champion, what_is_seen
 from flows.registry.promotion import finish, keep, promote, roll_back
 from flows.registry.promotion_history import HISTORY, PROMOTED, decisions, emit_queued, is_queued, may_pass
 from silos.errors import UserError
@@ -161,3 +161,23 @@ def test_the_champion_is_read_again_after_any_change_of_the_database(project: An
 
 def _interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
+
+
+def test_a_version_without_an_mlflow_run_is_promoted_and_leaves_nothing_open(project: Any) -> None:
+    client, model = connect(project.tracking), f"{project.root.name}-digits"
+    client.create_model_version(model, project.root.as_uri(), None, await_creation_for=None)
+    decision = promote(project, "5", force=True, with_data=False)
+    assert (decision["version"], (project.root / JOURNAL).exists()) == ("5", False)
+    assert Registry(project.tracking, model).aliases()["champion"] == "5"
+    promote(project, "1", force=True, with_data=False)
+
+
+def test_a_decision_about_other_data_of_the_project_settles_nothing(project: Any) -> None:
+    promote(project, "1", force=True, with_data=False)
+    project.silos = SimpleNamespace(version="v2")
+    champion = Registry(project.tracking, f"{project.root.name}-digits").find("1")
+    assert champion is not None
+    keep(project, champion, "no silo shifted", {**WATCH, "seen": what_is_seen(project, champion)})
+    assert last_decision(project, champion) is not None
+    project.params = SimpleNamespace(data=SimpleNamespace(name="letters"), watch=WatchParams())
+    assert last_decision(project, champion) is None
