@@ -146,6 +146,7 @@ class Session:
             from tasks.tracking.json_io import replace_nonfinite
 
             sys.stdout.write(json_format.dumps(replace_nonfinite(result)) + "\n")
+            sys.stdout.flush()  # `watch` goes on
         else:
             render(result, self._lifecycle.output)
         if failed:

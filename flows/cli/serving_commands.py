@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.cli.command_session import Json, Overrides, Session, Timings
+from silos.errors import UserError
 
 if TYPE_CHECKING:
     from flows.console.safe_text import PlainConsole
@@ -127,20 +128,27 @@ def watch(
     Example: siloflow watch --once
     """
     with Session(json, timings, retry_hint="watch again; it continues the comparison that it began") as session:
-        is_started = False
+        is_started = has_looked = False
         while True:
-            project = session.open_project(overrides)
-            from flows.registry.changed_silos import look
+            try:
+                project = session.open_project(overrides)
+                from flows.registry.changed_silos import look
 
-            answer = look(project)
-            if answer is None:
-                if not is_started:
-                    session.start_server()
-                    is_started = True
-                answer = session.run_flow("flows.watch", "watch", project)
-            session.print_result(answer, print_watch)
+                answer = look(project)
+                if answer is None:
+                    if not is_started:
+                        session.start_server()
+                        is_started = True
+                    answer = session.run_flow("flows.watch", "watch", project)
+            except UserError as error:  # it may pass, for example if another command uses data/
+                if once or not has_looked:
+                    raise
+                session.print_progress(f"{error} The next look is in {minutes:g} minutes.")
+            else:
+                session.print_result(answer, print_watch)
             if once:
                 return
+            has_looked = True
             time.sleep(60 * minutes)
 
 
