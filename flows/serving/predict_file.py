@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def predict_file(project: Project, input: str, output: str, client: str | None, 
     _check_client(opened, client)
     rows = read_rows(input, source, opened.card)
     if isinstance(rows, pd.DataFrame) and client is not None:
-        _fill_with_means(project, client, rows, opened.card["columns"])
+        opened = _with_means(project, client, rows, opened)
     try:
         predictions = opened.predict(rows, client or "", **_statistics(project, opened, client))
     except ValueError as error:
@@ -170,23 +171,24 @@ def _statistics(project: Project, opened: OpenModel, client: str | None) -> dict
     return {key: found[key] for key in ("statistics", "made_as")}
 
 
-def _fill_with_means(project: Project, client: str, rows: pd.DataFrame, columns: list[dict[str, Any]]) -> None:
-    """Fill in the client's means for columns with `fill: mean`, as in training; they come from its training rows.
+def _with_means(project: Project, client: str, rows: pd.DataFrame, opened: OpenModel) -> OpenModel:
+    """Return the model with the client's means for columns with `fill: mean`, as in training, from its training rows.
 
     The model refuses what stays missing: a client that is not in data/ has no mean here.
     """
+    columns = opened.card["columns"]
     lacking = [
         c["name"] for c in columns if c["missing"] == "mean" and c["name"] in rows and rows[c["name"]].isna().any()
     ]
     if not lacking or client not in project.manifest.names:
-        return
+        return opened
     manifest, folder = project.manifest, Path(project.silos.folder)
     project.silos.check([client])
     x, _ = open_client(folder, manifest.client(client), "train")
-    missing = open_missing(folder, manifest.client(client), "train")
+    missing, means = open_missing(folder, manifest.client(client), "train"), {}
     for index, feature in enumerate(manifest.features):
         present = np.ones(len(x), bool) if missing is None else ~missing[:, index]
         if feature.name in lacking and present.any():
-            mean = x[present, index].astype(np.float64).mean()
-            values = rows[feature.name].astype(object)  # the model refuses what is no number, and names its row
-            rows[feature.name] = values.where(values.notna(), mean)
+            means[feature.name] = float(x[present, index].astype(np.float64).mean())
+    columns = [{**column, "missing": means.get(column["name"], column["missing"])} for column in columns]
+    return replace(opened, served=type(opened.served)({**opened.card, "columns": columns}, opened.served.tensors))

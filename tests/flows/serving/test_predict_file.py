@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from flows.serving import predict_file as module
+from flows.serving.open_model import OpenModel
 from flows.serving.predict_file import predict_file, read_rows
 from models.preprocessing import encode
 from silos.errors import UserError
@@ -125,3 +127,33 @@ def test_predictions_do_not_replace_rows(output, message, table, monkeypatch):
     )
     with pytest.raises(UserError, match=message):
         predict_file(project, "new.csv", output, None, "champion")
+
+
+def test_a_missing_value_gets_the_clients_mean_also_where_true_and_false_or_codes_are_expected(tmp_path):
+    x = np.array([[1, 10], [0, 20], [0, np.nan], [np.nan, 30]], np.float32)
+    np.savez(tmp_path / "own.npz", x=x)
+    columns = [
+        {"name": "smokes", "kind": "boolean", "missing": "mean"},
+        {"name": "age", "kind": "number", "missing": "mean", "range": [10, 12]},
+    ]
+
+    class Served:
+        def __init__(self, card, tensors):
+            self.card, self.tensors = card, tensors
+
+    entry = SimpleNamespace(name="north")
+    manifest = SimpleNamespace(
+        names={"north"}, client=lambda _: entry, features=[SimpleNamespace(name="smokes"), SimpleNamespace(name="age")]
+    )
+    silos = SimpleNamespace(folder=str(tmp_path), check=lambda _: None)
+    project: Any = SimpleNamespace(manifest=manifest, silos=silos)
+    opened = OpenModel("m", "fedavg", None, None, Served({"columns": columns}, {}))  # type: ignore[arg-type]
+    rows = pd.DataFrame({"smokes": ["true", None], "age": [11.0, None]})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "open_client", lambda *_: (np.nan_to_num(x), None))
+        patch.setattr(module, "open_missing", lambda *_: np.isnan(x))
+        found = module._with_means(project, "north", rows, opened)
+        assert module._with_means(project, "elsewhere", rows, opened) is opened
+    expected = np.array([[1, 11], [1 / 3, 20]], np.float32)
+    np.testing.assert_array_equal(encode(rows, found.card["columns"]), expected)
+    assert rows["smokes"].isna().tolist() == [False, True]
