@@ -104,7 +104,7 @@ def find_run(project: Project, run: str) -> RunFolder:
             f"{shown(repr(run))}: got a name of {len(matches)} runs, expected one: {listed}{more}. "
             "Type more of the name."
         )
-    return RunFolder(matches[0])
+    return RunFolder(project.runs / matches[0].relative_to(runs))  # runs/ may be a link to another disk
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -148,3 +148,10 @@ def test_the_cache_stays_while_a_command_runs_in_it(project, scratch):
     with exclusive_lock(project.root / "cache" / scratch):
         assert "cache/" not in kinds()
     assert "cache/" in kinds()
+
+
+def test_the_cache_stays_while_a_diagnosis_may_read_a_version_from_it(project):
+    (project.root / "cache" / "versions" / "v").mkdir(parents=True)
+    with project.working("diagnose"):
+        assert "cache/" not in [found.kind for found in leftovers(project.root)]
+    assert "cache/" in [found.kind for found in leftovers(project.root)]
