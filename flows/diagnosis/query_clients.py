@@ -121,10 +121,10 @@ class Bounds:
 
     @classmethod
     def read(cls, private: ClientStore) -> "Bounds":
-        """Read what was agreed on; nothing if there is no file."""
+        """Read what was agreed on; nothing if there is no file. Earlier versions wrote targets that no silo had reported."""
         path = Path(private.folder) / _BOUNDS
         content = read_json(path, "bring it back from a copy, or declare low and high", ("features", "targets"))
-        return cls(**content) if content else cls()
+        return cls(content["features"], () if None in content["targets"] else content["targets"]) if content else cls()
 
     def write(self, private: ClientStore) -> None:
         write_json(Path(private.folder) / _BOUNDS, {"features": dict(self.features), "targets": list(self.targets)})
@@ -136,11 +136,15 @@ class Bounds:
         names = {name for name, is_declared in zip(layout.names, declared, strict=True) if not is_declared}
         return names <= self.features.keys() and (schema.task != "regression" or bool(self.targets))
 
-    def and_those_of(self, layout: Layout) -> "Bounds":
-        """Add those of a layout for numeric features."""
-        parts = zip(layout.names, layout.categories, layout.low.tolist(), layout.high.tolist(), strict=True)
-        features = {name: (low, high) for name, categories, low, high in parts if categories is None}
-        return Bounds({**features, **self.features}, self.targets or layout.targets)
+    def and_those_of(self, layout: Layout, is_reported: np.ndarray) -> "Bounds":
+        """Add those of a layout for numeric features, and its targets.
+
+        is_reported: (features,) bool, or (features + 1,) with targets: whether a silo reported moments, which bounds need.
+        """
+        reported = is_reported[: len(layout.names)].tolist()
+        parts = zip(layout.names, layout.categories, layout.low.tolist(), layout.high.tolist(), reported, strict=True)
+        features = {name: (low, high) for name, categories, low, high, known in parts if known and categories is None}
+        return Bounds({**features, **self.features}, self.targets or (layout.targets if is_reported[-1] else ()))
 
     def applied(self, layout: Layout, declared: np.ndarray, regression: bool) -> Layout:
         """Return the layout with these bounds where features have no declared ones, and with these targets."""
@@ -172,7 +176,7 @@ def agree_on_query(
 ) -> tuple[Query, list[Responses]]:
     """Return the query for the verdict, and the responses to the query of moments if bounds had to be agreed on first.
 
-    What is agreed on is written to the store. ask: queries the clients.
+    What is agreed on is written to the store; what no silo reports is asked again. ask: queries the clients.
     """
     bounds, first = Bounds.read(private), first_query(silos, params)
     if first is None or bounds.cover(silos, params):
@@ -180,7 +184,7 @@ def agree_on_query(
     responses = ask(first)
     moments = join_summaries([m for each in responses for m in each.messages])
     query = build_query(silos, params, moments, bounds)
-    bounds.and_those_of(query.layout).write(private)
+    bounds.and_those_of(query.layout, np.isfinite(overall_moments(moments)[:, 1])).write(private)
     return query, responses
 
 

@@ -210,7 +210,8 @@ def _of_type(
         ][:1]
     if found:
         return joined(found)
-    return f"{phrase}, most in {joined(list(features)[:_MAX_FEATURES])}" if features else phrase
+    named = features if kind == "feature" else ()
+    return f"{phrase}, most in {joined(list(named)[:_MAX_FEATURES])}" if named else phrase
 
 
 def _as_one_rule(changes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from silos.client_store import ClientStore
 from silos.errors import UserError
 from silos.privacy.silo_policy import POLICY
 from tasks.execution.task_runner import PlainRunner
+from tasks.tracking.json_io import write_json
 
 NAMES = [f"x{at}" for at in range(12)]
 BOUNDED = [{"name": name, "low": -4, "high": 4} for name in NAMES]
@@ -281,6 +282,33 @@ def test_bounds_without_declared_ones_stay_when_other_silos_change_and_cannot_be
     Bounds({name: [low, high + 0.1] for name, (low, high) in Bounds.read(store).features.items()}).write(store)
     with pytest.raises(UserError, match="in other bins"):
         ask.again()
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_bounds_that_no_silo_has_rows_for_are_asked_again_when_there_are_some(task, world):
+    here, rng = world(), np.random.default_rng(0)
+
+    def diagnosed(count):
+        owned = {}
+        for name in ("a", "b"):
+            x = rng.normal(50, 5, (count, 2))
+            owned[name] = x, (x[:, 0] > 50).astype(int) if task == "classification" else x.sum(1).astype(np.float32)
+        here.write(owned, task=task)
+        return run_diagnosis(here.open(), PlainRunner())[1]
+
+    diagnosed(6)
+    store = ClientStore(str(here.folder / "private" / "own"))
+    assert (dict(Bounds.read(store).features), tuple(Bounds.read(store).targets)) == ({}, ())
+    assert diagnosed(300)["refused"] == {}
+    bounds = Bounds.read(store)
+    assert all(30 < low < 40 and 60 < high < 70 for low, high in bounds.features.values())
+    assert len(bounds.features) == 2
+    assert bool(bounds.targets) == (task == "regression")
+
+
+def test_cuts_without_numbers_that_an_earlier_version_wrote_are_no_cuts(tmp_path):
+    write_json(tmp_path / "bounds.json", {"features": {"a": [0, 1]}, "targets": [None, None]})
+    assert Bounds.read(ClientStore(str(tmp_path))) == Bounds({"a": [0, 1]}, ())
 
 
 @pytest.fixture

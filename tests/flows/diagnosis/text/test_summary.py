@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from flows.diagnosis.text.next_steps import next_steps
-from flows.diagnosis.text.summary import sentences
+from flows.diagnosis.text.summary import differences, sentences
 
 LEFT, RIGHT = ["c00", "c01", "c02"], ["c03", "c04", "c05"]
 
@@ -377,3 +377,9 @@ def test_a_loss_that_was_not_estimated_is_left_out_whichever_silo_comes_first(a_
         said = sentences(a_report(groups, pairs, lines))
         assert "accuracy" not in said[-1]
         assert said[-1].startswith("far differs from a and b: age is ")
+
+
+def test_features_are_named_with_the_inputs_and_not_with_the_labels(a_report, a_pair):
+    pair = a_pair("c00", "c01", "feature", "label", features={"age": 0.8})
+    report = a_report([["c00", "c01", "c02"]], [pair], [])
+    assert differences(report, pair) == "inputs differ, most in age; label frequencies differ"
