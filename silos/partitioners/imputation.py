@@ -28,11 +28,13 @@ def impute_means(partition: Partition) -> Partition:
         _fill_missing(x, clients.missing, column, means[clients.owner])
         if common is not None and common_x is not None:
             _fill_missing(common_x, common.missing, column, np.full(len(common_x), fallback))
+        of_others = f"the mean over federated clients with at least {LEAST_ROWS} values"
+        filled_in = of_others if reporting.any() else f"0, since no federated client has {LEAST_ROWS} values,"
         lacking = [clients.names[index] for index in np.flatnonzero(counts == 0).tolist()]
         if lacking:
             notes.append(
                 f"missing: {partition.features[column].name} has no value in training rows of {some(lacking, 4)}; "
-                "the mean of the other clients' means is filled in"
+                f"{filled_in} is filled in"
             )
     if common is not None and common_x is not None:
         common = replace(common, x=common_x)

@@ -140,6 +140,7 @@ def _split_by_unit(
         raise _too_few_units(clients, int(single.argmax()), "one unit, whose rows all stay together")
     kept = np.zeros(len(units), bool)  # at a client whose validation rows the source marks
     kept[at_clients[0, validation[at_clients[1]] == 0]] = validation.any()
+    kept[at_clients[0, n_drawn[at_clients[1]] == 0]] = True  # a client too small for test rows trains on all of its own
     pool = np.flatnonzero(free & (shared & ~kept)[number])
     if len(pool) and n_drawn.any():
         order = order_by_unit(pool, number, data_stream(seed, "split", "units", "of several clients"))

@@ -73,9 +73,8 @@ def test_it_is_numpys_mean_of_the_clients_training_rows_in_every_split(table, bu
             np.testing.assert_array_equal(x[~mask], source_of(truth, x)[~mask].astype(np.float32))
             seen += int(mask[:, 1].sum())
     assert seen > 60
-    assert (
-        "missing: a has no value in training rows of never; the mean of the other clients' means is filled in" in lines
-    )
+    note = "missing: a has no value in training rows of never; the mean over federated clients with at least 10 values"
+    assert f"{note} is filled in" in lines
 
 
 def test_held_out_clients_are_filled_by_their_own_mean_and_are_in_nobodys(table, build, tmp_path):

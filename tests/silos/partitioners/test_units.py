@@ -165,3 +165,16 @@ def test_copies_are_found_unless_few_values_explain_them():
     assert count_copies(ages, rng.integers(0, 2, 500)) == 0
     vitals = np.stack([rng.integers(20, 90, 3000), rng.integers(80, 180, 3000), rng.integers(0, 2, 3000)], 1)
     assert count_copies(vitals.astype(float), rng.integers(0, 2, 3000)) == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_client_too_small_for_test_rows_trains_though_its_units_are_seen_elsewhere_too(numbered, make, seed):
+    client = np.array(["big"] * 40 + ["large"] * 40 + ["small"] * 2)
+    unit = hash_units(np.concatenate([np.arange(40), np.arange(40), [3, 3]]))
+    made = make(numbered(82, client=client, unit=unit), COLUMN, seed=seed, validation=0.2, test=0.2)
+    for one in made.clients:
+        assert (one.split == "train").any()
+    assert all(len(splits) == 1 for splits in splits_by_unit(made).values())
+    assert {*made.clients.split[made.clients.owner == made.clients.names.index("small")].tolist()} == {
+        SPLITS.index("train")
+    }
