@@ -1,6 +1,6 @@
 """Infer the schema of a user's own file: the role of each column, and the reason for it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -12,7 +12,7 @@ from silos.errors import UserError, shown
 from silos.schema import Task
 from silos.sources.image_folder import are_splits, list_pictures
 from silos.sources.npz import read_arrays
-from silos.sources.source_params import Folder, Npz, Table
+from silos.sources.source_params import NPZ_ARRAYS, Folder, Npz, Table
 from silos.sources.source_registry import load_source
 from silos.sources.tabular.column_kinds import ODD_NUMBERS, Column, Conventions
 from silos.sources.tabular.column_rules import (
@@ -97,6 +97,11 @@ def _infer_archive(file: Path, options: DataOptions) -> OwnData:
                 f"{option}: got {value}, expected no column, since {file.name} is an archive and has "
                 f"the array {array} for it. Drop {option}."
             )
+    if options.unit in NPZ_ARRAYS:
+        raise UserError(
+            f"--unit: got {options.unit}, which has another meaning, expected another array of {file.name}. Name the array "
+            "with the unit of each row."
+        )
     names = UNIT_ARRAYS if options.unit is None else (options.unit,)
     arrays = read_arrays(file.name, file, ("x", "y"), ("client", *names))
     if "client" not in arrays and options.clients is None:
@@ -169,6 +174,7 @@ def _infer_table(file: Path, options: DataOptions) -> OwnData:
     if options.clients is None:
         client, client_note = _find_role(sample, "client", options.client, CLIENTS, f"; or {_DEAL}")
     unit, unit_note = _find_unit(sample, options.unit, label, client)
+    _check_distinct({"label": label, "client": client, "unit": unit})
     absent = {text: name for name in (label, client, unit) if name for text in _column(sample, name).na_texts}
     if absent:
         conventions = replace(conventions, na_values=tuple(absent))
@@ -191,7 +197,7 @@ def _infer_table(file: Path, options: DataOptions) -> OwnData:
     odd = {column.name: describe_odd_numbers(sample, column) for column in features if column.kind in ODD_NUMBERS}
     useless = {c.name: why for c in features if c.name not in odd and (why := _why_useless(sample, c))}
     left_out = [column.name for column in features if column.name in odd or column.name in useless]
-    missing, missing_note = _missing_policy(sample.rows, roles, [c for c in features if c.name not in left_out])
+    missing, missing_note = _missing_policy(sample, roles, [c for c in features if c.name not in left_out])
     source = Table.model_validate(
         {
             **{"kind": "table", "path": file.name, "label": label, "client": client, "unit": unit, "task": task},
@@ -206,6 +212,17 @@ def _infer_table(file: Path, options: DataOptions) -> OwnData:
     rows = load_source(source, file.parent, 0)
     guessed = (*label_note, *client_note, *unit_note, *task_note, *absent_notes, *missing_note, *left_out_note)
     return OwnData(source, rows, guessed, tuple(f"{shown(name, 40)}: {why}" for name, why in odd.items()))
+
+
+def _check_distinct(columns: Mapping[str, str | None]) -> None:
+    """Raise UserError if two roles name the same column or array."""
+    first: dict[str, str] = {}
+    for role, name in columns.items():
+        if name is not None and first.setdefault(name, role) != role:
+            raise UserError(
+                f"--{role}: got {shown(name, 40)}, which is the {first[name]} too, expected another. Name another with "
+                f"--{role} or --{first[name]}."
+            )
 
 
 def _column(sample: TableSample, name: str) -> Column:
@@ -307,9 +324,13 @@ def _why_useless(sample: TableSample, column: Column) -> str:
 
 
 def _missing_policy(
-    rows: int, roles: Sequence[Column], features: Sequence[Column]
+    sample: TableSample, roles: Sequence[Column], features: Sequence[Column]
 ) -> tuple[str | dict[str, str], tuple[str, ...]]:
-    """Choose what to do about missing values; a missing text is a category, unless other columns require to drop rows."""
+    """Choose what to do about missing values; a missing text is a category, unless other columns require to drop rows.
+
+    UserError if a row has no label, client or unit, and more than a tenth of the other rows would be dropped as well.
+    """
+    rows = sample.rows
     texts = [column for column in features if column.kind == "text" and column.missing.any()]
     gaps = _any_missing(rows, [*roles, *(column for column in features if column.kind != "text")])
     category_note = (
@@ -318,7 +339,15 @@ def _missing_policy(
     if not gaps.any():
         return ({"fill": "mean"} if texts else "refuse"), category_note
     count = int((gaps | _any_missing(rows, texts)).sum())
-    if count <= _MOST_DROPPED * rows or any(column.missing.any() for column in roles):
+    without_role = _any_missing(rows, roles)
+    if count - int(without_role.sum()) > _MOST_DROPPED * rows and without_role.any():
+        role = next(column for column in roles if column.missing.any())
+        raise UserError(
+            f"{sample.name}: the column {shown(repr(role.name), 40)} has no value in {int(role.missing.sum()):,} of "
+            f"{rows:,} rows, expected one in each, since {count:,} rows with any missing value would be dropped. Delete "
+            f"those without {shown(repr(role.name), 40)} from the file: then other missing values are filled in."
+        )
+    if count <= _MOST_DROPPED * rows or without_role.any():
         return "drop_rows", (f"{count:,} of {rows:,} rows with a missing value are dropped",)
     fill_note = f"each silo's mean replaces missing values in {int(gaps.sum()):,} of {rows:,} rows"
     return {"fill": "mean"}, (fill_note, *category_note)

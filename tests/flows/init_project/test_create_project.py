@@ -298,9 +298,21 @@ def test_a_text_that_is_missing_is_a_category_of_its_own_unless_rows_go_anyway(t
     assert "a category for missing values in sex" in made["guessed"]
     assert made["read"] == {"rows": ROWS, "shape": [4], "classes": 3, "clients": 2}  # age, sex=f, sex=m, none
     hospital = ["" if at == 1 else ("north", "south")[at % 2] for at in range(ROWS)]
-    fewer = create_project(tmp_path / "fewer", write(sex=sex, hospital=hospital), DataOptions())
-    assert "16 of 60 rows with a missing value are dropped" in fewer["guessed"]
-    assert fewer["read"]["rows"] == ROWS - 16
+    with pytest.raises(
+        UserError, match=r"the column 'hospital' has no value in 1 of 60 rows, .* 16 rows with any missing"
+    ):
+        create_project(tmp_path / "most", write(sex=sex, hospital=hospital), DataOptions())
+    few = ["" if at in (1, 4) else "fm"[at % 2] for at in range(ROWS)]
+    fewer = create_project(tmp_path / "fewer", write(sex=few, hospital=hospital), DataOptions())
+    assert "2 of 60 rows with a missing value are dropped" in fewer["guessed"]
+    assert fewer["read"]["rows"] == ROWS - 2
+
+
+@pytest.mark.parametrize(("first", "second"), [("client", "unit"), ("label", "client"), ("label", "unit")])
+def test_a_column_has_one_role(tmp_path, write, first, second):
+    options = DataOptions(**{"label": "outcome", "client": "hospital", first: "age", second: "age"})
+    with pytest.raises(UserError, match=rf"--{second}: got age, which is the {first} too, expected another"):
+        create_project(tmp_path / "study", write(), options)
 
 
 LIMITS: list[Any] = ["<0.5" if at in (7, 9) else 1 + at / 8 for at in range(ROWS)]
