@@ -1,5 +1,6 @@
 """Defines the flow `partition`: it splits a source into silos under data/, and DVC records their version."""
 
+from pathlib import Path
 from typing import Any
 
 from flows.config.override_policy import as_lines, open_project, settings_between
@@ -8,10 +9,11 @@ from flows.experiment.project import SOURCE_HASHES, Project, exclusive_data_acce
 from flows.flow_decorator import Overrides, project_flow
 from silos.dataset import SPLITS
 from silos.errors import UserError
-from silos.privacy.silo_policy import OPENED, POLICY, has_store, make_store
+from silos.privacy.silo_policy import OPENED, POLICY, has_store, make_store, policy_of
 from silos.sources.source_params import is_public
 from silos.sources.source_registry import content_hashes
 from silos.storage import partition_store
+from silos.storage.manifest import read_manifest
 from silos.versioning import dvc_files
 from silos.versioning.data_versions import partition_files
 from tasks.tracking.json_io import read_json, write_json
@@ -60,7 +62,7 @@ def _prepare_store(project: Project) -> list[str]:
     name = project.params.data.name
     store, version = project.root / "private" / name, dvc_files.recorded_version(project.root)
     if has_store(store):
-        return []
+        return _note_on_policy(project, store)
     recorded = dvc_files.listed_files(project.root, version) if version else None
     if (project.root / "data" / name).exists() or partition_files(recorded or {}, name):
         return [
@@ -69,6 +71,21 @@ def _prepare_store(project: Project) -> list[str]:
         ]
     make_store(store, other_silos=is_public(project.params.data.source))
     return []
+
+
+def _note_on_policy(project: Project, store: Path) -> list[str]:
+    """Return a note if data of the silos' own follow public ones, for which the store was made; else nothing."""
+    data = project.params.data
+    try:
+        before = read_manifest(project.root / "data" / data.name).params["source"]["kind"]
+    except UserError:  # no data, or those of an earlier version
+        return []
+    if is_public(data.source) or before == data.source.kind or not policy_of(store, "").other_silos:
+        return []
+    return [
+        f"private/{data.name}/{POLICY}: got other_silos: true, as for the source {before}, expected false for data of your "
+        "own, so that rows which another silo has reported are refused. Set it to false."
+    ]
 
 
 def _lines_for_params(project: Project) -> list[str]:
