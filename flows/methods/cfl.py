@@ -6,6 +6,7 @@ repeat: in each cluster C with updates D_i of its clients:  w_C <- w_C + D,  D =
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from pydantic import Field
 
 from flows.experiment.comparison.search_space import axes
 from flows.methods.base import Method, RoundReport
+from flows.methods.client_sampler import FractionSampler, Sampler
 from flows.methods.common.group_training import Tree, group_members, grouped_model, stack_groups
 from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
@@ -61,6 +63,14 @@ class CFL(Method):
         numbers: dict[str, Any] = {"parent": [None], "cluster": {}, "first": None}
         return ServerState({"weights": stack_groups([weights]), "toward": stack_groups([zeros])}, numbers)
 
+    def sampler(self, usual: Sampler) -> Sampler:
+        """Return a sampler that also names the clients that never train, for which no split must wait."""
+        return replace(usual, names_absent=True) if isinstance(usual, FractionSampler) else usual
+
+    def leave(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
+        """Record that these clients train no more: a cluster splits without them, and they keep its model."""
+        return state.with_numbers(left=[*state.numbers.get("left", ()), *round.clients]), RoundReport()
+
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Run FedAvg in each cluster, then split clusters whose mean update is short while a client's is long."""
         tree, first = Tree.from_state(state), state.numbers["first"]
@@ -68,6 +78,8 @@ class CFL(Method):
         norms: dict[str, float] = {}
         steps: list[float] = []
         node_of = {client: tree.node_of(client) for client in round.clients}
+        left = state.numbers.get("left", ())
+        remaining = {*round.setup.silos.clients}.difference(left)
         for node, clients in enumerate(group_members(round.clients, node_of, len(tree.parent))):
             if not clients:
                 continue
@@ -83,7 +95,7 @@ class CFL(Method):
             may_split = (
                 len(clients) > 2 and round.number > self.after_round and self._is_stationary(step, longest, first)
             )
-            if may_split and tree.num_clients(node, len(round.setup.silos.clients)) == len(clients):
+            if may_split and tree.num_clients(node, remaining) == len(clients):
                 parts = round.run_on_server(bipartition, sent, trainable, self.linkage)
                 if math.sqrt(max(1 - parts.across, 0) / 2) >= self.separation:
                     tree.split(node, current, average, parts.clients, parts.toward)
@@ -94,7 +106,7 @@ class CFL(Method):
         clusters = {c: float(tree.node_of(c)) for c in round.clients}
         numbers = {"clusters": float(tree.num_clusters), "update/mean": max(steps)}
         numbers |= {**report.metrics, "update/longest": max(norms.values())}
-        return tree.to_state(first=first), RoundReport(
+        return tree.to_state(first=first, **({"left": left} if left else {})), RoundReport(
             numbers, {**report.client_metrics, "cluster": clusters, "update": norms}
         )
 

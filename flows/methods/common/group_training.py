@@ -1,6 +1,6 @@
 """Trains one model for each group of clients, and holds the tree of clusters; clustered methods share this module."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,9 +107,9 @@ class Tree:
         """The number of leaves, which are the nodes that have clients."""
         return len(self.parent) - len({*self.parent} - {None})
 
-    def num_clients(self, node: int, total: int) -> int:
-        """Count the clients of a leaf, given the total number of clients, all of which are in an unsplit root."""
-        return total if node == 0 else sum(leaf == node for leaf in self.cluster.values())
+    def num_clients(self, node: int, clients: Collection[str]) -> int:
+        """Count those of the clients that are in a leaf; all are in an unsplit root."""
+        return len(clients) if node == 0 else sum(self.cluster.get(client) == node for client in clients)
 
     def split(
         self,
@@ -135,7 +135,7 @@ class Tree:
             self.toward.append(direction)
             self.parent.append(node)
 
-    def to_state(self, **numbers: float | None) -> ServerState:
+    def to_state(self, **numbers: Any) -> ServerState:
         """Write the tree and further numbers to a state."""
         sections = {"weights": stack_groups(self.weights), "toward": stack_groups(self.toward)}
         return ServerState(sections, {"parent": self.parent, "cluster": self.cluster, **numbers})

@@ -270,3 +270,17 @@ def test_two_levels_of_the_tree_are_gone_down(make_problem, make_round, play):
     for law in range(4):
         for w in model.personal.values():
             assert torch.equal(w[at[f"l{law}3"]], w[at[f"l{law}0"]])
+
+
+def test_clients_that_left_or_never_train_are_not_waited_for(quadratic, play):
+    setup = quadratic(OPPOSED)
+    page = CFL(mean_below=0.05, longest_above=0.05)
+    assert clusters(play(page, setup, [1, 2], absent={1: ["f"], 2: ["f"]})) == [{*OPPOSED}]  # f may come
+    assert clusters(play(page, setup, [1, 2], leave={1: ["f"]})) == [LOW - {"f"}, HIGH, {"f"}]
+
+
+def test_a_cluster_splits_again_after_one_of_its_clients_left(quadratic, play):
+    setup, page = quadratic({f"c{i}": (4, 1, i) for i in range(8)}), CFL(**ALWAYS)
+    stuck = play(page, setup, [1, 2, 3, 4], absent={number: ["c7"] for number in (2, 3, 4)})
+    free = play(page, setup, [1, 2, 3, 4], leave={2: ["c7"]})
+    assert Tree.from_state(free.state).num_clusters > Tree.from_state(stuck.state).num_clusters
