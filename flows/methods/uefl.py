@@ -26,6 +26,7 @@ from flows.methods.common.codebook_transfer import (
     measure_uncertainty,
     quantize_network,
     require_classes,
+    require_rows,
 )
 from flows.methods.common.method_figures import codewords, stages
 from flows.methods.common.network_checks import require_memory
@@ -125,6 +126,7 @@ class UEFL(Method):
     def init(self, setup: TrainingSetup) -> ServerState:
         """Return FedAvg's initial weights and shared codewords, which are none yet if they start as centres."""
         require_classes("uefl", setup)
+        require_rows(setup.silos, self.check_on)
         network = self._network(setup, 0 if self.start == "centres" else self.words)
         require_memory(self._network(setup, self.words), "method.uefl.words")
         return codebook_stages.initial_state(setup.initial_weights(network))
@@ -133,7 +135,7 @@ class UEFL(Method):
         """Train and average; at the end of a stage measure uncertainty and extend uncertain clients' codewords."""
         state, messages = self._prepare_round(state, round)
         state, report = codebook_stages.train(state, round, self._model(state, round.setup, round.clients), messages)
-        begun = round.number > self.warm_up and codebook_stages.num_shared_codewords(state) > 0
+        begun = codebook_stages.num_shared_codewords(state) > 0
         state = state.with_numbers(since=state.numbers["since"] + begun)
         if not codebook_stages.is_over(state, self.first_rounds, self.more_rounds):
             return state, report.merge(RoundReport({"stage": state.numbers["stage"]}))

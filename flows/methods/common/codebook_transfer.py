@@ -18,6 +18,7 @@ from models.networks.network_factory import Network
 from models.networks.wrappers.codebook_network import COUNT, OWN, SHARED, QuantizedNetwork, most_segments
 from models.prng import server_stream
 from models.server_state import ClientStateRefs
+from silos.cohort import Silos
 from silos.errors import UserError
 from tasks.codebook_extend import borrow_words, codebook_extend
 from tasks.codebooks import common_codes, report_centroids
@@ -112,6 +113,19 @@ def require_classes(method: str, setup: TrainingSetup) -> None:
         )
 
 
+def require_rows(silos: Silos, split: str) -> None:
+    """Raise a UserError if a client that trains has no rows in the split, on which its uncertainty is computed."""
+    if silos.common(split):
+        return
+    for client, rows in silos.federated().rows(split).items():
+        if not rows:
+            other = "" if split == "test" else ", or set method.uefl.check_on to train"
+            raise UserError(
+                f"data.split.{split}: got no {split} rows for client {client}, expected some, from which its "
+                f"uncertainty is computed. Set a share{other}."
+            )
+
+
 def measure_uncertainty(round: RoundContext, model: Model, split: str, passes: int) -> dict[str, dict[str, float]]:
     """Run uncertainty_check on the clients that take part.
 
@@ -121,20 +135,10 @@ def measure_uncertainty(round: RoundContext, model: Model, split: str, passes: i
 
     Returns:
         Score to client to value; entropies are in nats.
-
-    Raises:
-        UserError: If a client has no rows in the split.
     """
     messages: Sequence[UncertaintyScores] = round.map_clients(
         uncertainty_check, model, split=split, passes=passes, **round.training_arguments
     )
-    for client, rows in ((c, n) for m in messages for c, n in zip(m.clients, m.rows.tolist(), strict=True)):
-        if not rows:
-            other = "" if split == "test" else ", or set method.uefl.check_on to train"
-            raise UserError(
-                f"data.split.{split}: got no {split} rows for client {client}, expected some, from which its "
-                f"uncertainty is computed. Set a share{other}."
-            )
     names = messages[0].numbers
     return {n: {c: float(v) for m in messages for c, v in zip(m.clients, m.numbers[n], strict=True)} for n in names}
 

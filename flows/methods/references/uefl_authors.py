@@ -18,7 +18,7 @@ from flows.experiment.draw_figures import FigureWriter
 from flows.methods.base import Method, RoundReport
 from flows.methods.common import codebook_stages
 from flows.methods.common.codebook_stages import SECTION, Check, Until
-from flows.methods.common.codebook_transfer import measure_uncertainty, quantize_network, require_classes
+from flows.methods.common.codebook_transfer import measure_uncertainty, quantize_network, require_classes, require_rows
 from flows.methods.common.method_figures import stages
 from flows.methods.common.network_checks import require_memory
 from flows.methods.round_context import RoundContext, TrainingSetup
@@ -69,6 +69,7 @@ class UEFLAuthors(Method):
     def init(self, setup: TrainingSetup) -> ServerState:
         """Return FedAvg's initial weights, and codewords from N(0, start_scale^2) of which each client has a copy."""
         require_classes("uefl_authors", setup)
+        require_rows(setup.silos, "test")
         weights = setup.initial_weights(require_memory(self._network(setup), "method.uefl_authors.words"))
         return codebook_stages.initial_state(weights, copies=[name for name in weights if plain(name) == SHARED])
 

@@ -474,3 +474,17 @@ def test_a_class_that_a_silo_lacks_does_no_harm(make_problem, play):
     setup = make_problem(CLIENTS, silos={"validation": 5, "one_class": "rome"})
     played = play(UEFL(**EVERYBODY), setup, [1, 2, 3])
     assert all(torch.isfinite(t).all() for s in played.state.tensors.values() for t in s.values())
+
+
+def test_the_first_stage_has_no_warm_up_where_words_are_drawn(setup, play):
+    page = UEFL(start="normal", words=4, first_rounds=2, tolerance=None, until="certain")
+    assert page.warm_up == 10
+    assert play(page, setup, [1]).state.finished is None
+    assert play(page, setup, [1, 2]).state.finished == "certain"
+
+
+@pytest.mark.parametrize("page", [UEFL(tolerance=None), UEFLAuthors()])
+def test_a_client_without_rows_to_be_uncertain_of_is_refused_at_the_start(page, make_problem):
+    setup = make_problem(CLIENTS, network=MLP(5, (6,), 3, dropout=0.2), silos={"validation": 0, "test": 0})
+    with pytest.raises(UserError, match=r"got no (validation|test) rows for client bonn, expected some"):
+        page.init(setup)
