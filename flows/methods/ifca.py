@@ -68,6 +68,8 @@ class IFCA(Method):
             weights, sent = train_groups(round, select_group(sets, i), groups, received=True)
             after.append(weights)
             updates.append(sent)
+        if round.validation is not None:  # a sampler gets the losses of the best set, not of the last
+            round.validation.update(pair for update in updates[best] for pair in update.validation.items())
         choices = state.numbers["choice"]
         report = self._report(RoundReport.from_updates(updates[best]), choice, choices, best)
         choices = {**choices, **choice}

@@ -79,13 +79,12 @@ class VQOracle(Method):
                 sent = round.train(local_train, model, round.silos.select(clients))
                 books[domain] = round.run_on_server(aggregate, sent, model.shared)[SHARED]
                 updates += sent
-        averaged = round.run_on_server(aggregate, updates, {**state.tensors["weights"], SHARED: books[0]})
-        sections, _ = split_personal(averaged, (SHARED,))
+        averaged = round.run_on_server(aggregate, updates, state.tensors["weights"])
         report = RoundReport.from_updates(updates)
         if round.number > self.warm_up and not books[0].numel():
             least, _ = least_rows_of(Path(round.private.folder), round.setup.silos.clients)
             report = replace(report, messages=(_WAITS.format(least),))
-        return state.with_tensors(**sections, books={SHARED: torch.stack(books)}), report
+        return state.with_tensors(weights=averaged, books={SHARED: torch.stack(books)}), report
 
     def model(self, state: ServerState, setup: TrainingSetup) -> Model:
         """Return the shared network with each client's domain's codewords."""
