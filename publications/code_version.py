@@ -26,15 +26,20 @@ _TRAINERS = ("flows.experiment.evaluation", "flows.experiment.trainer", "flows.e
 _OF_TRAINING = (
     *_TRAINERS,
     "flows.experiment.client_optimizer_state",
+    "flows.experiment.comparison.paired_runs",
     "flows.experiment.fit_standardizer",
+    "flows.experiment.run.round_record",
     "flows.methods",
     "models",
+    "silos.cohort",
     "silos.data_params",
     "silos.dataset",
     "silos.partitioners",
     "silos.sources",
     "silos.standardizer",
     "tasks",
+    "tasks.execution.load_client_data",
+    "tasks.tracking.result_tables",
 )
 _NOT_OF_TRAINING = (
     "flows.methods.common.method_figures",
@@ -106,19 +111,23 @@ def _module(registry: Registry, name: str) -> set[str]:
 
 @lru_cache(maxsize=256)
 def _reached(first: Sequence[str], inside: Sequence[str], outside: Sequence[str]) -> tuple[str, ...]:
-    """Return the modules that are imported from the first ones, over modules `inside` these packages and not `outside`."""
+    """Return the modules that are imported from the first ones, over modules `inside` these packages and not `outside`.
+
+    A module is inside if the longest name of a package or module that it belongs to is there.
+    """
     found: set[str] = set()
     waiting = list(first)
     while waiting:
         module = waiting.pop()
-        if module not in found and _is_in(module, inside) and not _is_in(module, outside):
+        if module not in found and _longest(module, inside) > _longest(module, outside):
             found.add(module)
             waiting += _read(module)[1]
     return tuple(sorted(found))
 
 
-def _is_in(module: str, packages: Sequence[str]) -> bool:
-    return any(module == package or module.startswith(f"{package}.") for package in packages)
+def _longest(module: str, packages: Sequence[str]) -> int:
+    """Return the length of the longest of these names that is the module's or a package's of it; 0 if there is none."""
+    return max((len(p) for p in packages if module == p or module.startswith(f"{p}.")), default=0)
 
 
 @lru_cache(maxsize=1024)

@@ -300,12 +300,12 @@ class Table(Record):
             raise ValueError("pairs by class need the same rows in every seed, and here seeds draw other data")
         compared = {cell for pair in self.paired for cell in (pair.first, pair.second)}.union(*self.contests)
         for metric in sorted({self.measure_of(cell).metric or "" for cell in compared}):
-            if metric.rpartition("/")[2] in ("nll", "ece", "brier", "entropy"):
+            if {"loss", "nll", "ece", "brier", "entropy"} & {*metric.split("/")}:
                 raise ValueError(
                     f"paired: got a pair of cells with {metric}, expected a metric of which more is better. Drop the pair"
                 )
-        if self.seeds_are == "data" and any(self.measure_of(cell).rounds_to is not None for cell in compared):
-            raise ValueError("where seeds draw the data a pair is a difference of scores, and rounds_to counts rounds")
+        if any(self.measure_of(cell).rounds_to is not None for cell in compared):
+            raise ValueError("a pair or a contest is a difference of scores, and rounds_to counts rounds. Drop it")
         return self
 
     def _tuned_alike(self) -> None:

@@ -3,6 +3,7 @@
 Nothing is run or written here. Prefect is not imported, and torch only if a project is opened.
 """
 
+import json
 import math
 import statistics
 from collections.abc import Sequence
@@ -47,6 +48,19 @@ def floor_of(data: DataParams, statistic: str) -> float:
 
 
 _LOSS = "validation_loss"
+_FREE = {
+    "advise",
+    "callbacks",
+    "comparison",
+    "diagnose",
+    "engine",
+    "figures",
+    "retention",
+    "runner",
+    "tracking",
+    "watch",
+}
+"""Sections of params.yaml that change no number of a run."""
 
 
 class Sweep:
@@ -186,8 +200,34 @@ class Sweep:
         return grid.at_edge(points[list(self._settings_of(cell)).index(self.choice(cell))], points)
 
     def record(self, cell: str, seed: int, choice: str | None) -> dict[str, Any] | None:
-        """Return the record of a run; None if it is missing."""
-        return self.results.find(self.place_of_runs(cell), self.key(seed, choice))
+        """Return the record of a run; None if it is missing, or the page or params.yaml had other settings then."""
+        found = self.results.find(self.place_of_runs(cell), self.key(seed, choice))
+        return None if found is None or self.is_outdated(cell, found) else found
+
+    def is_outdated(self, cell: str, record: dict[str, Any]) -> bool:
+        """Return whether a record is of other settings or of another measure; older records name neither."""
+        stated, measure = record.get("settings"), record.get("measure")
+        if stated is not None and stated != self.settings_hash(cell):
+            return True
+        return measure not in (None, self.measure_name(cell)) and not self.shows_others_runs(cell)
+
+    def settings_hash(self, cell: str) -> str:
+        """Return the hash of a cell's method and settings, and of params.yaml if the page is a user's; seeds are no part."""
+        method, _, settings = self._settings_in(self.page, cell)
+        params = ""
+        if is_own(self.named):
+            params = self._projects[cell].params.model_dump_json(exclude=_FREE, exclude_defaults=True)
+        content = json.dumps([method, settings, params], sort_keys=True, default=str)
+        return sha256(content.encode()).hexdigest()[:12]
+
+    def measure_name(self, cell: str) -> str:
+        """Return what a record's value measures, as text."""
+        measure = self.page.measure_of(cell)
+        return measure.metric or ("headline" if measure.rounds_to is None else f"rounds to {measure.rounds_to:g}")
+
+    def shows_others_runs(self, cell: str) -> bool:
+        """Return whether a cell shows runs of another table."""
+        return self.page.runs_of is not None or self.page.cells[cell].shared is not None
 
     def recorded(self, cell: str, seed: int, choice: str | None) -> dict[str, Any]:
         """Return the record of a run that must be recorded."""
@@ -220,12 +260,16 @@ class Sweep:
         pairs = list(self.page.paired)
         for cells in self.page.contests:
             ours = {cell: statistics.fmean(values) for cell in cells if (values := self.values(cell))}
-            falling = not lower_is_better(self.quantity(cells[0]).headline)
-            ranked = sorted(ours, key=lambda cell: ours[cell], reverse=falling)
+            ranked = sorted(ours, key=lambda cell: ours[cell], reverse=not self.falls(cells[0]))
             pairs += [Pair(first=first, second=second) for first, second in pairwise(ranked[:2])]
         for pair in pairs:
             self._same_data(pair)
         return pairs
+
+    def falls(self, cell: str) -> bool:
+        """Return whether less of a cell's measure is better."""
+        measure = self.page.measure_of(cell)
+        return measure.rounds_to is not None or lower_is_better(measure.metric or self.quantity(cell).headline)
 
     def difference(self, pair: Pair) -> dict[str, Any] | None:
         """Return the record of a pair; None if it is missing."""
@@ -390,15 +434,14 @@ class Sweep:
         If none has a score, the first is chosen. Of equal runs the one with the least validation loss is chosen, as in
         `compare --tune`; if a record lacks that loss, the first, so that older choices stay.
         """
-        measure, on_validation = self.page.measure_of(cell), self.page.choose_on == "validation"
+        on_validation = self.page.choose_on == "validation"
         key = "validation" if on_validation else "value"
         results = [(self.recorded(cell, self.tune_seed, choice), choice) for choice in choices]
         scored = [(record, choice) for record, choice in results if record[key] is not None]
         if not scored:
             return choices[0]
-        metric = self.quantity(cell).headline if on_validation or measure.metric is None else measure.metric
-        counts = measure.rounds_to is not None and not on_validation
-        better = min if counts or lower_is_better(metric) else max
+        falls = lower_is_better(self.quantity(cell).headline) if on_validation else self.falls(cell)
+        better = min if falls else max
         best = better(record[key] for record, _ in scored)
         equal = [(record, choice) for record, choice in scored if record[key] == best]
         if not all(_LOSS in record for record, _ in equal):
@@ -409,8 +452,7 @@ class Sweep:
         """Return the number that this table measures of a run, which may be another table's; None if it is not recorded."""
         measure, quantity = self.page.measure_of(cell), self.quantity(cell)
         value: float | None = record["value"]
-        others = self.page.runs_of is not None or self.page.cells[cell].shared is not None
-        if others and measure.rounds_to is None:
+        if self.shows_others_runs(cell) and measure.rounds_to is None:
             there = {**record.get("also", {}), quantity.headline: record[quantity.name]}
             value = there.get(measure.metric or quantity.headline)
         return value

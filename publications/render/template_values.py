@@ -25,7 +25,6 @@ from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, Undefine
 from jinja2.exceptions import FilterArgumentError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from models.metrics.client_metrics import lower_is_better
 from publications.clinical_rates import rates_by_size
 from publications.compare_with_published import difference as difference_of
 from publications.compare_with_published import over_draws
@@ -205,8 +204,7 @@ class Figures:
     def best(self) -> str:
         """Return the name of the cell with the best mean."""
         means = {cell: statistics.fmean(self._values(cell, "")) for cell in self._sweep.page.cells}
-        falling = lower_is_better(self._sweep.quantity(next(iter(means))).headline)
-        return (min if falling else max)(means, key=lambda cell: means[cell])
+        return (min if self._sweep.falls(next(iter(means))) else max)(means, key=lambda cell: means[cell])
 
     @_undefined_if_missing
     def above(self, second: str) -> str:

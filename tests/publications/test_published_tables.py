@@ -160,6 +160,8 @@ def test_cells_may_be_tuned_by_settings_of_their_own_if_they_are_equally_many():
         ({"scales": {"cpu": {"seeds": [0, 0]}}}, "named twice"),
         ({"seeds_are": "data", "paired": [{"first": "a", "second": "b", "classes": ["1"]}]}, "same rows in every seed"),
         ({"seeds_are": "data", "contests": [["a", "b"]], "measure": {"rounds_to": 0.9}}, "rounds_to counts rounds"),
+        ({"paired": [{"first": "a", "second": "b"}], "measure": {"rounds_to": 0.9}}, "rounds_to counts rounds"),
+        ({"contests": [["a", "b"]], "measure": {"metric": "loss/mean"}}, "expected a metric of which more is better"),
     ],
 )
 def test_what_is_wrong_with_a_page_is_said(change, message, tmp_path):

@@ -168,6 +168,32 @@ def test_what_runs_say_together_is_recorded_once_and_made_up_for_where_it_is_mis
     assert reproduce("tiny.yaml", "whole") == found
 
 
+def test_other_settings_of_a_page_or_of_params_yaml_run_again_and_another_measure_is_read_from_the_same_runs(own_page):
+    def records_of(*settings: str, **more: Any) -> list[dict[str, Any]]:
+        own_page(one=table(base=[*QUICK, *settings], **more))
+        assert not Sweep("tiny.yaml", "one", "cpu").finished
+        reproduce("tiny.yaml", "one")
+        assert Sweep("tiny.yaml", "one", "cpu").finished
+        return json.loads((folder / "docs" / "results" / "tiny.json").read_text())["one"]["cpu"]["cell"]
+
+    folder = own_page(one=table())
+    first, second = records_of(), records_of("training.batch=4")
+    assert not {one["weights_sha256"] for one in first} & {one["weights_sha256"] for one in second}
+    assert [one["seed"] for one in second] == [0, 1]
+    loss = {"metric": "loss/mean"}
+    third = records_of("training.batch=4", measure=loss)
+    assert [one["weights_sha256"] for one in third] == [one["weights_sha256"] for one in second]
+    assert [one["code"] for one in third] == [one["code"] for one in second]
+    for one in third:
+        run = folder / "runs" / "reproduce-tiny-one-cpu" / f"cell-fedavg-seed{one['seed']}"
+        assert one["value"] == json.loads((run / "result.json").read_text())["metrics"]["loss/mean"] != one["accuracy"]
+    params = yaml.safe_load((folder / "params.yaml").read_text())
+    params["training"]["optimiser"]["learning_rate"] *= 2
+    (folder / "params.yaml").write_text(yaml.safe_dump(params))
+    fourth = records_of("training.batch=4", measure=loss)
+    assert not {one["weights_sha256"] for one in fourth} & {one["weights_sha256"] for one in third}
+
+
 def test_cells_of_other_data_are_not_paired(own_page):
     cells = {"a": {"about": "w"}, "b": {"about": "w", "set": ["data.seed=9"]}}
     own_page(whole=table(cells=cells, paired=[{"first": "a", "second": "b"}]))
@@ -321,7 +347,9 @@ def test_runs_that_come_out_as_recorded_name_todays_code_and_others_stay(own_pag
 
 def test_a_run_that_cells_share_is_run_again_once_and_one_that_fails_does_not_end_the_others(own_page):
     shared = {"about": "w", "shared": {"table": "one", "cell": "cell"}}
-    project = own_page(one=table(), two=table(cells={"a": shared, "b": shared}))
+    of_plugin = {"method": "broken", "base": [*QUICK, "plugins=[broken.py]"]}
+    project = own_page(one=table(**of_plugin), two=table(**of_plugin, cells={"a": shared, "b": shared}))
+    (project / "broken.py").write_text(BROKEN.partition("    def run_round")[0] + "    pass\n")
     reproduce("tiny.yaml", "one")
     found = reproduce("tiny.yaml", "two", again=9)
     assert sorted(run["seed"] for run in found["runs"]) == [0, 1]
@@ -330,7 +358,6 @@ def test_a_run_that_cells_share_is_run_again_once_and_one_that_fails_does_not_en
     records = json.loads(file.read_text())["one"]["cpu"]["cell"]
     assert all("--table one " in record["command"] for record in records)
 
-    own_page(one=table(method="broken", base=[*QUICK, "plugins=[broken.py]"]))
     (project / "broken.py").write_text(BROKEN.format(error="ZeroDivisionError"))
     found = reproduce("tiny.yaml", "one", again=2)
     assert found["same"] == 0
