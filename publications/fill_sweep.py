@@ -5,7 +5,6 @@ Every finished run is recorded at once, so an interrupted sweep continues where 
 
 import platform
 import random
-import shutil
 import statistics
 import time
 from dataclasses import replace
@@ -91,30 +90,15 @@ def _fill_one(sweep: Sweep, cell: str, seed: int, choice: str | None) -> bool:
     sweep.results.read_again()  # another sweep may have recorded it meanwhile
     if sweep.record(cell, seed, choice) is None:
         begun = not sweep.page.judged and sweep.folder(cell, seed, choice).path.exists()
-        outdated = sweep.results.find(sweep.place_of_runs(cell), sweep.key(seed, choice)) or {}
-        settings = sweep.settings_hash(cell)
-        if begun and outdated.get("settings", settings) != settings:
-            _delete_outdated(sweep, cell, seed, choice)
-            begun = False
         record = run_trials(sweep, cell, seed) if sweep.page.judged else _run(sweep, cell, seed, choice)
         record |= _origin(sweep, cell)
-        if not begun:
-            record["code"] = code_hash(sweep.modules(cell))
-        elif outdated:  # the same run with another measure
-            record |= {name: outdated[name] for name in (*_origin(sweep, cell), "code") if name in outdated}
-        else:  # by which code is not known
+        if begun:  # by which code is not known
             del record["commit"]
-        record |= {"settings": settings, "measure": sweep.measure_name(cell)}
+        else:
+            record["code"] = code_hash(sweep.modules(cell))
+        record |= sweep.stated(cell)
         sweep.results.keep(sweep.place_of_runs(cell), sweep.key(seed, choice), record)
     return True
-
-
-def _delete_outdated(sweep: Sweep, cell: str, seed: int, choice: str | None) -> None:
-    """Delete the folder of a recorded run whose settings the page has no more: a run is not resumed with other settings."""
-    folder = sweep.folder(cell, seed, choice).path
-    progress.current().say(f"runs again, since its settings changed: {folder.name}")
-    for path in (Path(sweep.project(cell, seed, choice).private(folder).folder), folder):
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _run(sweep: Sweep, cell: str, seed: int, choice: str | None) -> dict[str, Any]:
@@ -307,7 +291,7 @@ def _run_one_again(sweep: Sweep, cell: str, seed: int, choice: str | None, scrat
         # of the table that owns the record; cells are compared only if they name the same version, whose hash depends on
         # the form of the files too
         signed |= {"command": record["command"], "data_version": record["data_version"]}
-        signed |= {"settings": sweep.settings_hash(cell)}
+        signed |= sweep.stated(cell)
         sweep.results.keep(sweep.place_of_runs(cell), sweep.key(seed, choice), signed)
     same = {"weights": "weights_sha256" not in differ, "numbers": not differ - {"weights_sha256"}}
     return {**found, **same, "now": now[quantity.name], "error": None}

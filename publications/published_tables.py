@@ -300,12 +300,14 @@ class Table(Record):
             raise ValueError("pairs by class need the same rows in every seed, and here seeds draw other data")
         compared = {cell for pair in self.paired for cell in (pair.first, pair.second)}.union(*self.contests)
         for metric in sorted({self.measure_of(cell).metric or "" for cell in compared}):
-            if {"loss", "nll", "ece", "brier", "entropy"} & {*metric.split("/")}:
+            if {"loss", "nll", "ece", "brier", "entropy"} & {*metric.partition("@")[0].split("/")}:
                 raise ValueError(
                     f"paired: got a pair of cells with {metric}, expected a metric of which more is better. Drop the pair"
                 )
         if any(self.measure_of(cell).rounds_to is not None for cell in compared):
-            raise ValueError("a pair or a contest is a difference of scores, and rounds_to counts rounds. Drop it")
+            raise ValueError(
+                "a pair or a contest is a difference of scores, and rounds_to counts rounds. Drop the pair"
+            )
         return self
 
     def _tuned_alike(self) -> None:

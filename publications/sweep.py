@@ -63,6 +63,15 @@ _FREE = {
 """Sections of params.yaml that change no number of a run."""
 
 
+def _with_whole_numbers(value: Any) -> Any:
+    """Return plain data with 2 in place of 2.0: equal settings may be written in both ways."""
+    if isinstance(value, dict):
+        return {key: _with_whole_numbers(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_whole_numbers(one) for one in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 class Sweep:
     """One table at one scale: each cell has a grid on one seed, and then every seed at the best choice.
 
@@ -200,30 +209,56 @@ class Sweep:
         return grid.at_edge(points[list(self._settings_of(cell)).index(self.choice(cell))], points)
 
     def record(self, cell: str, seed: int, choice: str | None) -> dict[str, Any] | None:
-        """Return the record of a run; None if it is missing, or the page or params.yaml had other settings then."""
+        """Return the record of a run; None if it is missing. UserError if the page or params.yaml has other settings now."""
         found = self.results.find(self.place_of_runs(cell), self.key(seed, choice))
-        return None if found is None or self.is_outdated(cell, found) else found
+        if found is not None:
+            self._check_same_settings(cell, found)
+        return found
 
-    def is_outdated(self, cell: str, record: dict[str, Any]) -> bool:
-        """Return whether a record is of other settings or of another measure; older records name neither."""
-        stated, measure = record.get("settings"), record.get("measure")
-        if stated is not None and stated != self.settings_hash(cell):
-            return True
-        return measure not in (None, self.measure_name(cell)) and not self.shows_others_runs(cell)
+    def _check_same_settings(self, cell: str, record: dict[str, Any]) -> None:
+        """Raise UserError if a record is of other settings or of another measure; older records name neither."""
+        what = ""
+        if "settings" in record and record["settings"] != self._settings_hashes[cell]:
+            what = "settings"
+        elif "measure" in record and not self.shows_others_runs(cell) and record["measure"] != self.measure_name(cell):
+            what = "measure"
+        if what:
+            page = "page or params.yaml" if is_own(self.named) else "page"
+            raise UserError(
+                f"{self.named}, table {self.table}: {cell} is recorded with other {what} than the {page} has now, expected "
+                f"the same. Restore the earlier {what}, or rename the cell: then it runs anew, and the record stays."
+            )
 
-    def settings_hash(self, cell: str) -> str:
-        """Return the hash of a cell's method and settings, and of params.yaml if the page is a user's; seeds are no part."""
-        method, _, settings = self._settings_in(self.page, cell)
-        params = ""
-        if is_own(self.named):
-            params = self._projects[cell].params.model_dump_json(exclude=_FREE, exclude_defaults=True)
-        content = json.dumps([method, settings, params], sort_keys=True, default=str)
-        return sha256(content.encode()).hexdigest()[:12]
+    def stated(self, cell: str) -> dict[str, str]:
+        """Return what a new record states of the page, by which an edited page is noticed: settings and measure."""
+        if self.page.judged:
+            return {}
+        measure = {} if self.shows_others_runs(cell) else {"measure": self.measure_name(cell)}
+        return {"settings": self._settings_hashes[cell], **measure}
+
+    @cached_property
+    def _settings_hashes(self) -> dict[str, str]:
+        """Return by cell the hash of method and settings, and of params.yaml if the page is a user's; seeds are no part."""
+        hashes = {}
+        for cell in self.page.cells:
+            method, _, settings = self._settings_in(self.page, cell)
+            params: dict[str, Any] = {}
+            if is_own(self.named):
+                params = self._projects[cell].params.model_dump(mode="json", exclude=_FREE, exclude_defaults=True)
+                params["method"] = params.get("method", {}).get(method)  # those of other methods change nothing
+                if self.page.seeds_are == "data":
+                    params["data"].pop("seed", None)
+            settings = {key: value for key, value in settings.items() if key.partition(".")[0] not in _FREE}
+            content = json.dumps(_with_whole_numbers([method, settings, params]), sort_keys=True, default=str)
+            hashes[cell] = sha256(content.encode()).hexdigest()[:12]
+        return hashes
 
     def measure_name(self, cell: str) -> str:
         """Return what a record's value measures, as text."""
         measure = self.page.measure_of(cell)
-        return measure.metric or ("headline" if measure.rounds_to is None else f"rounds to {measure.rounds_to:g}")
+        if measure.rounds_to is not None:
+            return f"rounds to {measure.rounds_to:g}"
+        return measure.metric or self.quantity(cell).headline
 
     def shows_others_runs(self, cell: str) -> bool:
         """Return whether a cell shows runs of another table."""

@@ -277,3 +277,16 @@ def test_a_page_that_is_no_yaml_or_holds_no_tables_is_told_with_its_file(text, m
     (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(UserError, match=message):
         table_of(str(tmp_path / "mine.yaml"), "1", "cpu")
+
+
+@pytest.mark.slow
+def test_cells_that_share_runs_have_settings_of_one_hash():
+    checked = 0
+    for paper, table, scale in EVERY:
+        found = read_once(paper, table, scale)
+        sharing = {cell: one.shared for cell, one in found.cells.items() if one.shared is not None}
+        sweep = Sweep(paper, table, scale) if sharing else None
+        for cell, there in sharing.items():
+            assert sweep.stated(cell)["settings"] == Sweep(paper, there.table, scale).stated(there.cell)["settings"]
+            checked += 1
+    assert checked > 10

@@ -168,30 +168,34 @@ def test_what_runs_say_together_is_recorded_once_and_made_up_for_where_it_is_mis
     assert reproduce("tiny.yaml", "whole") == found
 
 
-def test_other_settings_of_a_page_or_of_params_yaml_run_again_and_another_measure_is_read_from_the_same_runs(own_page):
-    def records_of(*settings: str, **more: Any) -> list[dict[str, Any]]:
-        own_page(one=table(base=[*QUICK, *settings], **more))
-        assert not Sweep("tiny.yaml", "one", "cpu").finished
-        reproduce("tiny.yaml", "one")
-        assert Sweep("tiny.yaml", "one", "cpu").finished
-        return json.loads((folder / "docs" / "results" / "tiny.json").read_text())["one"]["cpu"]["cell"]
-
+def test_other_settings_of_a_page_or_of_params_yaml_or_another_measure_are_refused_until_the_cell_is_renamed(own_page):
     folder = own_page(one=table())
-    first, second = records_of(), records_of("training.batch=4")
-    assert not {one["weights_sha256"] for one in first} & {one["weights_sha256"] for one in second}
-    assert [one["seed"] for one in second] == [0, 1]
+    reproduce("tiny.yaml", "one")
+    records = (folder / "docs" / "results" / "tiny.json").read_bytes()
     loss = {"metric": "loss/mean"}
-    third = records_of("training.batch=4", measure=loss)
-    assert [one["weights_sha256"] for one in third] == [one["weights_sha256"] for one in second]
-    assert [one["code"] for one in third] == [one["code"] for one in second]
-    for one in third:
-        run = folder / "runs" / "reproduce-tiny-one-cpu" / f"cell-fedavg-seed{one['seed']}"
-        assert one["value"] == json.loads((run / "result.json").read_text())["metrics"]["loss/mean"] != one["accuracy"]
+    for changed, what in (({"base": [*QUICK, "training.batch=4"]}, "settings"), ({"measure": loss}, "measure")):
+        own_page(one=table(**changed))
+        with pytest.raises(
+            UserError, match=rf"cell is recorded with other {what} than the page or params.yaml has now"
+        ):
+            reproduce("tiny.yaml", "one")
+    own_page(one=table(base=[*QUICK, "training.rounds=1.0", "runner.workers=1"]))
+    reproduce("tiny.yaml", "one")  # the same, written otherwise
     params = yaml.safe_load((folder / "params.yaml").read_text())
     params["training"]["optimiser"]["learning_rate"] *= 2
     (folder / "params.yaml").write_text(yaml.safe_dump(params))
-    fourth = records_of("training.batch=4", measure=loss)
-    assert not {one["weights_sha256"] for one in fourth} & {one["weights_sha256"] for one in third}
+    with pytest.raises(UserError, match="Restore the earlier settings, or rename the cell: then it runs anew"):
+        reproduce("tiny.yaml", "one")
+    assert (folder / "docs" / "results" / "tiny.json").read_bytes() == records
+    own_page(one=table(cells={"other": {"about": "w"}}, measure=loss))
+    found = reproduce("tiny.yaml", "one")
+    assert found["rows"][0]["ours"] != pytest.approx(json.loads(records)["one"]["cpu"]["cell"][0]["accuracy"])
+
+
+def test_seeds_that_draw_the_data_are_no_part_of_the_settings(own_page):
+    own_page(one=table(seeds_are="data"))
+    reproduce("tiny.yaml", "one")
+    assert reproduce("tiny.yaml", "one", seeds=[1])["rows"][0]["seeds"] == [1]
 
 
 def test_cells_of_other_data_are_not_paired(own_page):
