@@ -27,6 +27,8 @@ from models.server_state import ClientStateRefs
 from silos.cohort import Stack, inputs_standardizer
 from silos.errors import UserError, shown
 from silos.io.atomic_io import writing
+from silos.param_types import is_plain
+from silos.privacy.silo_policy import folder_name
 from silos.sources.tabular.raw_columns import input_columns
 from silos.storage.partition_store import open_client, open_common_rows
 from tasks.execution.load_client_data import load_weights
@@ -270,5 +272,6 @@ def _rows(opened: FinishedRun, client: str | None) -> tuple[Tensor, str]:
 def _place(root: Path, opened: FinishedRun, client: str | None, format: Format, output: str | None) -> Path:
     """Return the file to write, as `output_file` does; in the run's folder if none is named."""
     if output is None:
-        return opened.folder.path / f"{client or 'model'}.{format}"
+        name = client or "model"
+        return opened.folder.path / f"{name if is_plain(name) else folder_name(name)}.{format}"
     return output_file(root, output, getattr(opened.project.params.data.source, "path", None))

@@ -261,7 +261,8 @@ def _name_extremes(axes: Any, means: Mapping[str, float], offsets: Sequence[floa
         return 0
     clients, letters = list(means), 0
     for client, side in ((min(clients, key=lambda c: means[c]), -1), (max(clients, key=lambda c: means[c]), 1)):
-        name = drawable_name(client if len(client) <= sum(_ENDS) else f"{client[: _ENDS[0]]}…{client[-_ENDS[1] :]}")
+        name = drawable_name(client)  # letters that the font lacks become codes of six
+        name = name if len(name) <= sum(_ENDS) else f"{name[: _ENDS[0]]}…{name[-_ENDS[1] :]}"
         letters = max(letters, len(name))
         axes.annotate(
             name,

@@ -122,6 +122,15 @@ def test_a_comparison_of_any_methods_and_clients_fits(draw, methods, clients):
     draw(draw_comparison, {"runs": runs, "paired": paired}, {method: [[(1, 0.5)]] for method in methods})
 
 
+def test_client_names_without_letters_in_the_font_leave_room_for_the_points(draw):
+    names = ["北京协和医院", "上海华山医院", "มหาวิทยาลัย"]
+    by_client = [{"client": name, "accuracy": 0.5 + at / 10} for at, name in enumerate(names)]
+    runs = [{"method": "one", "seed": 0, "metrics": {"accuracy/by_client": by_client}}]
+    figure = draw(draw_comparison, {"runs": runs, "paired": []}, {"one": [[(1, 0.5)]]})
+    low, high = figure.axes[1].get_xlim()
+    assert high - low < 1, "points fill a good part of the panel"
+
+
 def test_a_codebook_of_300_domains_lists_as_many_as_fit(draw):
     names = [f"c{at}" for at in range(300)]
     points = [(0.0, 1.0), (1.0, 0.0)]
