@@ -27,6 +27,8 @@ def serve(mlflow_port: int, prefect_port: int | None) -> None:
     root, uri = project.root, project.tracking
     if services.is_up(root):
         addresses = {record["service"]: record["address"] for record in services.describe(root)["services"]}
+        if None in (addresses["mlflow"], addresses["prefect"]):
+            raise UserError("ui: got services that are still starting. Try again in a few seconds.")
         _say_pages(project, addresses["mlflow"], addresses["prefect"])
         say("`siloflow up` serves both; `siloflow down` ends them.")
         return

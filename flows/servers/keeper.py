@@ -232,7 +232,7 @@ _TITLES = {"prefect": "Prefect's server", "mlflow": "MLflow's server", "worker":
 
 
 def keep(pipe: int, root: Path, prefect_port: int, mlflow_port: int) -> None:
-    """Keep the services until SIGTERM."""
+    """Keep the services until SIGTERM; exit code 1 if they end earlier, for a supervisor that starts them again."""
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -241,7 +241,7 @@ def keep(pipe: int, root: Path, prefect_port: int, mlflow_port: int) -> None:
     keep_loopback_direct()
     (root / STATE).unlink(missing_ok=True)
     held = hold(root / KEEPER, str(os.getpid()))
-    keeper, is_ready = None, False
+    keeper, is_ready, has_failed = None, False, False
     try:
         keeper = _Keeper(root, prefect_port, mlflow_port, os.environ.pop("MLFLOW_BACKEND_STORE_URI", None))
         keeper.start()
@@ -251,6 +251,7 @@ def keep(pipe: int, root: Path, prefect_port: int, mlflow_port: int) -> None:
         keeper.watch(stopped)
         write_json(root / STATE, {"root": str(root), "services": {}})
     except (UserError, OSError) as error:
+        has_failed = True
         progress.current().say(str(error))
         write_json(root / STATE, {"root": str(root), "services": {}, "error": str(error)})
         if not is_ready:
@@ -261,6 +262,8 @@ def keep(pipe: int, root: Path, prefect_port: int, mlflow_port: int) -> None:
             progress.current().say("Prefect's server keeps running until the command that uses it has ended.")
         (root / KEEPER).unlink()
         held.close()
+    if has_failed:
+        sys.exit(1)
 
 
 def _report(pipe: int, message: Mapping[str, str]) -> None:

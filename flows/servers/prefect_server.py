@@ -52,7 +52,7 @@ class PrefectServer:
         self._child_lock = threading.Lock()
         self.restarts = 0
         if os.environ.get("PREFECT_API_URL"):
-            self.url = os.environ["PREFECT_API_URL"]
+            self.url = os.environ["PREFECT_API_URL"] = os.environ["PREFECT_API_URL"].rstrip("/")
             if has_password(self.url):
                 raise UserError(
                     "PREFECT_API_URL: got a password, expected none. Remove it, and set "
@@ -241,7 +241,7 @@ class PrefectServer:
 def answers(url: str, patience: float) -> bool:
     """Return whether Prefect's API at this address answers within `patience` seconds."""
     try:
-        urllib.request.urlopen(f"{url}/health", timeout=patience).close()
+        urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=patience).close()
     except (OSError, ValueError):  # includes URLError; ValueError for no address
         return False
     return True

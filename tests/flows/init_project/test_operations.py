@@ -103,7 +103,8 @@ def test_every_command_of_siloflow_and_mlflow_exists() -> None:
     for program, verb, *words in commands():
         flags = {word for word in words if word.startswith("-")}
         if program == "siloflow":
-            assert flags <= {name for one in known[verb].params for name in one.opts}
+            command = getattr(known[verb], "commands", {}).get(words[0] if words else "", known[verb])
+            assert flags <= {name for one in command.params for name in one.opts}
         elif program == "mlflow":
             assert verb == "server"
             assert flags <= options
