@@ -1,7 +1,7 @@
 """Decide what to advise from the differences of a proof, and say in sentences what is certain about it."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import yaml
@@ -56,20 +56,31 @@ def is_better(first: str, second: str, differences: Differences, quantity: TaskM
     return backward is not None and backward.distinguishable and quantity.gain(backward.mean) < 0
 
 
-def advised_method(choice: str, differences: Differences, quantity: TaskMetrics) -> str:
+def advised_method(
+    choice: str,
+    differences: Differences,
+    quantity: TaskMetrics,
+    finite: Collection[str] = (),
+    diverged: Collection[str] = (),
+) -> str:
     """Return the simplest method that is as good as any in the proof: training alone, then FedAvg, then the choice.
 
     It is as good if its mean on test rows is at most TOLERANCE behind each other's, and none is proved to be better.
-    A method without a finite difference is not advised, unless none has one: then the choice is.
+    A method without a finite difference is not advised, unless none has one: then the choice is, or if it diverged the
+    simplest that did not.
 
     Args:
         choice: The method that won the race.
         differences: The differences of the proof, first minus second.
         quantity: The metric.
+        finite: The methods whose predictions are finite in all runs of the proof.
+        diverged: Those whose predictions are not.
     """
     differences = _finite(differences)
     measured = {method for pair in differences for method in pair}
     methods = [method for method in dict.fromkeys((ALONE, SHARED, choice)) if method in measured]
+    if not methods and choice in diverged:
+        return next((method for method in (ALONE, SHARED) if method in finite), choice)
     tolerance = TOLERANCE if math.isfinite(quantity.bound) else 0.0
 
     def is_near(method: str) -> bool:
@@ -80,7 +91,7 @@ def advised_method(choice: str, differences: Differences, quantity: TaskMetrics)
 
 
 def _finite(differences: Differences) -> dict[tuple[str, str], Difference]:
-    """Return the differences of methods whose predictions are all finite."""
+    """Return the differences of pairs in which the predictions of both methods are finite."""
     return {pair: measured for pair, measured in differences.items() if math.isfinite(measured.mean)}
 
 
@@ -122,11 +133,12 @@ def decide(
         costs: What a run of each proved method costs; None if that is not known.
     """
     differences = _finite(proof.differences)
-    proved = advised_method(choice, differences, quantity)
+    rows = {row["method"]: row for row in comparison["table"]}
+    diverged = [method for method, row in rows.items() if row.get(quantity.headline) is None]
+    proved = advised_method(choice, differences, quantity, {*rows}.difference(diverged), diverged)
     outside = excluded_silos(proved, proof, quantity)
     advised = SHARED if outside else proved
     given = [*settings.get(advised, ()), *([leave_setting(leave or {}, outside)] if outside else [])]
-    rows = {row["method"]: row for row in comparison["table"]}
     useless = sentences_first(comparison)
     unmeasured = "Whether what follows is better than that was not measured."
     of_no_use = "So no model is of use yet. Of these, the advice would be:"
@@ -138,18 +150,20 @@ def decide(
     )
     names = {**NAMES, SHARED: f"{NAMES[SHARED]} with all silos"} if outside else NAMES
     proved_lines = [
-        _difference(pair, measured, quantity, names)
+        _difference(pair, measured, quantity, names, diverged)
         for pair, measured in proof.differences.items()
         if POOLED not in pair
     ]
+    unknown = sum(math.isnan(measured.mean) for pair, measured in proof.differences.items() if POOLED not in pair)
     if proof.exclusion and not outside and proved in proof.exclusion.differences:
         without = f"FedAvg without {listed(proof.exclusion.silos)}"
         proved_lines.append(_difference((without, proved), proof.exclusion.differences[proved], quantity))
+        unknown += math.isnan(proof.exclusion.differences[proved].mean)
     if is_better(POOLED, proved, differences, quantity) and not outside:
         gain = _size(differences[POOLED, proved], quantity)
         would = f"would gain {gain}" if quantity.higher_is_better else f"would be better ({gain})"
         proved_lines.append(f"Training on pooled rows {would}: ask whether rows may be pooled.")
-    ranges = len(proved_lines) + bool(outside)
+    ranges = len(proved_lines) - unknown + bool(outside)
     lines += [*proved_lines, *([_legend(quantity, ranges)] if ranges else [])]
     gains = (comparison.get("gains") or {}).get("methods", {}).get(advised)
     if gains and gains["compared"] and not outside:
@@ -285,12 +299,18 @@ def _doubt(advised: str, differences: Differences, quantity: TaskMetrics) -> lis
 
 
 def _difference(
-    pair: tuple[str, str], measured: Difference, quantity: TaskMetrics, names: Mapping[str, str] = NAMES
+    pair: tuple[str, str],
+    measured: Difference,
+    quantity: TaskMetrics,
+    names: Mapping[str, str] = NAMES,
+    diverged: Collection[str] = (),
 ) -> str:
     """Return which of two methods is better, and by how much; the one with the better mean comes first."""
     if math.isnan(measured.mean):
         first, second = (names.get(method, method) for method in pair)
-        return f"Whether {first} is better than {second} is not known: predictions of one of them are not finite."
+        known = [names.get(method, method) for method in pair if method in diverged]
+        whose = joined(known) if known else "one of them"
+        return f"Whether {first} is better than {second} is not known: predictions of {whose} are not finite."
     mean, low, high = measured.mean, measured.low, measured.high
     if quantity.gain(mean) < 0:
         pair, mean, low, high = (pair[1], pair[0]), -mean, -high, -low

@@ -226,6 +226,8 @@ def _student(
 ) -> Difference:
     """Return the mean with Student's interval; parts: variances with degrees of freedom, for Satterthwaite's."""
     error = _without_rounding(max(variance, 0.0) ** 0.5, mean)
+    if not error and not mean and any(signs):  # clients differ, and cancel each other
+        return Difference.unknown(mean, bound)
     dof = variance**2 / sum(v**2 / f for v, f in parts if f and v) if error else 0.0
     return Difference.of_student(mean, error, dof, _p_value(mean, error, dof, signs), level, bound)
 

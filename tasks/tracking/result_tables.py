@@ -48,9 +48,9 @@ def table_rows(results: Sequence[Mapping[str, Any]], metric: TaskMetrics = ACCUR
             numbers = [r["metrics"].get(name) for r in runs]
             if name in others and numbers == [None] * len(runs):
                 continue
-            present = [v for v in numbers if v is not None]
-            values = [v for v in present if math.isfinite(v)]
-            if name in metric.columns and len(values) < len(present):
+            values = [v for v in numbers if v is not None and math.isfinite(v)]
+            stated = sum(name in r["metrics"] for r in runs)  # also infinite ones, which a file has as null
+            if name != "loss/mean" and len(values) < stated:
                 values = []
             row[name] = statistics.fmean(values) if values else None
             row[f"{name}/sd"] = statistics.stdev(values) if len(values) > 1 else 0.0

@@ -385,3 +385,23 @@ def test_a_method_whose_predictions_are_not_finite_is_not_advised(
     unknown = [line for line in lines if line.endswith("is not known: predictions of one of them are not finite.")]
     assert len(unknown) == sum(one is DIVERGED for one in found.values())
     assert "nan" not in " ".join(lines)
+    assert any(line.startswith("A point is") for line in lines) == (len(unknown) < len(found))
+
+
+@pytest.mark.parametrize(
+    ("choice", "diverged", "expected"),
+    [
+        (SHARED, [SHARED], ALONE),
+        ("ditto", ["ditto", SHARED], ALONE),
+        ("ditto", ["ditto", ALONE], SHARED),
+        ("ditto", ["ditto", SHARED, ALONE], "ditto"),
+        (ALONE, [SHARED], ALONE),
+    ],
+)
+def test_where_no_difference_is_known_a_method_that_did_not_diverge_is_advised(choice, diverged, expected):
+    pairs = {pair: DIVERGED for pair in proved_pairs(choice, [choice, SHARED, ALONE]) if {*pair} & {*diverged}}
+    table = [{"method": m, "accuracy/mean": None if m in diverged else 0.8} for m in {choice, SHARED, ALONE}]
+    advice = decide(ACCURACY, choice, {}, Proof(pairs), {"table": table})
+    assert advice["advised"] == expected
+    assert all(line.endswith("are not finite.") for line in advice["lines"] if line.startswith("Whether"))
+    assert "one of them" not in " ".join(advice["lines"])

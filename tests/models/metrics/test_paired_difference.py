@@ -497,3 +497,4 @@ def test_draws_without_spread_are_counted_by_sign_and_equal_outcomes_count_for_n
     found = difference([Stratum.from_differences(np.array([rows], float)) for rows in d])
     assert found.p == pytest.approx(p)
     assert found.distinguishable == (p <= 0.05)
+    assert (found.low, found.high) == ((found.mean, found.mean) if p <= 0.05 else (-1, 1))

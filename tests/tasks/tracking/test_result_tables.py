@@ -46,9 +46,15 @@ def test_a_run_that_diverged_does_not_break_the_table(loss):
     assert row["loss/mean"] is None
 
 
-def test_a_metric_that_is_not_finite_in_one_seed_has_no_mean():
-    (row,) = table_rows([result("fedavg", seed, accuracy) for seed, accuracy in enumerate([0.9, -math.inf, 0.8])])
+@pytest.mark.parametrize("diverged", [-math.inf, math.nan, None])  # None as it is read from a file
+def test_a_metric_that_is_not_finite_in_one_seed_has_no_mean(diverged):
+    runs = [result("fedavg", seed, 0.9) for seed in range(3)]
+    for run in runs:
+        run["metrics"] |= {"fresh/accuracy/mean": 0.5}
+    runs[1]["metrics"] |= {"accuracy/mean": diverged, "fresh/accuracy/mean": diverged}
+    (row,) = table_rows(runs)
     assert (row["accuracy/mean"], row["accuracy/mean/sd"], row["seeds"]) == (None, 0.0, 3)
+    assert (row["fresh/accuracy/mean"], row["accuracy/worst"]) == (None, 0.45)
 
 
 def test_the_clients_table_has_a_row_for_each_client_and_round(tmp_path):
