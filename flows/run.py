@@ -35,7 +35,7 @@ def run(
         method: The method that trains.
         seed: The seed of training; the partition has its own in params.yaml.
         overrides: Values that replace those of params.yaml, each as section.key=value, for example training.rounds=20.
-        resume: Continue after the last complete round of the newest such run.
+        resume: Continue the newest unfinished such run after its last complete round, or return the newest one.
         experiment: The folder in runs/ that the run is put into; a new one if none is named.
         cell: A prefix of the run's name, if that folder has several runs of the method with the seed.
         derived: Take the partition that params describe from the cache of partitions, instead of data/.

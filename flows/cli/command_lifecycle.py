@@ -102,6 +102,10 @@ class CommandLifecycle(progress.ProgressSink):
 
             refresh_global_settings_context()
 
+    def has_lost_server(self) -> bool:
+        """Return whether a server of Prefect was started or joined, and does not answer now."""
+        return self._server is not None and not self._server.answers()
+
     def wait_for_server(self) -> str:
         """Return the server's address once it answers."""
         assert self._server is not None

@@ -119,6 +119,10 @@ class Session:
         """Start Prefect's server unless one runs; for commands that know only later whether they need it."""
         self._lifecycle.start_server(**options)
 
+    def has_lost_server(self) -> bool:
+        """Return whether Prefect's server was started or joined, and does not answer now."""
+        return self._lifecycle.has_lost_server()
+
     def wait_for_server(self) -> str:
         """Return the address of Prefect's API once it answers."""
         return self._lifecycle.wait_for_server()

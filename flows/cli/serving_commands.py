@@ -10,6 +10,7 @@ import typer
 
 from flows.cli.command_session import Json, Overrides, Session, Timings
 from silos.errors import UserError
+from silos.io.addresses import mask_passwords
 
 if TYPE_CHECKING:
     from flows.console.safe_text import PlainConsole
@@ -141,9 +142,9 @@ def watch(
                         is_started = True
                     answer = session.run_flow("flows.watch", "watch", project)
             except UserError as error:  # it may pass, for example if another command uses data/
-                if once or not has_looked:
+                if once or not has_looked or session.has_lost_server():
                     raise
-                session.print_progress(f"{error} The next look is in {minutes:g} minutes.")
+                session.print_progress(f"{mask_passwords(str(error))} The next look is in {minutes:g} minutes.")
             else:
                 session.print_result(answer, print_watch)
             if once:

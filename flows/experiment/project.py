@@ -417,7 +417,8 @@ def new_experiment(project: Project, kind: str, about: dict[str, Any], name: str
 def newest_experiment(project: Project, kind: str, inside: str = "") -> str | None:
     """Return the set of runs of this kind that was started last.
 
-    With `inside`, it is the last of those that hold such a run unfinished, or else of those that hold it.
+    With `inside`, it is the last of those that hold such a run unfinished, begun with the same overrides, or else of those
+    that hold it.
     """
     started = {}
     for path in project.runs.glob("*/experiment.json"):
@@ -426,10 +427,21 @@ def newest_experiment(project: Project, kind: str, inside: str = "") -> str | No
             unnamed = UNNAMED.fullmatch(name)
             info = {"kind": unnamed[1], "started": unnamed[2]} if unnamed else experiment(project, name)
             if info["kind"] == kind:  # by second, then by the file's time: a name ends randomly
-                result = read_json(path.parent / inside / "result.json") if inside else None
-                unfinished = result is None or result.get("mlflow_run_id") is None
-                started[name] = (unfinished, info["started"], path.stat().st_mtime_ns)
+                continues = bool(inside) and _continues(project, path, inside)
+                started[name] = (continues, info["started"], path.stat().st_mtime_ns)
     return max(started, key=started.__getitem__, default=None)
+
+
+def _continues(project: Project, experiment: Path, run: str) -> bool:
+    """Return whether this run is not finished, and was begun with the project's overrides, or by an earlier version."""
+    begun = read_json(experiment) or {}
+    if begun.get("overrides", project.overrides) != project.overrides:
+        return False
+    try:
+        result = read_json(experiment.parent / run / "result.json")
+    except UserError:  # damaged: the command that opens the run says so
+        return False
+    return result is None or result.get("mlflow_run_id") is None
 
 
 def begun_before(project: Project, kind: str) -> str | None:

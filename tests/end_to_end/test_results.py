@@ -162,7 +162,7 @@ def test_on_other_rows_it_is_said_why_there_is_no_difference(two: dict[str, Any]
         (
             ["cut-short"],
             "cut-short: got an unfinished result (1 of 2 runs), expected a finished one. To get it, run "
-            "`siloflow compare fedavg --seeds 1,2 --reference fedavg --resume --name cut-short`",
+            "`siloflow compare fedavg --seeds 1,2 --reference fedavg --set=training.rounds=2 --resume --name cut-short`",
         ),
         ([DIAGNOSIS], f"runs/: got no run or comparison '{DIAGNOSIS}'"),
         (["cut-shrot"], "runs/: got no run or comparison 'cut-shrot'. Did you mean cut-short?"),
