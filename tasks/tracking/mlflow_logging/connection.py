@@ -90,8 +90,9 @@ def connect(uri: str) -> Any:
             path = Path(uri.removeprefix("sqlite:///"))
             _create_database(path)
             if (database := path.absolute()) not in _placed:
-                _follow_move(database)
-                _placed.add(database)
+                with contextlib.suppress(sqlite3.Error):  # MLflow itself says what is wrong with its database
+                    _follow_move(database)
+                    _placed.add(database)
     return mlflow.MlflowClient(tracking_uri=uri)
 
 
@@ -265,13 +266,19 @@ def _follow_move(database: Path) -> None:
             start, _, name = old.rpartition("/")
             folder = artifacts / unquote(name)
             new = folder.as_uri()
-            if old == new or not start.endswith("/runs/artifacts") or not folder.is_dir():
+            if old == new or not start.endswith("/artifacts") or not folder.is_dir() or _is_same(old, folder):
                 continue
             for table, column in ((table, column) for table, columns in _FOLDERS.items() for column in columns):
                 change = (
                     f"update {table} set {column} = ? || substr({column}, ?) where substr({column} || '/', 1, ?) = ?"
                 )
                 connection.execute(change, (new, len(old) + 1, len(old) + 1, f"{old}/"))
+
+
+def _is_same(uri: str, folder: Path) -> bool:
+    """Return whether a file:// address is this folder, perhaps by another path: runs/ may be a link."""
+    other = Path(unquote(uri.removeprefix("file://")))
+    return other.is_dir() and other.samefile(folder)
 
 
 def start_system_metrics(uri: str, run_id: str | None) -> Any:

@@ -41,8 +41,9 @@ class Registry:
                 self.model, logged.artifact_location, run_id, await_creation_for=None, model_id=logged.model_id
             )
             version = _version(created)
-        trained_at = self._client.get_run(run_id).data.tags.get("git_commit")
-        tags = {**tags, **({"git_commit": trained_at} if trained_at else {})}
+            tags = {**tags, **self._commit(run_id)}
+        elif "git_commit" in version.tags:
+            tags = {key: value for key, value in tags.items() if key != "git_commit"}
         self.tag(version.number, tags)
         return replace(version, tags={**version.tags, **tags})
 
@@ -97,6 +98,11 @@ class Registry:
         except MlflowException as error:  # a version can be registered without a run, and a run be deleted for good
             if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 raise
+
+    def _commit(self, run_id: str) -> dict[str, str]:
+        """Return the tag with the commit that the run was trained from, if it has one."""
+        commit = self._client.get_run(run_id).data.tags.get("git_commit")
+        return {"git_commit": commit} if commit else {}
 
     def _logged_model(self, run_id: str) -> Any:
         experiment = self._client.get_run(run_id).info.experiment_id

@@ -205,5 +205,8 @@ def test_a_project_that_was_copied_finds_its_artifacts_beside_its_own_database(t
         assert run.info.artifact_uri.startswith(f"{expected}/")
         assert client.get_model_version(owner, "1").source == f"{expected}/models/m-1"
     client.log_text(client.create_run(made["mine"]).info.run_id, "new", "new.txt")
+    (tmp_path / "link").symlink_to(moved.parent)
+    client = connect(f"sqlite:///{tmp_path}/link/runs/mlflow.db")  # the same folder by another path
+    assert client.get_experiment(made["mine"]).artifact_location == (moved / "artifacts" / "digits").as_uri()
     assert len([*moved.rglob("new.txt")]) == 1
     assert not [*own.rglob("new.txt")]
