@@ -68,7 +68,7 @@ class CFL(Method):
         return replace(usual, names_absent=True) if isinstance(usual, FractionSampler) else usual
 
     def leave(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
-        """Record that these clients train no more: a cluster splits without them, and they keep its model."""
+        """Record that these clients train no more, so that no split waits for them."""
         return state.with_numbers(left=[*state.numbers.get("left", ()), *round.clients]), RoundReport()
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
@@ -116,7 +116,7 @@ class CFL(Method):
         return grouped_model(setup, state.tensors["weights"], {c: cluster.get(c, 0) for c in setup.silos.clients})
 
     def scored_model(self, state: ServerState, round: RoundContext) -> Model:
-        """Send each client that is not in the tree down to a leaf.
+        """Send each client that is not at a leaf down to one.
 
         It trains from a node's weights and takes the child whose direction is most similar to its update.
         """
@@ -124,7 +124,7 @@ class CFL(Method):
         cluster = {client: tree.node_of(client) for client in round.clients}
         for node in range(len(tree.parent)):  # parents come before their children
             children = [child for child, parent in enumerate(tree.parent) if parent == node]
-            fresh = [c for c in round.clients if c not in tree.cluster and cluster[c] == node]
+            fresh = [c for c in round.clients if cluster[c] == node]
             if not children or not fresh:
                 continue
             current = tree.weights[node]

@@ -19,7 +19,7 @@ from models.networks.wrappers.codebook_network import COUNT, OWN, SHARED, Quanti
 from models.prng import server_stream
 from models.server_state import ClientStateRefs
 from silos.cohort import Silos
-from silos.errors import UserError
+from silos.errors import MethodError, UserError
 from tasks.codebook_extend import borrow_words, codebook_extend
 from tasks.codebooks import common_codes, report_centroids
 from tasks.execution.task_runner import Broadcast
@@ -114,13 +114,13 @@ def require_classes(method: str, setup: TrainingSetup) -> None:
 
 
 def require_rows(silos: Silos, split: str) -> None:
-    """Raise a UserError if a client that trains has no rows in the split, on which its uncertainty is computed."""
+    """Raise a MethodError if a client that trains has no rows in the split, on which its uncertainty is computed."""
     if silos.common(split):
         return
     for client, rows in silos.federated().rows(split).items():
         if not rows:
             other = "" if split == "test" else ", or set method.uefl.check_on to train"
-            raise UserError(
+            raise MethodError(
                 f"data.split.{split}: got no {split} rows for client {client}, expected some, from which its "
                 f"uncertainty is computed. Set a share{other}."
             )

@@ -194,3 +194,18 @@ def test_a_spread_start_leaves_running_statistics_alone(make_problem):
     one, three = (IFCA(start_scale=scale).init(setup).tensors["weights"] for scale in (1.0, 3.0))
     for name, w in one.items():
         torch.testing.assert_close(three[name], w if name in network.buffers else 3 * w)
+
+
+def test_a_sampler_gets_the_losses_of_the_best_set(make_problem, play):
+    found = set()
+    for seed in range(4):
+        setup, page = make_problem(SIZES, seed=seed, silos={"validation": 12}), IFCA(clusters=2, restarts=3)
+        several = play(page, setup, [1], validate=True)
+        best, sets = several.state.numbers["best"], page.init(setup).tensors["weights"]
+        start = ServerState(
+            {"weights": {name: w[best : best + 1] for name, w in sets.items()}}, {"choice": {}, "best": 0}
+        )
+        alone = play(IFCA(clusters=2), setup, [1], state=start, validate=True)
+        assert several.rounds[0].validation == alone.rounds[0].validation
+        found.add(best)
+    assert found - {2}, "the last set is not always the best"

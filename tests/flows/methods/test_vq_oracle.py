@@ -13,6 +13,7 @@ from models.networks.mlp import MLP
 from models.networks.wrappers.codebook_network import SHARED
 from models.training.optimizers import Adam
 from silos.errors import UserError
+from tasks.aggregate import Aggregation
 
 SIZES = {"a": 13, "b": 9, "c": 8, "d": 11, "e": 10}
 DOMAINS = {"a": "north", "b": "south", "c": "north", "d": "south", "e": "north"}
@@ -95,3 +96,16 @@ def test_an_option_and_a_network_that_do_not_fit_are_named(make):
         VQOracle(segments=4).init(make())
     with pytest.raises(UserError, match=r"model\.members: got 2, expected 1, since this method wraps a single"):
         start_method(VQOracle(), replace(make(), network=DeepEnsemble(MLP(5, (6,), 3), 2)))
+
+
+def test_a_client_is_not_clipped_for_the_distance_between_the_words_of_two_domains(make, play):
+    page, setup = VQOracle(**OPTIONS), make(DOMAINS)
+    start = page.init(setup)
+    books = start.tensors["books"][SHARED].clone()
+    books[1] += 5
+    start = start.with_tensors(books={SHARED: books})
+    plain, clipped = (
+        play(page, replace(setup, aggregation=Aggregation(clip=clip)), [1], state=start) for clip in (None, 3.0)
+    )
+    for name, w in plain.state.tensors["weights"].items():
+        assert torch.allclose(clipped.state.tensors["weights"][name], w, atol=1e-6), name
