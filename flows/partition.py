@@ -10,7 +10,7 @@ from flows.flow_decorator import Overrides, project_flow
 from silos.dataset import SPLITS
 from silos.errors import UserError
 from silos.privacy.silo_policy import OPENED, POLICY, has_store, make_store, policy_of
-from silos.sources.source_params import is_public
+from silos.sources.source_params import PUBLIC_KINDS, is_public
 from silos.sources.source_registry import content_hashes
 from silos.storage import partition_store
 from silos.storage.manifest import read_manifest
@@ -77,10 +77,11 @@ def _note_on_policy(project: Project, store: Path) -> list[str]:
     """Return a note if data of the silos' own follow public ones, for which the store was made; else nothing."""
     data = project.params.data
     try:
-        before = read_manifest(project.root / "data" / data.name).params["source"]["kind"]
-    except UserError:  # no data, or those of an earlier version
+        before = read_manifest(project.root / "data" / data.name).params.get("source", {}).get("kind")
+        was_public = before in PUBLIC_KINDS and policy_of(store, "").other_silos
+    except UserError:  # no data, those of an earlier version, or a policy that cannot be read
         return []
-    if is_public(data.source) or before == data.source.kind or not policy_of(store, "").other_silos:
+    if is_public(data.source) or not was_public:
         return []
     return [
         f"private/{data.name}/{POLICY}: got other_silos: true, as for the source {before}, expected false for data of your "

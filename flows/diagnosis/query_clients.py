@@ -121,10 +121,13 @@ class Bounds:
 
     @classmethod
     def read(cls, private: ClientStore) -> "Bounds":
-        """Read what was agreed on; nothing if there is no file. Earlier versions wrote targets that no silo had reported."""
+        """Read what was agreed on; nothing if there is no file. Earlier versions also wrote what no silo had reported."""
         path = Path(private.folder) / _BOUNDS
         content = read_json(path, "bring it back from a copy, or declare low and high", ("features", "targets"))
-        return cls(content["features"], () if None in content["targets"] else content["targets"]) if content else cls()
+        if not content:
+            return cls()
+        features = {name: (low, high) for name, (low, high) in content["features"].items() if low < high}
+        return cls(features, () if None in content["targets"] else content["targets"])
 
     def write(self, private: ClientStore) -> None:
         write_json(Path(private.folder) / _BOUNDS, {"features": dict(self.features), "targets": list(self.targets)})

@@ -215,7 +215,7 @@ def _infer_table(file: Path, options: DataOptions) -> OwnData:
 
 
 def _check_distinct(columns: Mapping[str, str | None]) -> None:
-    """Raise UserError if two roles name the same column or array."""
+    """Raise UserError if two roles name the same column."""
     first: dict[str, str] = {}
     for role, name in columns.items():
         if name is not None and first.setdefault(name, role) != role:
@@ -279,7 +279,9 @@ def _find_unit(
             )
         return requested, ()
     silo = None if client is None else _column(sample, client)
-    candidates = [column for column in sample.columns if column.name not in (label, client)]
+    candidates = [
+        column for column in sample.columns if column.name not in (label, client) and not column.missing.any()
+    ]
     units = [column for column in candidates if looks_like_unit(column, silo)]
     if not units:
         return None, ()
@@ -328,7 +330,7 @@ def _missing_policy(
 ) -> tuple[str | dict[str, str], tuple[str, ...]]:
     """Choose what to do about missing values; a missing text is a category, unless other columns require to drop rows.
 
-    UserError if a row has no label, client or unit, and more than a tenth of the other rows would be dropped as well.
+    UserError if a row has no label, client or unit, and more than a tenth of all rows would be dropped besides these.
     """
     rows = sample.rows
     texts = [column for column in features if column.kind == "text" and column.missing.any()]

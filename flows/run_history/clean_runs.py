@@ -230,9 +230,8 @@ def _cache(root: Path, experiments: list[FoundRuns]) -> Leftover:
     drawing = [one for one in experiments if one.kind == "reproduce" or one.about.get("partitions", 1) > 1]
     is_used = any(unfinished_state(one) == "at work" for one in drawing)
     is_used = is_used or any(is_held(root / "cache" / name) for name in ("again", "estimate"))
-    is_used = is_used or bool(
-        workers(root / "runs" / "locks")
-    )  # a diagnosis or comparison may read a version from there
+    # a diagnosis or a comparison may read a version from there
+    is_used = is_used or bool(workers(root / "runs" / "locks"))
     paths = () if is_used else _glob(root, "cache/*")
     return Leftover("cache/", "time: partitions are made again where they are needed", paths)
 

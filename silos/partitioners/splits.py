@@ -117,7 +117,8 @@ def _split_by_unit(
     """Draw test and validation rows by unit: (n,) uint8; no two splits share a unit, of whatever clients.
 
     Units with rows at several clients are drawn together, before the others. Of these a client gets as many as its
-    shares lack, to the nearest whole unit. At least one unit of a client trains.
+    shares lack, to the nearest whole unit. At least one unit of a client trains, and all units of one too small for test
+    rows.
 
     Args:
         clients: The clients with units.

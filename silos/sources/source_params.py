@@ -262,3 +262,6 @@ SOURCES = Registry(
         "synthetic": "silos.sources.synthetic:synthetic",
     },
 )
+
+PUBLIC_KINDS = frozenset(SOURCES.built_in) - {"npz", "table", "folder"}
+"""The kinds of sources for which `is_public` is true."""

@@ -306,9 +306,9 @@ def test_bounds_that_no_silo_has_rows_for_are_asked_again_when_there_are_some(ta
     assert bool(bounds.targets) == (task == "regression")
 
 
-def test_cuts_without_numbers_that_an_earlier_version_wrote_are_no_cuts(tmp_path):
-    write_json(tmp_path / "bounds.json", {"features": {"a": [0, 1]}, "targets": [None, None]})
-    assert Bounds.read(ClientStore(str(tmp_path))) == Bounds({"a": [0, 1]}, ())
+def test_bounds_and_cuts_without_numbers_that_an_earlier_version_wrote_are_none(tmp_path):
+    write_json(tmp_path / "bounds.json", {"features": {"a": [0, 1], "b": [0.0, 0.0]}, "targets": [None, None]})
+    assert Bounds.read(ClientStore(str(tmp_path))) == Bounds({"a": (0, 1)}, ())
 
 
 @pytest.fixture
