@@ -285,7 +285,7 @@ def _run_one_again(sweep: Sweep, cell: str, seed: int, choice: str | None, scrat
     except UserError as error:
         return {**found, "weights": False, "numbers": False, "now": None, "error": str(error)}
     compared = (now.keys() & record.keys()) - {"seconds", "seconds_per_round", "data_version"}
-    differ = {name for name in compared if now[name] != record[name]}
+    differ = {name for name in compared if not _agrees(now[name], record[name])}
     if not differ:
         signed = {**record, **now, **_origin(sweep, cell), "code": code_hash(sweep.modules(cell))}
         # of the table that owns the record; cells are compared only if they name the same version, whose hash depends on
@@ -295,6 +295,13 @@ def _run_one_again(sweep: Sweep, cell: str, seed: int, choice: str | None, scrat
         sweep.results.keep(sweep.place_of_runs(cell), sweep.key(seed, choice), signed)
     same = {"weights": "weights_sha256" not in differ, "numbers": not differ - {"weights_sha256"}}
     return {**found, **same, "now": now[quantity.name], "error": None}
+
+
+def _agrees(now: Any, recorded: Any) -> bool:
+    """Return whether a run has the recorded value; of several metrics those that are recorded, since later ones may be new."""
+    if isinstance(now, dict) and isinstance(recorded, dict):
+        return now.keys() >= recorded.keys() and all(now[name] == value for name, value in recorded.items())
+    return bool(now == recorded)
 
 
 PROBE_ROUNDS = 3
