@@ -137,9 +137,10 @@ def folder_name(project: Project, minutes: float, methods: Sequence[str] | None,
         if found is not None:
             info = experiment(project, found)
             if not project.same_rows(info["data_version"], project.silos.version):
+                then = info["data_version"][:10]
                 raise UserError(
-                    f"--resume: got data version {project.silos.version[:10]}, expected {info['data_version'][:10]} as "
-                    f"at the start of {found}. Restore it with `siloflow data use`, or start again without --resume."
+                    f"--resume: got data version {project.silos.version[:10]}, expected {then} as at the start of {found}. "
+                    f"Restore it with `siloflow data use {then}`, or start again without --resume."
                 )
             if info["settings"] != _settings_digest(project):
                 raise UserError(

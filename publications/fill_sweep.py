@@ -298,7 +298,7 @@ def _run_one_again(sweep: Sweep, cell: str, seed: int, choice: str | None, scrat
 
 
 def _agrees(now: Any, recorded: Any) -> bool:
-    """Return whether a run has the recorded value; of several metrics those that are recorded, since later ones may be new."""
+    """Return whether a run has the recorded value; of several metrics the recorded ones, since others may be new."""
     if isinstance(now, dict) and isinstance(recorded, dict):
         return now.keys() >= recorded.keys() and all(now[name] == value for name, value in recorded.items())
     return bool(now == recorded)

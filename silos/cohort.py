@@ -207,7 +207,10 @@ def _changed(folder: str, version: str, file: str, content: str, error: OSError 
             "it and run `dvc checkout`"
         )
     elif Path(path).is_symlink():  # a link into DVC's cache, for an earlier version
-        fix = f"Delete {Path(path).resolve()} of DVC's cache, and restore it from a remote with `siloflow data use`"
+        fix = (
+            f"Delete {Path(path).resolve()} of DVC's cache, and restore it from a remote with `siloflow data use "
+            f"{version[:12]}`"
+        )
     return UserError(
         f"{path}{content} {fault}: the file was changed while it was in use, or it is damaged. {fix}; --resume "
         "then continues after the last complete round."

@@ -77,7 +77,7 @@ def check_format(format: Format) -> None:
     if missing:
         raise UserError(
             f"--format: got {format}, which needs {', '.join(missing)}, expected a format whose packages are installed. "
-            "Run `pip install -c constraints.txt -e '.[onnx]'`, or use --format pt2."
+            "In the checkout of siloflow run `pip install -c constraints.txt -e '.[onnx]'`, or use --format pt2."
         )
 
 

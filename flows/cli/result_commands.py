@@ -89,7 +89,8 @@ def _client_results(project: "Project", name: str | None, other: str | None) -> 
     if "clients" not in result:
         raise UserError(
             f"results --clients: got {result['experiment']}, a comparison of an earlier version, expected one that "
-            "records its clients. Run its command with --resume --name to add them; nothing is trained again."
+            f"records its clients. Run its command with --resume --name {result['experiment']} to add them; nothing is "
+            "trained again."
         )
     methods = [row["method"] for row in result["table"]]
     reference = result["paired"][0]["reference"] if result["paired"] else methods[0] if methods else None
@@ -171,7 +172,7 @@ def print_cost_to_target(answer: dict[str, Any], console: "PlainConsole") -> Non
         console.print(sentence)
     if not answer["cost"]:
         console.print(
-            "No method is better than the constant baseline. Name a target: `siloflow results NAME --target`."
+            "No method is better than the constant baseline. Name a target: `siloflow results NAME --target VALUE`."
         )
 
 

@@ -136,7 +136,8 @@ def _import_pot() -> ModuleType:
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             "the Wasserstein distance of rows of several features needs POT, which is not installed; "
-            "`pip install -c constraints.txt -e '.[transport]'` installs it, or leave out the distance of rows."
+            "`pip install -c constraints.txt -e '.[transport]'` in the checkout of siloflow installs it, or leave out the "
+            "distance of rows."
         ) from error
     return ot
 

@@ -49,7 +49,7 @@ def version_files(root: Path, digest: str) -> dict[str, str]:
     if files is None:
         raise UserError(
             f"version {digest}: got no copy in DVC's cache, expected one. Restore it from a remote with `siloflow "
-            "data use`."
+            f"data use {digest[:12]}`."
         )
     return files
 
@@ -66,7 +66,7 @@ def link_partition(root: Path, name: str, hashes: dict[str, str], folder: Path) 
         if not source.is_file():
             raise UserError(
                 f"data/{name}/{path}: got no copy of that version in DVC's cache, expected one. Restore it with "
-                "`siloflow data use`."
+                "`siloflow data use VERSION`."
             )
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).symlink_to(source)
@@ -338,7 +338,8 @@ def _damage(root: Path, digest: str, hashes: Mapping[str, str]) -> str:
     ]
     return (
         f"DVC's cache: got damaged files of version {digest} ({some(damaged)}), expected their contents to match their "
-        "names. Delete these files and `dvc fetch`, or partition with the params of that version."
+        "names. Delete these files and repeat `siloflow data use`, which fetches them from the remote; or partition with "
+        "the params of that version."
     )
 
 

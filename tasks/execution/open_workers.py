@@ -49,7 +49,7 @@ def check(kind: Kind) -> None:
     if kind == "dask" and not find_spec("prefect_dask"):
         raise UserError(
             "params.yaml: runner.kind: got dask, which is not installed, expected an installed kind. Install it "
-            "with `pip install -c constraints.txt -e '.[dask]'`, or use processes."
+            "with `pip install -c constraints.txt -e '.[dask]'` in the checkout of siloflow, or use processes."
         )
 
 

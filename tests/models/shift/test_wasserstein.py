@@ -203,7 +203,7 @@ def test_pot_that_is_missing_is_told_with_the_command_that_installs_it_and_one_f
     monkeypatch.setitem(sys.modules, "ot", None)
     rows = np.arange(6.0).reshape(3, 2)
     with pytest.raises(
-        ModuleNotFoundError, match=r"`pip install -c constraints\.txt -e '\.\[transport\]'` installs it"
+        ModuleNotFoundError, match=r"`pip install -c constraints\.txt -e '\.\[transport\]'` in the checkout"
     ):
         distance(uniform(rows), uniform(rows))
     assert distance(uniform(rows[:, :1]), uniform(rows[:, :1] + 2)) == 2
