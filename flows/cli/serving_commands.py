@@ -67,6 +67,8 @@ def rollback(data: WithData = False, overrides: Overrides = None, json: Json = F
 
 def print_decision(decision: dict[str, Any], console: "PlainConsole") -> None:
     """Print what was decided, on which numbers, and why."""
+    from flows.registry.register_candidates import older_sentence
+
     name = f"version {decision['version']} ({decision['run']})"
     if decision["decision"] == "refused":
         console.print(f"not promoted  {name}")
@@ -76,6 +78,8 @@ def print_decision(decision: dict[str, Any], console: "PlainConsole") -> None:
             console.print(f"before        version {decision['champion']}")
     if decision["against"] and "sentence" in decision["against"]:
         console.print(f"difference    {decision['against']['sentence']}")
+        if older := older_sentence(decision["against"]):
+            console.print(f"caution       {older}")
     console.print(f"reason        {decision['reason']}")
     console.print(f"data version  {decision['data_version']}")
     if decision["decision"] == "refused":

@@ -147,8 +147,9 @@ def challenge(project: Project, candidate: str | None, champion: str | None) -> 
         champion: The folder of the champion's run.
 
     Returns:
-        `difference`, `low`, `high`, `gain` (the interval with a sign such that more is better), `cheaper` and a
-        `sentence`; or `why_not`, with `may_pass` if a later call may find an interval.
+        `difference`, `low`, `high`, `gain` (the interval with a sign such that more is better), `cheaper`, a `sentence`, and
+        `older` with the models that were trained on other data; or `why_not`, with `may_pass` if a later call may find an
+        interval.
     """
     if candidate is None or champion is None:
         return {"why_not": "one of the versions has no tag `run`, as siloflow sets it"}
@@ -174,7 +175,23 @@ def challenge(project: Project, candidate: str | None, champion: str | None) -> 
         "gain": gains if all(map(math.isfinite, gains)) else None,
         "cheaper": sent[0] < sent[1],
         "clients": len(clients.clients),
+        "older": [name for name, folder in zip(names, folders, strict=True) if _is_older(project, folder)],
     }
+
+
+def older_sentence(record: Mapping[str, Any] | None) -> str:
+    """Return which models may have been trained on present test rows; empty if none may. Earlier decisions name none."""
+    older = (record or {}).get("older")
+    if not older:
+        return ""
+    them = "it was" if len(older) == 1 else "they were"
+    names = " and ".join(older)
+    return f"{names}: {them} trained on other data, and unless the source marks test rows, perhaps on some of these"
+
+
+def _is_older(project: Project, folder: Path) -> bool:
+    """Return whether a run was trained on another data version with other rows."""
+    return not project.same_rows(check_same_data(project, folder)["data_version"], project.silos.version)
 
 
 def is_better(record: Mapping[str, Any]) -> bool:

@@ -4,7 +4,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from flows.registry.register_candidates import challenge
+import pytest
+
+from flows.registry.register_candidates import challenge, older_sentence
 from models.metrics.client_metrics import METRICS_BY_NAME
 from tasks.tracking.json_io import write_json
 
@@ -30,3 +32,21 @@ def test_a_reason_names_a_missing_run_without_the_folder_of_the_project(tmp_path
     project: Any = SimpleNamespace(root=tmp_path)
     why = challenge(project, "runs/gone/fedavg-seed0", "runs/champion/fedavg-seed0")["why_not"]
     assert why == "runs/gone/fedavg-seed0 is missing. Restore it from a copy"
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (None, ""),
+        ({"older": []}, ""),
+        ({"sentence": "of an earlier version"}, ""),
+        (
+            {"older": ["a"]},
+            "a: it was trained on other data, and unless the source marks test rows, perhaps on some of these",
+        ),
+        ({"older": ["a", "b"]}, "a and b: they were trained on other data, and unless"),
+    ],
+)
+def test_models_that_may_know_present_test_rows_are_named(record: Any, said: str) -> None:
+    assert older_sentence(record).startswith(said)
+    assert bool(older_sentence(record)) == bool(said)
