@@ -434,14 +434,13 @@ def newest_experiment(project: Project, kind: str, inside: str = "") -> str | No
 
 def _continues(project: Project, experiment: Path, run: str) -> bool:
     """Return whether this run is not finished, and was begun with the project's overrides, or by an earlier version."""
-    begun = read_json(experiment) or {}
-    if begun.get("overrides", project.overrides) != project.overrides:
-        return False
+    files = (experiment, experiment.parent / run / "result.json")
     try:
-        result = read_json(experiment.parent / run / "result.json")
-    except UserError:  # damaged: the command that opens the run says so
+        begun, result = (read_json(file) for file in files)
+    except UserError:  # a damaged file: if it is of the newest, who opens the run gets the way out
         return False
-    return result is None or result.get("mlflow_run_id") is None
+    same = (begun or {}).get("overrides", project.overrides) == project.overrides
+    return same and (result is None or result.get("mlflow_run_id") is None)
 
 
 def begun_before(project: Project, kind: str) -> str | None:

@@ -45,11 +45,13 @@ def read_champion(project: Project) -> ModelVersion:
         UserError: If there is no champion, or if siloflow did not register it.
     """
     stamp, file = database_stamp(project.tracking), project.root / _CHAMPION
-    read_in = {"model": model_name(project), "stamp": stamp}
+    read_in: dict[str, Any] = {"model": model_name(project), "stamp": stamp}
     saved = read_json(file, keys=("read_in", "champion"))
     if stamp is not None and saved is not None and saved["read_in"] == read_in:
         return ModelVersion(**saved["champion"])
-    champion = ModelFinder(project).find_champion()
+    finder = ModelFinder(project)  # which corrects the database of a project that was moved
+    read_in["stamp"] = database_stamp(project.tracking)
+    champion = finder.find_champion()
     if champion is None:
         raise UserError(
             "watch: got no champion, expected one whose data can be compared. Run `siloflow compare`, then `siloflow "

@@ -261,18 +261,24 @@ def _follow_move(database: Path) -> None:
         return
     columns = "artifact_location from experiments join experiment_tags using (experiment_id)"
     of_project = f"select {columns} where key = ? and value = ?"
-    with contextlib.closing(sqlite3.connect(database, timeout=30)) as connection, connection:
-        for (old,) in connection.execute(of_project, (OWNER, project["id"])).fetchall():
-            start, _, name = old.rpartition("/")
-            folder = artifacts / unquote(name)
-            new = folder.as_uri()
-            if old == new or not start.endswith("/artifacts") or not folder.is_dir() or _is_same(old, folder):
-                continue
+    # opened to be written only if needed: closing it then may write what others left in its log
+    with contextlib.closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=30)) as reading:
+        known = [old for (old,) in reading.execute(of_project, (OWNER, project["id"]))]
+    moved = {}
+    for old in known:
+        start, _, name = old.rpartition("/")
+        folder = artifacts / unquote(name)
+        if start.endswith("/artifacts") and folder.is_dir() and old != folder.as_uri() and not _is_same(old, folder):
+            moved[old] = folder.as_uri()
+    if not moved:
+        return
+    with contextlib.closing(sqlite3.connect(database, timeout=30)) as writing, writing:
+        for old, new in moved.items():
             for table, column in ((table, column) for table, columns in _FOLDERS.items() for column in columns):
                 change = (
                     f"update {table} set {column} = ? || substr({column}, ?) where substr({column} || '/', 1, ?) = ?"
                 )
-                connection.execute(change, (new, len(old) + 1, len(old) + 1, f"{old}/"))
+                writing.execute(change, (new, len(old) + 1, len(old) + 1, f"{old}/"))
 
 
 def _is_same(uri: str, folder: Path) -> bool:
