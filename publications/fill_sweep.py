@@ -165,7 +165,7 @@ def _commit() -> str:
 
 def _measured(sweep: Sweep, cell: str, result: dict[str, Any], metrics: dict[str, Any]) -> float | None:
     """Return the rounds to the target, or a metric; None if the target or the metric's round was not reached."""
-    measure = sweep.page.measure_of(cell)
+    measure = sweep.recorded_measure(cell)
     if measure.rounds_to is not None:
         return result["rounds"] if result["ended_by"] == "evaluation.stop_at" else None
     name = measure.metric or recorded_metric(result).headline
@@ -175,7 +175,8 @@ def _measured(sweep: Sweep, cell: str, result: dict[str, Any], metrics: dict[str
 
 def _at_rounds(sweep: Sweep, cell: str, result: dict[str, Any]) -> dict[str, float]:
     """Return the metrics that the page names as `metric@when`, from the rounds that the run evaluated."""
-    names = {*sweep.page.also, sweep.page.measure_of(cell).metric or ""}
+    measures = (sweep.page.measure_of(cell), sweep.recorded_measure(cell))
+    names = {*sweep.page.also, *(measure.metric or "" for measure in measures)}
     folder, values = RunFolder(sweep.root / result["folder"]), {}
     for metric, _, when in (name.partition("@") for name in sorted(names) if "@" in name):
         value = _at(folder.curve(metric, result["rounds"]), result["rounds"] if when == "last" else when)

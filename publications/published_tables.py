@@ -302,12 +302,10 @@ class Table(Record):
         for metric in sorted({self.measure_of(cell).metric or "" for cell in compared}):
             if {"loss", "nll", "ece", "brier", "entropy"} & {*metric.partition("@")[0].split("/")}:
                 raise ValueError(
-                    f"paired: got a pair of cells with {metric}, expected a metric of which more is better. Drop the pair"
+                    f"paired: got a pair of cells with {metric}, expected a metric of which more is better. Drop it"
                 )
         if any(self.measure_of(cell).rounds_to is not None for cell in compared):
-            raise ValueError(
-                "a pair or a contest is a difference of scores, and rounds_to counts rounds. Drop the pair"
-            )
+            raise ValueError("a pair or a contest is a difference of scores, and rounds_to counts rounds. Drop it")
         return self
 
     def _tuned_alike(self) -> None:

@@ -51,6 +51,7 @@ def reproduce(
         raise UserError(f"{paper} is a file, and a flow run's parameters name none; name a page of publications/pages.")
     with project.shared():
         sweep = Sweep(paper, table, scale, seeds, project.overrides)
+        sweep.check_settings()
         if estimate or again or not sweep.finished:
             with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), project.workers():
                 if estimate:

@@ -19,7 +19,7 @@ from models.metrics.base_metrics import TASK_METRICS, TaskMetrics
 from models.metrics.client_metrics import lower_is_better
 from publications.code_version import code_hash, modules_of_run, modules_of_verdicts
 from publications.noise_floor import covariance_floor, least_squares_floor
-from publications.published_tables import Pair, Table, is_own, table_of
+from publications.published_tables import Measure, Pair, Table, is_own, table_of
 from publications.results_file import RECORDS, Results, without_places
 from silos import strict_yaml
 from silos.data_params import DataParams
@@ -209,32 +209,39 @@ class Sweep:
         return grid.at_edge(points[list(self._settings_of(cell)).index(self.choice(cell))], points)
 
     def record(self, cell: str, seed: int, choice: str | None) -> dict[str, Any] | None:
-        """Return the record of a run; None if it is missing. UserError if the page or params.yaml has other settings now."""
-        found = self.results.find(self.place_of_runs(cell), self.key(seed, choice))
-        if found is not None:
-            self._check_same_settings(cell, found)
-        return found
+        """Return the record of a run; None if it is missing."""
+        return self.results.find(self.place_of_runs(cell), self.key(seed, choice))
 
-    def _check_same_settings(self, cell: str, record: dict[str, Any]) -> None:
-        """Raise UserError if a record is of other settings or of another measure; older records name neither."""
-        what = ""
-        if "settings" in record and record["settings"] != self._settings_hashes[cell]:
-            what = "settings"
-        elif "measure" in record and not self.shows_others_runs(cell) and record["measure"] != self.measure_name(cell):
-            what = "measure"
-        if what:
-            page = "page or params.yaml" if is_own(self.named) else "page"
-            raise UserError(
-                f"{self.named}, table {self.table}: {cell} is recorded with other {what} than the {page} has now, expected "
-                f"the same. Restore the earlier {what}, or rename the cell: then it runs anew, and the record stays."
-            )
+    def check_settings(self) -> None:
+        """Raise UserError if a recorded run is of other settings or of another measure; older records name neither."""
+        for cell in self.page.cells:
+            now = self.stated(cell)
+            for record in self.all_records(cell):
+                what = next((name for name in now if record.get(name, now[name]) != now[name]), None)
+                if what is not None:
+                    table, name = self.home(cell)
+                    page = "page or params.yaml" if is_own(self.named) else "page"
+                    raise UserError(
+                        f"{self.named}, table {table}: {name} is recorded with other {what} than the {page} has now, "
+                        f"expected the same. Restore the earlier {what}, or rename the cell: then it runs anew, and the "
+                        "record stays."
+                    )
 
     def stated(self, cell: str) -> dict[str, str]:
         """Return what a new record states of the page, by which an edited page is noticed: settings and measure."""
         if self.page.judged:
             return {}
-        measure = {} if self.shows_others_runs(cell) else {"measure": self.measure_name(cell)}
-        return {"settings": self._settings_hashes[cell], **measure}
+        measure = self.recorded_measure(cell)
+        name = measure.metric or self.quantity(cell).headline
+        if measure.rounds_to is not None:
+            name = f"rounds to {measure.rounds_to:g}"
+        return {"settings": self._settings_hashes[cell], "measure": name}
+
+    def recorded_measure(self, cell: str) -> Measure:
+        """Return the measure of a cell's records: that of the table that they belong to."""
+        table, name = self.home(cell)
+        page = self.page if table == self.table else table_of(self.named, table, self.scale)
+        return page.measure_of(name)
 
     @cached_property
     def _settings_hashes(self) -> dict[str, str]:
@@ -252,17 +259,6 @@ class Sweep:
             content = json.dumps(_with_whole_numbers([method, settings, params]), sort_keys=True, default=str)
             hashes[cell] = sha256(content.encode()).hexdigest()[:12]
         return hashes
-
-    def measure_name(self, cell: str) -> str:
-        """Return what a record's value measures, as text."""
-        measure = self.page.measure_of(cell)
-        if measure.rounds_to is not None:
-            return f"rounds to {measure.rounds_to:g}"
-        return measure.metric or self.quantity(cell).headline
-
-    def shows_others_runs(self, cell: str) -> bool:
-        """Return whether a cell shows runs of another table."""
-        return self.page.runs_of is not None or self.page.cells[cell].shared is not None
 
     def recorded(self, cell: str, seed: int, choice: str | None) -> dict[str, Any]:
         """Return the record of a run that must be recorded."""
@@ -487,7 +483,8 @@ class Sweep:
         """Return the number that this table measures of a run, which may be another table's; None if it is not recorded."""
         measure, quantity = self.page.measure_of(cell), self.quantity(cell)
         value: float | None = record["value"]
-        if self.shows_others_runs(cell) and measure.rounds_to is None:
+        others = self.page.runs_of is not None or self.page.cells[cell].shared is not None
+        if others and measure.rounds_to is None:
             there = {**record.get("also", {}), quantity.headline: record[quantity.name]}
             value = there.get(measure.metric or quantity.headline)
         return value

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # a command that prints JSON imports no rich
 
 USER_MISTAKE = 2  # the exit code
 _NOTICE = "starting ..."
+_PATIENCE = 10.0  # seconds that a busy server gets to answer
 
 
 class CommandLifecycle(progress.ProgressSink):
@@ -103,8 +104,8 @@ class CommandLifecycle(progress.ProgressSink):
             refresh_global_settings_context()
 
     def has_lost_server(self) -> bool:
-        """Return whether a server of Prefect was started or joined, and does not answer now."""
-        return self._server is not None and not self._server.answers()
+        """Return whether a server of Prefect was started or joined, and has ended or does not answer for long."""
+        return self._server is not None and not (self._server.alive() and self._server.answers(_PATIENCE))
 
     def wait_for_server(self) -> str:
         """Return the server's address once it answers."""

@@ -432,6 +432,17 @@ def newest_experiment(project: Project, kind: str, inside: str = "") -> str | No
     return max(started, key=started.__getitem__, default=None)
 
 
+NOT_OF_RUN = frozenset(
+    ("advise", "callbacks", "comparison", "diagnose", "figures", "plugins", "retention", "runner", "tracking", "watch")
+)
+"""Sections of params.yaml that may change when a run is resumed: they change no weight, and no metric in its journal."""
+
+
+def _of_run(overrides: Sequence[str]) -> set[str]:
+    """Return the overrides that a resumed run must have again."""
+    return {override for override in overrides if override.partition("=")[0].partition(".")[0] not in NOT_OF_RUN}
+
+
 def _continues(project: Project, experiment: Path, run: str) -> bool:
     """Return whether this run is not finished, and was begun with the project's overrides, or by an earlier version."""
     files = (experiment, experiment.parent / run / "result.json")
@@ -439,7 +450,8 @@ def _continues(project: Project, experiment: Path, run: str) -> bool:
         begun, result = (read_json(file) for file in files)
     except UserError:  # a damaged file: if it is of the newest, who opens the run gets the way out
         return False
-    same = (begun or {}).get("overrides", project.overrides) == project.overrides
+    now = _of_run(project.overrides)
+    same = begun is None or "overrides" not in begun or _of_run(begun["overrides"]) == now
     return same and (result is None or result.get("mlflow_run_id") is None)
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from flows.config.method_settings import method_of
-from flows.experiment.project import UNNAMED, Project
+from flows.experiment.project import NOT_OF_RUN, UNNAMED, Project
 from flows.experiment.run.run_folder import RunFolder, run_name
 from flows.methods.base import Method
 from flows.methods.round_context import TrainingSetup
@@ -20,9 +20,7 @@ def fingerprint_of(project: Project, setup: TrainingSetup, method: Method, metho
     are named. A plugin's registration is part of it where it is used, by name and options, for example as `model.kind`.
     So is the engine's form, since each form rounds differently.
     """
-    excluded = {"runner", "tracking", "comparison", "watch", "retention", "diagnose", "advise"}
-    excluded |= {"plugins", "figures", "callbacks"}
-    params = project.params.model_dump(mode="json", exclude={*excluded, "method", "engine"})
+    params = project.params.model_dump(mode="json", exclude={*NOT_OF_RUN, "method", "engine"})
     if not setup.aggregation.is_robust:  # the default is what earlier versions did
         del params["aggregation"]
     if project.params.clients.align.kind == "none":

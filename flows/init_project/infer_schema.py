@@ -279,9 +279,8 @@ def _find_unit(
             )
         return requested, ()
     silo = None if client is None else _column(sample, client)
-    candidates = [
-        column for column in sample.columns if column.name not in (label, client) and not column.missing.any()
-    ]
+    candidates = [column for column in sample.columns if column.name not in (label, client)]
+    candidates = [column for column in candidates if is_unit_name(column.name) or not column.missing.any()]
     units = [column for column in candidates if looks_like_unit(column, silo)]
     if not units:
         return None, ()

@@ -283,8 +283,10 @@ def _follow_move(database: Path) -> None:
 
 def _is_same(uri: str, folder: Path) -> bool:
     """Return whether a file:// address is this folder, perhaps by another path: runs/ may be a link."""
-    other = Path(unquote(uri.removeprefix("file://")))
-    return other.is_dir() and other.samefile(folder)
+    try:
+        return folder.samefile(unquote(uri.removeprefix("file://")))
+    except OSError:  # there is no such folder, or another user's
+        return False
 
 
 def start_system_metrics(uri: str, run_id: str | None) -> Any:

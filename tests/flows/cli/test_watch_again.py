@@ -41,3 +41,21 @@ def test_a_problem_of_a_later_look_ends_nothing_and_one_of_the_first_ends_the_co
     assert [json.loads(line)["outcome"] for line in out.splitlines()] == ["unchanged"] * (0 if first_fails else 2)
     assert slept == ([] if first_fails else [120, 120, 120])
     assert ("The next look is in 2 minutes." in err) != first_fails
+
+
+def test_a_watch_that_lost_its_server_ends(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    looks = iter([UNCHANGED, UserError("Prefect does not respond.")])
+
+    def look(_: Any) -> Any:
+        answer = next(looks)
+        if isinstance(answer, UserError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("flows.registry.changed_silos.look", look)
+    monkeypatch.setattr("flows.cli.serving_commands.time.sleep", lambda _: None)
+    monkeypatch.setattr("flows.cli.command_session.Session.has_lost_server", lambda _: True)
+    with pytest.raises(SystemExit) as end:
+        watch(minutes=2, json=True)
+    assert end.value.code == 2

@@ -110,6 +110,7 @@ def test_the_newest_unfinished_run_is_resumed_and_only_then_a_finished_one(proje
             write_json(opened.runs / made / name / "result.json", result)
     assert newest_experiment(opened, "run", inside=name) == "first"
     assert newest_experiment(Project.open(["training.rounds=9"], project), "run", inside=name) == "third"
+    assert newest_experiment(Project.open(["runner.workers=2"], project), "run", inside=name) == "first"
     write_json(opened.runs / "first" / name / "result.json", {"mlflow_run_id": "r"})
     assert newest_experiment(opened, "run", inside=name) == "third"
 

@@ -101,3 +101,14 @@ def test_names_of_patients_are_known_in_many_forms():
         assert is_unit_name(name), name
     for name in ("age", "covid", "paid", "doctor_id", "visit", "caseload", "outcome", "no"):
         assert not is_unit_name(name), name
+
+
+@pytest.mark.parametrize(("name", "is_unit"), [("patient_id", True), ("who", False)])
+def test_a_column_with_gaps_is_the_unit_only_by_its_name(tmp_path, name, is_unit):
+    file = tmp_path / "visits.csv"
+    table = visits(
+        age=np.random.default_rng(1).integers(20, 90, len(PATIENT)), **{name: [f"w{each}" for each in PATIENT]}
+    )
+    table.loc[3, name] = None
+    table.to_csv(file, index=False)
+    assert infer_schema(file, DataOptions()).source.unit == (name if is_unit else None)
