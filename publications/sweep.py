@@ -64,7 +64,7 @@ _FREE = {
 
 
 def _with_whole_numbers(value: Any) -> Any:
-    """Return plain data with 2 in place of 2.0: equal settings may be written in both ways."""
+    """Return plain data with 2 instead of 2.0: equal settings may be written in both ways."""
     if isinstance(value, dict):
         return {key: _with_whole_numbers(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -223,8 +223,8 @@ class Sweep:
                     page = "page or params.yaml" if is_own(self.named) else "page"
                     raise UserError(
                         f"{self.named}, table {table}: {name} is recorded with other {what} than the {page} has now, "
-                        f"expected the same. Restore the earlier {what}, or rename the cell: then it runs anew, and the "
-                        "record stays."
+                        f"expected the same. Restore the earlier {what}, or rename the cell: then it is run as a new one, "
+                        "and the record stays."
                     )
 
     def stated(self, cell: str) -> dict[str, str]:

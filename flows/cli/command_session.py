@@ -120,7 +120,7 @@ class Session:
         self._lifecycle.start_server(**options)
 
     def has_lost_server(self) -> bool:
-        """Return whether Prefect's server was started or joined, and does not answer now."""
+        """Return whether Prefect's server was started or joined, and has ended or does not answer for long."""
         return self._lifecycle.has_lost_server()
 
     def wait_for_server(self) -> str:

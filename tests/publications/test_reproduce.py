@@ -184,7 +184,9 @@ def test_other_settings_of_a_page_or_of_params_yaml_or_another_measure_are_refus
     params = yaml.safe_load((folder / "params.yaml").read_text())
     params["training"]["optimiser"]["learning_rate"] *= 2
     (folder / "params.yaml").write_text(yaml.safe_dump(params))
-    with pytest.raises(UserError, match="Restore the earlier settings, or rename the cell: then it runs anew"):
+    with pytest.raises(
+        UserError, match="Restore the earlier settings, or rename the cell: then it is run as a new one"
+    ):
         reproduce("tiny.yaml", "one")
     assert (folder / "docs" / "results" / "tiny.json").read_bytes() == records
     own_page(one=table(cells={"other": {"about": "w"}}, measure=loss))

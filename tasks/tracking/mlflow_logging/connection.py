@@ -254,7 +254,7 @@ _FOLDERS = {
 def _follow_move(database: Path) -> None:
     """Correct the folders of artifacts, which MLflow stores as absolute ones, after a project was moved or copied.
 
-    Only experiments of the project are changed, whose artifacts lie beside the database.
+    Only experiments of the project are changed, whose artifacts lie next to the database.
     """
     project, artifacts = read_json(database.with_name("mlflow.json")), database.parent / "artifacts"
     if project is None or not artifacts.is_dir():
