@@ -4,15 +4,19 @@ A worker process holds the read end of a pipe whose other end this process holds
 because this process died, the worker ends at once. Python's pool alone would leave it waiting forever after a kill -9.
 """
 
+import copyreg
+import importlib
 import inspect
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from types import ModuleType
 from typing import Any
 
 from prefect import Task
@@ -39,6 +43,8 @@ class Workers:
 
     def run(self, task: Task, calls: Sequence[Call]) -> list[Any]:
         """Run the task on each of these arguments in parallel; return the results in order."""
+        if self.is_remote:
+            pickle_modules_by_name()
         with _without_interrupts():
             futures = [self._start().submit(task, _by_name(task, *call)) for call in calls]
         return [future.result() for future in futures]
@@ -114,6 +120,21 @@ class Processes(Workers):
     def _make(self) -> TaskRunner:
         watched, self._lifeline = multiprocessing.get_context("spawn").Pipe(duplex=False)
         return ProcessPoolTaskRunner(max_workers=self.count, initializer=watch, initargs=(watched,))
+
+
+def pickle_modules_by_name() -> None:
+    """Let every kind of module be pickled by its name, as plain modules are.
+
+    cloudpickle packs a step by value, with each loaded submodule whose name occurs in its code. `torch.classes` is of a
+    class of its own, which pickle would take apart: a step that uses `torch` and any attribute `classes` could not be sent.
+    """
+    for module in list(sys.modules.values()):
+        if isinstance(module, ModuleType) and type(module) is not ModuleType:
+            copyreg.pickle(type(module), _by_name_of_module)
+
+
+def _by_name_of_module(module: ModuleType) -> tuple[Callable[[str], ModuleType], tuple[str]]:
+    return importlib.import_module, (module.__name__,)
 
 
 def watch(lifeline: Connection) -> None:

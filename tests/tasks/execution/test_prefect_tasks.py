@@ -6,6 +6,7 @@ import pkgutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import cloudpickle
 import pytest
 import torch
 from prefect import Task
@@ -19,6 +20,7 @@ from silos.cohort import Cohort, Silos, Stack
 from silos.errors import UserError
 from tasks.execution.prefect_tasks import ClientStep, OpaqueArgument, ServerStep, server_step, step
 from tasks.execution.task_runner import PlainRunner, PrefectRunner
+from tasks.execution.worker_backends import pickle_modules_by_name
 from tasks.messages.round_messages import Update
 from tasks.paired_outcomes import Outcomes
 
@@ -39,6 +41,11 @@ def of_server(told: Sequence[int], more: Mapping[str, object] | None = None) -> 
     return sum(told)
 
 
+@step
+def names_submodules_of_torch(cohort: Cohort) -> list[str]:
+    return [type(module).__name__ for module in (torch.classes, torch.ops)]
+
+
 def test_a_step_is_still_a_plain_function():
     assert of_clients.fn(COHORT, 2) == [3]
     assert of_server.fn([1, 2]) == 3
@@ -51,6 +58,20 @@ def test_every_step_is_a_clients_or_a_servers():
     for task in STEPS:
         first = next(iter(inspect.signature(task.fn).parameters.values()))
         assert isinstance(task, ClientStep if first.annotation is Cohort else ServerStep), task.name
+
+
+@pytest.mark.parametrize("task", [*STEPS, names_submodules_of_torch], ids=lambda task: task.name)
+def test_every_step_can_be_sent_to_another_process(task):
+    pickle_modules_by_name()
+    sent = cloudpickle.loads(cloudpickle.dumps(task))
+    assert sent.name == task.name
+    assert sent.fn.__code__.co_code == task.fn.__code__.co_code
+
+
+def test_a_sent_step_uses_the_modules_of_the_process_that_receives_it():
+    pickle_modules_by_name()
+    sent = cloudpickle.loads(cloudpickle.dumps(names_submodules_of_torch))
+    assert sent.fn(COHORT) == ["_Classes", "_Ops"]
 
 
 def test_a_clients_step_takes_a_cohort_first():
