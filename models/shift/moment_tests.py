@@ -36,7 +36,8 @@ _CONSTANT = 1e-9  # of its mean; a feature with less deviation is constant up to
 def standardize(moments: np.ndarray) -> np.ndarray:
     """Standardize so that all rows of both clients have mean 0 and deviation 1; classes with NaN get 0 rows."""
     cleaned = _clean(moments)
-    pair = combine_classes(cleaned.reshape(*cleaned.shape[:-3], -1, 5))[..., None, None, :]
+    of_both = cleaned.shape[-3] * cleaned.shape[-2]  # named, since without pairs -1 is not known
+    pair = combine_classes(cleaned.reshape(*cleaned.shape[:-3], of_both, 5))[..., None, None, :]
     centre, unit = pair[..., MEAN], pair[..., SD]
     unit = np.where(unit > _CONSTANT * np.abs(centre), unit, np.maximum(np.abs(centre), 1.0))
     present = cleaned[..., ROWS] > 0
