@@ -410,6 +410,9 @@ def _examine(bare: TorchModule) -> TorchModule:
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(0, 2, (_ROWS, *bare.shape), generator=generator).float()
     max_width, head, features = _inspect_layers(first, x, bare.outputs)
+    for rows in (x, x[:1]):
+        for training in (False, True):
+            _output(first.train(training), rows, bare.outputs)
     _check_state(rebuilt, buffers, x)
     norms = [name for name, layer in first.named_modules() if isinstance(layer, _BatchNorm)]
     names = [f"{norm}.{part}" for norm in norms for part in ("weight", "bias", "running_mean", "running_var")]
@@ -456,6 +459,7 @@ def _weight_names(module: nn.Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 _MODULE_ATTRIBUTES = {"_parameters", "_buffers", "_modules", "training"}
+_HOOKS = vars(nn.Module()).keys() - _MODULE_ATTRIBUTES
 
 
 def _other_state(module: nn.Module, weights: Sequence[str]) -> dict[str, Any]:
@@ -466,7 +470,8 @@ def _other_state(module: nn.Module, weights: Sequence[str]) -> dict[str, Any]:
     weight_ids = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     for name, layer in module.named_modules():
         state |= {
-            f"{name}.{key}": _content(value, weight_ids)
+            # torch numbers hooks by a counter of the process
+            f"{name}.{key}": _content(list(value.values()) if key in _HOOKS and value else value, weight_ids)
             for key, value in vars(layer).items()
             if key not in _MODULE_ATTRIBUTES
         }
@@ -563,24 +568,35 @@ def _inspect_layers(module: nn.Module, x: Tensor, outputs: int) -> tuple[int, st
     evaluated = module.eval()
     handles = [layer.register_forward_hook(hook(name)) for name, layer in evaluated.named_modules()]
     try:
-        output = _call(evaluated, x)
-    except Exception as error:
-        raise ModuleRefusedError(
-            f"fails on rows of shape {tuple(x.shape[1:])}: {type(error).__name__}: {error}. Images come as (height, "
-            "width) or (height, width, channels)"
-        ) from error
+        output = _output(evaluated, x, outputs)
     finally:
         for handle in handles:
             handle.remove()
-    if not isinstance(output, Tensor) or output.shape != (len(x), outputs):
-        got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise ModuleRefusedError(f"returns {got}, expected a tensor (rows, {outputs})")
     ends = [call for call in linears if call.output is output and call.inputs.dim() == 2 and call.name]
     if len(ends) == 1 and sum(call.name == ends[0].name for call in linears) == 1:
         head = cast(nn.Linear, evaluated.get_submodule(ends[0].name))
         if head.bias is not None and not _is_tied(evaluated, ends[0].name):
             return max(sizes), ends[0].name, head.in_features
     return max(sizes), "", 0
+
+
+def _output(module: nn.Module, x: Tensor, outputs: int) -> Tensor:
+    """Return the output for these rows; ModuleRefusedError if it is none, or of another shape than (rows, outputs)."""
+    advice = ". A layer drops the axis of rows, as .squeeze() does: name another axis" if len(x) == 1 else ""
+    try:
+        output = _call(module, x)
+    except Exception as error:
+        raise ModuleRefusedError(
+            f"fails on {len(x)} row{'s' * (len(x) > 1)} of shape {tuple(x.shape[1:])}: {type(error).__name__}: {error}"
+            f"{advice or '. Images come as (height, width) or (height, width, channels)'}"
+        ) from error
+    if not isinstance(output, Tensor) or output.shape != (len(x), outputs):
+        got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        mode = "training" if module.training else "evaluation"
+        raise ModuleRefusedError(
+            f"returns {got} for {len(x)} row{'s' * (len(x) > 1)} in {mode}, expected a tensor (rows, {outputs}){advice}"
+        )
+    return output
 
 
 def _is_tied(module: nn.Module, head: str) -> bool:

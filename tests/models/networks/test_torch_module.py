@@ -69,6 +69,14 @@ class Recurrent(nn.Module):
         return self.head(self.net(x)[0][:, -1])
 
 
+class WeightNorm(Dense):
+    """Each of its layers is a product of a length and a direction, by hooks that torch numbers through a process."""
+
+    def __init__(self, shape, outputs):
+        super().__init__(shape, outputs)
+        self.body[1], self.head = (nn.utils.parametrizations.weight_norm(part) for part in (self.body[1], self.head))
+
+
 MODULES = {"dense": (Dense, {"p": 0.5}), "transformer": (Transformer, {}), "normalised": (Normalised, {})}
 SHAPES = {"transformer": (6,)}
 
@@ -168,9 +176,9 @@ def test_a_module_that_ends_in_a_linear_offers_its_parts(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", [*MODULES, "weight_norm"])
 def test_it_travels_to_another_process_and_to_a_logged_model(name):
-    network = network_of(name)
+    network = network_of(name) if name in MODULES else wrap_module(name, WeightNorm, (4, 4), 3, {})
     weights, x = network.init(server_stream(0, 0, "init")), rows_of(network.shape).x[0]
     expected = network.apply(weights, {}, x, None)
     there = pickle.loads(pickle.dumps(network))
@@ -193,9 +201,10 @@ def test_threads_call_it_side_by_side():
     assert all(torch.equal(found[n][name], expected[name]) for n in range(4) for name in expected)
 
 
+@pytest.mark.parametrize("make", [Recurrent, WeightNorm])
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_what_torch_cannot_map_runs_one_client_after_another():
-    network = wrap_module("recurrent", Recurrent, (4, 4), 3, {})
+def test_what_torch_cannot_map_runs_one_client_after_another(make):
+    network = wrap_module(make.__name__, make, (4, 4), 3, {})
     assert network.maps == (pick_kernel(network, 4, "cpu").kind == "vmap")
     weights, _ = trained(network, pick_kernel(network, 4, "cpu").kind)
     start = network.init(server_stream(0, 0, "init"))
@@ -282,7 +291,25 @@ class Broken(Dense):
         return super().forward(x.view(-1, 5))
 
 
+class Squeezing(Dense):
+    def forward(self, x):
+        return super().forward(x).squeeze()
+
+
+class SqueezedFeatures(Dense):
+    def forward(self, x):
+        return self.head(self.body(x).squeeze())
+
+
+class Auxiliary(Dense):
+    def forward(self, x):
+        return (super().forward(x), x) if self.training else super().forward(x)
+
+
 REFUSED = {
+    Squeezing: r"returns \(3,\) for 1 row in evaluation, expected a tensor \(rows, 3\)\. .* as \.squeeze\(\) does",
+    SqueezedFeatures: r"returns \(3,\) for 1 row in evaluation, expected a tensor \(rows, 3\)\.",
+    Auxiliary: r"returns tuple for 3 rows in training, expected a tensor \(rows, 3\)$",
     Counting: "keeps state outside its parameters and buffers: calls changes in training",
     Remembering: "keeps state outside its parameters and buffers: last changes in training",
     TorchDropout: r"draws from a global generator in training, as torch\.nn\.Dropout does\. Set dropout to 0, or use",
@@ -292,8 +319,8 @@ REFUSED = {
     Mixing: "mixes the rows of a batch, some of which are padding",
     Hidden: "draws state outside its parameters and buffers when it is made. Register it as a buffer",
     Momentum: r"its layer norm normalises with momentum 0\.01 .*, expected 0\.1 and True",
-    Wide: r"returns \(3, 2\), expected a tensor \(rows, 3\)",
-    Broken: r"fails on rows of shape \(4, 4\): RuntimeError",
+    Wide: r"returns \(3, 2\) for 3 rows in evaluation, expected a tensor \(rows, 3\)",
+    Broken: r"fails on 3 rows of shape \(4, 4\): RuntimeError",
 }
 
 
