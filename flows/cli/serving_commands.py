@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _MAX_LISTED = 20  # of the newest
 _MAX_LABELS = 10  # that are printed
+_READS_REGISTRY = "reading the registered models"  # which takes seconds, most of them to import MLflow and torch
 
 WithData = Annotated[
     bool, typer.Option("--data", help="Also restore the version of data/ on which the model was trained.")
@@ -40,12 +41,14 @@ def promote(
     """Make a registered model the champion if it is better than the present one.
 
     It is better if the 95 % interval of their paired difference on the present test rows is above zero. With
-    watch.prefer=cheaper, fewer bytes are enough if it is not worse. A refusal ends with exit code 1.
+    watch.prefer=cheaper, fewer bytes are enough if it is not worse. A first champion is refused if its comparison proved
+    training alone, the constant answer or another candidate better. A refusal ends with exit code 1.
 
     Example: siloflow promote fedprox-seed0
     """
     with Session(json) as session:
         project = session.open_project(overrides)
+        session.print_progress(_READS_REGISTRY)
         from flows.registry.promotion import promote as promote_model
 
         decision = promote_model(project, run, force, data)
@@ -60,6 +63,7 @@ def rollback(data: WithData = False, overrides: Overrides = None, json: Json = F
     """
     with Session(json) as session:
         project = session.open_project(overrides)
+        session.print_progress(_READS_REGISTRY)
         from flows.registry.promotion import roll_back
 
         session.print_result(roll_back(project, data), print_decision)
@@ -80,10 +84,22 @@ def print_decision(decision: dict[str, Any], console: "PlainConsole") -> None:
         console.print(f"difference    {decision['against']['sentence']}")
         if older := older_sentence(decision["against"]):
             console.print(f"caution       {older}")
+    for line in _quoted_lines(decision.get("comparison")):
+        console.print(line)
     console.print(f"reason        {decision['reason']}")
     console.print(f"data version  {decision['data_version']}")
     if decision["decision"] == "refused":
         console.print("`--force` promotes it anyway")
+
+
+def _quoted_lines(comparison: dict[str, Any] | None) -> list[str]:
+    """Return what the comparison that a decision rests on says of the model's method; earlier decisions quote none."""
+    if comparison is None or not comparison["sentences"]:
+        return []
+    name, more = comparison["experiment"], comparison["omitted"]
+    first, *others = comparison["sentences"]
+    lines = [f"comparison    {name}: {first}", *(f"              {sentence}" for sentence in others)]
+    return [*lines, *([f"              … and {more} more: `siloflow results {name}`"] if more else [])]
 
 
 @commands.command()

@@ -206,13 +206,17 @@ def _registry_lines(registry: dict[str, Any]) -> list[str]:
     candidates = registry["candidates"]
     if not candidates:
         return []
-    listed = ", ".join(f"{each['method']} {each['version']}" for each in candidates)
+    names = {each["version"]: each.get("run", each["method"]) for each in candidates}  # earlier versions named no run
+    listed = ", ".join(f"{name} as version {version}" for version, name in names.items())
     lines = [f"registered    {registry['model']}: {listed}"]
     better = [each["version"] for each in candidates if each["better"]]
     if registry["champion"] is None:
-        lines.append("champion      none yet: `siloflow promote` makes one")
+        challenger = registry["challenger"]
+        name = names.get(challenger, "an earlier candidate with a better score")
+        lines.append(f"champion      none yet: `siloflow promote` would make {name} (version {challenger}) the first")
     elif better:
-        lines.append(f"champion      {registry['champion']}; better: {', '.join(better)}: `siloflow promote`")
+        named = ", ".join(f"{names[version]} (version {version})" for version in better)
+        lines.append(f"champion      version {registry['champion']}; better: {named}: `siloflow promote`")
     return lines
 
 

@@ -14,12 +14,19 @@ from typing import Any
 
 from flows.config.method_settings import method_of
 from flows.config.params_schema import WatchParams
-from flows.experiment.project import Project, exclusive_data_access, is_of_other_partition
+from flows.console import progress
+from flows.experiment.project import (
+    Project,
+    exclusive_data_access,
+    is_of_other_partition,
+    newest_experiment,
+)
 from flows.experiment.run.load_finished_run import find_run
 from flows.experiment.run.mlflow_run_metadata import git_commit
 from flows.registry import FOLDER, JOURNAL, promotion_history
 from flows.registry.model_finder import all_registries, model_name
 from flows.registry.promotion_history import append_decision, find_repeated
+from flows.registry.recorded_comparison import COMPARISON, comparison_of, proved_better, quote
 from flows.registry.register_candidates import challenge, is_better, is_cheaper, register_run
 from silos.errors import UserError, shown
 from silos.io.locks import in_turn
@@ -62,10 +69,10 @@ def promote(
                 "Name another run."
             )
         champion = registry.find(number) if number is not None else None
-        verdict = _judge(project, version, champion, force)
-        decision = _decision(project, registry, "promoted" if verdict["passed"] else "refused", version, champion)
-        decision |= {key: verdict[key] for key in ("forced", "reason", "against")} | ({"watch": watch} if watch else {})
-        if not verdict["passed"]:
+        passed, verdict = _judge(project, version, champion, force)
+        decision = _decision(project, registry, "promoted" if passed else "refused", version, champion)
+        decision |= verdict | ({"watch": watch} if watch else {})
+        if not passed:
             earlier = find_repeated(project.root, decision) if watch else None
             if earlier is not None:
                 return earlier
@@ -188,8 +195,8 @@ def _find(project: Project, registry: Registry, run: str | None, aliases: Mappin
         challenger = registry.find(aliases[CHALLENGER]) if CHALLENGER in aliases else None
         if challenger is None:
             raise UserError(
-                f"promote: got no RUN, and {registry.model} has no challenger, expected one of them. `siloflow "
-                "compare` registers candidates."
+                f"promote: got no RUN, and {registry.model} has no challenger, expected one of them. "
+                f"{_how_to_register(project)} registers candidates."
             )
         return challenger
     if run.isascii() and run.isdigit():
@@ -215,6 +222,11 @@ def _find(project: Project, registry: Registry, run: str | None, aliases: Mappin
             "training rows may be test rows of data/. Name another run."
         )
     version = register_run(project, registry, result)
+    if version is None and result["mlflow_run_id"] is None:
+        raise UserError(
+            f"promote: got {folder.path.name}, which ended while MLflow was away, expected a run that MLflow received. Run "
+            "the command that started it again with --resume: it sends the run, and trains nothing again."
+        )
     if version is None:
         raise UserError(
             f"promote: got {folder.path.name}, whose model MLflow does not have, expected a logged model. Personal "
@@ -223,17 +235,40 @@ def _find(project: Project, registry: Registry, run: str | None, aliases: Mappin
     return version
 
 
-def _judge(project: Project, version: ModelVersion, champion: ModelVersion | None, force: bool) -> dict[str, Any]:
-    """Return whether the version may become the champion, and why."""
+def _how_to_register(project: Project) -> str:
+    """Return the command that registers candidates: the newest comparison again, if MLflow was away at its end."""
+    name = newest_experiment(project, "compare")
+    newest = None if name is None else read_json(project.runs / name / COMPARISON)
+    if newest and newest["runs"] and newest.get("registry") is None:
+        return f"MLflow was away when {name} ended: its command with --resume --name {name}"
+    return "`siloflow compare`"
+
+
+def _judge(
+    project: Project, version: ModelVersion, champion: ModelVersion | None, force: bool
+) -> tuple[bool, dict[str, Any]]:
+    """Return whether the version may become the champion, and the part of the decision that says why.
+
+    A first champion is compared with nobody, so what its own comparison proved better speaks against it.
+    """
+    run, method = version.tags.get("run"), version.tags.get("method")
+    comparison = comparison_of(project, run)
     if champion is None:
-        return {"passed": True, "forced": False, "reason": "there was no champion", "against": None}
-    against = challenge(project, version.tags.get("run"), champion.tags.get("run"))
-    passed, reason = _verdict(against, project.params.watch)
-    return {
-        "passed": passed or force,
-        "forced": force and not passed,
-        "reason": f"forced, although {reason}" if force and not passed else reason,
+        better = proved_better(comparison, method) if comparison else []
+        passed, reason = not better, "there was no champion"
+        if comparison and better:
+            reason = f"{comparison['experiment']} found: {'; '.join(better)}"
+        against = None
+    else:
+        progress.current().say(f"comparing version {version.number} with the champion on the present test rows")
+        against = challenge(project, run, champion.tags.get("run"))
+        passed, reason = _verdict(against, project.params.watch)
+    forced = force and not passed
+    return passed or force, {
+        "forced": forced,
+        "reason": f"forced, although {reason}" if forced else reason,
         "against": against,
+        "comparison": comparison and quote(comparison, method),
     }
 
 

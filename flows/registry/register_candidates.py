@@ -75,6 +75,7 @@ def _register(project: Project, chosen: list[Result]) -> dict[str, Any]:
             {
                 "method": result["method"],
                 "seed": result["seed"],
+                "run": Path(result["folder"]).name,
                 "version": version.number,
                 "against": against,
                 "better": against is not None and is_better(against),
@@ -82,7 +83,11 @@ def _register(project: Project, chosen: list[Result]) -> dict[str, Any]:
             }
         )
     best = max(candidates, key=_merit, default=None)
-    if best is not None and best["version"] != number:
+    if (
+        best is not None
+        and best["version"] != number
+        and not (champion is None and _is_outscored(project, registry, best))
+    ):
         registry.set_aliases({CHALLENGER: best["version"]})
     return {
         "model": registry.model,
@@ -123,6 +128,19 @@ def _merit(candidate: Mapping[str, Any]) -> tuple[float, float]:
     """Order candidates by their gain over the champion, or by their score while there is none."""
     gain = (candidate["against"] or {}).get("gain")
     return (sum(gain) / 2 if gain else -math.inf, candidate["score"])
+
+
+def _is_outscored(project: Project, registry: Registry, best: Mapping[str, Any]) -> bool:
+    """Return whether the present challenger, of another comparison on the same rows, has a better score.
+
+    While there is no champion to compare with, the challenger is the best of all candidates by its score.
+    """
+    quantity, present = project.quantity, registry.find(registry.aliases().get(CHALLENGER, ""))
+    score = "-" if present is None else present.tags.get(quantity.headline, "-")
+    if present is None or score == "-" or not project.same_rows(present.tags["data_version"], project.silos.version):
+        return False
+    own = quantity.number(quantity.gain(best["score"]))  # rounded, as the tag is
+    return own == "-" or quantity.gain(float(score)) > quantity.gain(float(own))
 
 
 def _interval_tags(champion: ModelVersion, against: Mapping[str, Any]) -> dict[str, str]:

@@ -1,6 +1,7 @@
-"""Former champions are a stack, in a real store."""
+"""What is promoted, and how a rollback goes back, in a real store."""
 
 from itertools import pairwise
+from operator import eq
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,12 +10,14 @@ import httpx
 import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
-from flows.config.params_schema import WatchParams
+from flows.config.params_schema import ComparisonParams, WatchParams
+from flows.experiment.plugin_loader import NONE
 from flows.registry import JOURNAL, promotion_history
 from flows.registry.changed_silos import last_decision, read_champion, what_is_seen
 from flows.registry.promotion import finish, keep, promote, roll_back
 from flows.registry.promotion_history import HISTORY, PROMOTED, decisions, emit_queued, is_queued, may_pass
 from silos.errors import UserError
+from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.connection import connect
 from tasks.tracking.mlflow_logging.model_registry import Registry
 
@@ -31,8 +34,9 @@ def project(tmp_path: Path, databases: Path) -> Any:
     for _ in range(4):
         run = client.create_run(experiment).info.run_id
         client.create_model_version(model, tmp_path.as_uri(), run, await_creation_for=None)
-    params = SimpleNamespace(data=SimpleNamespace(name="digits"), watch=WatchParams())
-    return SimpleNamespace(root=tmp_path, tracking=uri, params=params)
+    methods = {"method": {}, "loaded": NONE, "comparison": ComparisonParams(methods=["fedavg"], seeds=[0])}
+    params = SimpleNamespace(data=SimpleNamespace(name="digits"), watch=WatchParams(), **methods)
+    return SimpleNamespace(root=tmp_path, runs=tmp_path / "runs", tracking=uri, params=params, same_rows=eq)
 
 
 @pytest.mark.sample(3)
@@ -181,3 +185,62 @@ def test_a_decision_about_other_data_of_the_project_settles_nothing(project: Any
     assert last_decision(project, champion) is not None
     project.params = SimpleNamespace(data=SimpleNamespace(name="letters"), watch=WatchParams())
     assert last_decision(project, champion) is None
+
+
+SENTENCE = "local_only − fedavg −64.8 in rmse, −80.1 to −49.5: local_only is better"
+PAIR = {"method": "local_only", "reference": "fedavg", "distinguishable": True}
+
+
+def compared(project: Any, number: str, method: str, **record: Any) -> None:
+    """Say which method's run a version is, and what its comparison recorded."""
+    folder = f"runs/first/{method}-seed0"
+    for key, value in (("run", folder), ("method", method)):
+        connect(project.tracking).set_model_version_tag(f"{project.root.name}-digits", number, key, value)
+    write_json(project.runs / "first" / "comparison.json", {"experiment": "first", "table": [], "paired": [], **record})
+
+
+def test_what_its_comparison_proved_worse_than_training_alone_is_no_first_champion(project: Any) -> None:
+    compared(project, "1", "fedavg", paired=[{**PAIR, "better": "local_only", "sentence": SENTENCE}])
+    refused = promote(project, "1", force=False, with_data=False)
+    assert (refused["decision"], refused["against"]) == ("refused", None)
+    assert refused["reason"] == f"first found: {SENTENCE}"
+    assert refused["comparison"] == {"experiment": "first", "sentences": [SENTENCE], "omitted": 0}
+    assert "champion" not in Registry(project.tracking, f"{project.root.name}-digits").aliases()
+    forced = promote(project, "1", force=True, with_data=False)
+    assert (forced["decision"], forced["forced"]) == ("promoted", True)
+    assert forced["reason"] == f"forced, although first found: {SENTENCE}"
+
+
+def test_a_first_champion_needs_no_evidence_and_its_comparison_is_quoted(project: Any) -> None:
+    sentence = SENTENCE.replace("local_only is better", "not distinguishable")
+    compared(project, "1", "fedavg", paired=[{**PAIR, "better": None, "distinguishable": False, "sentence": sentence}])
+    decision = promote(project, "1", force=False, with_data=False)
+    assert (decision["decision"], decision["reason"]) == ("promoted", "there was no champion")
+    assert decision["comparison"]["sentences"] == [sentence]
+
+
+def test_the_advice_for_a_run_that_mlflow_did_not_receive_is_to_resume_it(project: Any) -> None:
+    run = project.runs / "away" / "fedavg-seed0"
+    write_json(run.parent / "experiment.json", {"kind": "run"})
+    write_json(run / "run.json", {})
+    result = {"method": "fedavg", "seed": 0, "data_version": "v", "rounds": 3, "mlflow_run_id": None}
+    write_json(run / "result.json", result)
+    with pytest.raises(UserError, match=r"which ended while MLflow was away, .* with --resume: it sends the run"):
+        promote(project, "fedavg-seed0", force=True, with_data=False)
+
+
+@pytest.mark.parametrize(
+    ("registry", "advice"),
+    [
+        (None, "MLflow was away when first ended: its command with --resume --name first registers candidates."),
+        ({"candidates": []}, "`siloflow compare` registers candidates."),
+    ],
+)
+def test_the_advice_without_a_challenger_is_to_resume_a_comparison_that_could_not_register(
+    project: Any, registry: Any, advice: str
+) -> None:
+    compared(project, "1", "fedavg", registry=registry, runs=[{"method": "fedavg"}])
+    write_json(project.runs / "first" / "experiment.json", {"kind": "compare", "started": "2026"})
+    with pytest.raises(UserError, match="has no challenger, expected one of them") as caught:
+        promote(project, None, force=False, with_data=False)
+    assert advice in str(caught.value)
