@@ -1,6 +1,7 @@
 """Define the commands that make a project and its data, and that list, compare and restore versions of data/."""
 
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,6 +11,8 @@ from flows.cli.command_session import Json, Overrides, Session, Timings
 from silos import param_limits
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flows.console.safe_text import PlainConsole
     from flows.experiment.project import Project
 
@@ -62,6 +65,13 @@ def init(
         str | None,
         typer.Option(metavar="COLUMN", help="The patient, plant or machine of a row; guessed if it repeats."),
     ] = None,
+    missing: Annotated[
+        Literal["drop_rows", "mean", "zero"] | None,
+        typer.Option(help="What is done about missing values of a table; by default chosen by their number."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Repeat it in a project: write its params.yaml again, and keep the old one.")
+    ] = False,
     ops: Annotated[
         bool, typer.Option("--ops", help="Also write dvc.yaml, and files for containers, CI, systemd and pre-commit.")
     ] = False,
@@ -75,8 +85,24 @@ def init(
         from flows.init_project.create_project import create_project
         from flows.init_project.infer_schema import DataOptions
 
-        options = DataOptions(label, client, clients, task, decimal, censored, unit)
-        session.print_result(create_project(folder, data, options, ops), print_init)
+        options = DataOptions(label, client, clients, task, decimal, censored, unit, missing)
+        terminal = sys.stdin.isatty() and sys.stdout.isatty() and not json
+        made = create_project(folder, data, options, ops, force, _ask_for_column if terminal else None)
+        session.print_result(made, print_init)
+
+
+def _ask_for_column(role: str, columns: "Sequence[str]", guess: str | None) -> str:
+    """Ask the user for the column of a role until one of these columns is named."""
+    typer.echo(f"It is unclear which column is the {_ROLES[role]}. The columns are {', '.join(columns)}.")
+    while (name := str(typer.prompt(f"--{role}", default=guess)).strip()) not in columns:
+        typer.echo(f"got {name}, expected one of these columns.")
+    return name
+
+
+_ROLES = {
+    "label": "label, which is to be predicted",
+    "client": "client, the silo of each row (Ctrl-C, then --clients: none)",
+}
 
 
 def print_init(made: dict[str, Any], console: "PlainConsole") -> None:
@@ -101,7 +127,14 @@ def print_init(made: dict[str, Any], console: "PlainConsole") -> None:
     if len(made["left_out"]) > _MAX_LEFT_OUT:
         table.add_row("left out", f"{len(made['left_out']) - _MAX_LEFT_OUT} more columns; --json lists them all")
     if made["left_out"]:
-        table.add_row("", "after correcting such a column, remove it from `drop` in params.yaml")
+        table.add_row(
+            "",
+            "repeat `siloflow init` with the option that a line names, or after correcting the column, and with --force",
+        )
+    for choice in made["missing"]:
+        table.add_row("missing", choice)
+    if made["replaced"]:
+        table.add_row("kept", f"the earlier params.yaml, as {made['replaced']}")
     console.print(table)
     enter = "" if made["folder"] == "." else f"cd {shlex.quote(made['folder'])} && "
     # commands to copy are not wrapped: soft_wrap

@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 import yaml
 
 from flows.config.load_config import load_params
+from flows.init_project.guess_roles import Ask
 from flows.init_project.infer_schema import DataOptions, OwnData, infer_schema
 from silos import strict_yaml
 from silos.dataset import Rows, some
@@ -139,6 +140,7 @@ _ABOUT = {
     "path": "relative to this file",
     "label": "the column to predict",
     "client": "the column with the silo of each row",
+    "split": "the column that marks rows as train, validation or test",
     "unit": "the column of patients, plants or machines, whose rows stay in one split",
     "drop": "columns that are not features",
     "size": "width and height in pixels to which each image is resized",
@@ -246,12 +248,54 @@ def _yaml(value: Any) -> str:
 
 
 _IGNORED = (
-    "# rows, private values of clients, results and caches; data.dvc records the version of the rows\n"
-    "/data\n/private/\n/runs/\n/.data-use/\n/.data-used/\n/cache/\n/downloads/\n/.prefect/\n/ops/.env\n"
+    "# rows, private values of clients, results and caches; data.dvc records the version of the rows",
+    *(
+        "/data",
+        "/private/",
+        "/runs/",
+        "/.data-use/",
+        "/.data-used/",
+        "/cache/",
+        "/downloads/",
+        "/.prefect/",
+        "/ops/.env",
+    ),
 )
 
 
-def create_project(folder: Path, file: Path | None, options: DataOptions, ops: bool = False) -> dict[str, Any]:
+def _ignore(folder: Path, more: Sequence[str]) -> None:
+    """Write the lines of .gitignore that are not there."""
+    path = folder / ".gitignore"
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    lines = [line for line in (*_IGNORED, *more) if line not in before.splitlines()]
+    if lines:
+        write_bytes(
+            path, (before + "\n" * bool(before and not before.endswith("\n")) + "\n".join(lines) + "\n").encode()
+        )
+
+
+def _write_params(folder: Path, content: bytes) -> str | None:
+    """Write params.yaml, and keep an earlier one of other content under another name, which is returned."""
+    path = folder / "params.yaml"
+    before = path.read_bytes() if path.exists() else content
+    write_bytes(path, content)
+    if before == content:
+        return None
+    write_bytes(folder / _REPLACED, before)
+    return _REPLACED
+
+
+_REPLACED = "params.yaml.old"
+
+
+def create_project(
+    folder: Path,
+    file: Path | None,
+    options: DataOptions,
+    ops: bool = False,
+    force: bool = False,
+    ask: Ask | None = None,
+) -> dict[str, Any]:
     """Create a project in a new folder, or in one that is empty apart from the data's file.
 
     Args:
@@ -259,6 +303,8 @@ def create_project(folder: Path, file: Path | None, options: DataOptions, ops: b
         file: The data's file or folder of images, copied if it is elsewhere; None for scikit-learn's digits.
         options: The options for the file.
         ops: Also write dvc.yaml, and the files of `operations_texts`.
+        force: Write params.yaml again in the folder of a project; the earlier one becomes params.yaml.old.
+        ask: Asks the user for the column of a role that is unclear.
 
     Returns:
         What was created, what was guessed, and the data's size, as plain JSON.
@@ -272,8 +318,10 @@ def create_project(folder: Path, file: Path | None, options: DataOptions, ops: b
             raise UserError(
                 f"DIR: got {folder}, expected a folder outside of the images in {file}. Name another folder."
             )
-    _check_empty(folder, file)
-    data = None if file is None else infer_schema(file, options)
+    again = force and (folder / "params.yaml").is_file()
+    if not again:
+        _check_empty(folder, file)
+    data = None if file is None else infer_schema(file, options, ask)
     text = template_text()
     chosen: list[str] = []
     if data is not None:
@@ -285,14 +333,14 @@ def create_project(folder: Path, file: Path | None, options: DataOptions, ops: b
         copied = file is not None and not _contains(folder, file)
         if file is not None and copied:
             _copy(file, folder / file.name)
-        ignored = "" if file is None else f"/{_git_pattern(file.name)}\n"
-        write_bytes(folder / ".gitignore", (_IGNORED + ignored).encode())
-        write_bytes(folder / "prefect.yaml", deployments_text().encode())
+        _ignore(folder, [] if file is None else [f"/{_git_pattern(file.name)}"])
+        if not (folder / "prefect.yaml").exists():
+            write_bytes(folder / "prefect.yaml", deployments_text().encode())
         if ops:
             for place, content in {"dvc.yaml": stages_text(file), **operations_texts()}.items():
                 (folder / place).parent.mkdir(parents=True, exist_ok=True)
                 write_bytes(folder / place, content.encode())
-        write_bytes(folder / "params.yaml", point_comments_at_commands(text).encode())
+        replaced = _write_params(folder, point_comments_at_commands(text).encode())
         model = load_params(folder).model
         repositories = init_repositories(folder)
         committed = "git" in repositories and first_commit(folder)
@@ -304,6 +352,8 @@ def create_project(folder: Path, file: Path | None, options: DataOptions, ops: b
         "copied": file.name if file is not None and copied else None,
         "guessed": [] if data is None else [*data.guessed, *chosen],
         "left_out": [] if data is None else list(data.left_out),
+        "missing": [] if data is None else list(data.missing),
+        "replaced": replaced,
         "read": None if data is None else _describe(data),
         "network": {"kind": model.kind, **({"hidden": model.hidden} if model.kind == "mlp" else {})},
     }
@@ -323,7 +373,7 @@ def _check_empty(folder: Path, file: Path | None) -> None:
     if (folder / "params.yaml").exists():
         raise UserError(
             f"DIR: got {folder}, which is a project already, expected a new or empty folder. Name another folder, "
-            "or edit its params.yaml."
+            "edit its params.yaml, or add --force to write it again."
         )
     data_file = {file.name} if file is not None and _contains(folder, file) else {}
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
@@ -342,15 +392,19 @@ def _contains(folder: Path, file: Path) -> bool:
 
 @contextmanager
 def _undo_on_error(folder: Path) -> Iterator[None]:
-    """Create the folder; if the code inside fails, remove what it has created."""
+    """Create the folder; if the code inside fails, remove what it has created, and restore an earlier params.yaml."""
     new = not folder.exists()
     before = set() if new else set(folder.iterdir())
+    params = folder / "params.yaml"
+    content = params.read_bytes() if params.is_file() else None
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException:
         for path in set(folder.iterdir()) - before if folder.is_dir() else ():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if content is not None:
+            write_bytes(params, content)
         if new and folder.is_dir():
             folder.rmdir()
         raise

@@ -1,12 +1,13 @@
 """Infer the schema of a user's own file: the role of each column, and the reason for it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
+from flows.init_project.guess_roles import DEAL, Ask, Roles, guess_roles, unit_note
+from flows.init_project.missing_policy import Choice, choose_missing
 from silos.dataset import Rows, some
 from silos.errors import UserError, shown
 from silos.schema import Task
@@ -19,21 +20,14 @@ from silos.sources.tabular.column_rules import (
     check_usable,
     describe_odd_numbers,
     is_row_number,
-    is_unit_name,
-    looks_like_unit,
 )
 from silos.sources.tabular.number_parser import Censored, Decimal
 from silos.sources.tabular.table_reader import ENDINGS, TableSample, sample_table
 
-LABELS = ("label", "target", "outcome", "class", "y")
-CLIENTS = ("client", "hospital", "site", "silo", "clinic", "centre", "center")
-
-_SHOWN = 20  # columns in a message
 _FEW = 20  # so many values are classes whatever the number of rows
 _ROWS_PER_CLASS = 10  # on average; with fewer, more than _FEW values are numbers
 _LEAST_PIXELS, _MOST_PIXELS = 8, 64  # of a side of an image
 _SAMPLED = 100  # images whose size is read
-_MOST_DROPPED = 0.1  # share of the rows that may be dropped for a missing value
 _FEW_UNITS = 10  # with no more values a column names no units
 UNIT_ARRAYS = ("unit", "patient", "patient_id", "subject", "subject_id", "person", "participant", "machine", "plant")
 _WHY = {"date": "dates", "empty": "no values"}
@@ -50,23 +44,29 @@ class DataOptions:
     decimal: Decimal | None = None
     censored: Censored | None = None
     unit: str | None = None
+    missing: Choice | None = None
 
 
 @dataclass(frozen=True)
 class OwnData:
     """The source that reads a file, its rows, and the guesses in words.
 
-    `left_out` has a sentence for each column whose numbers are written in another form.
+    `left_out` has a sentence for each column whose numbers are written in another form, `missing` one for each choice about
+    missing values, the chosen one first.
     """
 
     source: Npz | Table | Folder
     rows: Rows
     guessed: tuple[str, ...]
     left_out: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
 
-def infer_schema(file: Path, options: DataOptions) -> OwnData:
-    """Infer the source of a file or folder; UserError if it is ambiguous, or cannot be read as a source."""
+def infer_schema(file: Path, options: DataOptions, ask: Ask | None = None) -> OwnData:
+    """Infer the source of a file or folder; UserError if it is ambiguous, or cannot be read as a source.
+
+    `ask` asks the user for the column of a role that is unclear.
+    """
     name = file.name.lower()
     is_folder = file.is_dir() and not name.endswith((".npz", *ENDINGS))
     if not is_folder and not name.endswith((".npz", *ENDINGS)):
@@ -86,7 +86,7 @@ def infer_schema(file: Path, options: DataOptions) -> OwnData:
             f"--data: got {file}, which {'is a folder' if file.is_dir() else 'does not exist'}, expected a file. "
             "Correct the path."
         )
-    return _infer_archive(file, options) if name.endswith(".npz") else _infer_table(file, options)
+    return _infer_archive(file, options) if name.endswith(".npz") else _infer_table(file, options, ask)
 
 
 def _infer_archive(file: Path, options: DataOptions) -> OwnData:
@@ -105,23 +105,19 @@ def _infer_archive(file: Path, options: DataOptions) -> OwnData:
     names = UNIT_ARRAYS if options.unit is None else (options.unit,)
     arrays = read_arrays(file.name, file, ("x", "y"), ("client", *names))
     if "client" not in arrays and options.clients is None:
-        raise UserError(f"{file.name}: got no array client, expected one with the silo of each row. To go on, {_DEAL}.")
+        raise UserError(f"{file.name}: got no array client, expected one with the silo of each row. To go on, {DEAL}.")
     task, reason = _infer_task(options, arrays["y"].ravel())
-    unit, unit_note = options.unit, tuple[str, ...]()
+    unit, unit_notes = options.unit, tuple[str, ...]()
     rows = len(arrays["y"])
     for name in names if unit is None else ():
         values = arrays.get(name)
         if values is not None and values.shape == (rows,) and values.dtype.kind in "iuU":
             count = len(np.unique(values))
             if _FEW_UNITS < count < rows:
-                unit, unit_note = name, _unit_note(name, "by its name", count, rows)
+                unit, unit_notes = name, (unit_note(name, "by its name", count, rows),)
                 break
     source = Npz(kind="npz", path=file.name, task=task, unit=unit)
-    return OwnData(source, load_source(source, file.parent, 0), (*unit_note, *reason, *_dealt_note(options)))
-
-
-def _unit_note(name: str, reason: str, units: int, rows: int) -> tuple[str, ...]:
-    return (f"unit {shown(name, 40)} ({reason}: {units:,} values in {rows:,} rows)",)
+    return OwnData(source, load_source(source, file.parent, 0), (*unit_notes, *reason, *_dealt_note(options)))
 
 
 def _infer_images(folder: Path, options: DataOptions) -> OwnData:
@@ -143,7 +139,7 @@ def _infer_images(folder: Path, options: DataOptions) -> OwnData:
     if options.clients is None and not has_domains:
         raise UserError(
             f"{folder.name}: got no folders of silos above those of the classes, expected "
-            f"silo/class/file. To go on, {_DEAL}."
+            f"silo/class/file. To go on, {DEAL}."
         )
     size = _infer_size([path for _, _, path in images])
     source = Folder(kind="folder", path=folder.name, size=size)
@@ -166,42 +162,29 @@ def _infer_size(paths: Sequence[Path]) -> int:
     return min(max(int(np.median(sides or [_MOST_PIXELS])), _LEAST_PIXELS), _MOST_PIXELS)
 
 
-def _infer_table(file: Path, options: DataOptions) -> OwnData:
+def _infer_table(file: Path, options: DataOptions, ask: Ask | None) -> OwnData:
     conventions = Conventions(options.decimal, options.censored or "refuse")
     sample = sample_table(file, conventions=conventions)
-    label, label_note = _find_role(sample, "label", options.label, LABELS, "")
-    client, client_note = None, _dealt_note(options)
-    if options.clients is None:
-        client, client_note = _find_role(sample, "client", options.client, CLIENTS, f"; or {_DEAL}")
-    unit, unit_note = _find_unit(sample, options.unit, label, client)
-    _check_distinct({"label": label, "client": client, "unit": unit})
-    absent = {text: name for name in (label, client, unit) if name for text in _column(sample, name).na_texts}
+    roles = guess_roles(sample, options.label, options.client, options.unit, options.clients is not None, ask)
+    of_roles = _columns_of(sample, roles)
+    absent = {text: column.name for column in of_roles.values() for text in column.na_texts}
     if absent:
         conventions = replace(conventions, na_values=tuple(absent))
         sample = sample_table(file, conventions=conventions)
-    column = _column(sample, label)
-    if (
-        options.task is None
-        and column.kind in ODD_NUMBERS
-        and len(column.used) > max(_FEW, sample.rows // _ROWS_PER_CLASS)
-    ):
-        fault = describe_odd_numbers(sample, column)
-        raise UserError(
-            f"{sample.name}: the label {shown(repr(label))}: {fault}, or add --task classification. In this "
-            "message `decimal` and `censored` are the options --decimal and --censored."
-        )
-    numbers = column.per_row()[~column.missing] if column.kind == "number" else np.array(["a text"])
-    task, task_note = _infer_task(options, numbers)
-    roles = [column for column in sample.columns if column.name in (label, client, unit)]
-    features = [column for column in sample.columns if column not in roles and not is_row_number(column, sample.rows)]
-    odd = {column.name: describe_odd_numbers(sample, column) for column in features if column.kind in ODD_NUMBERS}
-    useless = {c.name: why for c in features if c.name not in odd and (why := _why_useless(sample, c))}
+        of_roles = _columns_of(sample, roles)
+    task, task_note = _task_of_column(sample, roles.label, options)
+    others = [column for column in sample.columns if column.name not in roles.columns.values()]
+    features = [column for column in others if not is_row_number(column, sample.rows)]
+    odd = {c.name: describe_odd_numbers(sample, c, options=True) for c in features if c.kind in ODD_NUMBERS}
+    useless = dict(roles.unused)
+    useless |= {c.name: why for c in features if c.name not in {*odd, *useless} and (why := _why_useless(sample, c))}
     left_out = [column.name for column in features if column.name in odd or column.name in useless]
-    missing, missing_note = _missing_policy(sample, roles, [c for c in features if c.name not in left_out])
+    kept = [column for column in features if column.name not in left_out]
+    missing = choose_missing(sample, of_roles, kept, options.missing)
     source = Table.model_validate(
         {
-            **{"kind": "table", "path": file.name, "label": label, "client": client, "unit": unit, "task": task},
-            **{"drop": tuple(left_out), "missing": missing},
+            **{"kind": "table", "path": file.name, **roles.columns},
+            **{"task": task, "drop": tuple(left_out), "missing": missing.value},
             **{"decimal": conventions.decimal, "censored": conventions.censored, "na_values": conventions.na_values},
         }
     )
@@ -210,90 +193,30 @@ def _infer_table(file: Path, options: DataOptions) -> OwnData:
         [f"left out: {some([f'{shown(name, 40)} ({why})' for name, why in useless.items()])}"] if useless else []
     )
     rows = load_source(source, file.parent, 0)
-    guessed = (*label_note, *client_note, *unit_note, *task_note, *absent_notes, *missing_note, *left_out_note)
-    return OwnData(source, rows, guessed, tuple(f"{shown(name, 40)}: {why}" for name, why in odd.items()))
+    guessed = (*roles.notes, *_dealt_note(options), *task_note, *absent_notes, *left_out_note)
+    return OwnData(
+        source, rows, guessed, tuple(f"{shown(name, 40)}: {why}" for name, why in odd.items()), missing.choices
+    )
 
 
-def _check_distinct(columns: Mapping[str, str | None]) -> None:
-    """Raise UserError if two roles name the same column."""
-    first: dict[str, str] = {}
-    for role, name in columns.items():
-        if name is not None and first.setdefault(name, role) != role:
-            raise UserError(
-                f"--{role}: got {shown(name, 40)}, which is the {first[name]} too, expected another. Name another with "
-                f"--{role} or --{first[name]}."
-            )
+def _columns_of(sample: TableSample, roles: Roles) -> dict[str, Column]:
+    return {role: column for role, name in roles.columns.items() for column in sample.columns if column.name == name}
 
 
-def _column(sample: TableSample, name: str) -> Column:
-    column = sample.column(name)
+def _task_of_column(sample: TableSample, label: str, options: DataOptions) -> tuple[Task, tuple[str, ...]]:
+    """Return the task and the reason; UserError for a label of numbers that cannot be read."""
+    column = sample.column(label)
     assert column is not None
-    return column
-
-
-_DEAL = "add --clients 5 to deal the rows at random to 5 silos"
+    many = len(column.used) > max(_FEW, sample.rows // _ROWS_PER_CLASS)
+    if options.task is None and column.kind in ODD_NUMBERS and many:
+        fault = describe_odd_numbers(sample, column, options=True)
+        raise UserError(f"{sample.name}: the label {shown(repr(column.name))}: {fault}, or add --task classification.")
+    return _infer_task(options, column.per_row()[~column.missing] if column.kind == "number" else np.array(["a text"]))
 
 
 def _dealt_note(options: DataOptions) -> tuple[str, ...]:
     """Return the note on silos that rows are dealt to."""
     return () if options.clients is None else (f"{options.clients} silos with randomly dealt rows (--clients)",)
-
-
-def _find_role(
-    sample: TableSample,
-    role: Literal["label", "client"],
-    requested: str | None,
-    usual_names: Sequence[str],
-    otherwise: str,
-) -> tuple[str, tuple[str, ...]]:
-    """Return the column of this role, and the reason; UserError with all columns if it is ambiguous."""
-    columns = _list_columns(sample)
-    if requested is not None:
-        if sample.column(requested) is None:
-            raise UserError(
-                f"--{role}: got {shown(requested)}, expected a column of {sample.name}. Choose one of {columns}."
-            )
-        return requested, ()
-    matches: Callable[[str], bool] = lambda name: name.casefold().removesuffix("_id") in usual_names  # noqa: E731
-    names = [column.name for column in sample.columns if matches(column.name)]
-    if len(names) != 1:
-        problem = f"{' and '.join(names)} may each be" if names else "no column clearly is"
-        raise UserError(
-            f"{sample.name}: {problem} the {role}. Name it with --{role}{otherwise}. The columns are {columns}."
-        )
-    return names[0], (f"{role} {shown(names[0], 40)} (by its name)",)
-
-
-def _find_unit(
-    sample: TableSample, requested: str | None, label: str, client: str | None
-) -> tuple[str | None, tuple[str, ...]]:
-    """Return the column of units, and the reason; None if no column looks like it.
-
-    Of several columns, one with a usual name comes first, then the one with most values.
-    """
-    if requested is not None:
-        if sample.column(requested) is None:
-            raise UserError(
-                f"--unit: got {shown(requested)}, expected a column of {sample.name}. Choose one of "
-                f"{_list_columns(sample)}."
-            )
-        return requested, ()
-    silo = None if client is None else _column(sample, client)
-    candidates = [column for column in sample.columns if column.name not in (label, client)]
-    candidates = [column for column in candidates if is_unit_name(column.name) or not column.missing.any()]
-    units = [column for column in candidates if looks_like_unit(column, silo)]
-    if not units:
-        return None, ()
-    found = max(units, key=lambda column: (is_unit_name(column.name), len(column.used)))
-    reason = "by its name" if is_unit_name(found.name) else "each value is of one silo"
-    return found.name, _unit_note(found.name, reason, len(found.used), sample.rows)
-
-
-def _list_columns(sample: TableSample) -> str:
-    """List all columns; of many the first and the last, because the label is often one of them."""
-    names = [shown(repr(column.name), 40) for column in sample.columns]
-    listed = names if len(names) <= _SHOWN else [*names[: _SHOWN // 2], "…", *names[-_SHOWN // 2 :]]
-    return ", ".join(listed)
 
 
 def _infer_task(options: DataOptions, y: np.ndarray) -> tuple[Task, tuple[str, ...]]:
@@ -322,41 +245,3 @@ def _why_useless(sample: TableSample, column: Column) -> str:
             column.kind, f"{len(column.values):,} texts" if column.kind == "text" else "no number that fits"
         )
     return ""
-
-
-def _missing_policy(
-    sample: TableSample, roles: Sequence[Column], features: Sequence[Column]
-) -> tuple[str | dict[str, str], tuple[str, ...]]:
-    """Choose what to do about missing values; a missing text is a category, unless other columns require to drop rows.
-
-    UserError if a row has no label, client or unit, and more than a tenth of all rows would be dropped besides these.
-    """
-    rows = sample.rows
-    texts = [column for column in features if column.kind == "text" and column.missing.any()]
-    gaps = _any_missing(rows, [*roles, *(column for column in features if column.kind != "text")])
-    category_note = (
-        (f"a category for missing values in {some([shown(column.name, 40) for column in texts])}",) if texts else ()
-    )
-    if not gaps.any():
-        return ({"fill": "mean"} if texts else "refuse"), category_note
-    count = int((gaps | _any_missing(rows, texts)).sum())
-    without_role = _any_missing(rows, roles)
-    if count - int(without_role.sum()) > _MOST_DROPPED * rows and without_role.any():
-        role = next(column for column in roles if column.missing.any())
-        raise UserError(
-            f"{sample.name}: the column {shown(repr(role.name), 40)} has no value in {int(role.missing.sum()):,} of "
-            f"{rows:,} rows, expected one in each, since {count:,} rows with any missing value would be dropped. Delete "
-            f"those without {shown(repr(role.name), 40)} from the file: then other missing values are filled in."
-        )
-    if count <= _MOST_DROPPED * rows or without_role.any():
-        return "drop_rows", (f"{count:,} of {rows:,} rows with a missing value are dropped",)
-    fill_note = f"each silo's mean replaces missing values in {int(gaps.sum()):,} of {rows:,} rows"
-    return {"fill": "mean"}, (fill_note, *category_note)
-
-
-def _any_missing(rows: int, columns: Sequence[Column]) -> np.ndarray:
-    """Return the rows in which a column has no value: (rows,) bool."""
-    gaps = np.zeros(rows, bool)
-    for column in columns:
-        gaps |= column.missing
-    return gaps

@@ -27,6 +27,7 @@ from silos.data_params import (
     assignment_at,
 )
 from silos.dataset import (
+    SPLITS,
     At,
     Clients,
     Partition,
@@ -35,6 +36,7 @@ from silos.dataset import (
     distinct_values,
     extend_domain,
     natural_sort_key,
+    some,
     split_codes,
 )
 from silos.partitioners.iid_partitioners import Owners
@@ -93,8 +95,33 @@ def make_clients(
         _check_noise_units(step, rows, partition, At(seed, index, step.kind))
         partition = _CHANGES[type(step)](step, partition, At(seed, index, step.kind))
     partition = impute_means(partition)
+    partition = replace(partition, notes=(*partition.notes, *_untrained_notes(partition)))
     left_out_notes = [f"The scheme leaves out {partition.left_out} rows of the source."] if partition.left_out else []
     return replace(partition, notes=(*partition.notes, *left_out_notes))
+
+
+def _untrained_notes(partition: Partition) -> list[str]:
+    """Return notes on classes and categories that test rows have, and no training row of a federated client."""
+    clients, common = partition.clients, partition.common
+    assert clients.split is not None
+    federated = np.array(clients.roles)[clients.owner] == "federated"
+    train, test = federated & (clients.split == SPLITS.index("train")), clients.split == SPLITS.index("test")
+    y, common_test = clients.y, None if common is None else common.take(common.split == "test")
+    notes = []
+    if partition.classes:
+        counts = np.bincount(y[test], minlength=len(partition.classes))
+        counts += 0 if common_test is None else np.bincount(common_test.y, minlength=len(counts))
+        learnt = np.bincount(y[train], minlength=len(counts)) > 0
+        absent = [f"{partition.classes[i]!r} ({counts[i]:,})" for i in np.flatnonzero((counts > 0) & ~learnt).tolist()]
+        notes += [f"no training row has the class {some(absent, 4)}, which test rows have"] if absent else []
+    absent = []
+    for index, feature in enumerate(partition.features):
+        if feature.categories == (0.0, 1.0) and not clients.x[train, index].any():
+            count = np.count_nonzero(clients.x[test, index])
+            count += 0 if common_test is None else np.count_nonzero(common_test.x[:, index])
+            absent += [f"{feature.name!r} ({count:,})"] if count else []
+    notes += [f"no training row has the category {some(absent, 4)}, which test rows have"] if absent else []
+    return notes
 
 
 def _unit_notes(rows: Rows) -> list[str]:

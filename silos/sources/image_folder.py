@@ -12,6 +12,7 @@ from silos.dataset import Rows
 from silos.errors import UserError
 from silos.io.memory_and_disk import must_fit
 from silos.schema import find_invalid_name
+from silos.sources.source_checks import SPLIT_WORDS
 from silos.sources.source_params import Folder
 
 if TYPE_CHECKING:
@@ -169,14 +170,6 @@ def _tags(picture: "Image") -> dict[int, Any]:
 
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-_SPLITS = {
-    "train": "train",
-    "training": "train",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
-}
-_SPLITS |= {"test": "test", "testing": "test"}
 
 
 def folder(source: Folder, root: Path) -> Rows:
@@ -207,7 +200,7 @@ def folder(source: Folder, root: Path) -> Rows:
         if fault:
             raise UserError(f"{source.path}: the folder {sorted(named)[fault[0]]!r}: {fault[1]}.")
     classes = sorted(set(labels))
-    split = np.array([_SPLITS[domain.lower()] for domain in domains]) if are_splits(domains) else None
+    split = np.array([SPLIT_WORDS[domain.lower()] for domain in domains]) if are_splits(domains) else None
     if split is not None and "test" not in split:
         split[split == "validation"] = "test"  # as in ImageNet, where methods are compared on val
     return Rows(
@@ -247,7 +240,7 @@ def list_pictures(name: str, base: Path) -> list[tuple[str, str, Path]]:
 
 def are_splits(domains: Collection[str]) -> bool:
     """Return whether the folders above the classes are the splits of one set instead of domains."""
-    splits = {_SPLITS.get(domain.lower()) for domain in domains}
+    splits = {SPLIT_WORDS.get(domain.lower()) for domain in domains}
     return len(splits) > 1 and "train" in splits and None not in splits
 
 

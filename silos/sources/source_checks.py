@@ -1,5 +1,6 @@
 """Checks that the sources `npz` and `table` share, which read a user's own file."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,10 @@ from silos.dataset import SPLITS
 from silos.errors import UserError
 
 ROUNDED = 0.01  # of the values' standard deviation, by which rounding to float32 may move a value
-_SPLIT_CODES = {"0": "train", "1": "test", "2": "validation", **{name: name for name in SPLITS}}
+SPLIT_WORDS = {"training": "train", "val": "validation", "valid": "validation", "testing": "test"}
+SPLIT_WORDS |= {name: name for name in SPLITS}
+"""The split that a name means, in lower case."""
+_SPLIT_CODES = {"0": "train", "1": "test", "2": "validation", **SPLIT_WORDS}
 
 
 def must_be_there(name: str, path: Path) -> None:
@@ -33,13 +37,19 @@ def stays_distinct(exact: np.ndarray, rounded: np.ndarray) -> bool:
     return bool(moved <= ROUNDED * (high - low)) or 2 * len(np.unique(rounded)) >= len(np.unique(exact))
 
 
+def named_splits(texts: Sequence[str]) -> set[str] | None:
+    """Return the splits that these texts name; None if one names no split."""
+    splits = {_SPLIT_CODES.get(text.casefold()) for text in texts}
+    return None if None in splits else {split for split in splits if split is not None}
+
+
 def split_names(name: str, column: np.ndarray) -> np.ndarray:
     """Return a split column as "train", "validation" or "test": (n,) str; UserError for other values."""
     values, codes = np.unique(column, return_inverse=True)
     texts = [str(int(value)) if value in (0, 1, 2) else str(value) for value in values.tolist()]
     for text in texts:
-        if text not in _SPLIT_CODES:
+        if text.casefold() not in _SPLIT_CODES:
             raise UserError(
                 f"{name}: split: got {text!r}, expected 0 or train, 1 or test, 2 or validation. Correct the value."
             )
-    return np.array([_SPLIT_CODES[text] for text in texts])[codes]
+    return np.array([_SPLIT_CODES[text.casefold()] for text in texts])[codes]

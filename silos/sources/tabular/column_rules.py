@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from silos.dataset import some
 from silos.errors import UserError, shown
 from silos.schema import Feature
 from silos.sources.source_checks import stays_distinct
@@ -125,26 +126,32 @@ def check_fits_float32(sample: TableSample, what: str, column: Column) -> None:
         )
 
 
-def describe_odd_numbers(sample: TableSample, column: Column) -> str:
-    """Describe the values that keep a column from being numbers: how many, the first, and how to fix them."""
+def describe_odd_numbers(sample: TableSample, column: Column, options: bool = False) -> str:
+    """Describe the values that keep a column from being numbers: how many, the first, and how to fix them.
+
+    `options`: name the options of `siloflow init` instead of the keys of params.yaml.
+    """
     odd = np.isnan(column.per_row()) & ~column.missing
     index = int(odd.argmax())
     text = column.texts[column.codes[index]]
     first = f"{shown(repr(text), 40)} in {sample.row(index)}"
     count = f"{int(odd.sum()):,} of {sample.rows:,} rows"
     if column.kind == "ambiguous":
+        way_out = "Add --decimal . or --decimal ,"
+        way_out = way_out if options else 'Set `decimal: "."` or `decimal: ","` under data.source'
         return (
             f"got numbers that may be fractions or thousands, such as {first}, in {count}, expected one decimal "
-            'mark. Set `decimal: "."` or `decimal: ","` under data.source, write them as 1234.5'
+            f"mark. {way_out}, write them as 1234.5"
         )
     if column.kind == "censored":
+        limit, half = ("Add --censored limit", "--censored half") if options else _CENSORED_KEYS
         return (
-            f"got limits among numbers, such as {first}, in {count}, expected plain numbers. Set `censored: "
-            "limit` under data.source to read <0.5 as 0.5 and >90 as 90, or `censored: half` to read <0.5 as "
-            "0.25; or correct or empty these"
+            f"got limits among numbers, such as {first}, in {count}, expected plain numbers. {limit} to read <0.5 as 0.5 "
+            f"and >90 as 90, or {half} to read <0.5 as 0.25; or correct or empty these"
         )
     if column.kind == "unplain":
-        key = f'set `decimal: "{column.detail}"` under data.source, or ' if column.detail else ""
+        way_out = f"add --decimal {column.detail}" if options else f'set `decimal: "{column.detail}"` under data.source'
+        key = f"{way_out}, or " if column.detail else ""
         return (
             f"got numbers that are not written plainly, such as {first}, in {count}, expected a form such as "
             f"1234.5. To fix it, {key}write them so"
@@ -153,6 +160,9 @@ def describe_odd_numbers(sample: TableSample, column: Column) -> str:
         f"got numbers mixed with text: {count} hold no number, the first is {first}; expected numbers only. "
         "Correct or empty these, or list the texts that mean a missing value under data.source.na_values"
     )
+
+
+_CENSORED_KEYS = ("Set `censored: limit` under data.source", "`censored: half`")
 
 
 def missing_rule(source: Table, column: Column, declared: Sequence[Feature]) -> Rule:
@@ -207,6 +217,34 @@ def rows_to_keep(
             "List columns under data.source.drop."
         )
     return ~dropped
+
+
+def dropping_columns(columns: Sequence[Column], rules: Sequence[Rule]) -> list[Column]:
+    """Return the columns whose missing values drop rows."""
+    return [column for column, rule in zip(columns, rules, strict=True) if rule == "drop_rows"]
+
+
+def describe_lost(roles: Mapping[str, Column], columns: Sequence[Column], keep: np.ndarray) -> list[str]:
+    """Return a phrase for each client, domain or class of which no row is kept, with the columns that it lacks.
+
+    Args:
+        roles: The columns with a role.
+        columns: The columns whose missing values drop rows.
+        keep: (rows,) bool.
+    """
+    lost = []
+    for role in ("client", "domain", "label"):
+        column = roles.get(role)
+        if column is None or (role == "label" and column.kind != "text" and len(column.used) > MAX_CATEGORIES):
+            continue
+        left = np.bincount(column.codes[keep & ~column.missing], minlength=len(column.values))
+        for code in column.used[left[column.used] == 0].tolist():
+            rows = column.codes == code
+            empty = [shown(repr(each.name), 40) for each in columns if each.missing[rows].all()]
+            reason = f", where {some(empty, 2)} {'is' if len(empty) == 1 else 'are'} empty" if empty else ""
+            what = "class" if role == "label" else role
+            lost.append(f"{what} {shown(repr(column.texts[code]), 40)} ({int(rows.sum()):,}{reason})")
+    return lost
 
 
 def _check_no_na_texts(sample: TableSample, role: str, column: Column) -> None:

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from silos.dataset import Rows, some
+from silos.dataset import SPLITS, Rows, some
 from silos.errors import shown
+from silos.sources.source_checks import named_splits
 from silos.sources.source_params import Fill, Table
 from silos.sources.tabular.column_kinds import Column
 from silos.sources.tabular.column_rules import Rule, looks_like_unit
@@ -23,11 +24,12 @@ def ingest_notes(
     rules: Sequence[Rule],
     row_numbers: Sequence[Column],
     dropped: np.ndarray,
+    lost: Sequence[str],
     rows: Rows,
 ) -> tuple[str, ...]:
     """Summarise rows, features, the label and clients, and what is left out, missing or almost equal.
 
-    dropped: (rows in the file,) bool.
+    dropped: (rows in the file,) bool; lost: the clients, domains and classes of which all rows are dropped.
     """
     separated = {"": "", "\t": ", separated by tabs"}.get(sample.separator, f", separated by {sample.separator!r}")
     return (
@@ -38,6 +40,8 @@ def ingest_notes(
         *_left_out_notes(source, row_numbers),
         *_unit_notes(sample, source),
         *_missing_notes(columns, rules, dropped),
+        *([f"missing: no row is left of {some(lost, _NAMES)}"] if lost else []),
+        *_split_notes(source, columns, rows),
         _label_note(source, rows),
         *(
             []
@@ -107,6 +111,23 @@ def _unit_notes(sample: TableSample, source: Table) -> list[str]:
     ]
 
 
+def _split_notes(source: Table, columns: Sequence[Column], rows: Rows) -> list[str]:
+    """Count the rows of each split that the source marks, or name a feature that marks splits."""
+    if rows.split is not None:
+        counts = [f"{int((rows.split == name).sum()):,} {name}" for name in SPLITS if (rows.split == name).any()]
+        return [f"split: {_quoted_name(source.split)}, {', '.join(counts)}"]
+    marks = [column for column in columns if column.kind == "text" and "train" in (named_splits(_used(column)) or ())]
+    return [
+        f"{_quoted_name(column.name)} is a feature, and rows are split at random; if it marks training and test rows, name "
+        "it under data.source.split"
+        for column in marks
+    ]
+
+
+def _used(column: Column) -> list[str]:
+    return [column.texts[code] for code in column.used]
+
+
 def _missing_notes(columns: Sequence[Column], rules: Sequence[Rule], dropped: np.ndarray) -> list[str]:
     parts = []
     if dropped.any():
@@ -136,9 +157,7 @@ def _label_note(source: Table, rows: Rows) -> str:
 
 def _near_duplicate_notes(source: Table, columns: Sequence[Column], rows: Rows) -> list[str]:
     """List values that are kept apart although they are one number, or differ only in case or Unicode form."""
-    texts_of = {
-        column.name: [column.texts[code] for code in column.used] for column in columns if column.kind == "text"
-    }
+    texts_of = {column.name: _used(column) for column in columns if column.kind == "text"}
     texts_of |= {"the header": [column.name for column in columns], source.label: rows.classes}
     for name, values in ((source.client, rows.client), (source.domain, rows.domain)):
         if name is not None and values is not None:

@@ -22,7 +22,9 @@ from silos.sources.tabular.column_rules import (
     Rule,
     check_fits_float32,
     check_usable,
+    describe_lost,
     describe_odd_numbers,
+    dropping_columns,
     is_row_number,
     missing_rule,
     rows_to_keep,
@@ -100,6 +102,8 @@ def table(source: Table, root: Path, declared: tuple[Feature, ...] = ()) -> Rows
     if regression:
         check_targets(sample, roles["label"])
     keep = rows_to_keep(sample, source, columns, rules, roles)
+    classes_and_clients = {role: column for role, column in roles.items() if not (regression and role == "label")}
+    lost = describe_lost(classes_and_clients, dropping_columns(columns, rules), keep)
     columns = [column.take(keep) for column in columns]
     roles = {role: column.take(keep) for role, column in roles.items()}
     x, features = build_features(sample, columns, rules, declared)
@@ -116,7 +120,7 @@ def table(source: Table, root: Path, declared: tuple[Feature, ...] = ()) -> Rows
         features=features,
         unit=hash_units(_texts(roles["unit"])) if "unit" in roles else None,
     )
-    return replace(rows, notes=ingest_notes(sample, source, columns, label, rules, row_numbers, ~keep, rows))
+    return replace(rows, notes=ingest_notes(sample, source, columns, label, rules, row_numbers, ~keep, lost, rows))
 
 
 def _check_columns_exist(sample: TableSample, source: Table) -> None:

@@ -285,17 +285,30 @@ def test_the_network_fits_the_shape_and_can_be_begun(tmp_path, save, shape, kind
 def test_missing_values_are_told_of_and_the_rows_are_read(tmp_path, write):
     age = ["" if at == 7 else 20 + at for at in range(ROWS)]
     made = create_project(tmp_path / "few", write(age=age), DataOptions())
-    assert "1 of 60 rows with a missing value are dropped" in made["guessed"]
+    assert made["missing"] == [
+        "1 of 60 rows with a missing value are dropped; later `predict` cannot score these (chosen, since 1.7% of the rows "
+        "are at most a tenth: `missing: drop_rows`)",
+        "or --missing mean --force: each silo's mean replaces missing numbers in 1 of 60 rows; later `predict` must know "
+        "the silo of such a row",
+        "or --missing zero --force: 0 replaces missing numbers in 1 of 60 rows; later `predict` does the same for every "
+        "silo",
+    ]
     assert made["read"]["rows"] == ROWS - 1
     half = create_project(tmp_path / "half", write(age=["" if at % 2 else at for at in range(ROWS)]), DataOptions())
-    assert "each silo's mean replaces missing values in 30 of 60 rows" in half["guessed"]
+    assert half["missing"][0] == (
+        "each silo's mean replaces missing numbers in 30 of 60 rows; later `predict` must know the silo of such a row "
+        "(chosen, since dropping would leave no row of client 'south' (30, where 'age' is empty): `missing: {fill: mean}`)"
+    )
+    assert "; no row is left of client 'south' (30, where 'age' is empty)" in half["missing"][1]
     assert half["read"]["rows"] == ROWS
 
 
 def test_a_text_that_is_missing_is_a_category_of_its_own_unless_rows_go_anyway(tmp_path, write):
     sex = ["" if at % 4 == 0 else "fm"[at % 2] for at in range(ROWS)]
     made = create_project(tmp_path / "text", write(sex=sex), DataOptions())
-    assert "a category for missing values in sex" in made["guessed"]
+    assert made["missing"][0].startswith(
+        "a category for missing values in sex; predict takes such rows (chosen, since no"
+    )
     assert made["read"] == {"rows": ROWS, "shape": [4], "classes": 3, "clients": 2}  # age, sex=f, sex=m, none
     hospital = ["" if at == 1 else ("north", "south")[at % 2] for at in range(ROWS)]
     with pytest.raises(
@@ -304,7 +317,10 @@ def test_a_text_that_is_missing_is_a_category_of_its_own_unless_rows_go_anyway(t
         create_project(tmp_path / "most", write(sex=sex, hospital=hospital), DataOptions())
     few = ["" if at in (1, 4) else "fm"[at % 2] for at in range(ROWS)]
     fewer = create_project(tmp_path / "fewer", write(sex=few, hospital=hospital), DataOptions())
-    assert "2 of 60 rows with a missing value are dropped" in fewer["guessed"]
+    assert fewer["missing"] == [
+        "2 of 60 rows with a missing value are dropped; later `predict` cannot score these (chosen, since hospital "
+        "has no value in 1 of them: `missing: drop_rows`)"
+    ]
     assert fewer["read"]["rows"] == ROWS - 2
 
 
@@ -323,7 +339,7 @@ def test_a_column_of_odd_numbers_is_left_out_on_a_line_of_its_own_with_row_value
     crp, share = made["left_out"]
     assert crp.startswith(
         "crp: got limits among numbers, such as '<0.5' in row 9 (the header is row 1), in 2 of 60 rows, "
-        "expected plain numbers. Set `censored: limit`"
+        "expected plain numbers. Add --censored limit to read <0.5 as 0.5 and >90 as 90, or --censored half to"
     )
     assert share.startswith(
         "share: got numbers that are not written plainly, such as '0%' in row 2 (the header is row 1)"
@@ -360,7 +376,7 @@ def test_an_r_na_in_label_or_client_is_a_missing_value_and_said_to_be(tmp_path, 
         tmp_path / "study", write(**{column: ["NA" if at < 3 else other for at in range(ROWS)]}), DataOptions()
     )
     assert f"'NA' of {column} is a missing value" in made["guessed"]
-    assert "3 of 60 rows with a missing value are dropped" in made["guessed"]
+    assert made["missing"][0].startswith("3 of 60 rows with a missing value are dropped; later `predict` cannot score")
     assert params_of(made).data.source.na_values == ("NA",)
     assert made["read"]["rows"] == ROWS - 3
 
@@ -369,9 +385,9 @@ def test_an_r_na_in_label_or_client_is_a_missing_value_and_said_to_be(tmp_path, 
     ("columns", "asked", "said"),
     [
         (
-            {"outcome": None},
+            {"target": COLUMNS["sex"]},
             DataOptions(),
-            "no column clearly is the label. Name it with --label. The columns are 'visit_id', 'age'",
+            "outcome and target may each be the label. Name it with --label. The columns are 'visit_id', 'age'",
         ),
         ({"hospital": None}, DataOptions(), "the client. Name it with --client; or add --clients 5 to deal the rows"),
         ({"site": COLUMNS["sex"]}, DataOptions(), "hospital and site may each be the client. Name it with --client"),

@@ -1,6 +1,7 @@
 """Whatever the scheme: every row is in exactly one place or counted as left out, and the same draw gives the same."""
 
 import json
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 from silos.data_params import DataParams
 from silos.dataset import Rows, natural_sort_key
 from silos.errors import UserError
+from silos.schema import Feature
 
 CLIENTS = st.integers(1, 12)
 WITHIN = st.sampled_from([None, "domain"])
@@ -213,3 +215,32 @@ def test_a_step_that_is_there_twice_draws_twice(make):
     noise = {"kind": "noise", "sd": 1.0}
     once, twice = (make(rows, {"kind": "equal", "clients": 1}, *[noise] * n).clients[0].x[:, 0] for n in (1, 2))
     assert abs(np.corrcoef(once, twice - once)[0, 1]) < 0.6
+
+
+WARD = Feature(name="ward=eye", kind="categorical", categories=(0, 1))
+
+
+@pytest.mark.parametrize("common", [False, True])
+def test_a_class_or_category_that_only_test_rows_have_is_named(make, common):
+    split = np.array(["train"] * 6 + ["test"] * 4)
+    eye = np.isin(np.arange(10), [8, 9]).astype(np.float32)[:, None]
+    rows = Rows(x=eye, y=np.array([0, 1] * 3 + [2, 0, 1, 2]), classes=["a", "b", "c"], split=split, features=(WARD,))
+    where = {"test_rows": "common"} if common else {}
+    assert make(rows, {"kind": "equal", "clients": 2}, **where).notes == (
+        "no training row has the class 'c' (2), which test rows have",
+        "no training row has the category 'ward=eye' (2), which test rows have",
+    )
+    both = replace(rows, x=np.ones((10, 1), np.float32), y=np.array([0, 1, 2, 0, 1, 2, 2, 0, 1, 2]))
+    assert make(both, {"kind": "equal", "clients": 2}, **where).notes == ()
+
+
+def test_rows_of_a_client_that_does_not_train_teach_no_class(make):
+    rows = Rows(
+        x=np.zeros((8, 1), np.float32),
+        y=np.array([0, 0, 0, 0, 1, 1, 1, 1]),
+        classes=["a", "b"],
+        client=np.repeat(["n", "s"], 4),
+        domain=np.repeat(["n", "s"], 4),
+    )
+    steps = ({"kind": "column", "column": "client"}, {"kind": "hold_out", "domains": ["s"]})
+    assert make(rows, *steps, test=0.5).notes == ("no training row has the class 'b' (2), which test rows have",)

@@ -36,6 +36,16 @@ def test_rows_are_dropped_whole_also_for_a_missing_label_or_client(read):
     assert (rows.x.tolist(), rows.y.tolist()) == ([[1], [4]], [0, 1])
 
 
+def test_a_silo_or_class_of_which_no_row_is_left_is_named_with_the_column_that_it_lacks(read):
+    held = "c,a,b,y\nn,1,1,ill\nn,2,,well\ns,,1,ill\ns,,2,dead\no,3,3,well\n"
+    note = "missing: no row is left of client 's' (2, where 'a' is empty), class 'dead' (1, where 'a' is empty)"
+    assert note in read(held, client="c", missing="drop_rows").notes
+    assert not any("no row is left" in each for each in read(held, client="c", missing={"fill": 0}).notes)
+    assert not any("no row is left" in each for each in read(held.replace("s,,", "s,1,"), missing="drop_rows").notes)
+    domains = read(held.replace("dead", "ill"), domain="c", missing="drop_rows").notes
+    assert "missing: no row is left of domain 's' (2, where 'a' is empty)" in domains
+
+
 def test_a_feature_that_params_fill_drops_no_row(read):
     rows = read(GAPS, {"name": "b", "missing": {"fill": 9}}, client="c", missing="drop_rows")
     assert rows.x.tolist() == [[1, 9, 1, 0], [3, 4, 0, 1], [4, 9, 1, 0]]
