@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 
-_SETTINGS = {
+SETTINGS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
     "PREFECT_LOGGING_LEVEL": "CRITICAL",  # a line for every task would cost as much as the task
@@ -22,6 +22,7 @@ _SETTINGS = {
     "PREFECT_CLIENT_MAX_RETRIES": "3",  # 14 s instead of 62 s until a call to a stopped server ends
     "PREFECT_RUNNER_HEARTBEAT_FREQUENCY": "30",
 }
+"""What a command sets. Beside the project's own server nothing else counts; beside another one, the user's come first."""
 
 # of a server that the user names: its database may be away for a minute, in which it responds with code 500
 _ELSEWHERE = {"PREFECT_CLIENT_MAX_RETRIES": "6", "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500"}  # 126 s
@@ -33,7 +34,7 @@ _QUEUES = ("EventsWorker", "APILogWorker", "websockets")
 def quiet_prefect() -> None:
     """Set the variables that are not set yet, and silence Prefect's loggers; call this before Prefect is imported."""
     is_elsewhere = os.environ.get("PREFECT_API_URL") and "PREFECT_CLIENT_MAX_RETRIES" not in os.environ
-    settings = _SETTINGS | (_ELSEWHERE if is_elsewhere else {})
+    settings = SETTINGS | (_ELSEWHERE if is_elsewhere else {})
     os.environ.update({k: v for k, v in settings.items() if k not in os.environ})
     for queue in _QUEUES:
         logging.getLogger(queue).setLevel(logging.CRITICAL)

@@ -59,12 +59,6 @@ class MlflowServer:
     def __init__(self, root: Path, uri: str, port: int, log: Path) -> None:
         self.page = f"http://127.0.0.1:{port}"
         self.log = log
-        settings = {
-            "MLFLOW_DISABLE_TELEMETRY": "true",
-            "DO_NOT_TRACK": "1",
-            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # eight processes for language models
-            "MLFLOW_BACKEND_STORE_URI": uri,  # not on the command line, which all users see: it may have a password
-        }
         command = [sys.executable, "-c", _GUARD, sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
         with log.open("wb") as output:
             self._guard = subprocess.Popen(
@@ -72,7 +66,7 @@ class MlflowServer:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **settings},
+                env=server_environment(uri),
                 cwd=root,
                 start_new_session=True,
             )
@@ -108,3 +102,18 @@ class MlflowServer:
         assert self._guard.stdin is not None
         self._guard.stdin.close()
         self._guard.wait()
+
+
+def server_environment(uri: str) -> dict[str, str]:
+    """Return the environment of the project's own server: of MLflow's variables, the user's reach its database only."""
+    of_user = {name for name in os.environ if name.startswith("MLFLOW_") and not name.startswith(_OF_DATABASE)}
+    return {
+        **{name: value for name, value in os.environ.items() if name not in of_user},
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "DO_NOT_TRACK": "1",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # eight processes for language models
+        "MLFLOW_BACKEND_STORE_URI": uri,  # not on the command line, which all users see: it may have a password
+    }
+
+
+_OF_DATABASE = ("MLFLOW_MYSQL_", "MLFLOW_SQLALCHEMYSTORE_")

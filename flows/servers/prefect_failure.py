@@ -17,7 +17,7 @@ from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from flows.servers.prefect_server import PrefectServer, answers
+from flows.servers.prefect_server import PrefectServer, answers, prefect_variables
 from silos.io.addresses import LOOPBACK, loopback_direct, mask_passwords
 from silos.io.memory_and_disk import full_disk
 
@@ -94,10 +94,10 @@ def ephemeral_api() -> Iterator[None]:
 @contextmanager
 def _use_own_server() -> Iterator[None]:
     log = logging.getLogger("prefect")
-    level, home = log.level, os.environ.get("PREFECT_HOME")
+    level, before = log.level, prefect_variables()
     server = _start_server(Path().resolve())
     try:
-        os.environ |= {"PREFECT_API_URL": server.url, "PREFECT_HOME": home or str(server.home)}
+        server.select()
         refresh_global_settings_context()  # read by Prefect's own threads
         log.setLevel(logging.CRITICAL)  # Prefect logs to the screen if it was imported earlier
         server.wait()
@@ -110,9 +110,9 @@ def _use_own_server() -> Iterator[None]:
     finally:
         _wait_for_records(server)
         log.setLevel(level)
-        del os.environ["PREFECT_API_URL"]
-        if home is None:
-            del os.environ["PREFECT_HOME"]
+        for name in prefect_variables():
+            del os.environ[name]
+        os.environ |= before
         refresh_global_settings_context()
 
 

@@ -16,14 +16,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
-from flows import quiet_prefect
+from flows import SETTINGS, quiet_prefect
 from flows.console import progress
 from flows.servers import server_process
 from flows.servers.server_process import ADDRESS, PORT, USERS
 from silos.errors import UserError
 from silos.io.addresses import has_password, must_be_reachable
 from silos.io.memory_and_disk import full_disk
-from tasks.tracking.json_io import plain_path
 
 _RESTARTS = 3  # in a row, of a server that ended by itself
 _STABLE = 60.0  # seconds after which a server counts as healthy, and may be started again as often as at first
@@ -42,7 +41,6 @@ class PrefectServer:
     def __init__(self, root: Path, ui: bool = False, port: int | None = None, own: bool = False) -> None:
         self.root, self.home = root, (root / ".prefect").resolve()
         quiet_prefect()
-        os.environ.setdefault("PREFECT_HOME", str(self.home))
         self._child: subprocess.Popen | None = None
         self._since = datetime.now(UTC).isoformat()
         self._lock: IO[str] | None = None
@@ -52,6 +50,7 @@ class PrefectServer:
         self._child_lock = threading.Lock()
         self.restarts = 0
         if os.environ.get("PREFECT_API_URL"):
+            os.environ.setdefault("PREFECT_HOME", str(self.home))
             self.url = os.environ["PREFECT_API_URL"] = os.environ["PREFECT_API_URL"].rstrip("/")
             if has_password(self.url):
                 raise UserError(
@@ -65,34 +64,28 @@ class PrefectServer:
             self._start(ui, _bind(port, own))
         else:
             self.url = self._joined.url
-        os.environ["PREFECT_API_URL"] = self.url
         # target of links to Prefect's page; a server without pages is gone when a user follows them
-        page = self.url.removesuffix("/api") if ui or self._joined else f"http://127.0.0.1:{PORT}"
-        os.environ.setdefault("PREFECT_UI_URL", page)
+        self._page = self.url.removesuffix("/api") if ui or self._joined else f"http://127.0.0.1:{PORT}"
+        self.select()
+
+    def select(self) -> None:
+        """Make this project's server that of the process, without what the user has set for another one."""
+        for name in prefect_variables():
+            del os.environ[name]
+        os.environ |= {**_own_settings(self.home), "PREFECT_API_URL": self.url, "PREFECT_UI_URL": self._page}
 
     def _start(self, ui: bool, listener: socket.socket) -> None:
         self.log = self.home / "server.log"
         self.home.mkdir(parents=True, exist_ok=True)
         self.log.write_bytes(b"")
         self._ui, self._listener = ui, listener
-        # a flow called from Python takes some variables back, and the server may be started again
-        self._variables = dict(os.environ)
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
+        self._environment = server_environment(self.home, self.url, ui)
         self._spawn()
 
     def _spawn(self) -> None:
-        ui, listener = self._ui, self._listener
-        environment = {
-            **self._variables,
-            "PREFECT_UI_ENABLED": str(ui).lower(),
-            "PREFECT_SERVER_UI_ENABLED": str(ui).lower(),
-            "PREFECT_UI_API_URL": self.url,
-            # only a server that stays has deployments with triggers, and automations
-            **({"PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "true"} if ui else {}),
-            "PREFECT_API_DATABASE_MIGRATE_ON_START": "false",  # that is done before
-            **_database(Path(self._variables["PREFECT_HOME"])),
-        }
-        self._lock = server_process.lock_server(self.home) if ui else None
+        listener = self._listener
+        self._lock = server_process.lock_server(self.home) if self._ui else None
         offered = [self.home / name for name in (ADDRESS, USERS)] if self._lock else []
         command = [sys.executable, "-P", "-m", server_process.__name__, listener.fileno(), self.home / "tables.lock"]
         with self.log.open("ab") as log:
@@ -101,7 +94,8 @@ class PrefectServer:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env=environment,
+                env=self._environment,
+                cwd=self.home,  # no prefect.toml, pyproject.toml or .env of the user's is there
                 start_new_session=True,
                 pass_fds=[listener.fileno(), *([self._lock.fileno()] if self._lock else [])],
             )
@@ -247,11 +241,28 @@ def answers(url: str, patience: float) -> bool:
     return True
 
 
-def _database(home: Path) -> dict[str, str]:
-    """Set Prefect's database address if Prefect's default would name another file."""
-    file = home / "prefect.db"
-    path = plain_path(file)
-    return {} if path == str(file) else {"PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{path}"}
+def prefect_variables() -> dict[str, str]:
+    """Return the variables of the environment that Prefect reads, in capitals or not."""
+    return {name: value for name, value in os.environ.items() if name.upper().startswith("PREFECT_")}
+
+
+def _own_settings(home: Path) -> dict[str, str]:
+    return {**SETTINGS, "PREFECT_HOME": str(home), "PREFECT_PROFILES_PATH": os.devnull}
+
+
+def server_environment(home: Path, url: str, ui: bool) -> dict[str, str]:
+    """Return the environment of the project's own server: nothing of Prefect's in it comes from the user."""
+    of_user = prefect_variables()
+    return {
+        **{name: value for name, value in os.environ.items() if name not in of_user},
+        **_own_settings(home),
+        "PREFECT_API_DATABASE_CONNECTION_URL": "sqlite+aiosqlite:///prefect.db",  # in the server's working folder
+        "PREFECT_API_DATABASE_MIGRATE_ON_START": "false",  # that is done before
+        "PREFECT_SERVER_UI_ENABLED": str(ui).lower(),
+        "PREFECT_UI_API_URL": url,
+        # only a server that stays has deployments with triggers, and automations
+        "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": str(ui).lower(),
+    }
 
 
 def _bind(port: int | None, own: bool) -> socket.socket:

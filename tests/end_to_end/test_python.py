@@ -22,10 +22,15 @@ from concurrent.futures import ThreadPoolExecutor
 import prefect
 from flows.run import run
 
-before = {k: os.environ.get(k) for k in ("PREFECT_API_URL", "PREFECT_HOME")}
+os.environ["PREFECT_HOME"] = os.path.expanduser("~/.prefect")
+os.environ["PREFECT_DEFAULT_RESULT_STORAGE_BLOCK"] = "s3/of-another-server"
+before = dict(os.environ)
 with ThreadPoolExecutor() as threads:  # which take turns
     results = list(threads.map(lambda seed: run("fedavg", seed, overrides=["training.rounds=2"]), (0, 1)))
-assert {k: os.environ.get(k) for k in ("PREFECT_API_URL", "PREFECT_HOME")} == before
+after = dict(os.environ)
+assert {k: after.get(k) for k in {*before, *after} if k.startswith("PREFECT_")} == {
+    k: v for k, v in before.items() if k.startswith("PREFECT_")
+}
 assert logging.getLogger("prefect").level == logging.INFO
 print(json.dumps(results))
 run("fedavgg")

@@ -93,7 +93,7 @@ def connect(uri: str) -> Any:
                 with contextlib.suppress(sqlite3.Error):  # MLflow itself says what is wrong with its database
                     _follow_move(database)
                     _placed.add(database)
-    return mlflow.MlflowClient(tracking_uri=uri)
+    return mlflow.MlflowClient(tracking_uri=uri, registry_uri=uri)  # not that of MLFLOW_REGISTRY_URI
 
 
 @contextlib.contextmanager

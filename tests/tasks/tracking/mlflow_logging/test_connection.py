@@ -179,6 +179,17 @@ def test_the_store_of_a_run_does_not_become_that_of_the_next_project(
     mlflow.set_tracking_uri(None)
 
 
+def test_models_are_registered_in_the_store_of_the_project_and_not_where_a_variable_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, databases: Path
+) -> None:
+    monkeypatch.setenv("MLFLOW_REGISTRY_URI", f"sqlite:///{tmp_path}/other.db")
+    shutil.copy(databases / "mlflow.db", tmp_path)
+    connect(f"sqlite:///{tmp_path}/mlflow.db").create_registered_model("digits")
+    assert not (tmp_path / "other.db").exists()
+    with sqlite3.connect(tmp_path / "mlflow.db") as database:
+        assert database.execute("select name from registered_models").fetchall() == [("digits",)]
+
+
 def test_a_project_that_was_copied_finds_its_artifacts_beside_its_own_database(tmp_path: Path) -> None:
     own, other = tmp_path / "50 % of it" / "runs", tmp_path / "other" / "runs"
     client = connect(f"sqlite:///{tmp_path}/mlflow.db")
