@@ -15,6 +15,7 @@ from flows.config.override_policy import open_project
 from flows.console import progress
 from flows.diagnosis.build_report import report, report_of_versions
 from flows.diagnosis.load_version import load_version
+from flows.diagnosis.new_rows import compare_new_rows, with_new_rows
 from flows.diagnosis.not_compared import not_compared
 from flows.diagnosis.query_clients import (
     Responses,
@@ -242,14 +243,15 @@ def compare_with_version(project: Project, runner: Runner, revision: str) -> tup
             lambda first: [query_clients(runner, silos, private, first, params) for silos in versions],
         )
         old, new = (query_clients(runner, silos, private, query, params) for silos in versions)
-    refusals = {**old.refusals, **new.refusals}
-    if len(refusals) == len(shared):
-        raise UserError(no_answers_message(refusals))
+        refusals = {**old.refusals, **new.refusals}
+        if len(refusals) == len(shared):
+            raise UserError(no_answers_message(refusals))
+        new_rows = compare_new_rows(runner, versions[1], before, private, query, params)
     readings = Readings(**params.paper.model_dump(), grid="federation")
     comparison: VersionComparison = runner.run_on_server(
         compare_versions, old.messages, new.messages, query, params.verdict, readings, progress.current().say
     )
-    return comparison, version_report_text(
+    report_ = version_report_text(
         {
             "verdict": params.verdict,
             "noise": params.noise.model_dump() if params.noise else None,
@@ -260,9 +262,11 @@ def compare_with_version(project: Project, runner: Runner, revision: str) -> tup
             "came": sorted({*now.clients} - {*shared}),
             "left": sorted({*then.clients} - {*shared}),
             "refused": refusals,
+            "new_rows": new_rows,
             "bytes": bytes_reported([*first_answers, old, new]),
             "against": shown(revision),
             "since": before.version,
             "data_version": now.version,
         }
     )
+    return comparison, with_new_rows(report_)

@@ -21,9 +21,16 @@ from flows.flow_decorator import MethodNames, Overrides, one_of, project_flow
 from flows.partition import make
 from flows.registry import FOLDER, changed_silos, promotion_history
 from flows.registry.promotion import finish, keep, promote
+from flows.registry.shifted_silos import (
+    NAMED,
+    shift_text,
+    shifted_silos,
+    unchecked_silos,
+    unchecked_text,
+    unseen_shifts,
+)
 from flows.run_history.clean_runs import enforce_retention
 from flows.servers.prefect_failure import ignore_prefect_failure
-from models.shift.classify import GRADES
 from silos.dataset import some
 from silos.errors import UserError
 from silos.io.locks import exclusive_lock
@@ -32,8 +39,6 @@ from tasks.tracking.mlflow_logging.model_registry import ModelVersion
 
 SHIFTED = "siloflow.silo.shifted"
 """The event of a silo that shifted. Triggers may expect it, and `PROMOTED` of promotion_history.py."""
-
-_NAMED = 5  # silos that a sentence names
 
 Grade = Annotated[str | None, WithJsonSchema(one_of("", *get_args(WatchParams.model_fields["grade"].annotation)))]
 Preference = Annotated[str | None, WithJsonSchema(one_of("", *get_args(WatchParams.model_fields["prefer"].annotation)))]
@@ -76,6 +81,7 @@ def _decide(project: Project) -> dict[str, Any]:
     champion = changed_silos.read_champion(project)
     _emit_promotions(project)
     if project.is_source_changed():
+        progress.current().say("partitions the data again, since their source has changed")
         make(project)
     answer = changed_silos.settled_answer(project, champion)
     if answer is not None:
@@ -86,20 +92,25 @@ def _decide(project: Project) -> dict[str, Any]:
             progress.current().say(f"tries again, since {judged['reason']}")
             return _concluded(project, _challenge(project, champion, judged["watch"]))
         changed = changed_silos.changed_silos(project, champion)
-        progress.current().say(f"changed since champion {champion.number}: {some([*changed], _NAMED)}")
+        progress.current().say(f"changed since champion {champion.number}: {some([*changed], NAMED)}")
+        progress.current().say("compares each silo with its rows of then")
         diagnosis = _diagnose(project, champion, changed)
         shifted = shifted_silos(diagnosis, project.params.watch.grade)
+        unchecked = unchecked_silos(diagnosis, changed)
         _emit_shifts(project, champion, shifted)
         saw = {
             "seen": changed_silos.what_is_seen(project, champion),
             "since": champion.tags["data_version"],
             "changed": changed,
             "shifted": shifted,
+            "unchecked": unchecked,
+            "unseen": unseen_shifts(diagnosis),
             "diagnosis": diagnosis and diagnosis["folder"],
             "comparison": None,
         }
         if not shifted:
-            reason = f"no silo shifted by at least {project.params.watch.grade}"
+            could = " that could be checked" if unchecked else ""
+            reason = f"no silo{could} shifted by at least {project.params.watch.grade}{unchecked_text(unchecked)}"
             return _concluded(project, keep(project, champion, reason, saw))
         progress.current().say(f"trains again: {shift_text(shifted)}")
         return _concluded(project, _challenge(project, champion, saw))
@@ -115,27 +126,6 @@ def _diagnose(project: Project, champion: ModelVersion, changed: Mapping[str, st
     return report
 
 
-def shifted_silos(diagnosis: Mapping[str, Any] | None, least: str) -> list[dict[str, Any]]:
-    """Return the silos whose shift has at least this grade, with the grade of each kind; an undefined grade counts."""
-    found = []
-    for pair in diagnosis["pairs"] if diagnosis else ():
-        grades = {kind: pair["strength"]["grades"][kind] for kind in pair["types"]}
-        ranks = [len(GRADES) if grade is None else GRADES.index(grade) for grade in grades.values()]
-        if ranks and max(ranks) >= GRADES.index(least):
-            defined = [grade for grade in grades.values() if grade is not None]
-            worst = max(defined, key=GRADES.index, default=None)
-            found.append(
-                {"client": pair["client"], "kinds": grades, "grade": worst, "features": list(pair["features"])}
-            )
-    return found
-
-
-def shift_text(shifted: Sequence[Mapping[str, Any]]) -> str:
-    """Return the silos with their kinds of shift, as in `north (feature: critical)`."""
-    kinds = [", ".join(f"{kind}: {grade or 'no grade'}" for kind, grade in silo["kinds"].items()) for silo in shifted]
-    return some([f"{silo['client']} ({text})" for silo, text in zip(shifted, kinds, strict=True)], _NAMED)
-
-
 def _challenge(project: Project, champion: ModelVersion, saw: dict[str, Any]) -> dict[str, Any]:
     """Train on the present data, and promote the challenger if it is better than the champion; return the decision."""
     methods = project.params.watch.methods or [champion.tags["method"]]
@@ -147,6 +137,7 @@ def _challenge(project: Project, champion: ModelVersion, saw: dict[str, Any]) ->
         raise UserError(f"watch: MLflow did not register the models of {name}. Watch again: it continues there.")
     versions = [candidate["version"] for candidate in registry["candidates"]]
     if registry["challenger"] in versions:
+        progress.current().say(f"compares version {registry['challenger']} with the champion on the present test rows")
         return promote(project, registry["challenger"], force=False, with_data=False, watch=saw)
     failed = "; ".join(f"{run['method']} seed {run['seed']} failed: {run['error']}" for run in comparison["failed"])
     return keep(project, champion, failed or f"{name} has no model that may replace it", saw, may_pass=bool(failed))
@@ -182,6 +173,7 @@ def _emit_shifts(project: Project, champion: ModelVersion, shifted: Sequence[Map
                 "grade": silo["grade"],
                 "grades": silo["kinds"],
                 "features": silo["features"],
+                "rows": silo["rows"],
                 "since": since,
                 "data": data,
                 "data_version": version,
@@ -205,6 +197,7 @@ def _concluded(project: Project, decision: dict[str, Any]) -> dict[str, Any]:
     _emit_promotions(project)
     prefect_artifacts.log_artifact(sentence)
     shifts = f"Shifted: {shift_text(saw['shifted'])}. " if saw["shifted"] else ""
+    shifts += "".join(f"Not checked: {client}: {why} " for client, why in [*saw.get("unchecked", {}).items()][:NAMED])
     prefect_artifacts.show_markdown("watch", as_markdown(f"{shifts}{sentence}"))
     champion = decision["champion"] if decision["decision"] == "refused" else decision["version"]
     return {

@@ -126,7 +126,8 @@ def diagnose(
         check = None if against is None else lambda project: _check_version(project, against)
         project = session.open_project(overrides, check, lock_data_for="diagnose")
         diagnosis = session.run_flow("flows.diagnose", "diagnose", project, against=against)
-        has_changed = any(pair["types"] for pair in diagnosis["pairs"])
+        new_rows = diagnosis.get("new_rows", {"silos": []})["silos"]
+        has_changed = any(record["types"] for record in (*diagnosis["pairs"], *new_rows))
         session.print_result(diagnosis, print_diagnose, failed=exit_code and has_changed)
 
 

@@ -117,6 +117,8 @@ def history(overrides: Overrides = None, json: Json = False) -> None:
 
 def print_history(answer: dict[str, Any], console: "PlainConsole") -> None:
     """Print two lines for each decision: what and when, then on which numbers."""
+    from flows.registry.shifted_silos import unchecked_text
+
     for decision in answer["decisions"][:_MAX_LISTED]:
         at = decision["at"][:16].replace("T", " ")
         before = f" after {decision['champion']}" if decision["champion"] not in (None, decision["version"]) else ""
@@ -125,7 +127,9 @@ def print_history(answer: dict[str, Any], console: "PlainConsole") -> None:
         data = f"data {(decision['data_version'] or '-')[:10]}, commit {decision['git_commit']}"
         saw = decision.get("watch") or {}
         shifted = f"shifted: {', '.join(silo['client'] for silo in saw['shifted'])}" if saw.get("shifted") else None
-        parts = [part for part in (shifted, sentence, decision["reason"], data) if part]
+        unchecked = unchecked_text(saw.get("unchecked") or {}).removeprefix("; ")
+        is_told = unchecked in decision["reason"]  # of a decision without training
+        parts = [part for part in (shifted, None if is_told else unchecked, sentence, decision["reason"], data) if part]
         console.print(f"  {'; '.join(parts)}")
     more = len(answer["decisions"]) - _MAX_LISTED
     if more > 0:
@@ -158,6 +162,7 @@ def watch(
                 answer = look(project)
                 if answer is None:
                     if not is_started:
+                        session.print_progress("there is something to do: starts Prefect's server")
                         session.start_server()
                         is_started = True
                     answer = session.run_flow("flows.watch", "watch", project)
@@ -176,13 +181,19 @@ def watch(
 def print_watch(answer: dict[str, Any], console: "PlainConsole") -> None:
     """Print what was decided; if nothing changed, on one line."""
     if answer["decision"] is not None:
-        from flows.watch import shift_text
+        from flows.registry.shifted_silos import shift_text
 
         names = [f"{silo} ({how})" for silo, how in answer["changed"].items()]
         more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
         console.print(f"changed       {', '.join(names[:_MAX_LISTED])}{more}")
         if answer["shifted"]:
             console.print(f"shifted       {shift_text(answer['shifted'])}")
+        for client, why in list(answer["unchecked"].items())[:_MAX_LISTED]:
+            console.print(f"not checked   {client}: {why}")
+        if len(answer["unchecked"]) > _MAX_LISTED:
+            console.print(f"not checked   {len(answer['unchecked']) - _MAX_LISTED} more silos; --json lists them all")
+        for line in answer["unseen"]:
+            console.print(f"not seen      {line}")
         if answer["diagnosis"]:
             console.print(f"diagnosis     {answer['diagnosis']}")
         if answer["comparison"]:

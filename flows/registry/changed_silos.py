@@ -123,6 +123,8 @@ def make_answer(outcome: str, sentence: str, champion: ModelVersion | None = Non
         "champion": champion and champion.number,
         "changed": {},
         "shifted": [],
+        "unchecked": {},
+        "unseen": [],
         "diagnosis": None,
         "comparison": None,
         "decision": None,

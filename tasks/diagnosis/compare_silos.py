@@ -43,6 +43,8 @@ from tasks.diagnosis.report_summary import join_summaries
 from tasks.execution.prefect_tasks import server_step
 from tasks.messages.statistics_messages import NoisyCounts, ShiftNumbers
 
+Verdict = Literal["guarded", "moments", "paper"]
+
 _NEARLY_ALL = 0.95
 _MIN_BINS = 8  # of which two are few
 
@@ -159,7 +161,7 @@ class Comparison:
 def compare_silos(
     messages: Sequence[ShiftNumbers | NoisyCounts],
     query: Query,
-    verdict: Literal["guarded", "moments", "paper"],
+    verdict: Verdict,
     readings: Readings,
     log: Callable[[str], None],
 ) -> Comparison:
@@ -276,7 +278,7 @@ def compare_versions(
     before: Sequence[ShiftNumbers | NoisyCounts],
     after: Sequence[ShiftNumbers | NoisyCounts],
     query: Query,
-    verdict: Literal["guarded", "moments", "paper"],
+    verdict: Verdict,
     readings: Readings,
     log: Callable[[str], None],
 ) -> VersionComparison:
@@ -288,6 +290,19 @@ def compare_versions(
     clients = tuple(name for name in names if name in set(names_after))
     earlier = earlier.take([names.index(client) for client in clients])
     later = later.take([names_after.index(client) for client in clients])
+    return compare_summaries(clients, earlier, later, query, verdict, readings, log)
+
+
+def compare_summaries(
+    clients: tuple[str, ...],
+    earlier: Summaries,
+    later: Summaries,
+    query: Query,
+    verdict: Verdict,
+    readings: Readings,
+    log: Callable[[str], None],
+) -> VersionComparison:
+    """Compare two summaries of each client; the arguments are as in `compare_versions`."""
     both = concatenate_summaries([earlier, later])
     clipped, indices = clip_negative(both), np.arange(len(clients))
     comparer = PairComparer(query, verdict, ProgressReporter(log))

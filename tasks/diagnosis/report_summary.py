@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -66,6 +67,15 @@ class LocalSummary:
         if any(mask is not None for mask in masks):
             flat = self.x.reshape(len(self.x), -1)
             flat[np.concatenate([mask for mask in masks if mask is not None])] = np.nan
+
+    def select(self, rows: np.ndarray) -> "LocalSummary":
+        """Return the summary of some of the rows: (rows,) bool."""
+        chosen = copy(self)
+        for cached in ("row_ids", "version"):
+            chosen.__dict__.pop(cached, None)
+        chosen._as_opened, chosen.x, chosen.y = self._as_opened[torch.from_numpy(rows)], self.x[rows], self.y[rows]
+        chosen.unit = None if self.unit is None else self.unit[rows]
+        return chosen
 
     @cached_property
     def row_ids(self) -> np.ndarray:
@@ -272,7 +282,7 @@ def join_summaries(messages: Sequence[ShiftNumbers | NoisyCounts]) -> Summaries:
 def _answer(
     ledger: Ledger, local: LocalSummary, query: Query, budget: float | None, delta: float | None
 ) -> list[np.ndarray]:
-    _check_request(ledger, local, query, budget, delta)
+    check_request(ledger, local, query, budget, delta)
     if query.rho:
         policy, at = ledger.policy, ledger.policy.delta if delta is None else delta
         most = [rho(policy.budget, policy.delta)] + ([] if budget is None else [rho(budget, at)])
@@ -281,27 +291,32 @@ def _answer(
         return [ledger.answer(local.version, query.id, noisy_counts, query.rho, min(most), unit=unit)["counts"]]
 
     def compute_summary(_: Draw) -> dict[str, np.ndarray]:
-        x = local.features(query)
-        of_moments = x if query.pictures else np.where(query.layout.numeric, clip_far_values(x), x)
-        if not query.counts:
-            # bounds are derived from these moments, and a single far value would make all bins too wide
-            x = of_moments
-        rest = (local.y, local.row_ids, query.layout, local.weights(query), local.least_rows)
-        summary_ = summarize(x, *rest)
-        of_moments = _unclipped_where_many(local, query, x, of_moments)
-        if not np.array_equal(x, of_moments, equal_nan=True):
-            summary_ = replace(summary_, moments=summarize(of_moments, *rest).moments)
-        summary_ = summary_ if local.unit is None else whole_units(summary_)
-        counts = summary_.counts if query.counts else summary_.counts[..., :0, :]
-        copies = local.unit is None and count_copies(local.x, local.y) > 0
-        parts = {"rows": summary_.rows, "labels": summary_.labels, "counts": counts, "moments": summary_.moments}
-        return {**parts, "repeats": np.array([True])} if copies else parts
+        return summary_without_noise(local, query)
 
     answer = ledger.recorded(local.version, query.id)
     if answer is None:
         groups, values = local.covered(ledger, query)
         answer = ledger.answer(local.version, query.id, compute_summary, groups=groups, values=values)
     return [*(answer[part] for part in _PARTS), answer.get("repeats", np.array([False]))]
+
+
+def summary_without_noise(local: LocalSummary, query: Query) -> dict[str, np.ndarray]:
+    """Compute the parts of a `ShiftNumbers` of one client, with `repeats` only if it is true; nothing is reported."""
+    x = local.features(query)
+    of_moments = x if query.pictures else np.where(query.layout.numeric, clip_far_values(x), x)
+    if not query.counts:
+        # bounds are derived from these moments, and a single far value would make all bins too wide
+        x = of_moments
+    rest = (local.y, local.row_ids, query.layout, local.weights(query), local.least_rows)
+    summary_ = summarize(x, *rest)
+    of_moments = _unclipped_where_many(local, query, x, of_moments)
+    if not np.array_equal(x, of_moments, equal_nan=True):
+        summary_ = replace(summary_, moments=summarize(of_moments, *rest).moments)
+    summary_ = summary_ if local.unit is None else whole_units(summary_)
+    counts = summary_.counts if query.counts else summary_.counts[..., :0, :]
+    copies = local.unit is None and count_copies(local.x, local.y) > 0
+    parts = {"rows": summary_.rows, "labels": summary_.labels, "counts": counts, "moments": summary_.moments}
+    return {**parts, "repeats": np.array([True])} if copies else parts
 
 
 def _unclipped_where_many(local: LocalSummary, query: Query, x: np.ndarray, clipped: np.ndarray) -> np.ndarray:
@@ -345,9 +360,7 @@ def _whole(numbers: np.ndarray, total: int) -> np.ndarray:
     return whole
 
 
-def _check_request(
-    ledger: Ledger, local: LocalSummary, query: Query, budget: float | None, delta: float | None
-) -> None:
+def check_request(ledger: Ledger, local: LocalSummary, query: Query, budget: float | None, delta: float | None) -> None:
     """Raise RefusalError for a query for more than the client's policy, or its number of rows or units, allows."""
     policy, file = ledger.policy, policy_file(Path(ledger.folder))
     for key, got, allowed in (

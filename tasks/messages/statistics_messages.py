@@ -128,6 +128,25 @@ class ShiftNumbers(Message):
 
 
 @dataclass(frozen=True)
+class NewRowsShift(Message):
+    """How the training rows that the clients of one stack have got since an earlier version differ from its rows.
+
+    Each client compares them itself. It sends what the tests say, and no count or sum of its new rows but their number.
+    """
+
+    travels = False
+
+    rows: Annotated[Tensor, FEW]  # (clients, 2) int64, new and earlier training rows
+    worth: Annotated[Tensor, FEW]  # (clients, 2) float64, the independent rows that tests take them for
+    types: Annotated[Tensor, FEW]  # (clients, 3) bool, in the order of TYPES
+    grades: Annotated[Tensor, FEW]  # (clients, 3) int64, an index in GRADES, or -1
+    undetermined: Annotated[Tensor, FEW]  # (clients, 1) bool, whether there were too few rows for the tests
+    features: Annotated[Tensor, SEVERAL]  # (clients, features) bool, those that carry most of the difference
+    # (clients, features) float64, by how much their means are higher, in deviations, to one decimal; NaN for others
+    means: Annotated[Tensor, SEVERAL]
+
+
+@dataclass(frozen=True)
 class NoisyCounts(Message):
     """Counts in agreed bins with added noise, from the clients of one stack, for a diagnosis with differential privacy.
 

@@ -1,27 +1,61 @@
-"""Which shifts make `watch` train again, and how they are named."""
+"""Which shifts make `watch` train again, how they are named, and who was not checked."""
 
+import io
 from typing import Any
 
 import pytest
 
-from flows.watch import shift_text, shifted_silos
+from flows.cli.serving_commands import print_history, print_watch
+from flows.console.safe_text import PlainConsole
+from flows.registry.changed_silos import make_answer
+from flows.registry.shifted_silos import shift_text, shifted_silos, unchecked_silos, unseen_shifts
 
 
 def pair(client: str, **grades: str | None) -> dict[str, Any]:
     """A silo's record in a diagnosis against a version: what differs, and by how much."""
     types = ("feature", "label", "concept")
     strength = {"grades": {kind: grades.get(kind, "critical") for kind in types}}
-    return {"client": client, "types": list(grades), "strength": strength, "features": {"age": 0.5}}
+    return {
+        "client": client,
+        "types": list(grades),
+        "strength": strength,
+        "features": {"age": 0.5},
+        "rows": [500, 635],
+        "undetermined": False,
+        "note": None,
+    }
 
 
-DIAGNOSIS = {
-    "pairs": [
+def of_new_rows(client: str, undetermined: bool = False, **grades: str | None) -> dict[str, Any]:
+    """What a silo reports of its new rows."""
+    features = {"age": 0.9} if grades else {}
+    about = {"client": client, "types": list(grades), "grades": grades, "features": features}
+    return about | {"rows": [135, 500], "worth": [135.0, 500.0], "undetermined": undetermined}
+
+
+def diagnosed(pairs: list[dict[str, Any]], new: list[dict[str, Any]] | None = None, **also: Any) -> dict[str, Any]:
+    """A diagnosis against a version."""
+    of_new = {"silos": new or [], "refused": {}, "reason": None, **also.pop("new_rows", {})}
+    query = {"targets": []}
+    report = {
+        "pairs": pairs,
+        "new_rows": of_new,
+        "refused": {},
+        "verdict": "guarded",
+        "noise": None,
+        "against": "0badcafe",
+    }
+    return {**report, "query": query, "features": ["age", "sbp"], **also}
+
+
+DIAGNOSIS = diagnosed(
+    [
         pair("same"),
         pair("faint", feature="negligible"),
         pair("moved", label="negligible", concept="significant"),
         pair("apart", concept=None),
     ]
-}
+)
 
 
 @pytest.mark.parametrize(
@@ -43,3 +77,80 @@ def test_the_text_names_each_silo_with_the_grade_of_each_kind() -> None:
     text = "faint (feature: negligible), moved (label: negligible, concept: significant), apart (concept: no grade)"
     assert shift_text(shifted_silos(DIAGNOSIS, "negligible")) == text
     assert shifted_silos(None, "negligible") == []
+
+
+def test_new_rows_shift_a_silo_of_which_the_whole_version_hardly_moved() -> None:
+    pairs = [pair("east"), pair("north", feature="negligible"), pair("west", feature="critical")]
+    new = [of_new_rows("east"), of_new_rows("north", feature="significant"), of_new_rows("west", label="moderate")]
+    found = shifted_silos(diagnosed(pairs, new), "moderate")
+    assert [(silo["client"], silo["rows"], silo["grade"]) for silo in found] == [
+        ("north", "new", "significant"),
+        ("west", "all", "critical"),
+    ]
+    assert shift_text(found) == "north (feature: significant, in 135 new rows), west (feature: critical)"
+    assert shifted_silos(diagnosed([], [of_new_rows("gone", feature="moderate")]), "moderate")[0]["client"] == "gone"
+
+
+def test_silos_that_were_not_checked_are_named_with_the_reason() -> None:
+    few = pair("few") | {"undetermined": True, "note": "Not compared: few then has fewer than 20 rows."}
+    also = {"refused": {"shy": "too few changed.", "half": "a column of few values."}}
+    new_rows = {"refused": {"shy": "too few are new.", "west": "too few came."}}
+    new = [of_new_rows("half", label="moderate"), of_new_rows("scant", undetermined=True)]
+    changed = dict.fromkeys(("few", "shy", "half", "west", "scant"), "changed") | {"new": "added", "gone": "removed"}
+    found = unchecked_silos(diagnosed([few, pair("west"), pair("scant")], new, **also, new_rows=new_rows), changed)
+    partly = "only its whole version was checked, not its new rows by themselves: "
+    assert found == {
+        "new": "it is new, so there is no earlier version of it",
+        "few": "few then has fewer than 20 rows.",
+        "half": "only its new rows were checked; of the whole version it did not report: a column of few values.",
+        "shy": "it did not report: too few changed.",
+        "scant": f"{partly}they are too few to decide",
+        "west": f"{partly}too few came.",
+    }
+    assert unchecked_silos(None, {"new": "added"}) == {"new": found["new"]}
+    noisy = {"reason": "new rows are not compared by themselves under noise"}
+    assert unchecked_silos(diagnosed([pair("west")], new_rows=noisy), {"west": "changed"}) == {
+        "west": partly + noisy["reason"]
+    }
+
+
+def test_the_least_shift_that_would_have_been_noticed_is_said_of_whole_versions_and_of_new_rows() -> None:
+    whole, new = unseen_shifts(diagnosed([pair("north")], [of_new_rows("north")]))
+    assert whole.startswith(
+        "At silos of 500 and 635 training rows, differences of less than 10 points in how often a label"
+    )
+    assert new == (
+        "In 135 new rows of north, differences of less than 17 points in how often a label occurs or 0.35 standard "
+        "deviations in a mean may be missed."
+    )
+    assert len(unseen_shifts(diagnosed([pair("north")]))) == 1
+    assert unseen_shifts(diagnosed([pair("north")], noise={"epsilon": 4}))[0].startswith(
+        "How small a shift may be missed is"
+    )
+    assert unseen_shifts(None) == []
+
+
+def test_screen_and_history_say_who_was_not_checked_and_what_may_be_missed() -> None:
+    unchecked = {"west": "it did not report: too few changed."}
+    saw = {
+        "changed": {"west": "changed"},
+        "shifted": [],
+        "unchecked": unchecked,
+        "unseen": ["In 135 new rows of north, x."],
+    }
+    reason = "no silo that could be checked shifted by at least negligible; not checked, or only in part: west"
+    decision = {"at": "2026-01-01T00:00:00", "decision": "refused", "version": "2", "champion": "1", "run": "runs/x"}
+    decision |= {"against": None, "data_version": "0badcafe", "git_commit": "c", "reason": reason, "watch": saw}
+
+    def shown(printer: Any, answer: dict[str, Any]) -> str:
+        out = io.StringIO()
+        printer(answer, PlainConsole(file=out, width=200))
+        return out.getvalue()
+
+    answer = make_answer("kept", "Version 1 stays the champion.") | saw | {"decision": decision}
+    assert "not checked   west: it did not report: too few changed.\n" in shown(print_watch, answer)
+    assert "not seen      In 135 new rows of north, x.\n" in shown(print_watch, answer)
+    assert shown(print_history, {"decisions": [decision]}).count("not checked, or only in part: west") == 1
+    trained = decision | {"reason": "its interval is not above zero"}
+    assert shown(print_history, {"decisions": [trained]}).count("not checked, or only in part: west; its interval") == 1
+    assert "not checked" not in shown(print_history, {"decisions": [trained | {"watch": {}}]})

@@ -30,19 +30,28 @@ class World:
         git(folder, "init", "-q")
         (folder / ".gitignore").write_text("/data\n/runs/\n/private/\n/cache/\n*.npz\n")
 
-    def write(self, rows: Mapping[str, Own], task: str = "classification", features: Any = None, **arrays: Any) -> str:
-        """The version's revision in git."""
+    def write(
+        self,
+        rows: Mapping[str, Own],
+        task: str = "classification",
+        features: Any = None,
+        test: float = 0.0,
+        **arrays: Any,
+    ) -> str:
+        """The version's revision in git; with `test`, this share of each client's rows is drawn for testing."""
         client = np.repeat(list(rows), [len(y) for _, y in rows.values()])
         x, y = (np.concatenate([own[at] for own in rows.values()]) for at in (0, 1))
         x = x.astype(np.float32)
-        split = np.repeat("train", len(y))
-        np.savez(self.folder / "own.npz", x=x, y=y, client=client, split=split, **arrays)
+        if not test:
+            arrays["split"] = np.repeat("train", len(y))
+        np.savez(self.folder / "own.npz", x=x, y=y, client=client, **arrays)
         data: dict[str, Any] = {
             "name": "own",
             "seed": 0,
-            "source": {"kind": "npz", "path": "own.npz", "task": task},
+            "source": {"kind": "npz", "path": "own.npz", "task": task}
+            | ({"unit": "patient"} if "patient" in arrays else {}),
             "scheme": [{"kind": "column", "column": "client"}],
-            "split": {"validation": 0.0, "test": 0.0},
+            "split": {"validation": 0.0, "test": test},
         }
         self.raw["data"] = data | ({"features": features} if features else {})
         if task == "regression":

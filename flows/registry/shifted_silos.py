@@ -1,0 +1,108 @@
+"""Which silos a diagnosis against an earlier version shows to have shifted, which it could not check, and what it misses."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flows.diagnosis.text.caveats import of_power
+from models.shift.classify import GRADES
+from models.shift.magnitudes import smallest_visible
+from silos.dataset import some
+
+NAMED = 5
+"""The silos that a sentence names."""
+
+ALL_ROWS, NEW_ROWS = "all", "new"
+"""Which rows of a silo shifted: its whole versions differ, or the rows that came since differ from its earlier ones."""
+
+_RANK: dict[str | None, int] = {grade: rank for rank, grade in enumerate((*GRADES, None))}  # an undefined grade counts
+
+
+def shifted_silos(diagnosis: Mapping[str, Any] | None, least: str) -> list[dict[str, Any]]:
+    """Return the silos whose shift has at least this grade, with the grade of each kind; an undefined grade counts.
+
+    A silo's whole versions are judged, and its new rows by themselves. If both shifted, the stronger shift is returned.
+    """
+    if diagnosis is None:
+        return []
+    records = [
+        (pair, {kind: pair["strength"]["grades"][kind] for kind in pair["types"]}, ALL_ROWS)
+        for pair in diagnosis["pairs"]
+    ]
+    records += [(record, record["grades"], NEW_ROWS) for record in diagnosis["new_rows"]["silos"]]
+    found: dict[str, dict[str, Any]] = {}
+    strongest: dict[str, int] = {}
+    for record, kinds, rows in records:
+        client, rank = record["client"], max((_RANK[grade] for grade in kinds.values()), default=-1)
+        if rank >= _RANK[least] and rank > strongest.get(client, -1):
+            defined = [grade for grade in kinds.values() if grade is not None]
+            worst = max(defined, key=GRADES.index, default=None)
+            found[client] = {
+                "client": client,
+                "kinds": kinds,
+                "grade": worst,
+                "features": [*record["features"]],
+                "rows": rows,
+            }
+            found[client]["new_rows"] = record["rows"][0] if rows == NEW_ROWS else None
+            strongest[client] = rank
+    order = dict.fromkeys(record["client"] for record, _, _ in records)
+    return [found[client] for client in order if client in found]
+
+
+def shift_text(shifted: Sequence[Mapping[str, Any]]) -> str:
+    """Return the silos with their kinds of shift, as in `north (feature: critical)`, and whether it is in new rows."""
+    return some([f"{silo['client']} ({_kinds(silo)})" for silo in shifted], NAMED)
+
+
+def _kinds(silo: Mapping[str, Any]) -> str:
+    kinds = ", ".join(f"{kind}: {grade or 'no grade'}" for kind, grade in silo["kinds"].items())
+    number = silo.get("new_rows")  # decisions of earlier versions have none
+    return kinds if number is None else f"{kinds}, in {number:,} new row{'' if number == 1 else 's'}"
+
+
+def unchecked_silos(diagnosis: Mapping[str, Any] | None, changed: Mapping[str, str]) -> dict[str, str]:
+    """Return why silos were not checked, or only in part, by silo; `changed` says how each silo changed."""
+    found = {
+        client: "it is new, so there is no earlier version of it" for client, how in changed.items() if how == "added"
+    }
+    if diagnosis is None:
+        return found
+    new = diagnosis["new_rows"]
+    judged = {record["client"] for record in new["silos"] if not record["undetermined"]}
+    notes = {pair["client"]: pair["note"].removeprefix("Not compared: ") for pair in diagnosis["pairs"] if pair["note"]}
+    refused = {client: f"it did not report: {why}" for client, why in diagnosis["refused"].items()}
+    for client, why in sorted({**notes, **refused}.items()):
+        found[client] = f"only its new rows were checked; of the whole version {why}" if client in judged else why
+    reasons = {client: new["reason"] for client, how in changed.items() if how == "changed" and new["reason"]}
+    few = {record["client"]: "they are too few to decide" for record in new["silos"] if record["undetermined"]}
+    for client, why in sorted({**reasons, **few, **new["refused"]}.items()):
+        found.setdefault(client, f"only its whole version was checked, not its new rows by themselves: {why}")
+    return found
+
+
+def unchecked_text(unchecked: Mapping[str, str]) -> str:
+    """Return the end of a sentence that names silos that were not checked, or only in part; empty if all were."""
+    return f"; not checked, or only in part: {some([*unchecked], NAMED)}" if unchecked else ""
+
+
+def unseen_shifts(diagnosis: Mapping[str, Any] | None) -> list[str]:
+    """Return sentences on the least shift that would have been noticed, in whole versions and in new rows."""
+    if diagnosis is None:
+        return []
+    if diagnosis["verdict"] != "guarded" or diagnosis["noise"]:
+        return ["How small a shift may be missed is known only with diagnose.verdict: guarded, without noise."]
+    return [*of_power(dict(diagnosis)), *_unseen_in_new_rows(diagnosis)]
+
+
+def _unseen_in_new_rows(diagnosis: Mapping[str, Any]) -> list[str]:
+    records = [record for record in diagnosis["new_rows"]["silos"] if not record["undetermined"]]
+    if not records:
+        return []
+    fewest = min(records, key=lambda record: float(record["worth"][0]))
+    seen = smallest_visible(tuple(fewest["worth"]), 0.5, len(diagnosis["features"]))
+    label = "the share of a group of targets" if diagnosis["query"]["targets"] else "how often a label occurs"
+    return [
+        f"In {fewest['rows'][0]:,} new rows of {fewest['client']}, differences of less than "
+        f"{100 * seen['share']:.0f} points in {label} or {seen['deviations']:.2g} standard deviations in a mean "
+        "may be missed."
+    ]
