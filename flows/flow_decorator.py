@@ -109,7 +109,9 @@ class ProjectFlow(Flow):
             if isinstance(ended, BaseException):
                 if not is_prefect_failure(ended):
                     raise ended from None
-                raise UserError(f"{reason}. Then --resume continues after the last complete round.") from error
+                resumes = "resume" in inspect.signature(self.fn).parameters
+                way_out = "--resume continues after the last complete round" if resumes else "run the command again"
+                raise UserError(f"{reason}. Then {way_out}.") from error
             progress.current().say_once(
                 f"{reason}; the result is complete, but Prefect's page does not show the end of the run."
             )

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.config.override_policy import as_lines, open_project, settings_between
+from flows.console import progress
 from flows.experiment import prefect_artifacts
 from flows.experiment.project import SOURCE_HASHES, Project, exclusive_data_access
 from flows.flow_decorator import Overrides, project_flow
@@ -14,7 +15,7 @@ from silos.sources.source_params import PUBLIC_KINDS, is_public
 from silos.sources.source_registry import content_hashes
 from silos.storage import partition_store
 from silos.storage.manifest import read_manifest
-from silos.versioning import dvc_files
+from silos.versioning import dvc_files, git_commands
 from silos.versioning.data_versions import partition_files
 from tasks.tracking.json_io import read_json, write_json
 
@@ -38,10 +39,13 @@ def make(project: Project) -> dict[str, Any]:
     notes: list[str] = []
     with exclusive_data_access(project.root, "`siloflow partition`"):
         notes += _prepare_store(project)
-        hashes = content_hashes(data.source, project.root)  # first: a file that changes meanwhile counts as changed
-        manifest = partition_store.write(folder, data, project.root, notes.append)
+        with progress.saying_if_long(f"making data/{data.name}"):
+            hashes = content_hashes(data.source, project.root)  # first: a file that changes meanwhile counts as changed
+            manifest = partition_store.write(folder, data, project.root, notes.append)
         before = dvc_files.recorded_version(project.root)
-        after = dvc_files.record(project.root)
+        with progress.saying_if_long("recording data/ with DVC"):
+            after = dvc_files.record(project.root)
+        ignored = _keep_from_git(project)  # after DVC, which lets git ignore data/
         path = project.root / SOURCE_HASHES
         write_json(path, {**(read_json(path) or {}), data.name: hashes})
     return {
@@ -52,9 +56,25 @@ def make(project: Project) -> dict[str, Any]:
         "common": {split: rows for split, rows in manifest.common.items() if rows},
         "data_version": after,
         "changed": before != after,
-        "notes": notes,
+        "uncommitted": git_commands.is_uncommitted(project.root, dvc_files.RECORD),
+        "notes": [*notes, *ignored],
         "params_yaml": _lines_for_params(project),
     }
+
+
+def _keep_from_git(project: Project) -> list[str]:
+    """Let git ignore what silos keep private, and return notes: on lines that .gitignore got, and on a file with rows."""
+    notes, path = [], getattr(project.params.data.source, "path", None)
+    added = git_commands.ignore_folders(project.root, (dvc_files.DATA, "private", "runs"))
+    if added:
+        lines = " and ".join(f"/{name}/" for name in added)
+        notes.append(f".gitignore: {lines} added, so that git commits nothing that silos keep private")
+    if path is not None and not Path(path).is_absolute() and git_commands.is_offered(project.root, path):
+        notes.append(
+            f"{path}: git does not ignore it, so `git add --all` would commit its rows. If they are private, add /{path} to "
+            ".gitignore."
+        )
+    return notes
 
 
 def _prepare_store(project: Project) -> list[str]:

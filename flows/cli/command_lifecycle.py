@@ -56,7 +56,7 @@ class CommandLifecycle(progress.ProgressSink):
     def _errors(self) -> "PlainConsole":
         from flows.console.safe_text import PlainConsole
 
-        return PlainConsole(stderr=True)
+        return PlainConsole(file=sys.stderr)  # of now: progress is shown while DVC's own output is suppressed
 
     def start(self) -> None:
         """Prepare the process. Nothing heavy is imported, so that the server starts while the command imports its flow."""

@@ -171,12 +171,15 @@ def partition(overrides: Overrides = None, json: Json = False, timings: Timings 
 
 def _check_partition(project: "Project") -> None:
     """Raise UserError if another command works on data/, or the source cannot be read."""
+    from flows.console.progress import saying_if_long
     from flows.experiment.project import exclusive_data_access
     from silos.storage.partition_store import read
 
     with exclusive_data_access(project.root, "`siloflow partition`"):
         pass
-    read(project.params.data, project.root)
+    source = project.params.data.source
+    with saying_if_long(f"reading {getattr(source, 'path', source.kind)}"):
+        read(project.params.data, project.root)
 
 
 def print_partition(made: dict[str, Any], console: "PlainConsole") -> None:
@@ -196,6 +199,9 @@ def print_partition(made: dict[str, Any], console: "PlainConsole") -> None:
         )
         for line in made["params_yaml"]:
             console.print(f"  {line}", soft_wrap=True)
+    if made["uncommitted"]:
+        console.print("data.dvc is not committed, and git keeps only committed versions:")
+        console.print("next          git add data.dvc .gitignore && git commit -m 'Update data'", soft_wrap=True)
     console.print("next          siloflow show, then siloflow compare")
 
 

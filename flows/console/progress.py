@@ -1,5 +1,8 @@
 """Report progress of flows to the user: flows report events, and the current sink decides what is shown."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 
 
@@ -63,3 +66,23 @@ def use(sink: ProgressSink) -> None:
     """Report progress to this sink from now on."""
     global _current
     _current = sink
+
+
+@contextmanager
+def saying_if_long(line: str, seconds: float = 4.0) -> Iterator[None]:
+    """Show the line if the work inside takes longer, and again at every doubling of that time."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        wait, passed = seconds, seconds
+        while not ended.wait(wait):
+            current().say(f"{line} ({passed:.0f} s so far)")
+            wait, passed = passed, 2 * passed
+
+    watcher = threading.Thread(target=watch, name="saying_if_long", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()

@@ -106,7 +106,7 @@ def _untrained_notes(partition: Partition) -> list[str]:
     assert clients.split is not None
     federated = np.array(clients.roles)[clients.owner] == "federated"
     train, test = federated & (clients.split == SPLITS.index("train")), clients.split == SPLITS.index("test")
-    y, common_test = clients.y, None if common is None else common.take(common.split == "test")
+    y, common_test = clients.y, None if common is None else common.take(np.asarray(common.split == "test"))
     notes = []
     if partition.classes:
         counts = np.bincount(y[test], minlength=len(partition.classes))

@@ -25,6 +25,7 @@ from silos.versioning.dvc_files import (
     DATA,
     RECORD,
     check_out,
+    has_remote,
     is_cached,
     listed_files,
     object_path,
@@ -119,12 +120,7 @@ def same_rows(root: Path, name: str, first: str, second: str) -> bool:
 
 def find_digest(root: Path, revision: str) -> str:
     """Return the hash of data/ for a revision, or the start of a hash; UserError if there is none."""
-    if not revision.strip():  # for git, an empty revision is what is staged
-        raise UserError(
-            "version: got no name, expected a git revision, or the start of a version. `siloflow "
-            "data log` lists versions."
-        )
-    text = _git(root, "show", "--end-of-options", f"{revision}:./{RECORD}", check=False)
+    text = _text_at(root, revision)
     if text:
         return parse_digest(text)
     prefix = revision.removesuffix(".dir")
@@ -156,8 +152,8 @@ def use_version(root: Path, revision: str) -> str:
         UserError: If data/ holds something that DVC does not have, or if DVC does not have the version.
     """
     root = Path(root).resolve()
+    text = _text_at(root, revision)
     _cache_current(root)
-    text = _git(root, "show", "--end-of-options", f"{revision}:./{RECORD}", check=False)
     if not text:
         digest = find_digest(root, revision)
         text = _committed_texts(root).get(digest, "")
@@ -165,8 +161,29 @@ def use_version(root: Path, revision: str) -> str:
         files = version_files(root, digest)
         size = sum(object_path(root, md5).stat().st_size for md5 in files.values() if object_path(root, md5).is_file())
         text = record_text(digest, len(files), size)
+    _must_be_there(root, parse_digest(text))
     replace_data(root, text, lambda record: check_out(record, root))
     return parse_digest(text)
+
+
+def _text_at(root: Path, revision: str) -> str:
+    """Return data.dvc at a git revision; "" if it is none. UserError for an empty name: for git it is what is staged."""
+    if not revision.strip():
+        raise UserError(
+            "version: got no name, expected a git revision, or the start of a version. `siloflow data log` lists versions."
+        )
+    return _git(root, "show", "--end-of-options", f"{revision}:./{RECORD}", check=False)
+
+
+def _must_be_there(root: Path, digest: str) -> None:
+    """Raise UserError if files of a version are gone, and no remote may have them."""
+    if is_cached(root, digest) or has_remote(root):
+        return
+    raise UserError(
+        f"DVC cannot restore version {digest}: its cache lacks files (`dvc gc` deletes versions that it is not told to "
+        "keep), and there is no remote. Copy the cache back, or take params.yaml of that version from git and run "
+        "`siloflow partition`."
+    )
 
 
 def _committed_texts(root: Path) -> dict[str, str]:

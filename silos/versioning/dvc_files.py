@@ -108,10 +108,10 @@ def _could_check_out(root: Path, digest: str | None) -> bool:
     """Return whether DVC has the recorded data in its cache, or may have it in a remote, unlike a fresh clone."""
     if digest is None:
         return False
-    return _has_remote(root) or listed_files(root, digest) is not None
+    return has_remote(root) or listed_files(root, digest) is not None
 
 
-def _has_remote(root: Path) -> bool:
+def has_remote(root: Path) -> bool:
     """Return whether the project's own configuration of DVC names a remote, without the seconds of DVC's import."""
     config_files = (root / ".dvc" / "config", root / ".dvc" / "config.local")
     return any(
@@ -150,7 +150,7 @@ def check_out(record: Path, root: Path) -> None:
         UserError: If neither DVC's cache nor its default remote has it.
     """
     with _quiet():
-        from dvc.exceptions import DvcException
+        from dvc.exceptions import CheckoutError, DvcException
 
         logging.getLogger("dvc").setLevel(logging.ERROR)
         repo = None
@@ -158,6 +158,12 @@ def check_out(record: Path, root: Path) -> None:
             repo = _repository(root, no_scm=True)  # it does not matter whether git ignores that folder
             fetch = repo.config["core"].get("remote") and not is_cached(root, str(recorded_version(record.parent)))
             (repo.pull if fetch else repo.checkout)([str(record)], force=True)
+        except CheckoutError as error:  # its text names a temporary folder
+            raise UserError(
+                f"DVC cannot restore version {recorded_version(record.parent)}: its cache and its remote lack files. Push "
+                "them from a copy of the project that has them, or take params.yaml of that version and run `siloflow "
+                "partition`."
+            ) from error
         except (DvcException, ImportError) as error:  # ImportError: the remote's type needs another package
             raise UserError(
                 f"DVC cannot restore version {recorded_version(record.parent)}: {_message(error)}"
@@ -319,7 +325,7 @@ def remote_status(root: Path) -> dict[str, Any] | None:
         The remote's name, and how many files `push`, `pull` and are `missing` in both; or a `problem` with the remote.
     """
     root = Path(root).resolve()
-    if not (root / RECORD).is_file() or not _has_remote(root):
+    if not (root / RECORD).is_file() or not has_remote(root):
         return None
     with _quiet():
         from dvc.exceptions import DvcException

@@ -2,12 +2,14 @@
 
 import os
 import re
+import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from silos.errors import UserError
+from silos.io.atomic_io import write_bytes
 
 # `git rev-parse --local-env-vars` without the configuration, where a container may allow a directory (safe.directory);
 # and the ceiling, which would hide a repository that `has_repository` and DVC see. Git sets the first ones for its hooks.
@@ -67,6 +69,33 @@ def failure_reason(process: "subprocess.CompletedProcess[str]") -> str:
 def has_repository(root: Path) -> bool:
     """Return whether the folder, or one above it, holds a git repository."""
     return any((folder / ".git").exists() for folder in (root, *root.parents))
+
+
+def ignore_folders(root: Path, names: Sequence[str]) -> list[str]:
+    """Add the folders to `root`/.gitignore that git does not ignore, and return their names."""
+    if not has_repository(root) or not shutil.which("git"):
+        return []
+    offered = [name for name in names if run_git(root, "check-ignore", "--quiet", f"{name}/any").returncode == 1]
+    if offered:
+        path = root / ".gitignore"
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        lines = "".join(f"/{name}/\n" for name in offered)
+        write_bytes(path, (text + "\n" * bool(text and not text.endswith("\n")) + lines).encode())
+    return offered
+
+
+def is_offered(root: Path, path: str) -> bool:
+    """Return whether `git add --all` would add this file or folder: it is in the repository, new and not ignored."""
+    if not has_repository(root) or not shutil.which("git"):
+        return False
+    return run_git(root, "status", "--porcelain", "--", path).stdout.startswith("??")
+
+
+def is_uncommitted(root: Path, path: str) -> bool:
+    """Return whether git knows no version of this file, or another one."""
+    if not has_repository(root) or not shutil.which("git"):
+        return False
+    return bool(run_git(root, "status", "--porcelain", "--", path).stdout)
 
 
 @contextmanager

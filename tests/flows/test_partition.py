@@ -1,5 +1,6 @@
 """What `siloflow partition` says about the store that silos have already."""
 
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -41,3 +42,40 @@ def test_the_policy_that_an_owner_set_for_own_data_is_not_doubted(project: Path)
         assert not [note for note in notes if "other_silos" in note]
         policy = project / "private" / "own" / "policy.yaml"
         policy.write_text(policy.read_text().replace("other_silos: false", "other_silos: true "))
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    return subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def test_git_never_offers_what_silos_keep_private_and_a_file_of_rows_is_named(project: Path) -> None:
+    rows = ["a,b,y,client", *(f"{at / 7:.3f},{at % 5},{at % 3},{at % 2}" for at in range(90))]
+    (project / "own.csv").write_text("\n".join(rows))
+    git(project, "init", "--quiet")
+    source = "data.source={kind: table, path: own.csv, label: y, client: client}"
+    settings = [source, "data.scheme=[{kind: column, column: client}]", "data.name=own"]
+    (project / ".gitignore").write_text("/own.csv")
+    notes = make(Project.open(settings, root=project))["notes"]
+    assert ".gitignore: /private/ and /runs/ added, so that git commits nothing that silos keep private" in notes
+    assert {"/own.csv", "/private/", "/runs/"} <= {*(project / ".gitignore").read_text().splitlines()}
+    assert "private/" not in git(project, "status", "--porcelain")
+    assert not [note for note in make(Project.open(settings, root=project))["notes"] if "git" in note]
+    (project / ".gitignore").unlink()
+    notes = make(Project.open(settings, root=project))["notes"]
+    assert any(
+        note.startswith("own.csv: git does not ignore it, so `git add --all` would commit its rows.") for note in notes
+    )
+    assert not {"private/", "runs/", "data/"} & {*git(project, "status", "--porcelain").split()}
+    git(project, "add", "own.csv")  # by decision
+    assert not [note for note in make(Project.open(settings, root=project))["notes"] if "git" in note]
+
+
+def test_a_version_that_git_does_not_have_is_said_to_be_uncommitted(project: Path) -> None:
+    assert not make(Project.open(root=project))["uncommitted"]  # no repository
+    git(project, "init", "--quiet")
+    assert make(Project.open(root=project))["uncommitted"]
+    git(project, "add", "data.dvc")
+    git(project, "commit", "--quiet", "-m", "Data")
+    assert not make(Project.open(root=project))["uncommitted"]
+    assert make(Project.open(["data.seed=1"], root=project))["uncommitted"]

@@ -63,13 +63,14 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         {
             **{"folder": EVIL, "repositories": ["git"], "copied": EVIL, "guessed": [EVIL]},
             **{"left_out": [EVIL], "read": None, "network": {"kind": "mlp"}, "committed": False},
+            **{"missing": [EVIL], "replaced": EVIL},
         },
-        6,
+        8,
     ),
     "partition": (
         {
             **{"folder": EVIL, "clients": 1, "rows": ROWS, "common": {}, "changed": True},
-            **{"data_version": EVIL, "notes": [EVIL], "params_yaml": [EVIL]},
+            **{"data_version": EVIL, "notes": [EVIL], "params_yaml": [EVIL], "uncommitted": True},
         },
         4,
     ),
@@ -790,7 +791,13 @@ def test_where_git_knows_no_version_only_the_way_to_one_is_printed(now, said):
 def test_a_partition_counts_rows_that_are_nobodys_beside_the_clients():
     """They are not among the rows of any client, which may have none of that split."""
     made = {"folder": "data/d", "clients": 3, "rows": {"train": 9, "validation": 0, "test": 0}, "notes": []}
-    made |= {"common": {"validation": 270, "test": 384}, "changed": False, "data_version": "v", "params_yaml": []}
+    made |= {
+        "common": {"validation": 270, "test": 384},
+        "changed": False,
+        "data_version": "v",
+        "params_yaml": [],
+        "uncommitted": False,
+    }
     stream, console = terminal("utf-8")
     PRINTERS["partition"](made, console)
     said = stream.getvalue().decode()

@@ -17,8 +17,12 @@ class Printing(progress.ProgressSink):
         print("said:", line)
 
 @project_flow(run_name="inner")
-def inner():
+def inner(resume: bool = False):
     return 6
+
+@project_flow(run_name="whole")
+def whole():
+    return 7
 
 @project_flow(run_name="outer")
 def outer(nested):
@@ -34,10 +38,11 @@ progress.use(Printing())
 print("result:", outer(False))
 import os
 os.truncate(".prefect/ballast", 0)
-try:
-    outer(True)
-except Exception as error:
-    print(type(error).__name__, error)
+for flow, nested in ((outer, (True,)), (whole, ())):
+    try:
+        flow(*nested)
+    except Exception as error:
+        print(type(error).__name__, error)
 """
 
 
@@ -49,11 +54,12 @@ def test_a_result_outlives_the_full_disk_and_what_had_not_ended_is_a_users_mista
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     full = f"Prefect's server cannot write {tmp_path}/.prefect: the file system {tmp_path}/.prefect is full"
     assert done.returncode == 0, done.stderr
-    said, result, mistake = done.stdout.splitlines()
+    said, result, mistake, of_whole = done.stdout.splitlines()
     assert (
         said
         == f"said: {full}. Free some space; the result is complete, but Prefect's page does not show the end of the run."
     )
     assert result == "result: 5"
     assert mistake == f"UserError {full}. Free some space. Then --resume continues after the last complete round."
+    assert of_whole == f"UserError {full}. Free some space. Then run the command again."  # it has no `resume`
     assert done.stderr == ""

@@ -275,6 +275,35 @@ def test_no_name_is_no_version_though_git_takes_it_for_what_is_staged(tmp_path, 
         data_versions.find_digest(tmp_path, nothing)
 
 
+@pytest.mark.parametrize("nothing", ["", " "])
+def test_no_name_restores_nothing_though_git_shows_what_is_staged(tmp_path, versions, data, nothing):
+    (tmp_path / "data.dvc").write_text((tmp_path / "data.dvc").read_text())
+    git(tmp_path, "add", "data.dvc")
+    before = folder_digest(data)
+    with pytest.raises(UserError, match="version: got no name, expected a git revision, or the start of a version"):
+        use_version(tmp_path, nothing)
+    assert folder_digest(data) == before == versions[1]
+
+
+def test_a_version_that_gc_deleted_is_said_to_be_gone_without_a_folder_of_ours(tmp_path, versions, data):
+    with dvc_files._quiet():
+        from dvc.repo import Repo
+
+        with Repo(str(tmp_path)) as repo:
+            repo.gc(workspace=True, force=True)
+    with pytest.raises(UserError) as refused:
+        use_version(tmp_path, "HEAD~1")
+    assert str(refused.value).startswith(f"DVC cannot restore version {versions[0]}: its cache lacks files (`dvc gc`")
+    assert ".data-use" not in str(refused.value)
+    assert folder_digest(data) == recorded_version(tmp_path) == versions[1]
+    (tmp_path / "remote").mkdir()
+    remote(tmp_path, str(tmp_path / "remote"))
+    with pytest.raises(UserError) as refused:
+        use_version(tmp_path, "HEAD~1")
+    assert ".data-use" not in str(refused.value)
+    assert folder_digest(data) == recorded_version(tmp_path) == versions[1]
+
+
 def test_before_the_first_commit_git_knows_no_version(data, tmp_path):
     git(tmp_path, "init", "-q")
     record(tmp_path)
