@@ -11,7 +11,7 @@ from flows.servers.mlflow_server import ExternalServer, MlflowServer
 from flows.servers.prefect_server import PrefectServer
 from flows.servers.server_process import PORT, must_be_free, ui_address
 from silos.errors import UserError
-from tasks.tracking.mlflow_logging.connection import TRAINING, connect, is_server, views
+from tasks.tracking.mlflow_logging.connection import TRAINING, is_server, make_database, views
 from tasks.tracking.mlflow_logging.run_spec import DIAGNOSES, TREND, VIEW
 
 
@@ -79,7 +79,7 @@ _POLL_SECONDS = 0.5
 
 
 def _mlflow_server(root: Path, uri: str, port: int) -> MlflowServer:
-    connect(uri)  # creates the database
+    make_database(uri)
     return MlflowServer(root, uri, port, root / "runs" / "mlflow-ui.log")
 
 

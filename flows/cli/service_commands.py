@@ -34,7 +34,7 @@ def up(
         project = session.open_project(None)
         from flows.servers import services
         from silos.io.addresses import without_login
-        from tasks.tracking.mlflow_logging.connection import check_server, connect, is_server
+        from tasks.tracking.mlflow_logging.connection import check_server, is_server, make_database
 
         uri = project.tracking
         if is_server(uri):
@@ -42,7 +42,7 @@ def up(
             started = services.start(project.root, None, without_login(uri), prefect_port, mlflow_port)
         else:
             if not services.is_up(project.root):
-                connect(uri)  # creates the database
+                make_database(uri)
             started = services.start(project.root, uri, None, prefect_port, mlflow_port)
         session.print_result({**services.describe(project.root), "started": started}, print_up)
 

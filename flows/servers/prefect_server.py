@@ -13,6 +13,7 @@ import threading
 import time
 import urllib.request
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO
 
@@ -26,6 +27,8 @@ from silos.io.memory_and_disk import full_disk
 
 _RESTARTS = 3  # in a row, of a server that ended by itself
 _STABLE = 60.0  # seconds after which a server counts as healthy, and may be started again as often as at first
+_OTHER_DATABASE = ("Can't locate revision", "file is not a database", "disk image is malformed")
+"""How Alembic and SQLite say that a file is another version's database, or none."""
 
 
 class PrefectServer:
@@ -152,6 +155,12 @@ class PrefectServer:
         if full:  # then the log may be incomplete
             raise UserError(f"Prefect's server in {self.log.parent} does not respond: {full}.")
         last = self.log.read_text(errors="replace").strip().rpartition("\n")[2].strip()
+        if any(text in last for text in _OTHER_DATABASE):
+            raise UserError(
+                f"{self.home / 'prefect.db'}: got a database that Prefect {version('prefect')} cannot read ({last}), "
+                "expected its own. Move `prefect.db*` out of that folder: Prefect's page then lacks earlier runs; results "
+                "in runs/ and MLflow keep them."
+            )
         quoted = f"; the last line of its log is: {last}" if last else ""
         raise UserError(f"Prefect's server in {self.log.parent} does not respond{quoted}. See {self.log.name} there.")
 

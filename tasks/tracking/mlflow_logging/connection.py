@@ -96,6 +96,19 @@ def connect(uri: str) -> Any:
     return mlflow.MlflowClient(tracking_uri=uri, registry_uri=uri)  # not that of MLFLOW_REGISTRY_URI
 
 
+def make_database(uri: str) -> None:
+    """Create MLflow's database unless it exists; UserError if MLflow cannot open it."""
+    try:
+        connect(uri)
+    except UserError:
+        raise
+    except Exception as error:  # MLflow's own, of another version's database, or SQLAlchemy's
+        raise UserError(
+            f"{describe_problem(uri, error)}. Run `mlflow db upgrade`, or move the file away: MLflow then lacks earlier "
+            "runs and registered models; results stay in runs/."
+        ) from None
+
+
 @contextlib.contextmanager
 def short_timeouts() -> Iterator[None]:
     """Give up soon on a server that does not answer, because the user waits at a terminal."""

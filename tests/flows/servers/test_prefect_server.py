@@ -1,6 +1,7 @@
 """Prefect's server starts beside others, and in any folder."""
 
 import os
+import shutil
 import socket
 import sqlite3
 import subprocess
@@ -90,6 +91,33 @@ def test_a_server_that_cannot_start_is_quoted(tmp_path):
         in said
     )
     assert said.endswith(". See server.log there.")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("found", ["another revision", "garbage"])
+def test_a_database_of_another_revision_or_garbage_is_named_with_what_is_lost_without_it(tmp_path, databases, found):
+    home = tmp_path / ".prefect"
+    home.mkdir()
+    for file in ("prefect.db", "tables.lock"):
+        shutil.copy(databases / file, home)
+    if found == "garbage":
+        (home / "prefect.db").write_bytes(b"no database" * 9_999)
+    else:
+        with closing(sqlite3.connect(home / "prefect.db")) as database, database:
+            database.execute("update alembic_version set version_num = 'ffffffffffff'")
+    why = {"garbage": "(sqlite3.DatabaseError) file is not a database"}
+    why["another revision"] = "Can't locate revision identified by 'ffffffffffff'"
+    process = start(tmp_path)
+    said = process.communicate(timeout=600)[1].strip().splitlines()[-1]
+    assert said.endswith(
+        f": {home}/prefect.db: got a database that Prefect {version('prefect')} cannot read ({why[found]}), expected its "
+        "own. Move `prefect.db*` out of that folder: Prefect's page then lacks earlier runs; results in runs/ and MLflow "
+        "keep them."
+    )
+    for file in home.glob("prefect.db*"):
+        file.rename(tmp_path / file.name)
+    process = start(tmp_path)
+    assert (process.communicate(timeout=600)[1], process.returncode) == ("", 0)
 
 
 @pytest.mark.slow

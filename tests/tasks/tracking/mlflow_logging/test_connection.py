@@ -19,6 +19,7 @@ from tasks.tracking.mlflow_logging.connection import (
     check_server,
     connect,
     describe_problem,
+    make_database,
     set_current_store,
     tracking_uri,
 )
@@ -137,6 +138,22 @@ def test_what_is_no_server_of_mlflow_is_told_soon_in_one_sentence_without_its_pa
             there.shutdown()
     assert str(told.value).startswith(f"MLflow at http://me:***@{place} {said}")
     assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "7", "a run is more patient"
+
+
+@pytest.mark.parametrize("found", ["another revision", "garbage"])
+def test_a_database_that_mlflow_cannot_open_is_told_with_what_is_lost_without_it(
+    tmp_path: Path, databases: Path, found: str
+) -> None:
+    path = tmp_path / "mlflow.db"
+    shutil.copy(databases / "mlflow.db", path)
+    if found == "garbage":
+        path.write_bytes(b"no database" * 999)
+    else:
+        with sqlite3.connect(path) as database:
+            database.execute("update alembic_version set version_num = 'ffffffffffff'")
+    said = {"garbage": "file is not a database", "another revision": "found version ffffffffffff, but expected "}[found]
+    with pytest.raises(UserError, match=f"{said}.*move the file away: MLflow then lacks earlier runs and registered"):
+        make_database(f"sqlite:///{path}")
 
 
 def test_what_mlflow_says_is_told_in_whole_words_and_of_a_server_that_is_away_nothing_of_it() -> None:
