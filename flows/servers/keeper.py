@@ -29,6 +29,7 @@ import psutil
 from flows.console import progress
 from flows.servers.mlflow_server import MlflowServer
 from flows.servers.prefect_server import PrefectServer
+from flows.servers.server_process import Restarts
 from silos.errors import UserError
 from silos.io.addresses import keep_loopback_direct
 from silos.io.locks import hold
@@ -44,7 +45,6 @@ GRACE = 5.0  # seconds for the runs of a worker to end before they are killed
 
 _MARK = "SILOFLOW_WORKER"  # in the environment of the worker and of every process that it starts: the project's folder
 _POLL = 0.5  # seconds
-_STABLE, _RESTARTS = 60.0, 3  # as for Prefect's server: seconds of a stable life, and restarts of one that lives less
 
 
 class Worker:
@@ -140,7 +140,7 @@ class _Keeper:
     def __init__(self, root: Path, prefect_port: int, mlflow_port: int, store: str | None) -> None:
         self._root, self._mlflow_port, self._store = root, mlflow_port, store
         self._restarts = {"prefect": 0, "mlflow": 0, "worker": 0}
-        self._quick = {"mlflow": 0, "worker": 0}  # ends in a row of a service that lived for less than a minute
+        self._judges = {"mlflow": Restarts(), "worker": Restarts()}
         self._began: dict[str, float] = {}
         self._written: Any = None
         self._worker: Worker | None = None
@@ -186,8 +186,7 @@ class _Keeper:
             self._mlflow = MlflowServer(self._root, self._store, self._mlflow_port, log)
 
     def _restart(self, name: str, log: Path) -> None:
-        self._quick[name] = 0 if time.monotonic() - self._began[name] > _STABLE else self._quick[name] + 1
-        if self._quick[name] > _RESTARTS:
+        if not self._judges[name].may_start(time.monotonic() - self._began[name]):
             raise UserError(f"{_TITLES[name]} ended unexpectedly. See {log}.")
         progress.current().say(f"{_TITLES[name]} ended unexpectedly; a new one is started.")
         self._restarts[name] += 1

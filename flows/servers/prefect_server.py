@@ -25,8 +25,6 @@ from silos.errors import UserError
 from silos.io.addresses import has_password, must_be_reachable
 from silos.io.memory_and_disk import full_disk
 
-_RESTARTS = 3  # in a row, of a server that ended by itself
-_STABLE = 60.0  # seconds after which a server counts as healthy, and may be started again as often as at first
 _OTHER_DATABASE = ("Can't locate revision", "file is not a database", "disk image is malformed")
 """How Alembic and SQLite say that a file is another version's database, or none."""
 
@@ -121,7 +119,7 @@ class PrefectServer:
 
     def _restart(self) -> None:
         """Restart the server if it ends by itself, at its port, where clients wait, and with its database."""
-        left = _RESTARTS
+        restarts = server_process.Restarts()
         while True:
             child, began = self._child, time.monotonic()
             assert child is not None
@@ -129,8 +127,7 @@ class PrefectServer:
             with self._child_lock:
                 if self._child is not child:
                     return  # stopped
-                left = _RESTARTS if time.monotonic() - began > _STABLE else left - 1
-                if left < 0:
+                if not restarts.may_start(time.monotonic() - began):
                     break
                 self._spawn()
             self.restarts += 1

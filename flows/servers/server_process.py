@@ -99,6 +99,20 @@ if __name__ == "__main__":
     main(*sys.argv[1:])
 
 
+class Restarts:
+    """Decides whether a server that ended by itself is started again: at most three times in a row after a short life."""
+
+    STABLE, MOST = 60.0, 3  # seconds of a life that is not short, and restarts
+
+    def __init__(self) -> None:
+        self._short = 0  # lives in a row
+
+    def may_start(self, life: float) -> bool:
+        """Return whether to start it again after a life of so many seconds."""
+        self._short = 0 if life > self.STABLE else self._short + 1
+        return self._short <= self.MOST
+
+
 ADDRESS, SERVER_LOCK, USERS = "server.json", "server.lock", "users.lock"
 _PATIENCE = 2.0  # seconds to wait for a response over loopback
 

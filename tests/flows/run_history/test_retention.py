@@ -1,6 +1,7 @@
 """What is older than `retention.days` goes, from real databases, and what a result or the registry needs stays."""
 
 import os
+import socket
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -119,6 +120,21 @@ def test_old_flow_runs_and_single_runs_go_and_what_is_needed_stays(project: Proj
 def test_champions_of_other_data_of_the_project_stay(project: Project) -> None:
     enforce_retention(Project.open(["retention.days=30", "data.name=other"], project.root))
     assert all((project.runs / name / "fedavg-seed0").is_dir() for name in ("run-champion", "run-former"))
+    assert not (project.runs / "run-old").exists()
+
+
+def test_while_mlflow_is_away_no_single_run_is_deleted_since_it_may_be_a_champions(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with socket.socket() as nobody:  # bound, but not listening
+        nobody.bind(("127.0.0.1", 0))
+        address = f"tracking.uri=http://127.0.0.1:{nobody.getsockname()[1]}"
+        away = Project.open(["retention.days=30", address], project.root)
+        enforce_retention(away)
+    kept = {path.name for path in project.runs.iterdir() if (path / "fedavg-seed0" / "result.json").exists()}
+    assert kept >= {"run-old", "run-champion", "run-former", "run-new"}
+    enforce_retention(project)
     assert not (project.runs / "run-old").exists()
 
 
