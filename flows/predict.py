@@ -3,22 +3,30 @@
 from typing import Any
 
 from flows.config.override_policy import is_from_outside, open_project
-from flows.flow_decorator import Overrides, Text, project_flow
+from flows.flow_decorator import Overrides, Text, Texts, project_flow
 from flows.serving.predict_file import FOLDER, predict_file
 from silos.errors import UserError, shown
 
 
 @project_flow(run_name="predict")
 def predict(
-    input: Text = "", output: Text = "", client: Text = "", model: Text = "champion", overrides: Overrides = ()
+    input: Text = "",
+    output: Text = "",
+    client: Text = "",
+    model: Text = "champion",
+    keep: Texts = (),
+    skip_bad_rows: bool = False,
+    overrides: Overrides = (),
 ) -> dict[str, Any]:
     """Predict the raw rows of a file, and write label, probabilities and entropy of each row.
 
     Args:
         input: A file with rows as data.source reads them; of a deployment's run, in runs/predictions/.
         output: The .csv or .parquet file to write; of a deployment's run, in runs/predictions/.
-        client: The client whose rows they are.
+        client: The client whose rows they are; by default each row's own, if the file names it.
         model: champion, or a run's folder or name.
+        keep: More columns of the file to copy to the output.
+        skip_bad_rows: Leave out rows that cannot be predicted.
         overrides: Values that replace those of params.yaml, each as section.key=value, for example training.rounds=20.
     """
     project = open_project(overrides)
@@ -30,4 +38,6 @@ def predict(
                     f"{key}: got {shown(repr(path))} in a flow run's parameters, expected a file in {FOLDER}/, since "
                     "these open no other paths. Move it there."
                 )
-    return predict_file(project, input or "", output or "", client or None, model or "champion")
+    return predict_file(
+        project, input or "", output or "", client or None, model or "champion", keep or (), skip_bad_rows
+    )

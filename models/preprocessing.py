@@ -5,7 +5,7 @@ Rows of a table are encoded from its file's columns to the numbers that a model 
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -71,6 +71,18 @@ Columns = Sequence[Mapping[str, Any]]
 _BOOLEANS = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0}
 
 
+class RowFault(NamedTuple):
+    """Why a row cannot be encoded: a sentence, its column, and whether a value is missing that no rule fills in."""
+
+    message: str
+    column: str
+    is_missing: bool
+
+
+Faults = dict[int, RowFault]
+"""The first fault of each row that cannot be encoded, by the row's position."""
+
+
 def encode(rows: "pd.DataFrame", columns: Columns) -> np.ndarray:
     """Return the features of rows, (rows, features) float32, as `siloflow partition` computes them from a file.
 
@@ -79,10 +91,50 @@ def encode(rows: "pd.DataFrame", columns: Columns) -> np.ndarray:
     Raises:
         ValueError: If a name is missing, unknown or repeated, or a value is unusable; rows are counted from 1.
     """
+    features, faults = encode_usable(rows, columns)
+    for fault in faults.values():
+        raise ValueError(fault.message)
+    return features
+
+
+def encode_usable(
+    rows: "pd.DataFrame", columns: Columns, numbers: Sequence[int] | None = None
+) -> tuple[np.ndarray, Faults]:
+    """Return the features of rows, without meaning in rows with a fault, and these faults; see `encode`.
+
+    Args:
+        rows: The rows.
+        columns: The columns of the model's table.
+        numbers: The number by which a message names each row; from 1 if not given.
+    """
     rows = rows.set_axis([str(name) for name in rows.columns], axis=1)  # JSON may hold numbers as names
     _check_names(list(rows.columns), [column["name"] for column in columns])
-    parts = [(_one_hot if column["kind"] == "text" else _numbers)(rows[column["name"]], column) for column in columns]
-    return np.concatenate(parts, axis=1)
+    faults = _RowFaults(range(1, len(rows) + 1) if numbers is None else numbers)
+    parts = [
+        (_one_hot if column["kind"] == "text" else _numbers)(rows[column["name"]], column, faults) for column in columns
+    ]
+    return np.concatenate(parts, axis=1), faults.found
+
+
+class _RowFaults:
+    """Collects the first fault of each row."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self._numbers, self.found = numbers, Faults()
+
+    def add(
+        self, column: Mapping[str, Any], row: int, value: Any, expected: str, advice: str = "Correct the value"
+    ) -> None:
+        """Record that this value of the row, counted from 0, is not what is expected."""
+        if row in self.found:
+            return
+        value = value.item() if isinstance(value, np.generic) else value
+        is_missing = _is_missing(value)
+        got = "no value" if is_missing else repr(value)[:60]
+        message = (
+            f"{column['name']}: got {got} in row {self._numbers[row]}, expected {expected}. {advice}, or drop the row."
+        )
+        self.found[row] = RowFault(message, column["name"], is_missing)
 
 
 def _check_names(names: list[str], expected: list[str]) -> None:
@@ -96,7 +148,7 @@ def _check_names(names: list[str], expected: list[str]) -> None:
         raise ValueError(f"columns: got {got}, expected each of {_some(expected, 20)} once. Correct the names.")
 
 
-def _numbers(values: "pd.Series[Any]", column: Mapping[str, Any]) -> np.ndarray:
+def _numbers(values: "pd.Series[Any]", column: Mapping[str, Any], faults: _RowFaults) -> np.ndarray:
     """Return (rows, 1) float32."""
     boolean = column["kind"] == "boolean"
     if isinstance(values.dtype, np.dtype) and values.dtype.kind == "f" and not boolean:
@@ -105,17 +157,21 @@ def _numbers(values: "pd.Series[Any]", column: Mapping[str, Any]) -> np.ndarray:
         numbers = np.array([_number(value, boolean) for value in values.tolist()], np.float64)
     with np.errstate(over="ignore"):
         unusable = np.flatnonzero(~np.isfinite(numbers.astype(np.float32)))
+    rule, expected = column["missing"], "true or false" if boolean else "a finite float32 number"
     for row in unusable.tolist():
+        numbers[row] = 0.0 if isinstance(rule, str) else float(rule)
         if not _is_missing(values.iloc[row]):
-            expected = "true or false" if boolean else "a finite float32 number"
-            raise _unusable(column, row, values.iloc[row], expected)
-        numbers[row] = _filled(column, row)
-    _check_limits(numbers.astype(np.float32), unusable, column)
+            faults.add(column, row, values.iloc[row], expected)
+        elif rule == "mean":
+            faults.add(column, row, None, "one, since the model holds no client's mean", "Fill in the client's mean")
+        elif isinstance(rule, str):
+            faults.add(column, row, None, "one, as in all rows that the model learned from", "Fill in a value")
+    _check_limits(numbers.astype(np.float32), unusable, column, faults)
     return numbers.astype(np.float32)[:, None]
 
 
-def _check_limits(numbers: np.ndarray, filled: np.ndarray, column: Mapping[str, Any]) -> None:
-    """Raise ValueError for a number that the schema does not allow; numbers: (rows,) float32, some of them filled in."""
+def _check_limits(numbers: np.ndarray, filled: np.ndarray, column: Mapping[str, Any], faults: _RowFaults) -> None:
+    """Find numbers that the schema does not allow; numbers: (rows,) float32, some of them filled in."""
     outside, expected = np.zeros(len(numbers), bool), ""
     if "allowed" in column:
         outside = ~np.isin(numbers, np.array(column["allowed"], np.float32))
@@ -126,7 +182,7 @@ def _check_limits(numbers: np.ndarray, filled: np.ndarray, column: Mapping[str, 
         expected = f"a number from {low:g} to {high:g}"
     outside[filled] = False
     for row in np.flatnonzero(outside).tolist():
-        raise _unusable(column, row, float(numbers[row]), expected)
+        faults.add(column, row, float(numbers[row]), expected)
 
 
 def _number(value: Any, boolean: bool) -> float:
@@ -139,17 +195,7 @@ def _number(value: Any, boolean: bool) -> float:
         return np.nan
 
 
-def _filled(column: Mapping[str, Any], row: int) -> float:
-    """Return the number that the column's rule fills in for a missing value."""
-    rule = column["missing"]
-    if not isinstance(rule, str):
-        return float(rule)
-    if rule == "mean":
-        raise _unusable(column, row, None, "one, since the model holds no client's mean", "Fill in the client's mean")
-    raise _unusable(column, row, None, "one, since `missing: refuse` is set", "Fill in a value")
-
-
-def _one_hot(values: "pd.Series[Any]", column: Mapping[str, Any]) -> np.ndarray:
+def _one_hot(values: "pd.Series[Any]", column: Mapping[str, Any], faults: _RowFaults) -> np.ndarray:
     """Return (rows, values) float32: 1 for the row's value.
 
     If values may be missing, the last column stands for missing values.
@@ -162,8 +208,9 @@ def _one_hot(values: "pd.Series[Any]", column: Mapping[str, Any]) -> np.ndarray:
         if index is None and column["missing"] and (_is_missing(value) or value == "None"):
             index = len(categories)
         if index is None:
-            raise _unusable(column, row, value, f"one of {_some(categories, 20)}{' or none' * column['missing']}")
-        encoded[row, index] = 1
+            faults.add(column, row, value, f"one of {_some(categories, 20)}{' or none' * column['missing']}")
+        else:
+            encoded[row, index] = 1
     return encoded
 
 
@@ -192,14 +239,6 @@ def _is_missing(value: Any) -> bool:
     if isinstance(value, str):
         return not value.strip()
     return value is None or value is pd.NA or (isinstance(value, float | np.floating) and bool(np.isnan(value)))
-
-
-def _unusable(
-    column: Mapping[str, Any], row: int, value: Any, expected: str, advice: str = "Correct the value"
-) -> ValueError:
-    value = value.item() if isinstance(value, np.generic) else value
-    got = "no value" if _is_missing(value) else repr(value)[:60]
-    return ValueError(f"{column['name']}: got {got} in row {row + 1}, expected {expected}. {advice}, or drop the row.")
 
 
 def _some(names: Sequence[str], limit: int) -> str:

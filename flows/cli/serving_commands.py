@@ -211,13 +211,21 @@ def predict(
     ],
     output: Annotated[str, typer.Option(metavar="FILE", help="The .csv or .parquet file to write.")],
     client: Annotated[
-        str | None, typer.Option(help="The client whose rows they are; needed if each client has its own model.")
+        str | None,
+        typer.Option(help="The client whose rows they are; by default each row's own, if the file names it."),
     ] = None,
     model: Annotated[str, typer.Option("--model", metavar="champion|RUN", help=_WHICH)] = "champion",
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Copy a column to the output; those that are no features always are."),
+    ] = None,
+    skip_bad_rows: Annotated[
+        bool, typer.Option("--skip-bad-rows", help="Leave out rows that cannot be predicted, and list them.")
+    ] = False,
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Predict the rows of a file: label, probabilities and entropy of each.
+    """Predict the rows of a file: label, probabilities and entropy of each, after its number and its other columns.
 
     Example: siloflow predict new.csv --output labels.csv
     """
@@ -225,13 +233,25 @@ def predict(
         project = session.open_project(overrides)
         from flows.serving.predict_file import predict_file
 
-        session.print_result(predict_file(project, input, output, client, model), print_predict)
+        answer = predict_file(project, input, output, client, model, keep or (), skip_bad_rows)
+        session.print_result(answer, print_predict)
 
 
 def print_predict(answer: dict[str, Any], console: "PlainConsole") -> None:
     """Print the model, what it predicted, and where."""
     console.print(f"model         {answer['model']}" + (f", client {answer['client']}" if answer["client"] else ""))
     console.print(f"rows          {answer['rows']:,}")
+    if answer["clients"]:
+        listed = [f"{client}: {count:,}" for client, count in answer["clients"].items()]
+        more = f" and {len(listed) - _MAX_LISTED} more" if len(listed) > _MAX_LISTED else ""
+        console.print(f"clients       {', '.join(listed[:_MAX_LISTED])}{more}")
+    if answer["skipped"]:
+        rows = len(answer["skipped"])
+        console.print(f"skipped       {rows:,} row{'s' * (rows > 1)}")
+        for each in answer["skipped"][:_MAX_LISTED]:
+            console.print(f"  {each['reason']}")
+        if len(answer["skipped"]) > _MAX_LISTED:
+            console.print(f"  … and {len(answer['skipped']) - _MAX_LISTED:,} more; --json lists them all")
     if answer["labels"]:
         ranked = sorted(answer["labels"].items(), key=lambda item: -item[1])
         listed = ", ".join(f"{label}: {count:,}" for label, count in ranked[:_MAX_LABELS])

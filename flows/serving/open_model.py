@@ -65,16 +65,16 @@ class OpenModel:
         return self.served.predict(rows, params)
 
 
-def open_model(project: Project, model: str, client: str | None = None) -> OpenModel:
+def open_model(project: Project, model: str, clients: Sequence[str] = ()) -> OpenModel:
     """Open the champion, or the model that a finished run reports.
 
-    The logged model is opened, which needs no data. If a run logged none because its models are private, the model of
-    `client` is opened from the client's store, so call this on its machine.
+    The logged model is opened, which needs no data. If a run logged none because its models are private, those of
+    `clients` are opened from the clients' stores, so call this on their machine.
 
     Args:
         project: The project.
         model: `champion`, or the run's folder or name.
-        client: The client that will use it.
+        clients: The clients that will use it.
 
     Raises:
         UserError: If there is no such model, or if it has no weights for the client.
@@ -88,7 +88,7 @@ def open_model(project: Project, model: str, client: str | None = None) -> OpenM
         raise UserError(f"{model}: got an unfinished run, expected a finished one. Finish it with --resume.")
     location = finder.logged_by(result["mlflow_run_id"]) if result["mlflow_run_id"] is not None else None
     run = str(folder.path.relative_to(project.root))
-    served = _load(project, location) if location is not None else _from_run_folder(project, run, client)
+    served = _load(project, location) if location is not None else _from_run_folder(project, run, clients)
     return OpenModel(run, result["method"], None, run, served)
 
 
@@ -106,32 +106,35 @@ def _load(project: Project, location: str) -> ServedModel:
     return served
 
 
-def _from_run_folder(project: Project, run: str, client: str | None) -> ServedModel:
-    """Return the model that would have been logged, with the private weights of this client only."""
+def _from_run_folder(project: Project, run: str, clients: Sequence[str]) -> ServedModel:
+    """Return the model that would have been logged, with the private weights of these clients only."""
     opened = finished_run(project, run)
     model, method = opened.model, method_of(opened.project.params, opened.method)
     if isinstance(model.personal, ClientStateRefs):
         known = [name for name in model.clients if name in model.personal.refs]
-        if client is None:
+        if not clients:
             raise UserError(
                 f"{run}: got a model for each client that MLflow does not have, expected a logged one or --client. Name "
                 "one client for `siloflow predict`, or train with --set tracking.personal_models=true."
             )
-        if client not in known:
+        with_model = [client for client in clients if client in known]
+        if not with_model:
             raise UserError(
-                f"--client: got {client}, which has no model in {run}, expected one of {some(known, 5)}, since "
+                f"--client: got {some(clients, 5)}, which has no model in {run}, expected one of {some(known, 5)}, since "
                 f"{opened.method} has a model for each client. Choose another client, or a run with a common model."
             )
-        model = model.select([client])
+        model = model.select(with_model)
     setup = opened.project.training_setup(opened.seed)
     if opened.project.scaling.own_columns:
-        if client is None:
+        if not clients:
             raise UserError(
                 f"{run}: got a model whose clients align features by their own rows, expected --client. Name one "
                 "client for `siloflow predict`, or train with --set tracking.personal_models=true."
             )
-        setup = replace(setup, silos=opened.project.silos.select([opened.project.manifest.client(client).name]))
-        model = model.select([client]) if model.is_personal else model
+        manifest = opened.project.manifest
+        own = [client for client in clients if client in manifest.names] or [manifest.client(clients[0]).name]
+        setup = replace(setup, silos=opened.project.silos.select(own))
+        model = model.select(own) if model.is_personal else model
     spec = model_spec(opened.project, method, setup, opened.private, model, of_clients=True)
     if spec is None:
         raise UserError(

@@ -6,8 +6,7 @@ another one while the old one answers, and then replaces it; requests that have 
 
 import asyncio
 import json
-import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Sized
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from ipaddress import IPv4Address
@@ -27,8 +26,9 @@ from flows.console.safe_text import say
 from flows.experiment.project import Project
 from flows.registry.model_finder import ModelFinder
 from flows.servers.server_process import listen
-from flows.serving.open_model import OpenModel, open_model, open_version
-from silos.dataset import some
+from flows.serving.open_model import open_model, open_version
+from flows.serving.row_predictor import ClientMismatchError, Clients, RowPredictor
+from flows.serving.scoring_request import PARAMS, RequestError, as_written, bad_request, own_clients, parse_request
 from silos.errors import UserError, shown
 from tasks.tracking.mlflow_logging.model_registry import CHAMPION
 
@@ -37,24 +37,15 @@ VERSION_HEADER = "siloflow-version"
 
 _POLL_SECONDS = 1.0
 _DRAINED = 16  # times the limit of a body that is read and thrown away, so that its sender gets the answer
-_FORMS = ("dataframe_split", "dataframe_records", "inputs", "instances")
-_PARAMS = {"client": str, "statistics": list, "made_as": str}
 _JSON = "application/json"
-
-
-class RequestError(Exception):
-    """A request that cannot be answered: its HTTP status, a code as in MLflow's errors, and a sentence."""
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message)
-        self.status, self.code = status, code
+_READ = ["GET", "HEAD"]
 
 
 class Serving:
     """Holds the model that answers; `refresh` replaces it once another version is the champion."""
 
     def __init__(self, project: Project, model: str) -> None:
-        self._project, self._problem = project, ""
+        self.project, self._problem = project, ""
         self._finder = ModelFinder(project) if model == CHAMPION else None
         if self._finder is None:
             self.model = open_model(project, model)
@@ -74,7 +65,7 @@ class Serving:
             number = self._finder.champion_number()
             if number in (None, self.model.version):
                 return
-            self.model = open_version(self._project, self._finder, self._finder.champion())
+            self.model = open_version(self.project, self._finder, self._finder.champion())
         except Exception as error:  # of a damaged model, of many types: the present one goes on answering
             problem = str(error).partition("\n")[0] or type(error).__name__
             if problem != self._problem:
@@ -134,24 +125,29 @@ def scoring_app(serving: Serving, max_bytes: int) -> FastAPI:
     async def ping() -> Response:
         return Response("\n", media_type=_JSON)
 
-    app.get("/ping")(ping)
-    app.get("/health")(ping)
+    for path in ("/ping", "/health"):
+        app.api_route(path, methods=_READ)(ping)
 
-    @app.get("/version")
+    @app.api_route("/version", methods=_READ)
     async def mlflow_version() -> Response:
         return Response(version("mlflow"), media_type=_JSON)
 
     @app.post("/invocations")
     async def invocations(request: Request) -> Response:
         try:
-            _check_type(request.headers.get("content-type", ""))
+            _check_head(request)
             body = await _read_body(request, max_bytes)
             model = serving.model  # until the request ends, even if the champion changes
-            answer = await run_in_threadpool(_predict, model, body)
+            answer = await run_in_threadpool(
+                _predict, RowPredictor(serving.project, model, "params.client", False), body
+            )
         except RequestError as error:
             return _error(error.status, error.code, str(error))
         except ClientDisconnect:
             return Response(status_code=400)  # is never sent
+        except asyncio.CancelledError:  # by uvicorn, where the server ends before the request
+            say("A request was not answered, since the server ends.")
+            return _error(503, "TEMPORARILY_UNAVAILABLE", "The server ends. Send the request again later.")
         return Response(answer, media_type=_JSON, headers={VERSION_HEADER: model.version or quote(model.run or "")})
 
     @app.exception_handler(HTTPException)
@@ -178,13 +174,30 @@ def _error(status: int, code: str, message: str) -> Response:
     return Response(json.dumps({"error_code": code, "message": message}), status, media_type=_JSON)
 
 
-def _check_type(content_type: str) -> None:
+def _check_head(request: Request) -> None:
+    """Raise RequestError for a body that is no plain JSON, and for params in the address, which would be ignored."""
+    content_type = request.headers.get("content-type", "")
     kind, *parameters = (part.strip().lower() for part in content_type.split(";"))
-    if kind != _JSON or any(p.startswith("charset=") and p.strip('"') != "charset=utf-8" for p in parameters):
+    charsets = [
+        value.strip().strip('"') for name, _, value in (p.partition("=") for p in parameters) if name == "charset"
+    ]
+    if kind != _JSON or any(charset != "utf-8" for charset in charsets):
         raise RequestError(
             415,
             "UNSUPPORTED_MEDIA_TYPE",
             f"Content-Type: got {shown(content_type) or 'none'}, expected {_JSON} in UTF-8. Send JSON.",
+        )
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise RequestError(
+            415,
+            "UNSUPPORTED_MEDIA_TYPE",
+            f"Content-Encoding: got {shown(encoding)}, expected a body that is not compressed. Send plain JSON.",
+        )
+    if named := [name for name in PARAMS if name in request.query_params]:
+        raise bad_request(
+            f"query: got {named[0]!r} in the address, expected it in the body. Send it as params: "
+            f'{{"params": {{"{named[0]}": …}}}}.'
         )
 
 
@@ -210,79 +223,40 @@ async def _read_body(request: Request, limit: int) -> bytes:
     return b"".join(chunks)
 
 
-def _predict(model: OpenModel, body: bytes) -> bytes:
+def _predict(predictor: RowPredictor, body: bytes) -> bytes:
     """Return the answer as MLflow writes it: a record for each row."""
-    fields = _parse(body)
-    params = _params(fields.pop("params", None))
-    if len(fields) != 1 or (form := next(iter(fields))) not in _FORMS:
-        raise _bad(
-            f"body: got the keys {some(list(fields), 5) or 'none'}, expected one of {some(_FORMS, 4)}. Send one."
-        )
-    rows = _rows(form, fields[form])
-    if model.card["columns"] is not None and not isinstance(rows, pd.DataFrame):
-        names = some([column["name"] for column in model.card["columns"]], 10)
-        raise _bad(f"{form}: got rows without names, expected the columns {names}. Send dataframe_records.")
+    request = parse_request(body)
+    given = dict(request.params)
+    client = given.pop("client", None) or None
+    own, rows = None, request.rows(predictor.opened.card)
+    if isinstance(rows, pd.DataFrame):
+        own = own_clients(rows, predictor.client_column)
+        rows = as_written(rows, predictor.opened.card)
+    numbers = range(1, 1 + (len(rows) if isinstance(rows, Sized) else 1))
     try:
-        predictions = model.predict(rows, **params)
+        clients = predictor.clients(own, client, numbers) or [client]
+        if given.get("statistics") and len(set(clients)) > 1:
+            raise bad_request(
+                f"params: statistics: got those of one client for rows of several, expected rows of one. {_ONE}"
+            )
+        predictions = predictor.predict(rows, clients, lambda _: given)
     except ValueError as error:
-        raise _bad(str(error)) from None
+        if isinstance(error, ClientMismatchError):
+            raise bad_request(str(error)) from None
+        named_by = predictor.option if own is None else str(predictor.client_column)
+        raise bad_request(_reason(predictor, rows, clients, named_by, error)) from None
+    except UserError as error:  # of data/, which means are read from
+        raise bad_request(str(error)) from None
     return json.dumps({"predictions": predictions.to_dict("records")}, allow_nan=False).encode()
 
 
-def _bad(message: str) -> RequestError:
-    return RequestError(400, "BAD_REQUEST", message)
+_ONE = "Send each client's rows in a request of their own."
 
 
-def _parse(body: bytes) -> dict[str, Any]:
+def _reason(predictor: RowPredictor, rows: Any, clients: Clients, named_by: str, error: ValueError) -> str:
+    """Return the fault of the first row that cannot be predicted, or else the error's own message."""
     try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise _bad(f"body: got no JSON ({shown(str(error))}), expected an object. Correct it.") from None
-    if not isinstance(fields, dict):
-        raise _bad(
-            f"body: got a JSON {type(fields).__name__}, expected an object with one of {some(_FORMS, 4)}. Send one."
-        )
-    return fields
-
-
-def _params(given: Any) -> dict[str, Any]:
-    """Return the arguments of OpenModel.predict that a request names."""
-    if given is None:
-        return {}
-    if not isinstance(given, dict):
-        raise _bad(f"params: got {shown(given)}, expected an object with {some(list(_PARAMS), 3)}. Correct it.")
-    for key, value in given.items():
-        kind = _PARAMS.get(key)
-        if kind is None:
-            raise _bad(f"params: got {shown(repr(key))}, expected {some(list(_PARAMS), 3)}. Correct the name.")
-        numbers = kind is not list or (isinstance(value, list) and all(map(_is_number, value)))
-        if not isinstance(value, kind) or not numbers:
-            raise _bad(
-                f"params: {key}: got {shown(value)}, expected {'text' if kind is str else 'a list of numbers'}. Correct it."
-            )
-    return given
-
-
-def _is_number(value: Any) -> bool:
-    """Return whether a value is a number that a float can hold."""
-    return type(value) is float or (type(value) is int and abs(value) <= sys.float_info.max)
-
-
-def _rows(form: str, content: Any) -> Any:
-    """Return rows with names as a data frame, and others as they are."""
-    try:
-        if form == "dataframe_split":
-            if not isinstance(content, Mapping) or not {"columns", "data"} <= content.keys():
-                raise ValueError("it has no `columns` and `data`")
-            names = content["columns"]
-            if not isinstance(names, list) or any(isinstance(name, list | dict) for name in names):
-                raise ValueError("its `columns` are no list of names")
-            return pd.DataFrame(content["data"], columns=names)
-        are_records = isinstance(content, list) and bool(content) and all(isinstance(row, Mapping) for row in content)
-        if are_records or (form != "dataframe_records" and isinstance(content, Mapping)):
-            return pd.DataFrame(content)
-        if form == "dataframe_records":
-            raise ValueError("it is no list of objects, or an empty one")
-    except (ValueError, TypeError, OverflowError) as error:
-        raise _bad(f"{form}: cannot be read as rows with columns ({shown(str(error), 200)}). Correct it.") from None
-    return content
+        faults = predictor.faults(rows, clients, range(1, len(clients) + 1), named_by)
+    except ValueError:  # of the columns
+        return str(error)
+    return next((fault.message for fault in faults.values()), str(error))

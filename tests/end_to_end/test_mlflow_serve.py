@@ -179,7 +179,7 @@ def test_names_that_are_wrong_or_missing_are_refused(table: Ask, body: Any, said
             "age: got 1e+300 in row 2, expected a finite float32 number. Correct the value, or drop the row.",
         ),
         ("age", "Infinity", "age: got inf in row 2, expected a finite float32 number."),
-        ("smokes", "null", "smokes: got no value in row 2, expected one, since `missing: refuse` is set."),
+        ("smokes", "null", "smokes: got no value in row 2, expected one, as in all rows that the model learned from."),
         ("smokes", "2", "smokes: got 2 in row 2, expected true or false."),
         ("ward", '"skin"', "ward: got 'skin' in row 2, expected one of 'day', 'eye'."),
         ("ward", "null", "in row 2, expected one of 'day', 'eye'."),

@@ -70,7 +70,7 @@ def test_numbers_outside_of_the_schema_are_refused_and_what_is_filled_in_is_not(
         (
             "age",
             None,
-            "age: got no value in row 2, expected one, since `missing: refuse` is set. Fill in a value, or drop",
+            "age: got no value in row 2, expected one, as in all rows that the model learned from. Fill in a value, or drop",
         ),
         ("age", float("nan"), "age: got no value in row 2"),
         (

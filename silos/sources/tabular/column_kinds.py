@@ -93,16 +93,21 @@ class Conventions:
     censored: Censored = "refuse"
     na_values: tuple[str, ...] | None = None
     numbers: frozenset[str] = frozenset()
-    """Columns that are known to hold numbers, also in a file whose few rows all have limits such as <0.5."""
+    """Columns that are known to hold numbers: a text among them that is none is a value without a number."""
+    texts: frozenset[str] = frozenset()
+    """Columns that are known to hold texts, also in a file whose few rows have numbers or NA only."""
 
 
 AS_WRITTEN = Conventions()
 
 
 class _TextColumn:
-    """The distinct texts of a column, with and without markers of missing numbers, and the numbers they may be."""
+    """The distinct texts of a column, with and without markers of missing numbers, and the numbers they may be.
 
-    def __init__(self, values: pa.ChunkedArray, conventions: Conventions):
+    In a column that is known to hold numbers, `numbers` are those of the `readable` texts: (present,) bool.
+    """
+
+    def __init__(self, name: str, values: pa.ChunkedArray, conventions: Conventions):
         codes, texts = _encode(pc.utf8_trim_whitespace(pc.cast(values, pa.large_string())))
         na_texts = pa.array(["", *(value.lower().strip() for value in conventions.na_values or ())])
         self.codes, self.texts = _drop_values(codes, texts, pc.is_in(pc.utf8_lower(texts), value_set=na_texts))
@@ -110,6 +115,10 @@ class _TextColumn:
         self.present_codes, self.present = _drop_values(self.codes, self.texts, markers)
         self.folded = pc.utf8_lower(self.present)
         self.numbers = WrittenNumbers(self.folded)
+        self.readable = np.ones(len(self.present), bool)
+        if name in conventions.numbers and not self.numbers.are_numbers.all():
+            self.readable = self.numbers.are_numbers
+            self.numbers = WrittenNumbers(self.folded.filter(pa.array(self.readable)))
 
     def text(self, name: str) -> Column:
         """Return the column as categories."""
@@ -129,7 +138,7 @@ def read_texts(
         conventions: The user's settings.
         commas: Whether decimal commas are read if the user gives no mark.
     """
-    columns = [(name, _TextColumn(values, conventions)) for name, values in named]
+    columns = [(name, _TextColumn(name, values, conventions)) for name, values in named]
     mark_sources: dict[Decimal, str] = {}
     for name, texts in columns:
         for mark in texts.numbers.marks:
@@ -143,9 +152,15 @@ def _infer_column(
 ) -> Column:
     """Return the column with the kind of its texts; mark_sources: each decimal mark, and a column that shows it."""
     codes, present, folded, numbers = texts.present_codes, texts.present, texts.folded, texts.numbers
+    if name in conventions.texts:
+        return texts.text(name)
     if not len(present):
         return Column(name, "empty", codes, present, np.empty(0))
-    if numbers.are_numbers.all() and (name in conventions.numbers or not numbers.censored.all()):
+    if name in conventions.numbers:
+        read = np.full(len(present), np.nan)
+        read[texts.readable] = _as_number(texts, conventions, commas, mark_sources)[1]
+        return Column(name, "number", codes, present, read)
+    if numbers.are_numbers.all() and not numbers.censored.all():
         kind, read, detail = _as_number(texts, conventions, commas, mark_sources)
         return Column(name, kind, codes, present, read, detail)
     if pc.all(pc.is_in(folded, value_set=pa.array(["false", "true"]))).as_py():
@@ -221,8 +236,10 @@ def _typed_text(name: str, values: pa.ChunkedArray, conventions: Conventions) ->
 
     Numbers that are not written plainly are not categories.
     """
-    texts = _TextColumn(values, conventions)
+    texts = _TextColumn(name, values, conventions)
     column = _infer_column(name, texts, conventions, commas=False, mark_sources={})
+    if name in conventions.numbers | conventions.texts:
+        return column
     if column.kind == "number" and not match(texts.present, _WHOLE).all():
         limits = conventions.censored != "refuse" and texts.numbers.censored.any()
         if conventions.decimal or limits:

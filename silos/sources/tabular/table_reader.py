@@ -5,6 +5,7 @@ import gzip
 import io
 import re
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -73,8 +74,37 @@ class TableSample:
         return next((column for column in self.columns if column.name == name), None)
 
 
+@dataclass(frozen=True)
+class RawTable:
+    """A table's names and values as its file has them; `separator` is "" for Parquet."""
+
+    name: str
+    columns: Sequence[tuple[str, pa.ChunkedArray]]
+    separator: str
+
+    def sample(self, conventions: Conventions) -> TableSample:
+        """Read the values by these conventions."""
+        if self.separator:
+            read = list(read_texts(self.columns, conventions, commas=self.separator == ";"))
+        else:
+            read = [read_typed(name, values, conventions) for name, values in self.columns]
+        return TableSample(self.name, tuple(read), self.separator, 2 if self.separator else 0)
+
+
 def sample_table(path: Path, name: str = "", conventions: Conventions = AS_WRITTEN) -> TableSample:
     """Read a .csv, .csv.gz or .parquet file; UserError, which calls it `name`, if it is no valid table."""
+    return raw_table(path, name).sample(conventions)
+
+
+def raw_table(path: Path, name: str = "", ragged: list[arrow.InvalidRow] | None = None) -> RawTable:
+    """Read the texts or values of a file; see `sample_table`.
+
+    Args:
+        path: A .csv, .csv.gz or .parquet file.
+        name: The file's name in messages.
+        ragged: A list for the rows of a CSV with too few or too many fields, which are left out; they are refused if it
+            is None.
+    """
     path = Path(path)
     name = name or path.name
     must_be_there(name, path)
@@ -85,22 +115,19 @@ def sample_table(path: Path, name: str = "", conventions: Conventions = AS_WRITT
         )
     separator = ""
     if path.name.lower().endswith(_CSV):
-        names, columns, separator = read_csv(name, path)
+        names, columns, separator = read_csv(name, path, ragged)
     else:
         names, columns = read_parquet(name, path)
     names = [each or f"Unnamed: {index}" for index, each in enumerate(names)]  # pandas' names for unnamed columns
     fault = describe_duplicate(names)
     if fault:
         raise UserError(f"{name}: header: {shown(fault, 300)}.")
-    named = list(zip(names, columns, strict=True))
-    if separator:
-        read = list(read_texts(named, conventions, commas=separator == ";"))
-    else:
-        read = [read_typed(column_name, column, conventions) for column_name, column in named]
-    return TableSample(name, tuple(read), separator, 2 if separator else 0)
+    return RawTable(name, list(zip(names, columns, strict=True)), separator)
 
 
-def read_csv(name: str, path: Path) -> tuple[list[str], list[pa.ChunkedArray], str]:
+def read_csv(
+    name: str, path: Path, ragged: list[arrow.InvalidRow] | None = None
+) -> tuple[list[str], list[pa.ChunkedArray], str]:
     """Return the header's names, a text column for each, and the separator; UserError for an invalid file."""
     data = _read_bytes(name, path)
     if not data.strip():
@@ -114,7 +141,7 @@ def read_csv(name: str, path: Path) -> tuple[list[str], list[pa.ChunkedArray], s
             f"{name}: got {shown(repr(head.splitlines()[0]), 40)} in row 1, expected the header. Delete row 1."
         )
     separator = _detect_separator(head)
-    table = _parse(name, data if data.endswith((b"\n", b"\r")) else data + b"\n", separator, head)
+    table = _parse(name, data if data.endswith((b"\n", b"\r")) else data + b"\n", separator, head, ragged)
     names = [column[0].as_py().strip() for column in table.columns]
     if table.num_rows < 2:
         raise UserError(f"{name}: got a header without rows, expected at least one row. Add rows.")
@@ -185,14 +212,14 @@ def _width(head: str, separator: str) -> int:
     return widths.pop() if len(widths) == 1 else 0
 
 
-def _parse(name: str, data: bytes, separator: str, head: str) -> pa.Table:
+def _parse(name: str, data: bytes, separator: str, head: str, ragged: list[arrow.InvalidRow] | None) -> pa.Table:
     """Parse every field as text, with the header as the first row."""
     width = _header_width(head, separator)
-    faults: list[arrow.InvalidRow] = []
+    faults: list[arrow.InvalidRow] = [] if ragged is None else ragged
 
     def collect(row: arrow.InvalidRow) -> str:
         faults.append(row)
-        return "error"
+        return "error" if ragged is None else "skip"
 
     try:
         return arrow.read_csv(

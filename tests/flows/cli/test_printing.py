@@ -573,9 +573,10 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
     "predict": (
         {
             **{"model": EVIL, "version": "3", "run": EVIL, "client": EVIL, "rows": 9, "columns": ["label"]},
-            **{"labels": {EVIL: 9, "b": 0}, "entropy": 0.5, "file": EVIL},
+            **{"labels": {EVIL: 9, "b": 0}, "entropy": 0.5, "file": EVIL, "clients": {EVIL: 9}},
+            "skipped": [{"row": row, "reason": EVIL} for row in range(1, 23)],
         },
-        4,
+        25,
     ),
     "evaluate": (
         {

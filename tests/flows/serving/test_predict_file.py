@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flows.serving import predict_file as module
-from flows.serving.open_model import OpenModel
-from flows.serving.predict_file import predict_file, read_rows
+from flows.serving.predict_file import predict_file
+from flows.serving.raw_rows import RowFile
 from models.preprocessing import encode
 from silos.errors import UserError
 from silos.sources.source_params import Table
@@ -40,8 +39,12 @@ def table(tmp_path: Path) -> tuple[Path, dict[str, Any], np.ndarray]:
     return tmp_path, card, np.where(np.isnan(rows.x), np.float32(-2), rows.x)
 
 
+def read_rows(name: str, folder: Path, card: dict[str, Any]) -> Any:
+    return RowFile.open(name, folder / name, leave_out_ragged=False).rows(card)
+
+
 def features(name: str, folder: Path, card: dict[str, Any]) -> np.ndarray:
-    return encode(read_rows(name, folder / name, card), card["columns"])
+    return encode(read_rows(name, folder, card), card["columns"])
 
 
 def test_rows_are_the_bits_of_the_partition_with_other_columns_first_and_without_those_that_are_no_features(table):
@@ -74,8 +77,8 @@ def test_an_archive_finds_its_columns_by_their_names(tmp_path):
     assert features("own.npz", tmp_path, card).tolist() == [[2, 1], [4, 3]]
     np.savez(tmp_path / "own.npz", x=np.ones((2, 2), np.float32))
     with pytest.raises(UserError, match=r"own\.npz: features: got no names for x of shape \(2, 2\), expected one for"):
-        read_rows("own.npz", tmp_path / "own.npz", card)
-    array = read_rows("own.npz", tmp_path / "own.npz", {"columns": None, "shape": [2]})
+        read_rows("own.npz", tmp_path, card)
+    array = read_rows("own.npz", tmp_path, {"columns": None, "shape": [2]})
     assert array.shape == (2, 2)
 
 
@@ -83,6 +86,7 @@ def test_an_archive_finds_its_columns_by_their_names(tmp_path):
     ("line", "said"),
     [
         ("north;old;1,5;True;heart;07", "age: got 'old' in row 1, expected a finite float32 number"),
+        ("north;34;low;True;heart;07\nnorth;34;<0,5;True;heart;07", "dose: got 'low' in row 1, expected a finite"),
         ("north;34;1,5;True;lung;07", "ward: got 'lung' in row 1, expected one of 'eye', 'heart', 'skin' or none"),
         ("north;34;1,5;maybe;heart;07", "smokes: got 'maybe' in row 1, expected true or false"),
         ("north;34;1,5;True;heart;", "code: got no value in row 1, expected one of"),
@@ -97,16 +101,18 @@ def test_a_value_that_training_had_not_is_refused_with_its_row(table, line, said
 
 def test_files_that_are_no_rows_of_the_model_are_refused(table):
     folder, card, _ = table
-    (folder / "mixed.csv").write_text("age\n1\nold\n2\n")
-    with pytest.raises(UserError, match=r"the column 'age': got numbers mixed with text"):
-        read_rows("mixed.csv", folder / "mixed.csv", card)
+    (folder / "ragged.csv").write_text("age;dose;smokes\n1;2;true\n1;2\n")
+    with pytest.raises(
+        UserError, match=r"ragged\.csv: got 2 fields in row 3 \(the header is row 1\), expected 3 as in"
+    ):
+        read_rows("ragged.csv", folder, card)
     (folder / "own.txt").write_text(FILE)
     with pytest.raises(UserError, match=r"own\.txt: got another ending, expected \.csv, \.csv\.gz, \.parquet or \.npz"):
-        read_rows("own.txt", folder / "own.txt", card)
+        read_rows("own.txt", folder, card)
     with pytest.raises(
         UserError, match=r"got a file that is no archive, expected \.npz with the array x of shape \(rows, 8"
     ):
-        read_rows("own.csv", folder / "own.csv", {"columns": None, "shape": [8]})
+        read_rows("own.csv", folder, {"columns": None, "shape": [8]})
 
 
 @pytest.mark.parametrize(
@@ -127,33 +133,3 @@ def test_predictions_do_not_replace_rows(output, message, table, monkeypatch):
     )
     with pytest.raises(UserError, match=message):
         predict_file(project, "new.csv", output, None, "champion")
-
-
-def test_a_missing_value_gets_the_clients_mean_also_where_true_and_false_or_codes_are_expected(tmp_path):
-    x = np.array([[1, 10], [0, 20], [0, np.nan], [np.nan, 30]], np.float32)
-    np.savez(tmp_path / "own.npz", x=x)
-    columns = [
-        {"name": "smokes", "kind": "boolean", "missing": "mean"},
-        {"name": "age", "kind": "number", "missing": "mean", "range": [10, 12]},
-    ]
-
-    class Served:
-        def __init__(self, card, tensors):
-            self.card, self.tensors = card, tensors
-
-    entry = SimpleNamespace(name="north")
-    manifest = SimpleNamespace(
-        names={"north"}, client=lambda _: entry, features=[SimpleNamespace(name="smokes"), SimpleNamespace(name="age")]
-    )
-    silos = SimpleNamespace(folder=str(tmp_path), check=lambda _: None)
-    project: Any = SimpleNamespace(manifest=manifest, silos=silos)
-    opened = OpenModel("m", "fedavg", None, None, Served({"columns": columns}, {}))  # type: ignore[arg-type]
-    rows = pd.DataFrame({"smokes": ["true", None], "age": [11.0, None]})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "open_client", lambda *_: (np.nan_to_num(x), None))
-        patch.setattr(module, "open_missing", lambda *_: np.isnan(x))
-        found = module._with_means(project, "north", rows, opened)
-        assert module._with_means(project, "elsewhere", rows, opened) is opened
-    expected = np.array([[1, 11], [1 / 3, 20]], np.float32)
-    np.testing.assert_array_equal(encode(rows, found.card["columns"]), expected)
-    assert rows["smokes"].isna().tolist() == [False, True]

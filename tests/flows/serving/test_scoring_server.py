@@ -1,5 +1,6 @@
 """What the server answers to requests of every form, and the sentence with which it refuses others."""
 
+import gzip
 import json
 import threading
 import urllib.error
@@ -22,6 +23,8 @@ from models.networks.mlp import MLP
 from models.networks.network_factory import to_json
 from models.prng import server_stream
 from models.served_model import ServedModel, named_tensors
+from silos.data_params import DataParams
+from silos.sources.source_params import Table
 
 COLUMNS = [
     {"name": "age", "kind": "number", "missing": -1.0, "range": [0, 120]},
@@ -30,6 +33,11 @@ COLUMNS = [
 ]
 ROWS = [{"age": 34, "smokes": True, "ward": "eye"}, {"age": 7.5, "smokes": False, "ward": "day"}]
 LIMIT = 20_000
+SOURCE = Table(kind="table", path="visits.csv", label="outcome", client="site")
+SCHEME = [{"kind": "column", "column": "client"}]
+SPLIT = {"validation": 0, "test": 0.2}
+DATA = DataParams(name="visits", seed=0, source=SOURCE, scheme=SCHEME, split=SPLIT)  # type: ignore[arg-type]
+VISITS = SimpleNamespace(params=SimpleNamespace(data=DATA))
 
 
 def opened(width: int, **card: Any) -> OpenModel:
@@ -38,7 +46,7 @@ def opened(width: int, **card: Any) -> OpenModel:
     personal = {name: torch.stack([t, 2 * t]) for name, t in shared.items()} if card.get("personal") else {}
     full = {"method": "FedAvg", "network": to_json(network), "task": "classification", "classes": ["ill", "well"]}
     full |= {"dtype": "float32", "columns": None, "personal": False, "clients": [], "context": [], "shape": [width]}
-    full |= {"inputs": None, "targets": None, "statistics": None, "reading": {"ignored": ["outcome"]}} | card
+    full |= {"inputs": None, "targets": None, "statistics": None, "reading": {"ignored": ["outcome", "site"]}} | card
     served = ServedModel(full, named_tensors({} if personal else shared, personal))
     return OpenModel("visits version 3", "fedavg", "3", "runs/a/fedavg-seed0", served)
 
@@ -64,18 +72,25 @@ ASKING = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @contextmanager
-def serving(model: OpenModel) -> Iterator[Ask]:
+def serving(model: OpenModel, project: Any = None) -> Iterator[Ask]:
     """Serves a model in a thread, and yields what sends a request there: a body, or none for GET."""
     listener = listening_socket(0)
     address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    app = scoring_app(SimpleNamespace(model=model, follows=False), LIMIT)  # type: ignore[arg-type]
+    app = scoring_app(SimpleNamespace(model=model, follows=False, project=project or VISITS), LIMIT)  # type: ignore[arg-type]
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, log_level="critical"))
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
 
-    def ask(body: Any = None, path: str = "/invocations", kind: str = "application/json") -> Answer:
+    def ask(
+        body: Any = None,
+        path: str = "/invocations",
+        kind: str = "application/json",
+        method: str | None = None,
+        **headers: str,
+    ) -> Answer:
         content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        request = urllib.request.Request(f"{address}{path}", content, {"Content-Type": kind})
+        fields = {"Content-Type": kind} | {name.replace("_", "-"): value for name, value in headers.items()}
+        request = urllib.request.Request(f"{address}{path}", content, fields, method=method)
         try:
             with ASKING.open(request, timeout=60) as response:
                 return Answer(response)
@@ -113,7 +128,8 @@ def test_every_form_gives_the_models_predictions_with_columns_in_any_order(ask: 
         answer = ask(body)
         assert (answer.status, answer.json) == (200, expected), body
         assert answer.headers[VERSION_HEADER] == "3"
-    assert ask({"dataframe_split": {"columns": names, "data": []}}).json == {"predictions": []}
+    for nothing in (split(names), records(), {"inputs": []}, {"instances": []}, split(None)):
+        assert ask(nothing).json == {"predictions": []}, nothing
     filled = [ask(row(age=age)).json for age in (None, float("nan"))]
     assert filled[0] == filled[1]
     assert filled[0] != ask(row(age=0)).json
@@ -124,18 +140,61 @@ def row(**changed: Any) -> dict[str, Any]:
     return {"dataframe_records": [{**ROWS[0], **changed}]}
 
 
+def records(*rows: dict[str, Any], **params: Any) -> dict[str, Any]:
+    return {"dataframe_records": [*rows], "params": params}
+
+
+def split(names: list[str] | None, *rows: list[Any]) -> dict[str, Any]:
+    return {"dataframe_split": {"data": [*rows]} | ({} if names is None else {"columns": names})}
+
+
+UNREADABLE = "dataframe_records: cannot be read as rows with columns"
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
         (row(age="old"), "age: got 'old' in row 1, expected a finite float32 number. Correct the value"),
         (row(age=121), "age: got 121.0 in row 1, expected a number from 0 to 120. Correct the value"),
         (row(age=float("inf")), "age: got inf in row 1, expected a finite float32 number. Correct the value"),
-        (row(smokes=None), "smokes: got no value in row 1, expected one, since `missing: refuse` is set."),
+        (row(smokes=None), "smokes: got no value in row 1, expected one, as in all rows that the model learned from."),
         (row(ward="skin"), "ward: got 'skin' in row 1, expected one of 'day', 'eye'. Correct the value"),
+        (row(age="<0.5"), "age: got '<0.5' in row 1, expected a finite float32 number. Correct the value"),
+        (row(age="old", outcome="ill"), "age: got 'old' in row 1, expected a finite float32 number. Correct the value"),
+        (row(age="\ud800"), f"{UNREADABLE} ('utf-8' codec"),
+        (records(ROWS[0], {**ROWS[0], "age": "\ud800"}), "rows: cannot be read as text ("),
         (row(Age=1), "columns: got unknown 'Age', expected each of"),
+        (
+            records(ROWS[0], {"smokes": True, "ward": "eye"}),
+            f"{UNREADABLE} (got no 'age' in row 2, expected null if its",
+        ),
+        (
+            b'{"dataframe_records": [{"age": 1, "age": 2}]}',
+            f"{UNREADABLE} (got 'age' twice in row 1, expected it once)",
+        ),
+        (b'{"inputs": [], "inputs": [{}]}', "body: got the key 'inputs' twice, expected it once. Send one."),
+        (
+            b'{"inputs": {"age": [1], "age": [2]}}',
+            "inputs: cannot be read as rows with columns (got 'age' twice, expected",
+        ),
+        (b'{"inputs": [], "params": {"client": "a", "client": "b"}}', "params: got 'client' twice, expected it once."),
+        (
+            {"inputs": {"age": {"0": 1}, "smokes": {"1": True}}},
+            "inputs: cannot be read as rows with columns ('age' is no",
+        ),
+        (
+            split(["age", "smokes", "ward"], [34, True]),
+            "dataframe_split: cannot be read as rows with columns (got 2 values",
+        ),
+        (split(None, [34, True, "eye"]), "dataframe_split: got rows without names, expected the columns age, smokes"),
         ({"dataframe_records": [{"age": 1, "ward": "eye"}]}, "columns: got no 'smokes', expected each of"),
-        ({"dataframe_records": []}, "dataframe_records: cannot be read as rows with columns (it is no list"),
-        ({"dataframe_split": {"columns": ["age"], "data": [[1, 2]]}}, "dataframe_split: cannot be read as rows"),
+        ({"dataframe_records": {}}, "dataframe_records: cannot be read as rows with columns (it is no list"),
+        ({"dataframe_records": [3]}, "dataframe_records: cannot be read as rows with columns (it is no list"),
+        (
+            split(["age"], [1, 2]),
+            "dataframe_split: cannot be read as rows with columns (got 2 values in row 1, expected 1",
+        ),
+        ({"dataframe_split": {"columns": ["age"]}}, "dataframe_split: cannot be read as rows with columns (its `data`"),
         (
             {"dataframe_split": {"columns": [{"age": 1}], "data": [[1]]}},
             "dataframe_split: cannot be read as rows with columns (its `columns` are no list of names",
@@ -178,9 +237,77 @@ def test_other_bodies_types_paths_and_methods_are_refused_and_health_is_as_in_ml
         415,
         "Content-Type: got text/csv, expected application/json in UTF-8. Send JSON.",
     )
+    for kind in ('application/json; charset="utf-8"', "application/json ;charset=UTF-8", "Application/JSON; a=b"):
+        assert ask({"dataframe_records": ROWS}, kind=kind).status == 200, kind
+    assert ask({"dataframe_records": ROWS}, kind="application/json; charset=latin-1").status == 415
+    packed = ask(gzip.compress(json.dumps({"dataframe_records": ROWS}).encode()), Content_Encoding="gzip")
+    assert (packed.status, packed.json["message"]) == (
+        415,
+        "Content-Encoding: got gzip, expected a body that is not compressed. Send plain JSON.",
+    )
+    assert ask({"dataframe_records": ROWS}, Content_Encoding="identity").status == 200
+    for path in ("/ping", "/health", "/version"):
+        head = ask(path=path, method="HEAD")
+        assert (head.status, head.text) == (200, b"")
     for refused, status in ((ask(path="/predict"), 404), (ask(path="/invocations"), 405)):
         assert refused.status == status
         assert "expected POST /invocations, or GET /ping, /health or /version." in refused.json["message"]
+
+
+def test_params_in_the_address_are_refused_and_others_are_ignored_as_in_mlflow(ask: Ask) -> None:
+    refused = ask({"dataframe_records": ROWS}, path="/invocations?client=a")
+    assert (refused.status, refused.json["message"]) == (
+        400,
+        'query: got \'client\' in the address, expected it in the body. Send it as params: {"params": {"client": …}}.',
+    )
+    assert ask({"dataframe_records": ROWS}, path="/invocations?trace=7").status == 200
+
+
+def test_texts_among_numbers_are_read_as_those_of_a_file() -> None:
+    columns = [
+        {"name": "dose", "kind": "number", "missing": -1.0},
+        {"name": "smokes", "kind": "boolean", "missing": 0.0},
+    ]
+    reading = {"ignored": [], "decimal": ",", "censored": "half", "na_values": ["n.k."]}
+    with serving(opened(2, columns=columns, reading=reading)) as ask:
+
+        def answers(*doses: Any, smokes: Any = True) -> Any:
+            return ask(records(*({"dose": dose, "smokes": smokes} for dose in doses))).json["predictions"]
+
+        assert answers("<0,5", "1.250,5", "n.k.", "NA", 3.125) == answers(0.25, 1250.5, None, None, 3.125)
+        assert answers(1, smokes="NA") == answers(1, smokes=None)
+        assert answers(1, smokes=" TRUE") == answers(1)
+        refused = ask(records({"dose": "<0,5", "smokes": 1}, {"dose": "low", "smokes": 1}))
+        assert refused.json["message"].startswith("dose: got 'low' in row 2, expected a finite float32 number.")
+
+
+def test_each_record_is_answered_for_the_client_that_it_names() -> None:
+    columns = [{"name": "age", "kind": "number", "missing": "refuse"}]
+    model = opened(1, columns=columns, personal=True, clients=["a", "b"], method="LocalOnly")
+    ages = [1.0, 2.0, 3.0]
+    with serving(model) as ask:
+        of = {
+            name: ask(records(*({"age": age} for age in ages), client=name)).json["predictions"] for name in ("a", "b")
+        }
+        mixed = records(*({"age": age, "site": site} for age, site in zip(ages, "aba", strict=True)))
+        assert ask(mixed).json["predictions"] == [of["a"][0], of["b"][1], of["a"][2]]
+        for body, message in (
+            (
+                records({"age": 1, "site": "b"}, client="a"),
+                "params.client: got a, expected b, which the column 'site' names",
+            ),
+            (
+                records({"age": 1, "site": "a"}, {"age": 1, "site": "c"}),
+                "site: got 'c' in row 2, expected one of a, b, since",
+            ),
+            (records({"age": 1, "site": None}), "site: got no client in row 1, expected one of a, b, since"),
+            (
+                records({"age": 1, "site": "a"}, {"age": None, "site": "b"}),
+                "age: got no value in row 2, expected one, as in",
+            ),
+        ):
+            refused = ask(body)
+            assert (refused.status, refused.json["message"][: len(message)]) == (400, message)
 
 
 def test_personal_models_answer_for_their_clients_and_refuse_others() -> None:
