@@ -38,7 +38,7 @@ def serving_cost(say: Callable[[str], None], requests: int = REQUESTS) -> dict[s
     with scratch() as root:
         say(f"{CLIENTS} clients of {ROWS_OF_CLIENT} rows: partition and compare")
         table = _write_table(root)
-        for words in (["partition"], ["compare"], ["promote"]):
+        for words in (["partition"], ["compare"], ["promote", "--force"]):
             command(root, *words, "--json")
         with _server(root) as (process, port):
             connection = HTTPConnection("127.0.0.1", port, timeout=_PATIENCE)

@@ -30,6 +30,7 @@ from flows.experiment.comparison.paired_runs import (
     check_over,
     outcomes_of_run,
     paired_records,
+    smallest_that_matters,
     strata_of_pairs,
     withhold_winners,
 )
@@ -59,6 +60,7 @@ from flows.methods.base import start_method
 from flows.registry.register_candidates import register_candidates
 from flows.reports.comparison_report import write_comparison_report
 from flows.reports.html_report import FILE as REPORT
+from flows.reports.open_faults import open_faults
 from flows.run_history.list_runs import find_runs
 from models.metrics.client_metrics import metric_record
 from silos.errors import UserError
@@ -227,6 +229,7 @@ def conclude(
         "experiment": name,
         "data_version": project.silos.version,
         **metric_record(project.quantity),
+        "open_faults": open_faults(project, project.silos.version),
         "tuning": list(tuning),
         "runs": list(results.values()),
         "partitions": [
@@ -256,7 +259,12 @@ def conclude(
     link = prefect_artifacts.file_link(folder / REPORT)
     prefect_artifacts.show_markdown("comparison", f"{record_comparison.note_of(project, comparison)}\n\n{link}")
     paired_sentences = [pair["sentence"] for pair in comparison["paired"]]
-    for line in (*sentences_first(comparison), *paired_sentences, *sentences_after(comparison)):
+    for line in (
+        *comparison["open_faults"],
+        *sentences_first(comparison),
+        *paired_sentences,
+        *sentences_after(comparison),
+    ):
         prefect_artifacts.log_artifact(line)
     return comparison
 
@@ -331,7 +339,9 @@ def _conclusions(project: Project, plan: Plan, drawn: Sequence[Drawn], tuned: bo
     pairs = [pair for pair in measured if pair is not None]
     over = project.params.comparison.over
     shared = shared_test_rows(project) if len(drawn) > 1 else 0.0
-    paired = paired_records(pairs, over, shared, quantity)
+    table = table_rows([result for _, on_partition in drawn for result in on_partition.values()], quantity)
+    score = next((row[quantity.headline] for row in table if row["method"] == plan.reference), None)
+    paired = paired_records(pairs, over, shared, quantity, smallest_that_matters(project, score))
     lacking = missing_for_publication(project, plan, paired)
     draws = {
         "draws": "partitions" if len(drawn) > 1 else over,
@@ -341,7 +351,6 @@ def _conclusions(project: Project, plan: Plan, drawn: Sequence[Drawn], tuned: bo
     if over == "silos" and pairs:  # a silo may have test rows that do not define the metric
         draws["silos"] = min(len(pair.partitions[0]) for pair in pairs)
     clients = client_records(project.scored, results, quantity)
-    table = table_rows([result for _, on_partition in drawn for result in on_partition.values()], quantity)
     if len(drawn) == 1:  # each partition has another worst client
         table = [{**row, "worst_client": worst_client(clients, row["method"], quantity)} for row in table]
     gains = gains_over_training_alone(project, plan.methods, plan.reference, plan.seeds, results)

@@ -1,7 +1,7 @@
 """Compare two runs row by row at the clients, and count correct rows by class or at training priors; only sums leave."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,14 @@ from tasks.evaluate import OUTCOMES, PREDICTED
 from tasks.execution.load_client_data import least_rows, load_rows, may_report, reportable_classes
 from tasks.execution.prefect_tasks import step
 from tasks.messages.message_policy import LEAST_ROWS
-from tasks.messages.score_messages import ClassCounts, CommonSums, PairedSums, PredictionCounts, PriorShiftScores
+from tasks.messages.score_messages import (
+    ClassCounts,
+    CommonSums,
+    OutcomeMeans,
+    PairedSums,
+    PredictionCounts,
+    PriorShiftScores,
+)
 
 Outcomes = tuple[ClientStore, dict[str, str]]
 """The store in which a run's clients keep their outcomes, and each client's hash."""
@@ -32,6 +39,7 @@ def pair_outcomes(
     outcome: str | None = None,
     split: str = "test",
     least_of_class: int = 1,
+    scales: Mapping[str, Sequence[float]] | None = None,
 ) -> list[PairedSums]:
     """Sum the differences of two runs' outcomes, first minus second; one record per stack.
 
@@ -39,7 +47,7 @@ def pair_outcomes(
     have such. `classes` restricts own rows to some classes. Rows of a unit are one draw, and the record counts units.
     `outcome` names the stored value of a row; by default it is that of the task. A client that does not store it, since
     its rows do not define the metric, is left out. So is one with fewer than `least_of_class` own rows of a class that it
-    has.
+    has. `scales` has each client's factors of its differences, by seed.
     """
     silos, messages = cohort.silos, []
     codes = [silos.manifest.classes.index(name) for name in classes or ()]
@@ -56,6 +64,7 @@ def pair_outcomes(
                 continue
             d = _difference(silos, first, second, client, rows, outcome) if included.any() else None
             if d is not None:
+                d = d if scales is None else _scaled(d, scales[client])
                 unit = common_units if common else open_units(Path(silos.folder), silos.entries(client), split)
                 strata[client] = Stratum.from_differences(
                     d[:, included],
@@ -72,10 +81,11 @@ def pair_common_rows(
     second: Sequence[Outcomes],
     outcome: str | None = None,
     split: str = "test",
+    scales: Mapping[str, Sequence[float]] | None = None,
 ) -> list[CommonSums]:
     """Sum the differences, first minus second, on the common rows over the stack's clients; one record per stack.
 
-    If these rows do not define the metric of `outcome`, the record has no rows.
+    If these rows do not define the metric of `outcome`, the record has no rows. `scales` are as in `pair_outcomes`.
     """
     silos, messages = cohort.silos, []
     rows = silos.common(split)
@@ -83,8 +93,31 @@ def pair_common_rows(
         total = np.zeros((len(first), rows))
         for client in stack.clients:
             d = _difference(silos, first, second, client, rows, outcome)
+            if d is not None and scales is not None:
+                d = _scaled(d, scales[client])
             total = total[:, :0] if d is None else total + d
         messages.append(CommonSums(stack.clients, torch.from_numpy(total)))
+    return messages
+
+
+@step
+def mean_outcomes(
+    cohort: Cohort,
+    first: Sequence[Outcomes],
+    second: Sequence[Outcomes],
+    outcome: str | None = None,
+    split: str = "test",
+) -> list[OutcomeMeans]:
+    """Average two methods' outcomes over the rows that `pair_outcomes` pairs, by client and seed; one record per stack."""
+    silos, messages, common = cohort.silos, [], cohort.silos.common(split)
+    for stack in cohort.stacks:
+        means = {}
+        for client, own in silos.select(stack.clients).rows(split).items():
+            sides = _sides(silos, first, second, client, common or own, outcome) if common or own else None
+            if sides is not None:
+                means[client] = np.stack(sides).mean(2)
+        values = np.array(list(means.values())).reshape(len(means), 2, len(first))
+        messages.append(OutcomeMeans(tuple(means), torch.from_numpy(values)))
     return messages
 
 
@@ -103,13 +136,29 @@ def _difference(
     silos: Silos, first: Sequence[Outcomes], second: Sequence[Outcomes], client: str, rows: int, outcome: str | None
 ) -> np.ndarray | None:
     """Return the differences (seeds, rows); NaN if both outcomes are infinite, None if a run has no such outcomes."""
+    sides = _sides(silos, first, second, client, rows, outcome)
+    if sides is None:
+        return None
+    with np.errstate(invalid="ignore"):
+        return np.asarray(sides[0] - sides[1])
+
+
+def _sides(
+    silos: Silos, first: Sequence[Outcomes], second: Sequence[Outcomes], client: str, rows: int, outcome: str | None
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the outcomes of both methods, each (seeds, rows); None if a run has no such outcomes."""
     name = outcome or TASK_METRICS[silos.manifest.task].outcome
     sides = [[store.load(OUTCOMES, refs, client).get(name) for store, refs in runs] for runs in (first, second)]
     if any(of_run is None for side in sides for of_run in side):
         return None
     a, b = (np.stack([np.asarray(of_run)[:rows] for of_run in side]).astype(float) for side in sides)
+    return a, b
+
+
+def _scaled(d: np.ndarray, by_seed: Sequence[float]) -> np.ndarray:
+    """Return the differences (seeds, rows) times a factor for each seed; NaN where a run diverged."""
     with np.errstate(invalid="ignore"):
-        return np.asarray(a - b)
+        return np.asarray(d * np.array(by_seed)[:, None])
 
 
 @step

@@ -124,7 +124,7 @@ def replay(contest: Contest, budget: float, candidates: Sequence[Candidate]) -> 
     tests = {m: [table.run(c, s, table.rungs[-1]).test for s in PROOF_SEEDS[:count]] for m, c in proved.items()}
     whole = [m for m in proved if all(tests[m])]
     differences = pair_differences(ranking[0].method, whole, lambda a, b: strata_of(tests[a], tests[b]), quantity)
-    advised = advised_method(ranking[0].method, differences, quantity)
+    advised = advised_method(ranking[0].method, differences, quantity, matters=quantity.least_that_matters(None))
     return Replay(race, Choice(proved[advised], race.seconds + count * sum(costs)) if advised in proved else None)
 
 

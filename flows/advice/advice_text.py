@@ -15,7 +15,7 @@ from flows.diagnosis.text.phrases import joined, listed
 from flows.experiment.comparison.client_gains import ALONE, losers_text
 from flows.experiment.comparison.comparison_text import sentences_first, short_setting
 from models.metrics.base_metrics import TaskMetrics
-from models.metrics.paired_difference import Difference
+from models.metrics.paired_difference import Difference, better_method
 from silos.io.memory_and_disk import size
 
 Differences = Mapping[tuple[str, str], Difference]
@@ -27,9 +27,6 @@ _NOT_HELD_OUT = "how well it then does is not known, since no silo was held out"
 
 _NAMED = 3
 """The most silos that a sentence names."""
-
-TOLERANCE = 0.005
-"""By how much a simpler method may be behind on average, for metrics with a bound."""
 
 
 class Cost(NamedTuple):
@@ -48,12 +45,10 @@ class Cost(NamedTuple):
     keeps_state: bool
 
 
-def is_better(first: str, second: str, differences: Differences, quantity: TaskMetrics) -> bool:
-    """Return whether the interval shows that the first method is better than the second."""
-    forward, backward = differences.get((first, second)), differences.get((second, first))
-    if forward is not None:
-        return forward.distinguishable and quantity.gain(forward.mean) > 0
-    return backward is not None and backward.distinguishable and quantity.gain(backward.mean) < 0
+def is_better(first: str, second: str, differences: Differences, quantity: TaskMetrics, matters: float = 0.0) -> bool:
+    """Return whether the interval shows that the first method is better than the second, by what matters or more."""
+    pair = (first, second) if (first, second) in differences else (second, first)
+    return pair in differences and better_method(*pair, differences[pair], quantity, matters) == first
 
 
 def advised_method(
@@ -62,10 +57,11 @@ def advised_method(
     quantity: TaskMetrics,
     finite: Collection[str] = (),
     diverged: Collection[str] = (),
+    matters: float = 0.0,
 ) -> str:
     """Return the simplest method that is as good as any in the proof: training alone, then FedAvg, then the choice.
 
-    It is as good if its mean on test rows is at most TOLERANCE behind each other's, and none is proved to be better.
+    It is as good if its mean on test rows is at most `matters` behind each other's, and none is proved to be better.
     A method without a finite difference is not advised, unless none has one: then the choice is, or if it diverged the
     simplest that did not.
 
@@ -75,18 +71,18 @@ def advised_method(
         quantity: The metric.
         finite: The methods whose predictions are finite in all runs of the proof.
         diverged: Those whose predictions are not.
+        matters: The smallest difference that matters.
     """
     differences = _finite(differences)
     measured = {method for pair in differences for method in pair}
     methods = [method for method in dict.fromkeys((ALONE, SHARED, choice)) if method in measured]
     if not methods and choice in diverged:
         return next((method for method in (ALONE, SHARED) if method in finite), choice)
-    tolerance = TOLERANCE if math.isfinite(quantity.bound) else 0.0
 
     def is_near(method: str) -> bool:
-        return all(_lead(other, method, differences, quantity) <= tolerance for other in methods if other != method)
+        return all(_lead(other, method, differences, quantity) <= matters for other in methods if other != method)
 
-    unbeaten = [m for m in methods if not any(is_better(other, m, differences, quantity) for other in methods)]
+    unbeaten = [m for m in methods if not any(is_better(other, m, differences, quantity, matters) for other in methods)]
     return next((method for method in unbeaten if is_near(method)), (unbeaten or [choice])[-1])
 
 
@@ -135,7 +131,9 @@ def decide(
     differences = _finite(proof.differences)
     rows = {row["method"]: row for row in comparison["table"]}
     diverged = [method for method, row in rows.items() if row.get(quantity.headline) is None]
-    proved = advised_method(choice, differences, quantity, {*rows}.difference(diverged), diverged)
+    compared = [pair["matters"] for pair in comparison.get("paired", ())]
+    matters = compared[0] if compared else quantity.least_that_matters(None)
+    proved = advised_method(choice, differences, quantity, {*rows}.difference(diverged), diverged, matters)
     outside = excluded_silos(proved, proof, quantity)
     advised = SHARED if outside else proved
     given = [*settings.get(advised, ()), *([leave_setting(leave or {}, outside)] if outside else [])]
@@ -146,11 +144,11 @@ def decide(
     lines += (
         _exclude(proof, proved, settings, quantity)
         if outside
-        else [_use(advised, given), *_doubt(advised, differences, quantity)]
+        else [_use(advised, given), *_doubt(advised, differences, quantity, matters)]
     )
     names = {**NAMES, SHARED: f"{NAMES[SHARED]} with all silos"} if outside else NAMES
     proved_lines = [
-        _difference(pair, measured, quantity, names, diverged)
+        _difference(pair, measured, quantity, names, diverged, matters)
         for pair, measured in proof.differences.items()
         if POOLED not in pair
     ]
@@ -159,7 +157,7 @@ def decide(
         without = f"FedAvg without {listed(proof.exclusion.silos)}"
         proved_lines.append(_difference((without, proved), proof.exclusion.differences[proved], quantity))
         unknown += math.isnan(proof.exclusion.differences[proved].mean)
-    if is_better(POOLED, proved, differences, quantity) and not outside:
+    if is_better(POOLED, proved, differences, quantity, matters) and not outside:
         gain = _size(differences[POOLED, proved], quantity)
         would = f"would gain {gain}" if quantity.higher_is_better else f"would be better ({gain})"
         proved_lines.append(f"Training on pooled rows {would}: ask whether rows may be pooled.")
@@ -273,14 +271,14 @@ def _use(advised: str, settings: Sequence[str]) -> str:
     return f"Use {advised}{given}."
 
 
-def _doubt(advised: str, differences: Differences, quantity: TaskMetrics) -> list[str]:
+def _doubt(advised: str, differences: Differences, quantity: TaskMetrics, matters: float) -> list[str]:
     """Return what is not proved about the advised method; empty if it is proved better than the simpler ones."""
     others = {method for pair in differences for method in pair} - {advised, POOLED}
     if not others:
         return ["It did best on validation rows of the race; test rows do not say whether it is better than others."]
     is_best = all(_lead(other, advised, differences, quantity) <= 0 for other in others)
     if advised == ALONE:
-        if all(is_better(ALONE, other, differences, quantity) for other in others):
+        if all(is_better(ALONE, other, differences, quantity, matters) for other in others):
             return []
         did = "better" if is_best else "notably better"
         names = sorted(NAMES.get(method, method) for method in others)
@@ -290,7 +288,7 @@ def _doubt(advised: str, differences: Differences, quantity: TaskMetrics) -> lis
             else f"Neither {' nor '.join(names)} did {did} on average."
         ]
     simpler = [method for method in (ALONE, SHARED) if method != advised]
-    unproved = [NAMES[method] for method in simpler if not is_better(advised, method, differences, quantity)]
+    unproved = [NAMES[method] for method in simpler if not is_better(advised, method, differences, quantity, matters)]
     if not unproved:
         return []
     did = "best" if is_best else "nearly best"
@@ -304,6 +302,7 @@ def _difference(
     quantity: TaskMetrics,
     names: Mapping[str, str] = NAMES,
     diverged: Collection[str] = (),
+    matters: float = 0.0,
 ) -> str:
     """Return which of two methods is better, and by how much; the one with the better mean comes first."""
     if math.isnan(measured.mean):
@@ -318,6 +317,9 @@ def _difference(
     text = quantity.difference(mean, low, high)
     if not measured.distinguishable:
         return f"Whether {better} is better than {worse} is not certain: {text}."
+    if abs(mean) < matters:
+        small = f"certain, but smaller than what matters ({quantity.amount(matters)})"
+        return f"The difference of {better} to {worse} is {small}: {text}."
     return f"{better[0].upper() if pair[0] == ALONE else better[0]}{better[1:]} is better than {worse}: {text}."
 
 

@@ -56,13 +56,13 @@ def candidates(project: Project, seed: int, methods: Sequence[str] = (), align: 
     setup = project.training_setup(seed)
     names = [SHARED, ALONE, *(methods or _all_methods(project, setup)), POOLED]
     settings = [_settings(project, name) for name in dict.fromkeys(names) if _can_run(project, name, setup, methods)]
-    if aligned := _align_setting(project, align):
+    if aligned := align_setting(project, align):
         plain = settings[0]
         settings.append([replace(c, settings=(*c.settings, aligned), index=c.index + len(plain)) for c in plain])
     return [candidate for turn in zip_longest(*settings) for candidate in turn if candidate is not None]
 
 
-def _align_setting(project: Project, features: Sequence[str]) -> str:
+def align_setting(project: Project, features: Sequence[str]) -> str:
     """Return the setting that aligns those of the features that can be; empty if there are none, or params align."""
     if project.params.clients.align.kind != "none":
         return ""

@@ -14,7 +14,12 @@ from typing import NamedTuple
 from flows.advice.candidates import POOLED, SHARED
 from flows.advice.race import Candidate, Race
 from flows.experiment.comparison.client_gains import ALONE
-from flows.experiment.comparison.paired_runs import client_strata, strata_of_pairs
+from flows.experiment.comparison.paired_runs import (
+    client_strata,
+    means_by_client,
+    scales_of_headline,
+    strata_of_pairs,
+)
 from flows.experiment.project import Project
 from models.metrics.base_metrics import TaskMetrics
 from models.metrics.paired_difference import Difference, Stratum, difference
@@ -197,11 +202,10 @@ def measure(
     policies = ((rest, without), (silos.select(list(losers)), outcomes[ALONE]))
     differences = {}
     for method in against:
-        strata = [
-            stratum
-            for some_silos, own in policies
-            for stratum in client_strata(PlainRunner(), some_silos, own, outcomes[method], quantity).values()
-        ]
+        against_method = [(PlainRunner(), some_silos, own, outcomes[method], quantity) for some_silos, own in policies]
+        means = {client: of for args in against_method for client, of in means_by_client(*args).items()}
+        scales = scales_of_headline(quantity, means)
+        strata = [s for args in against_method for s in client_strata(*args, scales=scales).values()]
         if strata:
             # silos that train alone in both have no variance, so the silos' variances differ
             differences[method] = difference(strata, level, quantity.bound, pooled_variance=False)

@@ -98,7 +98,8 @@ def _quoted_lines(comparison: dict[str, Any] | None) -> list[str]:
         return []
     name, more = comparison["experiment"], comparison["omitted"]
     first, *others = comparison["sentences"]
-    lines = [f"comparison    {name}: {first}", *(f"              {sentence}" for sentence in others)]
+    lines = [f"data          {fault}" for fault in comparison["open_faults"]]
+    lines += [f"comparison    {name}: {first}", *(f"              {sentence}" for sentence in others)]
     return [*lines, *([f"              … and {more} more: `siloflow results {name}`"] if more else [])]
 
 

@@ -169,6 +169,8 @@ def print_compare(comparison: dict[str, Any], console: "PlainConsole") -> None:
     from models.metrics.client_metrics import recorded_metric
 
     quantity, counts = recorded_metric(comparison), seeds_finished(comparison)
+    for fault in comparison.get("open_faults", ()):  # comparisons of earlier versions have none
+        console.print(fault, soft_wrap=True)  # its command is to be copied
     titles, *rows = comparison_table(comparison, quantity, seconds=True, cost=console.width >= _WIDE)
     table = console.table(*titles)
     for cells in rows:

@@ -251,6 +251,7 @@ class ComparisonParams(Section):
 
     `over`: these silos (rows and seeds are draws), or other silos like these. `partitions`: how many are drawn, under
     data.seed and the seeds after it. `publish`: name a winner only if enough seeds, partitions and tuning stand behind it.
+    `matters`: the smallest difference that names a winner; None is the metric's own.
     """
 
     methods: list[Annotated[str, PlainText()]] = Field(min_length=1)
@@ -260,6 +261,7 @@ class ComparisonParams(Section):
     over: Literal["rows", "silos"] = "rows"
     partitions: int = Field(default=1, ge=1, le=param_limits.COPIES)
     publish: bool = False
+    matters: float | None = Field(default=None, ge=0, le=param_limits.MAX_REAL)
 
     @field_validator("methods", "seeds")
     @classmethod

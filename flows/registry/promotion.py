@@ -27,7 +27,7 @@ from flows.registry import FOLDER, JOURNAL, promotion_history
 from flows.registry.model_finder import all_registries, model_name
 from flows.registry.promotion_history import append_decision, find_repeated
 from flows.registry.recorded_comparison import COMPARISON, comparison_of, proved_better, quote
-from flows.registry.register_candidates import challenge, is_better, is_cheaper, register_run
+from flows.registry.register_candidates import challenge, is_better, is_certain, is_cheaper, register_run
 from silos.errors import UserError, shown
 from silos.io.locks import in_turn
 from silos.versioning import data_versions, dvc_files
@@ -281,6 +281,8 @@ def _verdict(against: Mapping[str, Any], watch: WatchParams) -> tuple[bool, str]
         if is_cheaper(against, watch.margin):
             return True, f"it sent fewer bytes, and is not worse by more than {watch.margin:g}"
         return False, f"it is neither better, nor cheaper and not worse by more than {watch.margin:g}"
+    if is_certain(against):
+        return False, "its gain is certain, but smaller than what matters"
     return False, "its interval is not above zero"
 
 

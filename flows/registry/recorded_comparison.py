@@ -24,13 +24,15 @@ def comparison_of(project: Project, run: str | None) -> dict[str, Any] | None:
 def quote(comparison: Mapping[str, Any], method: str | None) -> dict[str, Any]:
     """Return the comparison's name and what it says of a method, as plain JSON.
 
-    `sentences` are at most three of its paired differences, certain ones first; `omitted` counts the others.
+    `open_faults` are those of the data that it was trained on. `sentences` are at most three of its paired differences,
+    certain ones first; `omitted` counts the others.
     """
     about = [pair for pair in comparison["paired"] if method in (pair["method"], pair["reference"])]
-    about.sort(key=lambda pair: not pair["distinguishable"])
+    about.sort(key=lambda pair: not pair.get("distinguishable"))
     sentences = [pair["sentence"] for pair in about]
     return {
         "experiment": comparison["experiment"],
+        "open_faults": list(comparison.get("open_faults", ())),
         "sentences": sentences[:_QUOTED],
         "omitted": max(len(sentences) - _QUOTED, 0),
     }
@@ -54,7 +56,8 @@ def _alone(comparison: Mapping[str, Any], method: str | None) -> Iterator[str]:
         yield from (pair["sentence"] for pair in paired if pair["better"] == ALONE)
         return
     gain = (comparison.get("gains") or {}).get("methods", {}).get(method)
-    if gain is not None and gain["distinguishable"] and gain["mean"] < 0:
+    matters = max((pair.get("matters", 0.0) for pair in comparison["paired"]), default=0.0)
+    if gain is not None and gain["distinguishable"] and gain["mean"] < 0 and -gain["mean"] >= matters:
         yield gain["sentence"].rstrip(".")
 
 

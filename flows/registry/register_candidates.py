@@ -10,7 +10,7 @@ from typing import Any
 
 from flows.config.method_settings import method_of
 from flows.console import progress
-from flows.experiment.comparison.paired_runs import compare_pairs, outcomes_of_run
+from flows.experiment.comparison.paired_runs import compare_pairs, outcomes_of_run, smallest_that_matters
 from flows.experiment.project import Project
 from flows.experiment.run.load_finished_run import check_same_data, score_on_present_rows
 from flows.experiment.run.mlflow_run_metadata import git_commit
@@ -187,9 +187,11 @@ def challenge(project: Project, candidate: str | None, champion: str | None) -> 
     if measured is None:
         return {"why_not": "they share no test rows"}
     gains = sorted(quantity.gain(value) for value in (measured.low, measured.high))
-    sent = [_bytes_sent(folder) for folder in folders]
+    sent, champions = [_bytes_sent(folder) for folder in folders], RunFolder(folders[1]).finished() or {"metrics": {}}
+    matters = smallest_that_matters(project, champions["metrics"].get(quantity.headline))
     return {
-        **difference_record(names[0], names[1], measured, quantity),
+        **difference_record(names[0], names[1], measured, quantity, matters),
+        "matters": matters,
         "gain": gains if all(map(math.isfinite, gains)) else None,
         "cheaper": sent[0] < sent[1],
         "clients": len(clients.clients),
@@ -213,7 +215,12 @@ def _is_older(project: Project, folder: Path) -> bool:
 
 
 def is_better(record: Mapping[str, Any]) -> bool:
-    """Return whether the whole interval is above zero."""
+    """Return whether the whole interval is above zero, and the gain is one that matters."""
+    return is_certain(record) and record["better"] is not None
+
+
+def is_certain(record: Mapping[str, Any]) -> bool:
+    """Return whether the whole interval is above zero, however small the gain is."""
     return bool(record.get("gain")) and record["gain"][0] > 0
 
 

@@ -94,6 +94,7 @@ def comparison_sections(
             "What came out",
             [
                 *([f"{missing[:1].upper()}{missing[1:]}."] if missing else []),
+                *comparison.get("open_faults", ()),
                 *sentences_first(comparison),
                 headline(comparison["paired"]),
                 *paired,

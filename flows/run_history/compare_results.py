@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.config.load_config import param_differences
-from flows.experiment.comparison.paired_runs import compare_pairs
+from flows.experiment.comparison.paired_runs import compare_pairs, smallest_that_matters
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.run_history.list_runs import load_result
@@ -49,7 +49,9 @@ def compare_results(project: Project, first: str, second: str) -> dict[str, Any]
         **metric_record(metric),
         "data_versions": [side["data_version"] for side in sides],
         "table": [{"method": method, "first": rows[0][method], "second": rows[1][method]} for method in methods],
-        "paired": [_paired_record(project, method, runs[method], reason, metric, has_partitions) for method in methods],
+        "paired": [
+            _paired_record(project, rows[0][method], runs[method], reason, metric, has_partitions) for method in methods
+        ],
         "only": [[method for method in side if method not in methods] for side in rows],
         "params": _changed_params(runs),
     }
@@ -101,12 +103,20 @@ def _why_not_paired(project: Project, sides: list[dict[str, Any]]) -> str | None
 
 
 def _paired_record(
-    project: Project, method: str, runs: list[Runs], reason: str | None, metric: TaskMetrics, has_partitions: bool
+    project: Project,
+    row: dict[str, Any],
+    runs: list[Runs],
+    reason: str | None,
+    metric: TaskMetrics,
+    has_partitions: bool,
 ) -> dict[str, Any]:
-    """Return the paired difference, second minus first, on the same seeds and rows, or why there is none."""
+    """Return the paired difference, second minus first, on the same seeds and rows, or why there is none.
+
+    `row` is the method's in the table of the first comparison.
+    """
     first, second = runs
     seeds = sorted(first.keys() & second.keys())
-    record: dict[str, Any] = {"method": method, "seeds": seeds}
+    record: dict[str, Any] = {"method": row["method"], "seeds": seeds}
     if reason is None and not seeds:
         reason = "they have no seed in common"
     if reason is not None:
@@ -120,7 +130,8 @@ def _paired_record(
     difference = compare_pairs(PlainRunner(), clients, outcomes[0], outcomes[1], metric) if clients.clients else None
     if difference is None:
         return {**record, "why_not": "the data have no test rows"}
-    record |= difference_record("second", "first", difference, metric)
+    matters = smallest_that_matters(project, row[metric.headline])
+    record |= difference_record("second", "first", difference, metric, matters)
     if has_partitions:  # whose runs the table averages too
         record["sentence"] += "; in data/ alone"
     if scored[0] != scored[1]:  # the means above are then of other clients

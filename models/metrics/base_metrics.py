@@ -35,6 +35,7 @@ class TaskMetrics(ABC):
     alike: ClassVar[bool]  # whether one variance of that difference may be taken for the rows of all clients
     difference_axis: ClassVar[str]
     by_class: ClassVar[bool] = False  # whether all classes count the same, so that few rows of a rare one decide
+    is_mean: ClassVar[bool] = True  # whether the metric is the mean outcome itself
     loss: ClassVar[str] = "loss"  # the objective's name in texts; cross-entropy and squared error are called "loss"
 
     @property
@@ -49,6 +50,10 @@ class TaskMetrics(ABC):
     def mean_of(self, value: float) -> float:
         """Convert a metric to the mean outcome, the inverse of `of_mean`."""
         return value
+
+    def secant(self, first: float, second: float) -> float:
+        """Return the factor by which a difference of two mean outcomes becomes that of the metric."""
+        return 1.0
 
     def over_clients(self, values: Sequence[float]) -> float:
         """Aggregate clients' metrics to the headline, by default their mean."""
@@ -69,6 +74,20 @@ class TaskMetrics(ABC):
     @abstractmethod
     def difference(self, mean: float, low: float, high: float) -> str:
         """Format a paired difference of mean outcomes with its interval, as part of a sentence."""
+
+    def amount(self, difference: float) -> str:
+        """Format a difference without sign and interval, as in `0.5 points`."""
+        return self.difference(*[abs(difference)] * 3).partition(",")[0].lstrip("+")
+
+    def least_that_matters(self, reference: float | None) -> float:
+        """Return the smallest difference that matters by default, given the reference's headline.
+
+        It is 0.005, half a point, of a metric that ends at a best value, such as accuracy. Of others it is 1 % of the
+        reference's value.
+        """
+        if self.higher_is_better and math.isfinite(self.bound):
+            return 0.005
+        return 0.01 * abs(reference) if reference is not None and math.isfinite(reference) else 0.0
 
     def axis(self, difference: float) -> float:
         """Convert a paired difference to the unit of figures."""
@@ -170,15 +189,20 @@ class RootMeanSquaredError(TaskMetrics):
     task = "regression"
     name, outcome, also, headline = "rmse", "squared_error", (), "rmse/pooled"
     columns: ClassVar = {"rmse/pooled": "rmse", "rmse/worst": "worst client", "rmse/median": "median client"}
-    higher_is_better, bound, alike = False, math.inf, False
+    higher_is_better, bound, alike, is_mean = False, math.inf, False, False
     title = "Test rmse, pooled over clients"
-    difference_axis = "mean squared error; left of 0 is better"
+    difference_axis = "difference in rmse; left of 0 is better"
 
     def of_mean(self, mean: float) -> float:
         return math.sqrt(mean) if mean >= 0 else math.nan
 
     def mean_of(self, value: float) -> float:
         return value * value
+
+    def secant(self, first: float, second: float) -> float:
+        """Return 1 / (a + b), since a - b = (a² - b²) / (a + b)."""
+        total = self.of_mean(first) + self.of_mean(second)
+        return 1 / total if total else 1.0
 
     def over_clients(self, values: Sequence[float]) -> float:
         return math.sqrt(math.fsum(v * v for v in values) / len(values))
@@ -203,9 +227,9 @@ class RootMeanSquaredError(TaskMetrics):
         return "-" if value is None or not math.isfinite(value) else format_significant(value, digits)
 
     def difference(self, mean: float, low: float, high: float) -> str:
-        """Format in mean squared error, with three digits."""
+        """Format in rmse, with three digits."""
         mean_, low_, high_ = (format_signed(format_significant(v, 3, "+")) for v in (mean, low, high))
-        return f"{mean_} in mean squared error, {low_} to {high_}"
+        return f"{mean_} in rmse, {low_} to {high_}"
 
 
 def format_significant(value: float, digits: int, sign: str = "") -> str:

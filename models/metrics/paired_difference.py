@@ -63,7 +63,7 @@ def _differences_by_unit(d: np.ndarray, unit: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean difference in accuracy, in [-1, 1], or in mean squared error, with its 95 % interval.
+    """A mean difference in accuracy, in [-1, 1], or in rmse, with its 95 % interval.
 
     `p` is the two-sided p-value of "no difference", from the same variance and degrees of freedom as the interval.
     `error` is the standard error; 0 if no draw differs from another, infinite if the variance is unknown.
@@ -331,30 +331,40 @@ def _row_variance(spread: np.ndarray, rows: np.ndarray, pooled_variance: bool) -
     return total, total**2 / float((variances**2 / np.maximum(dof, 1)).sum()) if total else 0.0
 
 
-def better_method(method: str, reference: str, measured: Difference, metrics: TaskMetrics = ACCURACY) -> str | None:
-    """Return the better of the two, None if they are not distinguishable."""
-    if not measured.distinguishable:
+def better_method(
+    method: str, reference: str, measured: Difference, metrics: TaskMetrics = ACCURACY, matters: float = 0.0
+) -> str | None:
+    """Return the better of the two, None if they are not distinguishable or differ by less than what matters."""
+    if not measured.distinguishable or abs(measured.mean) < matters:
         return None
     return method if metrics.gain(measured.mean) > 0 else reference
 
 
-def difference_sentence(method: str, reference: str, measured: Difference, metrics: TaskMetrics = ACCURACY) -> str:
+def difference_sentence(
+    method: str, reference: str, measured: Difference, metrics: TaskMetrics = ACCURACY, matters: float = 0.0
+) -> str:
     """Return `fedprox − fedavg +0.4 points, −0.3 to +1.1: not distinguishable`; points are hundredths of accuracy."""
     if math.isnan(measured.mean):
         return f"{method} − {reference}: not distinguishable, since predictions of one of them are not finite"
-    winner = better_method(method, reference, measured, metrics)
-    verdict = f"{winner} is better" if winner else "not distinguishable"
+    winner = better_method(method, reference, measured, metrics, matters)
+    verdict = "not distinguishable"
+    if winner:
+        verdict = f"{winner} is better"
+    elif measured.distinguishable:
+        verdict = f"certain, but smaller than what matters ({metrics.amount(matters)})"
     return f"{method} − {reference} {metrics.difference(measured.mean, measured.low, measured.high)}: {verdict}"
 
 
-def difference_record(first: str, second: str, difference: Difference, metrics: TaskMetrics) -> dict[str, Any]:
-    """Describe which is better and by how much, as JSON."""
+def difference_record(
+    first: str, second: str, difference: Difference, metrics: TaskMetrics, matters: float = 0.0
+) -> dict[str, Any]:
+    """Describe which is better and by how much, as JSON; neither is if they differ by less than what matters."""
     return {
         "difference": difference.mean,
         "low": difference.low,
         "high": difference.high,
-        "better": better_method(first, second, difference, metrics),
-        "sentence": difference_sentence(first, second, difference, metrics),
+        "better": better_method(first, second, difference, metrics, matters),
+        "sentence": difference_sentence(first, second, difference, metrics, matters),
     }
 
 

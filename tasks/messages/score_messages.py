@@ -33,6 +33,18 @@ class Scores(Message):
 
 
 @dataclass(frozen=True)
+class OutcomeMeans(Message):
+    """The mean outcome of two methods, for each client of one stack and each seed, such as mean squared errors.
+
+    A difference of outcomes is given in units of the metric by them. Clients without such rows are left out.
+    """
+
+    travels = False
+
+    means: Annotated[Tensor, FEW]  # (clients, 2, seeds) float64
+
+
+@dataclass(frozen=True)
 class PairedSums(Message):
     """Sums over rows of the difference between two methods' outcomes, for each client of one stack, over the same seeds.
 

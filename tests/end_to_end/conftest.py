@@ -403,7 +403,7 @@ def watched(
         assert code == 2
         assert "watch: got no champion, expected one whose data can be compared. Run `siloflow compare`, then" in err
         folder.type("compare", "--set", "training.rounds=1")
-        return folder.type("promote")
+        return folder.type("promote", "--force")
 
     folder: Folder = made_once("watched", make)[0]
     return folder

@@ -90,8 +90,10 @@ def test_a_comparison_registers_a_run_of_each_method_whose_model_is_logged(finis
 
 
 def test_only_a_better_model_is_promoted_and_rollback_serves_the_one_before(folder):
-    first = typed(folder, "promote")
-    assert (first["decision"], first["reason"], first["champion"]) == ("promoted", "there was no champion", None)
+    worse = typed(folder, "promote", code=1)
+    assert worse["reason"].endswith(": local_only is better"), "training alone, in the comparison that it comes from"
+    first = typed(folder, "promote", "--force")
+    assert (first["decision"], first["forced"], first["champion"]) == ("promoted", True, None)
     assert aliases(folder) == {"champion": first["version"]}
     code, _, err = folder.run(["promote", first["version"]])
     assert code == 2
@@ -126,6 +128,7 @@ def test_only_a_better_model_is_promoted_and_rollback_serves_the_one_before(fold
     assert "rollback: got no former champion of digits, expected one." in err
     listed = typed(folder, "history")["decisions"]
     assert [each["decision"] for each in reversed(listed)] == [
+        "refused",
         "promoted",
         "refused",
         "refused",
@@ -138,13 +141,16 @@ def test_only_a_better_model_is_promoted_and_rollback_serves_the_one_before(fold
 
 
 def test_a_champion_of_other_data_is_scored_on_the_present_rows(folder):
-    typed(folder, "promote")
+    first = typed(folder, "promote", "--force")
     params = folder.path / "params.yaml"
     params.write_text(params.read_text().replace("angles: [0, -50, 120]", "angles: [0, 90, 180]"))
     typed(folder, "partition")
     compared = typed(folder, "compare", "fedavg", "--seeds", "0", "--set", "training.rounds=8")
     (candidate,) = compared["registry"]["candidates"]
     assert candidate["better"]
+    scored = typed(folder, "evaluate")
+    assert (scored["trained_on"], scored["version"]) == (first["data_version"], first["version"])
+    assert scored["data_version"] == compared["data_version"] != first["data_version"]
     assert candidate["against"]["low"] > 0.05, "rows of the new angles, which the champion never saw"
     promoted = typed(folder, "promote")
     assert promoted["decision"] == "promoted"
@@ -182,7 +188,7 @@ def test_candidates_are_registered_on_a_server_and_its_absence_costs_no_comparis
     registry = there("compare", "fedavg", "fedsgd", "--seeds", "0", "--set", "training.rounds=1")["registry"]
     assert registry["model"] == f"{folder.path.name}-digits"
     assert [each["method"] for each in registry["candidates"]] == ["fedavg", "fedsgd"]
-    first = there("promote", registry["candidates"][0]["version"])
+    first = there("promote", registry["candidates"][0]["version"], "--force")
     second = there("promote", registry["candidates"][1]["version"], "--force")
     assert second["against"]["sentence"]
     assert there("rollback")["version"] == first["version"]

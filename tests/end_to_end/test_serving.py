@@ -125,7 +125,7 @@ def served(
     folder.type("partition", *SET)
     compared = folder.type("compare", "fedavg", "local_only", "--seeds", "0", *SET, "--json").json
     assert [each["version"] for each in compared["registry"]["candidates"]] == ["1", "2"]
-    folder.type("promote", "1", *SET)
+    folder.type("promote", "1", "--force", *SET)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

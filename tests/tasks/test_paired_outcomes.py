@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.experiment.comparison.paired_runs import client_strata, compare_pairs
+from flows.experiment.comparison.paired_runs import client_strata, compare_pairs, means_by_client, scales_of_clients
 from models.metrics.base_metrics import TASK_METRICS
 from models.metrics.client_metrics import CLIENT_METRICS
 from models.metrics.paired_difference import ACCURACY, Stratum, difference, difference_record
@@ -163,6 +163,8 @@ def test_on_common_rows_a_rows_difference_is_its_mean_over_clients(task, tmp_pat
         sides.append([(s, s.save(OUTCOMES, clients, {name: t})) for s, t in zip(stores, of_side, strict=True)])
     d = np.stack([a.astype(float) - b.astype(float) for a, b in zip(*tables, strict=True)]).mean(1)
     quantity = TASK_METRICS[task]
+    if task == "regression":  # to units of rmse
+        d /= sum(np.sqrt([[table.astype(float).mean()] for table in of_side]) for of_side in tables)
     expected = difference([Stratum.from_differences(d)], bound=quantity.bound, pooled_variance=quantity.alike)
     found = [compare_pairs(PlainRunner(workers), silos, *sides, quantity) for workers in (1, 2, 3)]
     assert found[0] == found[1] == found[2]
@@ -225,3 +227,47 @@ def _common_silos(tmp_path, task) -> Silos:
     data |= {"split": {"validation": 0.0, "test": 0.25, "test_rows": "common"}}
     write(tmp_path / "data" / "own", DataParams.model_validate(data), tmp_path)
     return Silos.open(tmp_path / "data" / "own", task)
+
+
+@pytest.fixture
+def errors(write_silos, tmp_path):
+    """Two methods' squared errors of three clients in three seeds, which differ much: (methods, seeds, clients, rows)."""
+    silos, rng = write_silos({"a": 5, "b": 9, "c": 4}, test=TEST), np.random.default_rng(1)
+    tables = rng.exponential(size=(2, 3, 3, TEST)) * rng.uniform(1, 9, (2, 3, 1, 1))
+    sides = [[ClientStore(str(tmp_path / f"{side}{seed}")) for seed in range(3)] for side in range(2)]
+    runs = [
+        [
+            (store, store.save(OUTCOMES, ["a", "b", "c"], {"squared_error": table}))
+            for store, table in zip(*of, strict=True)
+        ]
+        for of in zip(sides, tables, strict=True)
+    ]
+    return silos, runs, tables
+
+
+RMSE = TASK_METRICS["regression"]
+
+
+def test_a_difference_of_rmse_is_that_of_the_numbers_in_the_table(errors):
+    silos, runs, tables = errors
+    table = np.sqrt(tables.mean(3).mean(2)).mean(1)  # pooled over clients, then the mean over seeds
+    found = compare_pairs(PlainRunner(), silos, *runs, RMSE)
+    assert found.mean == pytest.approx(table[0] - table[1])
+
+
+def test_a_clients_difference_of_rmse_is_that_of_its_own_rmse(errors):
+    silos, runs, tables = errors
+    own = np.sqrt(tables.mean(3)).mean(1)
+    scales = scales_of_clients(RMSE, means_by_client(PlainRunner(), silos, *runs, RMSE))
+    found = client_strata(PlainRunner(), silos, *runs, RMSE, scales=scales)
+    for at, client in enumerate("abc"):
+        assert difference([found[client]]).mean == pytest.approx(own[0, at] - own[1, at])
+
+
+def test_a_difference_of_rmse_is_unknown_if_a_run_diverged_and_zero_if_both_are_right(errors):
+    silos, runs, _ = errors
+    store, _ = runs[0][1]
+    runs[0][1] = (store, store.save(OUTCOMES, ["a", "b", "c"], {"squared_error": np.full((3, TEST), np.inf)}))
+    assert np.isnan(compare_pairs(PlainRunner(), silos, *runs, RMSE).mean)
+    right = (store, store.save(OUTCOMES, ["a", "b", "c"], {"squared_error": np.zeros((3, TEST))}))
+    assert compare_pairs(PlainRunner(), silos, [right], [right], RMSE).mean == 0.0

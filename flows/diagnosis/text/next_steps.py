@@ -39,8 +39,8 @@ def next_steps(report: dict[str, Any]) -> list[str]:
     odd = None if "against" in report else odd_one(report)
     types = {name for record in report["between"] for name in TYPES if _is_common(record, name)}
     types |= {*shown_types(odd)} if odd else set()
-    units = _suspected_units(report)
-    steps = [_UNIT.format(features=name, silos=listed(sorted(silos))) for name, silos in sorted(units.items())]
+    units = unit_steps(report)
+    steps = [*units.values()]
     leading = [*odd["features"]] if odd else leading_features(report)
     features = [name for name in leading if name not in units][:_MAX_FEATURES]
     if units and not features and not report["query"]["pictures"]:
@@ -57,6 +57,12 @@ def next_steps(report: dict[str, Any]) -> list[str]:
             "diagnose.second_look=true"
         )
     return steps + _methods(report, types)
+
+
+def unit_steps(report: dict[str, Any]) -> dict[str, str]:
+    """Map each feature that seems to have another unit at some silos to what to do about it."""
+    units = sorted(_suspected_units(report).items())
+    return {name: _UNIT.format(features=name, silos=listed(sorted(silos))) for name, silos in units}
 
 
 def _shows_no_difference(report: dict[str, Any]) -> bool:

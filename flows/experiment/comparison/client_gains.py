@@ -11,7 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flows.experiment.comparison.paired_runs import client_strata, compare_pairs, outcomes_of_run, predictions_by_class
+from flows.experiment.comparison.paired_runs import (
+    client_strata,
+    compare_pairs,
+    means_by_client,
+    outcomes_of_run,
+    predictions_by_class,
+    scales_of_clients,
+)
 from flows.experiment.project import Project
 from models.metrics.base_metrics import TaskMetrics
 from models.metrics.paired_difference import Difference, Stratum, difference, holm, holm_intervals
@@ -89,13 +96,15 @@ def gains_over_training_alone(
         )
         with project.workers() as workers:
             runner = PrefectRunner(workers, f"clients of {method} against {ALONE}")
-            strata = client_strata(runner, silos, first, second, quantity)
+            own = scales_of_clients(quantity, means_by_client(runner, silos, first, second, quantity))
+            strata = client_strata(runner, silos, first, second, quantity, scales=own)
             testable = (
                 client_strata(runner, silos, first, second, quantity, least_of_class=_TESTED_ROWS)
                 if quantity.by_class
                 else strata
             )
-            overall = compare_pairs(runner, silos, first, second, quantity) if silos.common("test") else None
+            pools = bool(silos.common("test")) or not quantity.is_mean
+            overall = compare_pairs(runner, silos, first, second, quantity) if pools else None
         if not strata:
             return {**gains, "why_not": "The data have no test rows, so no client has a gain over training alone."}
         metrics = [_mean_metrics((runs[m, s] for s in paired), quantity) for m in (ALONE, method)]
@@ -129,7 +138,8 @@ class Measured(NamedTuple):
         strata: The sums of each client's differences, the method minus training alone.
         metrics: Each client's metric when it trains alone, and under the method.
         testable: The clients with enough rows of each class for a p-value; all if None.
-        overall: The difference over all clients; computed from `strata` if None, which holds for clients' own rows.
+        overall: The difference over all clients; computed from `strata` if None, which holds for clients' own rows
+            and a metric whose headline is their mean.
     """
 
     strata: Mapping[str, Stratum]

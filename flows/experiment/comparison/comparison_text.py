@@ -155,10 +155,12 @@ def headline(paired: list[dict[str, Any]]) -> str:
         return "There is nothing to compare."
     if any("withheld" in pair for pair in paired):
         return "No winner is named."
-    verdicts: dict[str, list[str]] = {"better": [], "worse": [], "not distinguishable": []}
+    small, none = "different for certain, but by less than what matters", "not distinguishable"
+    verdicts: dict[str, list[str]] = {"better": [], "worse": [], small: [], none: []}
     for pair in paired:
         real = "better" if pair["better"] == pair["method"] else "worse"
-        verdicts[real if pair["better"] else "not distinguishable"].append(pair["method"])
+        unreal = small if pair.get("distinguishable") else none
+        verdicts[real if pair["better"] else unreal].append(pair["method"])
     parts = [f"{', '.join(methods)} {verdict}" for verdict, methods in verdicts.items() if methods]
     return f"Against {paired[0]['reference']}: {'; '.join(parts)}."
 

@@ -5,7 +5,7 @@ Intervals are corrected for several methods.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,18 @@ from silos.cohort import Silos
 from silos.errors import UserError
 from silos.storage.partition_store import open_common_units
 from tasks.execution.task_runner import Runner, cohort_calls
-from tasks.messages.score_messages import ClassCounts, CommonSums, PairedSums, PredictionCounts, PriorShiftScores
+from tasks.messages.score_messages import (
+    ClassCounts,
+    CommonSums,
+    OutcomeMeans,
+    PairedSums,
+    PredictionCounts,
+    PriorShiftScores,
+)
 from tasks.paired_outcomes import (
     Outcomes,
     count_predictions,
+    mean_outcomes,
     pair_common_rows,
     pair_outcomes,
     score_by_class,
@@ -76,6 +84,8 @@ def strata_of_pairs(
 ) -> list[Stratum]:
     """Return the sums of first minus second: a stratum for each client with such rows, or one of the common rows.
 
+    They are in units of the metric: their mean over clients and seeds is the difference of the headline.
+
     Args:
         runner: Where clients compute.
         silos: The clients.
@@ -85,9 +95,50 @@ def strata_of_pairs(
         classes: The classes of the rows; all if None.
         split: The rows.
     """
+    scales = scales_of_headline(quantity, means_by_client(runner, silos, first, second, quantity, split))
     if silos.common(split) and classes is None:
-        return _common_strata(runner, silos, first, second, quantity.outcome, split)
-    return list(client_strata(runner, silos, first, second, quantity, classes, split).values())
+        return _common_strata(runner, silos, first, second, quantity.outcome, split, scales)
+    return list(client_strata(runner, silos, first, second, quantity, classes, split, scales=scales).values())
+
+
+Means = Mapping[str, np.ndarray]
+"""By client the mean outcome of both methods in each seed, (2, seeds)."""
+Scales = Mapping[str, Sequence[float]]
+"""By client and seed the factor that gives a difference of outcomes in units of the metric."""
+
+
+def means_by_client(
+    runner: Runner,
+    silos: Silos,
+    first: Sequence[Outcomes],
+    second: Sequence[Outcomes],
+    quantity: TaskMetrics,
+    split: str = "test",
+) -> Means:
+    """Return the mean outcomes of both methods; empty if the metric is the mean outcome, so that nothing is scaled."""
+    if quantity.is_mean:
+        return {}
+    messages: list[OutcomeMeans] = _each_stack(
+        runner, mean_outcomes, silos, first, second, outcome=quantity.outcome, split=split
+    )
+    return {client: means for m in messages for client, means in zip(m.clients, m.means.numpy(), strict=True)}
+
+
+def scales_of_headline(quantity: TaskMetrics, means: Means) -> Scales | None:
+    """Return scales with which the mean difference over clients is that of the headline, which pools clients' means."""
+    if not means:
+        return None
+    with np.errstate(invalid="ignore"):
+        pooled = np.mean(list(means.values()), axis=0)
+    scales = tuple(quantity.secant(*of_seed) for of_seed in pooled.T)
+    return dict.fromkeys(means, scales)
+
+
+def scales_of_clients(quantity: TaskMetrics, means: Means) -> Scales | None:
+    """Return scales with which a client's mean difference is that of its own metric."""
+    if not means:
+        return None
+    return {client: [quantity.secant(*of_seed) for of_seed in own.T] for client, own in means.items()}
 
 
 def count_correct_by_class(runner: Runner, silos: Silos, run: Outcomes) -> dict[str, list[int]]:
@@ -132,14 +183,16 @@ def client_strata(
     classes: Sequence[str] | None = None,
     split: str = "test",
     least_of_class: int = 2,
+    scales: Scales | None = None,
 ) -> dict[str, Stratum]:
     """Return a stratum for each client that has such rows, in listing order; common rows count for every client.
 
     If the metric counts all classes the same, a client is left out with fewer than `least_of_class` own rows of one of its
-    classes: a single row, which may decide, shows no spread. See `strata_of_pairs` for the other arguments.
+    classes: a single row, which may decide, shows no spread. Without `scales`, sums are those of outcomes. See
+    `strata_of_pairs` for the other arguments.
     """
     strata: dict[str, Stratum] = {}
-    options: dict[str, Any] = {"classes": classes, "outcome": quantity.outcome, "split": split}
+    options: dict[str, Any] = {"classes": classes, "outcome": quantity.outcome, "split": split, "scales": scales}
     if quantity.by_class:
         options["least_of_class"] = least_of_class
     messages: list[PairedSums] = _each_stack(runner, pair_outcomes, silos, first, second, **options)
@@ -150,11 +203,17 @@ def client_strata(
 
 
 def _common_strata(
-    runner: Runner, silos: Silos, first: Sequence[Outcomes], second: Sequence[Outcomes], outcome: str, split: str
+    runner: Runner,
+    silos: Silos,
+    first: Sequence[Outcomes],
+    second: Sequence[Outcomes],
+    outcome: str,
+    split: str,
+    scales: Scales | None,
 ) -> list[Stratum]:
     """Return one stratum: the difference on a row is its mean over clients. Empty if the rows do not define the metric."""
     messages: list[CommonSums] = _each_stack(
-        runner, pair_common_rows, silos, first, second, outcome=outcome, split=split
+        runner, pair_common_rows, silos, first, second, outcome=outcome, split=split, scales=scales
     )
     total = sum((m.sums for m in messages[1:]), messages[0].sums)
     if not total.shape[1]:
@@ -196,20 +255,28 @@ def check_over(project: Project) -> None:
         )
 
 
+def smallest_that_matters(project: Project, reference: float | None) -> float:
+    """Return `comparison.matters`, or the metric's own smallest difference, given the reference's headline."""
+    chosen = project.params.comparison.matters
+    return project.quantity.least_that_matters(reference) if chosen is None else chosen
+
+
 def paired_records(
-    pairs: Sequence[MeasuredPair], over: str, shared: float, quantity: TaskMetrics
+    pairs: Sequence[MeasuredPair], over: str, shared: float, quantity: TaskMetrics, matters: float = 0.0
 ) -> list[dict[str, Any]]:
     """Describe each pair as JSON.
 
     `difference`, `low`, `high` and `p` are without a correction, and hold for the silos of the data, or for all
     partitions. With `over: silos`, `silos` holds the interval for other silos. `corrected` has the interval that the
-    comparison asks for, by Holm's step-down over all pairs. `better`, `distinguishable` and `sentence` follow it.
+    comparison asks for, by Holm's step-down over all pairs. `distinguishable` and `sentence` follow it. So
+    does `better`, which is None for a difference that is smaller than `matters`.
 
     Args:
         pairs: What was measured.
         over: rows or silos.
         shared: As in `difference_over_partitions`.
         quantity: The metrics of the task.
+        matters: The smallest difference that matters, in units of the metric.
     """
     plain = [_difference(pair, shared, quantity) for pair in pairs]
     silos = (
@@ -217,13 +284,14 @@ def paired_records(
     )
     records = []
     for index, (pair, corrected) in enumerate(zip(pairs, holm_intervals(silos or plain), strict=True)):
-        found = difference_record(pair.method, pair.reference, corrected, quantity)
+        found = difference_record(pair.method, pair.reference, corrected, quantity, matters)
         records.append(
             {
                 "method": pair.method,
                 "reference": pair.reference,
                 "seeds": list(pair.seeds),
                 "distinguishable": corrected.distinguishable,
+                "matters": matters,
                 **found,
                 **_interval(plain[index]),
                 **({"silos": _interval(silos[index])} if silos else {}),
@@ -237,7 +305,7 @@ def withhold_winners(paired: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the records without a winner, for a comparison that lacks what --publish requires."""
     records = []
     for record in paired:
-        if record["better"] is not None:
+        if record["distinguishable"]:
             sentence = f"{record['sentence'].rpartition(': ')[0]}: no winner is named"
             none: dict[str, Any] = {"better": None, "sentence": sentence}
             corrected = {**record["corrected"], **none}

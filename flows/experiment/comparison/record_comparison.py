@@ -107,7 +107,8 @@ def note_of(project: Project, comparison: Mapping[str, Any]) -> str:
     """Return the note as Markdown; MLflow shows only its first line while the note is folded."""
     table = _methods(project, comparison)
     missing = not_complete(comparison)
-    verdicts = " ".join([*sentences_first(comparison), headline(comparison["paired"])])
+    faults = comparison.get("open_faults", ())
+    verdicts = " ".join([*faults, *sentences_first(comparison), headline(comparison["paired"])])
     return "\n".join(
         [
             f"{missing[:1].upper()}{missing[1:]}. {verdicts}" if missing else verdicts,

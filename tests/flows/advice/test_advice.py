@@ -33,7 +33,8 @@ def differences(choice, over_shared, over_alone, shared_over_alone):
 
 
 def advised(choice, over_shared=None, over_alone=None, shared_over_alone=EVEN, quantity=ACCURACY):
-    return advised_method(choice, differences(choice, over_shared, over_alone, shared_over_alone), quantity)
+    found = differences(choice, over_shared, over_alone, shared_over_alone)
+    return advised_method(choice, found, quantity, matters=quantity.least_that_matters(None))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def advised(choice, over_shared=None, over_alone=None, shared_over_alone=EVEN, q
         (EVEN, UP, UP, "ditto"),
         (EVEN, EVEN, NEAR, "ditto"),
         (NEAR, UP, UP, SHARED),
-        (SMALL, UP, UP, "ditto"),
+        (SMALL, UP, UP, SHARED),  # certain, but smaller than what matters
         (NEAR, NEAR, NEAR, ALONE),
         (UP, NEAR, DOWN, ALONE),
         (DOWN, UP, UP, SHARED),
@@ -71,7 +72,7 @@ def test_less_error_is_better():
 @pytest.mark.parametrize("found", itertools.product((UP, DOWN, EVEN), repeat=3))
 def test_what_is_advised_is_never_proved_to_be_behind(found):
     pairs = dict(zip([("ditto", SHARED), ("ditto", ALONE), (SHARED, ALONE)], found, strict=True))
-    best = advised_method("ditto", pairs, ACCURACY)
+    best = advised_method("ditto", pairs, ACCURACY, matters=0.005)
     others = [(other, best) for other in ("ditto", SHARED, ALONE) if other != best]
     behind = [pair for pair in others if is_better(*pair, pairs, ACCURACY)]
     circular = found in ((UP, DOWN, UP), (DOWN, UP, DOWN))  # intervals of three pairs may contradict each other
@@ -128,7 +129,7 @@ def test_a_method_that_was_not_proved_is_not_advised():
         "It did best on validation rows of the race; test rows do not say whether it is better than others.",
     ]
     assert advised_method("ditto", {("ditto", ALONE): UP}, ACCURACY) == "ditto"
-    assert advised_method("ditto", {("ditto", SHARED): NEAR}, ACCURACY) == SHARED
+    assert advised_method("ditto", {("ditto", SHARED): NEAR}, ACCURACY, matters=0.005) == SHARED
 
 
 def test_alignment_comes_first_in_the_advice():
@@ -171,11 +172,9 @@ def test_silos_are_excluded_only_if_fedavg_without_them_is_proved_better_than_wh
 def test_an_error_that_falls_is_no_gain_below_zero():
     found = {(POOLED, ALONE): DOWN, (SHARED, ALONE): UP}
     pooled = decide(ERROR, SHARED, {}, Proof(found), {"table": []})["lines"]
-    assert any(
-        line.startswith("Training on pooled rows would be better (−0.0400 in mean squared error,") for line in pooled
-    )
+    assert any(line.startswith("Training on pooled rows would be better (−0.0400 in rmse,") for line in pooled)
     without = decide(ERROR, SHARED, {}, Proof(found, Exclusion(["c07"], {ALONE: DOWN})), {"table": []})["lines"]
-    assert "over all silos this is better than training alone of all (−0.0400 in mean squared error," in without[0]
+    assert "over all silos this is better than training alone of all (−0.0400 in rmse," in without[0]
 
 
 def test_silos_that_cannot_leave_in_round_1_are_not_excluded(project):
@@ -334,7 +333,7 @@ def test_a_difference_names_the_better_method_first():
         "results differ much from seed to seed, they are too narrow.",
     ]
     assert decide(ERROR, SHARED, {}, Proof({(SHARED, ALONE): UP}), {"table": []})["lines"][1:2] == [
-        "Training alone is better than FedAvg: −0.0400 in mean squared error, −0.0600 to −0.0200.",
+        "Training alone is better than FedAvg: −0.0400 in rmse, −0.0600 to −0.0200.",
     ]
 
 
@@ -380,7 +379,7 @@ def test_a_method_whose_predictions_are_not_finite_is_not_advised(
     choice, over_shared, over_alone, shared_over_alone, expected
 ):
     found = differences(choice, over_shared, over_alone, shared_over_alone)
-    assert advised_method(choice, found, ACCURACY) == expected
+    assert advised_method(choice, found, ACCURACY, matters=0.005) == expected
     lines = decide(ACCURACY, choice, {}, Proof(found), {"table": []})["lines"]
     unknown = [line for line in lines if line.endswith("is not known: predictions of one of them are not finite.")]
     assert len(unknown) == sum(one is DIVERGED for one in found.values())

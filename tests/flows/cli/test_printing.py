@@ -56,6 +56,7 @@ SERVICES = [
 DECISION = {
     **{"decision": "refused", "at": "2026-01-02T03:04:05+00:00", "version": "3", "champion": "2", "run": EVIL},
     **{"against": {"sentence": EVIL}, "reason": EVIL, "data_version": EVIL, "git_commit": EVIL},
+    "comparison": {"experiment": EVIL, "open_faults": [EVIL], "sentences": [EVIL], "omitted": 1},
 }
 # what each function is given, with a name of the user's wherever one can stand, and how many of them it prints
 SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
@@ -109,8 +110,9 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
                 **{"model": EVIL, "champion": "1"},
                 "candidates": [{"method": EVIL, "version": "2", "better": True}],
             },
+            "open_faults": [EVIL],
         },
-        16,
+        18,
     ),
     "advice": (
         {
@@ -561,7 +563,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         },
         5,
     ),
-    "decision": (DECISION, 4),
+    "decision": (DECISION, 8),
     "watch": (
         {
             **{"changed": {EVIL: "changed"}, "diagnosis": EVIL, "comparison": EVIL, "sentence": EVIL},

@@ -10,6 +10,7 @@ import torch
 from flows.advice.candidates import candidates, features_to_align
 from flows.cli.export_model import export_model
 from flows.experiment.project import Project
+from flows.reports.open_faults import open_faults
 from flows.serving.open_model import open_model
 from silos.errors import UserError
 from silos.standardizer import Standardization, Standardizer
@@ -160,3 +161,24 @@ def test_fedavg_races_with_the_features_that_differ_aligned(folder, units):
 def test_what_cannot_be_aligned_is_refused(more, message, folder, play_run, units):
     with pytest.raises(UserError, match=message.replace("[", r"\[")):
         play_run("fedavg", "threads", 1, *more, "clients.align.kind=standardise")
+
+
+def test_a_unit_that_the_newest_diagnosis_suspects_is_a_fault_until_each_silo_standardises_it(folder, units):
+    change = {"name": "x1", "what": "mean", "factor": 10.0}
+    counts = {"pairs": 2, "undetermined": 0, "groups": [0, 1], "changes": {"feature": [change]}}
+    report = {"between": [counts], "groups": [["north", "south"], ["east"]], "pairs_of": "silos", "sentences": []}
+    for name, content in (("diagnose-1", {**report, "between": []}), ("diagnose-2", report)):
+        about = {"kind": "diagnose", "name": name, "started": name[-1], "data_version": "v1"}
+        write_json(folder / "runs" / name / "experiment.json", about)
+        write_json(folder / "runs" / name / "report.json", content)
+    project = Project.open(settings("units"), folder, derived=True)
+    step = "Check the unit of x1 at east, convert it there if it is another one, and diagnose again."
+    assert open_faults(project, "v1") == [
+        f"diagnose-2 found a fault that is still open. {step}",
+        "Or let each silo standardise by its own rows: siloflow compare --set "
+        """'clients.align={kind: standardise, features: ["x1"]}'""",
+    ]
+    assert open_faults(project, "v2") == []
+    for features, faults in (("[x1]", 0), ("[x0]", 1), ("all", 0)):
+        aligned = project.with_overrides([f"clients.align={{kind: standardise, features: {features}}}"])
+        assert len(open_faults(aligned, "v1")) == faults

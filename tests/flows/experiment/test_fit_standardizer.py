@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,15 +10,16 @@ import pytest
 import torch
 
 from flows.cli.export_model import export_model
-from flows.experiment.fit_standardizer import load_standardizer
+from flows.experiment.fit_standardizer import fit_standardizer, load_standardizer
 from flows.experiment.project import Project
 from flows.experiment.run.load_finished_run import finished_run
 from flows.serving.client_statistics import client_statistics
 from silos import cohort
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger
-from silos.standardizer import Standardizer
+from silos.standardizer import Standardization, Standardizer
 from tasks.client_stats import STATISTICS
+from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.json_io import write_json
 
 CLIENTS, ROWS, FEATURES = ("north", "south", "east"), 40, 4
@@ -286,3 +288,46 @@ def test_numbers_that_were_changed_on_disk_are_told(folder, ran, raw):
     place.unlink()
     with pytest.raises(UserError, match=r"scaling\.json is missing"):
         export_model(Project.open(asked, folder), run["folder"], None, "pt2", None)
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_taken"),
+    [
+        ({}, True),
+        ({"version": "another"}, False),
+        ({"leave": {"east": 1}}, False),  # its clients of round 1 are others
+        ({"leave": {"east": 2}}, True),
+        ({"join": {"east": 2}}, False),
+        ({"inputs": "none"}, False),
+    ],
+)
+def test_only_what_a_run_on_the_same_rows_with_the_same_first_clients_agreed_on_is_taken(
+    changed, is_taken, folder, raw
+):
+    project = Project.open([*settings("raw_classification", "classification"), BOTH[0]], folder, derived=True)
+    params = project.params.model_dump(mode="json")
+    params["clients"] |= {key: changed[key] for key in ("leave", "join") if key in changed}
+    params["model"] |= {key: changed[key] for key in ("inputs",) if key in changed}
+    place = folder / "runs" / "planted" / "fedavg-seed0"
+    write_json(place.parent / "experiment.json", {"kind": "reproduce", "name": "planted", "about": ""})
+    write_json(place / "run.json", {"data_version": changed.get("version", project.silos.version), "params": params})
+    saved = Standardizer((0.0,) * FEATURES, (1.0,) * FEATURES)
+    scaling = Standardization(inputs=saved).as_json()
+    write_json(place / "scaling.json", {**scaling, "bytes": [7, 7], "notes": []})
+    os.utime(place / "scaling.json", (2e9, 2e9))  # newer than those of other tests
+    try:
+        assert (load_standardizer(project).bytes_up == 7) is is_taken
+    finally:
+        shutil.rmtree(place.parent)
+
+
+@pytest.mark.parametrize(
+    ("clients", "asked"),
+    [("{}", 3), ("{leave: {east: 1}}", 2), ("{leave: {east: 2}}", 3), ("{join: {east: 2, south: 3}}", 1)],
+)
+def test_only_clients_of_the_first_round_are_asked(clients, asked, folder, raw):
+    project = Project.open(
+        [*settings("raw_classification", "classification"), BOTH[0], f"clients={clients}"], folder, derived=True
+    )
+    fitted = fit_standardizer(project.params, project.training_setup(0), PlainRunner(), project.ledgers)
+    assert (fitted.bytes_up, fitted.bytes_down) == (asked * 3 * FEATURES * 8, len(CLIENTS) * 2 * FEATURES * 8)

@@ -12,10 +12,20 @@ from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, tempor
 
 from flows.config.params_schema import ComparisonParams, WatchParams
 from flows.experiment.plugin_loader import NONE
-from flows.registry import JOURNAL, promotion_history
+from flows.registry import JOURNAL, promotion, promotion_history
 from flows.registry.changed_silos import last_decision, read_champion, what_is_seen
 from flows.registry.promotion import finish, keep, promote, roll_back
-from flows.registry.promotion_history import HISTORY, PROMOTED, decisions, emit_queued, is_queued, may_pass
+from flows.registry.promotion_history import (
+    HISTORY,
+    PROMOTED,
+    append_decision,
+    decisions,
+    emit_queued,
+    is_queued,
+    may_pass,
+)
+from flows.registry.register_candidates import _register
+from models.metrics.client_metrics import METRICS_BY_NAME
 from silos.errors import UserError
 from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.connection import connect
@@ -204,7 +214,7 @@ def test_what_its_comparison_proved_worse_than_training_alone_is_no_first_champi
     refused = promote(project, "1", force=False, with_data=False)
     assert (refused["decision"], refused["against"]) == ("refused", None)
     assert refused["reason"] == f"first found: {SENTENCE}"
-    assert refused["comparison"] == {"experiment": "first", "sentences": [SENTENCE], "omitted": 0}
+    assert refused["comparison"] == {"experiment": "first", "open_faults": [], "sentences": [SENTENCE], "omitted": 0}
     assert "champion" not in Registry(project.tracking, f"{project.root.name}-digits").aliases()
     forced = promote(project, "1", force=True, with_data=False)
     assert (forced["decision"], forced["forced"]) == ("promoted", True)
@@ -221,7 +231,7 @@ def test_a_first_champion_needs_no_evidence_and_its_comparison_is_quoted(project
 
 def test_the_advice_for_a_run_that_mlflow_did_not_receive_is_to_resume_it(project: Any) -> None:
     run = project.runs / "away" / "fedavg-seed0"
-    write_json(run.parent / "experiment.json", {"kind": "run"})
+    write_json(run.parent / "experiment.json", {"kind": "run", "name": "away"})
     write_json(run / "run.json", {})
     result = {"method": "fedavg", "seed": 0, "data_version": "v", "rounds": 3, "mlflow_run_id": None}
     write_json(run / "result.json", result)
@@ -240,7 +250,67 @@ def test_the_advice_without_a_challenger_is_to_resume_a_comparison_that_could_no
     project: Any, registry: Any, advice: str
 ) -> None:
     compared(project, "1", "fedavg", registry=registry, runs=[{"method": "fedavg"}])
-    write_json(project.runs / "first" / "experiment.json", {"kind": "compare", "started": "2026"})
+    write_json(project.runs / "first" / "experiment.json", {"kind": "compare", "name": "first", "started": "2026"})
     with pytest.raises(UserError, match="has no challenger, expected one of them") as caught:
         promote(project, None, force=False, with_data=False)
     assert advice in str(caught.value)
+
+
+def test_a_promoted_challenger_is_a_challenger_no_more(project: Any) -> None:
+    registry = Registry(project.tracking, f"{project.root.name}-digits")
+    registry.set_aliases({"challenger": "2"})
+    assert promote(project, None, force=False, with_data=False)["version"] == "2"
+    assert registry.aliases() == {"champion": "2"}
+    registry.set_aliases({"challenger": "3"})
+    promote(project, "4", force=True, with_data=False)
+    assert registry.aliases() == {"champion": "4", "previous": "2", "challenger": "3"}
+
+
+@pytest.mark.parametrize("step", ["append_decision", "set_aliases", "tag"])
+def test_a_decision_that_is_killed_at_a_step_is_in_the_journal_until_the_next_command_has_done_it(
+    project: Any, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as killed:
+        killed.setattr(promotion if step == "append_decision" else Registry, step, _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            promote(project, "1", force=True, with_data=False)
+    assert (project.root / JOURNAL).is_file()
+    finish(project)
+    assert not (project.root / JOURNAL).exists()
+    assert [each["version"] for each in decisions(project.root)] == ["1"]
+    assert Registry(project.tracking, f"{project.root.name}-digits").aliases()["champion"] == "1"
+
+
+def test_a_decision_that_is_appended_again_is_in_the_history_once(project: Any) -> None:
+    promote(project, "1", force=True, with_data=False)
+    (decision,) = decisions(project.root)
+    for _ in range(2):
+        append_decision(project.root, decision)
+    append_decision(project.root, {**decision, "id": "other"})
+    assert [each["id"] for each in decisions(project.root)] == ["other", decision["id"]]
+
+
+def test_the_challenger_is_the_best_candidate_also_of_earlier_comparisons_while_there_is_no_champion(
+    project: Any,
+) -> None:
+    project.quantity, project.silos = METRICS_BY_NAME["accuracy"], SimpleNamespace(version="v1")
+    registry = Registry(project.tracking, f"{project.root.name}-digits")
+    runs = {version.number: version.run_id for version in registry.versions()}
+
+    def registered(data_version: str, **scores: float) -> str:
+        project.silos.version = data_version
+        results = [
+            {
+                **{"method": "fedavg", "seed": 0, "folder": f"runs/first/run-{number}", "data_version": data_version},
+                **{"mlflow_run_id": runs[number[1:]], "weights_sha256": "ab", "metrics": {"accuracy/mean": score}},
+            }
+            for number, score in scores.items()
+        ]
+        found = _register(project, results)
+        assert [each["run"] for each in found["candidates"]] == [f"run-{number}" for number in scores]
+        return found["challenger"]
+
+    assert registered("v1", v1=0.7, v2=0.8) == "2"
+    assert registered("v1", v3=0.6) == "2"  # of the earlier comparison
+    assert registered("v1", v4=0.8) == "4"  # as good, and newer
+    assert registered("v2", v3=0.6) == "3"  # scores of other rows say nothing

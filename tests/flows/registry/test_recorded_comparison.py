@@ -66,6 +66,7 @@ def test_a_comparison_of_an_earlier_version_speaks_by_its_pairs_alone() -> None:
 def test_at_most_three_sentences_are_quoted_certain_ones_first() -> None:
     assert quote(RECORD, "fedavg") == {
         "experiment": "first",
+        "open_faults": [],
         "sentences": ["ifca − fedavg: ifca", "pooled − fedavg: pooled", "cfl − fedavg: fedavg"],
         "omitted": 2,
     }

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from models.metrics.base_metrics import TASK_METRICS
+from models.metrics.client_metrics import METRICS_BY_NAME
 from models.metrics.paired_difference import (
+    ACCURACY,
     Difference,
     Stratum,
     better_method,
@@ -17,6 +19,7 @@ from models.metrics.paired_difference import (
     difference_over_draws,
     difference_over_partitions,
     difference_over_silos,
+    difference_record,
     difference_sentence,
     holm,
     holm_intervals,
@@ -248,14 +251,14 @@ def test_the_sentence_of_a_difference(found, sentence):
 @pytest.mark.parametrize(
     ("found", "sentence", "winner"),
     [
-        (Difference(-93.54, -121.2, -65.72), "−93.5 in mean squared error, −121 to −65.7: pooled is better", "pooled"),
+        (Difference(-93.54, -121.2, -65.72), "−93.5 in rmse, −121 to −65.7: pooled is better", "pooled"),
         (
             Difference(0.0123, 0.01, 0.02),
-            "+0.0123 in mean squared error, +0.0100 to +0.0200: fedavg is better",
+            "+0.0123 in rmse, +0.0100 to +0.0200: fedavg is better",
             "fedavg",
         ),
-        (Difference(0.0, -3.0, 45231.0), "0 in mean squared error, −3.00 to +45231: not distinguishable", None),
-        (Difference(2.0, -np.inf, np.inf), "+2.00 in mean squared error, −∞ to +∞: not distinguishable", None),
+        (Difference(0.0, -3.0, 45231.0), "0 in rmse, −3.00 to +45231: not distinguishable", None),
+        (Difference(2.0, -np.inf, np.inf), "+2.00 in rmse, −∞ to +∞: not distinguishable", None),
     ],
 )
 def test_less_squared_error_is_better(found, sentence, winner):
@@ -498,3 +501,31 @@ def test_draws_without_spread_are_counted_by_sign_and_equal_outcomes_count_for_n
     assert found.p == pytest.approx(p)
     assert found.distinguishable == (p <= 0.05)
     assert (found.low, found.high) == ((found.mean, found.mean) if p <= 0.05 else (-1, 1))
+
+
+@pytest.mark.parametrize(
+    ("mean", "metrics", "matters", "better", "said"),
+    [
+        (0.004, ACCURACY, 0.005, None, "certain, but smaller than what matters (0.5 points)"),
+        (-0.004, ACCURACY, 0.005, None, "certain, but smaller than what matters (0.5 points)"),
+        (0.005, ACCURACY, 0.005, "a", "a is better"),
+        (-0.006, ACCURACY, 0.005, "b", "b is better"),
+        (0.004, ACCURACY, 0.0, "a", "a is better"),
+        (-2.0, RMSE, 2.816, None, "certain, but smaller than what matters (2.82 in rmse)"),
+        (-3.0, RMSE, 2.816, "a", "a is better"),
+    ],
+)
+def test_a_certain_difference_names_a_winner_only_if_it_matters(mean, metrics, matters, better, said):
+    measured = Difference(mean, *sorted((0.5 * mean, 1.5 * mean)))
+    record = difference_record("a", "b", measured, metrics, matters)
+    assert (record["better"], record["sentence"].rpartition(": ")[2]) == (better, said)
+
+
+def test_half_a_point_matters_and_of_errors_a_hundredth_of_the_reference():
+    found = {name: metric.least_that_matters(-20.0) for name, metric in METRICS_BY_NAME.items()}
+    shares = dict.fromkeys(("accuracy", "auc", "macro_f1", "balanced_accuracy"), 0.005)
+    assert {name: value for name, value in found.items() if name not in shares} == dict.fromkeys(
+        ("rmse", "log_loss", "brier", "mae", "r2"), pytest.approx(0.2)
+    )
+    assert {name: found[name] for name in shares} == shares
+    assert [RMSE.least_that_matters(value) for value in (None, math.inf)] == [0.0, 0.0]

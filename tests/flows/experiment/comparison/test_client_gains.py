@@ -1,6 +1,8 @@
 """Who gains: a client's p-value against sums over its own table, the family's error in simulations, and the sentences."""
 
 import math
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,8 +10,10 @@ from scipy import stats
 
 from flows.experiment.comparison.client_gains import (
     Measured,
+    class_records,
     client_records,
     describe_classes,
+    gain_sentences,
     gains_of_methods,
     left_out_sentences,
     worst_client,
@@ -24,6 +28,10 @@ from flows.experiment.comparison.comparison_text import (
 )
 from models.metrics.base_metrics import TASK_METRICS
 from models.metrics.paired_difference import Stratum
+from silos.client_store import ClientStore
+from silos.cohort import open_common
+from tasks.evaluate import OUTCOMES
+from tasks.tracking.json_io import write_json
 
 ACCURACY, RMSE = TASK_METRICS["classification"], TASK_METRICS["regression"]
 
@@ -97,7 +105,7 @@ def test_sentences():
     )
     error = gains({c: -d for c, d in up.items()}, RMSE)["sentence"]
     assert error.startswith("fedavg gains on average over training alone (−0.")
-    assert " in mean squared error); none of 9 clients loses" in error
+    assert " in rmse); none of 9 clients loses" in error
     broken = gains({"a": np.full((1, 20), math.nan), "b": np.ones((1, 20))}, RMSE)
     assert broken["sentence"] == (
         "fedavg has no mean gain over training alone, since predictions of one of them are not finite."
@@ -154,6 +162,43 @@ def test_the_worst_tenth_and_the_worst_client_are_those_of_each_method(quantity,
     assert method[found["worst_client"]] == found["spread"]["method"]["worst"] == worst[0]
     assert found["spread"]["alone"]["worst"] == worst_alone[0]
     assert found["spread"]["method"]["sd"] == pytest.approx(np.std(list(method.values()), ddof=1))
+
+
+@pytest.mark.parametrize(("count", "tenth"), [(10, 1), (11, 2), (19, 2), (21, 3), (1, 1)])
+def test_the_worst_tenth_is_rounded_up_to_whole_clients(count, tenth):
+    values = {f"c{i:02d}": 0.01 * i**2 for i in range(count)}
+    found = gains({client: np.zeros((1, 12)) for client in values}, ACCURACY, (values, values))
+    assert found["spread"]["alone"]["worst_tenth"] == pytest.approx(np.mean([0.01 * i**2 for i in range(tenth)]))
+
+
+def test_the_sentences_are_on_the_reference_and_on_the_method_that_gains_most():
+    methods = {m: {"mean": mean, "sentence": m} for m, mean in {"a": 0.1, "b": 0.3, "c": None, "d": -0.2}.items()}
+    assert gain_sentences(methods, "d") == ["d", "b"]
+    assert gain_sentences(methods, "b") == ["b"]
+    assert gain_sentences(methods, "local_only") == ["b"]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of Prefect, since no flow runs
+@pytest.mark.parametrize("common", [True, False])
+def test_rows_of_a_class_are_counted_once_also_if_all_clients_share_them(common, write_silos, tmp_path, prefect):
+    silos = write_silos(dict.fromkeys("ab", 15), validation=0, test=24, common=["test"] if common else [])
+    store = ClientStore(str(tmp_path / "private" / "run"))
+    own = {"correct": np.ones((2, 48 if common else 24), np.uint8)}
+    own["predicted"] = np.ones(own["correct"].shape, np.int64)
+    write_json(tmp_path / "runs" / "run" / "outcomes.json", store.save(OUTCOMES, ["a", "b"], own))
+    project = SimpleNamespace(
+        root=tmp_path,
+        scored=silos,
+        manifest=silos.manifest,
+        private=lambda _: store,
+        ledgers=ClientStore(str(tmp_path / "private")),
+        workers=lambda: nullcontext(None),
+    )
+    found = class_records(project, {("fedavg", 0): {"folder": "runs/run"}})["classes"]
+    counts = np.bincount(open_common(silos, "test")[1]) if common else None
+    rows = silos.common("test") if common else 48
+    assert sum(found["rows"].values()) == rows
+    assert counts is None or [*found["rows"].values()] == counts.tolist()
 
 
 @pytest.mark.slow

@@ -2,14 +2,16 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from flows.cli.training_commands import _comparison_overrides
-from flows.compare import check_resume, compare, make_plan
+from flows.compare import _measure, check_resume, compare, make_plan
 from flows.experiment.comparison.client_gains import gains_in_data_alone
 from flows.experiment.comparison.comparison_text import (
     has_too_few_silos,
@@ -21,7 +23,13 @@ from flows.experiment.comparison.comparison_text import (
     withheld_sentence,
 )
 from flows.experiment.comparison.paired_runs import MeasuredPair, paired_records, withhold_winners
-from flows.experiment.comparison.run_trials import can_draw, draw_partitions, missing_for_publication, shared_test_rows
+from flows.experiment.comparison.run_trials import (
+    Plan,
+    can_draw,
+    draw_partitions,
+    missing_for_publication,
+    shared_test_rows,
+)
 from flows.experiment.project import Project
 from flows.experiment.run.load_finished_run import finished_run
 from flows.partition import make
@@ -33,7 +41,10 @@ from models.metrics.paired_difference import (
     difference_over_silos,
     holm,
 )
+from silos.client_store import ClientStore
 from silos.errors import UserError
+from tasks.evaluate import OUTCOMES
+from tasks.tracking.json_io import write_json
 
 ACCURACY, RMSE = TASK_METRICS["classification"], TASK_METRICS["regression"]
 METHODS = ("fedprox", "pooled", "local_only")
@@ -100,7 +111,7 @@ def test_over_partitions_a_record_is_of_all_of_them():
     for record, pair in zip(records, measured, strict=True):
         found = difference_over_partitions(pair.partitions, 0.25, bound=np.inf, pooled_variance=False)
         assert [record[name] for name in ("difference", "low", "high")] == [found.mean, found.low, found.high]
-        assert "in mean squared error" in record["sentence"]
+        assert "in rmse" in record["sentence"]
 
 
 def test_a_winner_is_withheld_and_what_is_not_distinguishable_stays():
@@ -115,6 +126,50 @@ def test_a_winner_is_withheld_and_what_is_not_distinguishable_stays():
     assert headline(records) == "No winner is named."
     comparison = {"failed": [], "not_published_for": ["5 seeds (got 3)", "--tune"]}
     assert sentences_after(comparison) == ["No winner is named, since --publish needs 5 seeds (got 3), --tune."]
+
+
+def test_a_difference_that_does_not_matter_is_certain_and_names_no_winner():
+    measured = pairs()
+    plain = paired_records(measured, "rows", 0.0, ACCURACY)
+    records = paired_records(measured, "rows", 0.0, ACCURACY, matters=0.5)
+    assert [record["better"] for record in records] == [None] * 3
+    assert [record["distinguishable"] for record in records] == [record["distinguishable"] for record in plain]
+    assert [record["matters"] for record in records] == [0.5] * 3
+    assert records[1]["sentence"].endswith(": certain, but smaller than what matters (50.0 points)")
+    assert headline(records) == (
+        "Against fedavg: pooled different for certain, but by less than what matters; "
+        "fedprox, local_only not distinguishable."
+    )
+    withheld = withhold_winners(records)
+    assert withheld[1]["sentence"].endswith(": no winner is named")
+    assert withheld[1]["distinguishable"] is False
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of Prefect, since no flow runs
+def test_a_pair_is_measured_on_the_seeds_that_both_methods_finished_on_every_partition(write_silos, tmp_path, prefect):
+    silos = write_silos({"a": 5, "b": 9}, test=6)
+    project: Any = SimpleNamespace(
+        root=tmp_path,
+        scored=silos,
+        quantity=ACCURACY,
+        private=lambda folder: ClientStore(f"{folder}/private"),
+        workers=lambda: nullcontext(None),
+    )
+    finished = [{"fedavg": (0, 1, 2), "fedprox": (0, 2, 3)}, {"fedavg": (0, 1, 2, 3), "fedprox": (1, 2, 3)}]
+    drawn = []
+    for index, seeds_of in enumerate(finished):
+        results = {}
+        for method, seed in ((method, seed) for method, seeds in seeds_of.items() for seed in seeds):
+            folder = tmp_path / "runs" / f"partition{index}-{method}-seed{seed}"
+            right = np.full((2, 6), method == "fedprox", np.uint8)
+            write_json(folder / "outcomes.json", project.private(folder).save(OUTCOMES, ["a", "b"], {"correct": right}))
+            results[method, seed] = {"folder": str(folder.relative_to(tmp_path))}
+        drawn.append((dict.fromkeys(("fedavg", "fedprox"), project), results))
+    plan = Plan(["fedavg", "fedprox"], [0, 1, 2, 3], "fedavg", 0, "v1")
+    both, one = _measure(plan, "fedprox", drawn), _measure(plan, "fedprox", drawn[:1])
+    assert (both.seeds, one.seeds) == ([2], [0, 2])
+    assert [stratum.by_seed for of in both.partitions for stratum in of] == [[6.0]] * 4
+    assert _measure(plan, "fedprox", [(drawn[0][0], {})]) is None
 
 
 def test_gains_of_several_partitions_are_said_to_be_of_one():
@@ -236,6 +291,14 @@ def test_what_a_published_comparison_lacks_is_listed(opened):
         "--tune",
     ]
     assert lacking("comparison.publish=true", five, "comparison.partitions=5", "comparison.tune=2") == []
+
+
+def test_the_pair_with_the_fewest_common_seeds_decides_whether_a_comparison_is_published(opened):
+    project = Project.open(["comparison.publish=true", "comparison.tune=2", "comparison.partitions=5"])
+    plan = make_plan(project, ("fedavg", "pooled"), (0, 1, 2, 3, 4), "fedavg")
+    pairs_of = [{"seeds": [0, 1, 2, 3, 4]}, {"seeds": [0, 2, 4]}]
+    assert missing_for_publication(project, plan, pairs_of) == ["5 seeds (got 3)"]
+    assert missing_for_publication(project, plan, pairs_of[:1]) == []
 
 
 ASKED = {"training.rounds": 1, "comparison.partitions": 2}

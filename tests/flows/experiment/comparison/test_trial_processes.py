@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from flows.experiment.comparison import trial_processes
-from flows.experiment.comparison.trial_processes import TrialProcesses
+from flows.experiment.comparison.trial_processes import Trial, TrialProcesses
+from silos.errors import UserError
 
 
 def test_a_process_that_was_stopped_is_killed_after_the_patience(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,3 +32,21 @@ def test_a_process_that_was_stopped_is_killed_after_the_patience(monkeypatch: py
     processes.__exit__(KeyboardInterrupt, interrupt, None)
     assert child.returncode is not None
     assert time.monotonic() - began < 30
+
+
+def test_a_run_of_which_two_processes_died_is_not_tried_a_third_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    project: Any = SimpleNamespace(params=SimpleNamespace(runner=SimpleNamespace(parallel_runs=3)), scratch=object())
+    processes = TrialProcesses(project, "any")
+
+    def died(seed: int | None) -> None:
+        ours, _ = socket.socketpair()
+        child = subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.PIPE)
+        trial = None if seed is None else Trial(project, "fedavg", seed)
+        processes._processes.append(trial_processes._Process(child, Connection(ours.detach()), True, trial))
+        processes._drop(processes._processes[-1])
+
+    for seed in (0, 1, None, None):
+        died(seed)
+    with pytest.raises(UserError, match="fedavg-seed1: two processes ended in it"):
+        died(1)
