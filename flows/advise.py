@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
@@ -26,10 +27,10 @@ from flows.advice.exclude_silos import can_leave, leave_setting, losing_silos
 from flows.advice.proof import (
     SEEDS,
     Proof,
+    check_minutes,
     measure,
     plan_proof,
     race_seconds,
-    seconds_needed,
 )
 from flows.advice.race import Candidate, Leg, Pace, Race, TrainAll, Trained, run_race, rungs_of
 from flows.compare import conclude, run_all
@@ -59,14 +60,15 @@ from silos.dataset import some
 from silos.errors import UserError
 from silos.io.locks import exclusive_lock
 from tasks.evaluate import OUTCOMES
-from tasks.execution.task_runner import PlainRunner, PrefectRunner
+from tasks.execution.task_runner import PlainRunner, PrefectRunner, Runner
 from tasks.paired_outcomes import Outcomes
 from tasks.tracking.json_io import read_json, write_json
 
 RACE = "race.json"
 ADVICE = "advice.json"
 PROOF = "proof.json"
-_MARGIN = 0.8  # of the time, in which a suggested number of rounds should fit: rounds do not all take as long
+_SHORTEST = 11  # runs of the shortest advice
+_TIMED = 3  # rounds that say whether the minutes can suffice, before silos are diagnosed
 _RUN = "race"  # as the screen shows it
 _WITHOUT = "without"  # starts the names of FedAvg's runs without the silos that lose
 _OVER_ROWS = ("comparison.over=rows", "comparison.publish=false")
@@ -175,9 +177,11 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
         return finished
     flow_run = prefect_artifacts.name_flow_run(f"advise on {project.params.data.name}, {name}")
     began = time.perf_counter()
-    diagnosis = _diagnosis(project)
     seed = project.params.comparison.seeds[0]
-    with project.workers(), TrialProcesses(project, name) as processes:
+    with project.workers() as workers, TrialProcesses(project, name) as processes:
+        if not (folder / RACE).is_file():
+            _time_rounds(project, processes, seed, budget)
+        diagnosis = _diagnosis(project, PrefectRunner(workers))
         align, gains = diagnosis.pop("align"), diagnosis.pop("gains")
         race = _race(project, processes, seed, began, budget, methods, align, gains)
         ranking = race.ranking()
@@ -193,7 +197,7 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
         proof_began = time.perf_counter()
         costs = [race.legs[candidate.name].seconds for candidate in proved.values()]
         processes.start_for(SEEDS.start * len(costs), statistics.fmean(costs), race.pace.round if race.pace else 0.0)
-        left = budget - race.before - race.seconds
+        left = race.left(budget)
         methods, seeds, excludes = plan_proof(folder / PROOF, race, proved, seed, left, bool(losers), processes.at_once)
         settings = {m: proved[m].settings for m in methods}
         plan = Plan(methods, seeds, SHARED if SHARED in methods else choice.method, 0, project.silos.version)
@@ -243,13 +247,18 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
             f"{some(losers, 3)} {are} worse off with FedAvg than alone, by validation rows; whether FedAvg without {them} "
             f"is better was not measured {why}."
         )
-    if failed:
-        raise IncompleteError(f"the proof of {name} is {not_complete(comparison)}", advice)
-    write_json(folder / ADVICE, advice)
+    keep_advice(folder, advice)
     prefect_artifacts.show_markdown("advice", "\n\n".join(described(advice)))
     for line in described(advice):
         prefect_artifacts.log_artifact(line)
     return advice
+
+
+def keep_advice(folder: Path, advice: Mapping[str, Any]) -> None:
+    """Write the advice, which --resume then returns; IncompleteError if a run of its proof failed: it is proved again."""
+    if advice["comparison"]["failed"]:
+        raise IncompleteError(f"the proof of {folder.name} is {not_complete(advice['comparison'])}", dict(advice))
+    write_json(folder / ADVICE, advice)
 
 
 def _cost(project: Project, runs: Sequence[Mapping[str, Any]]) -> Cost:
@@ -264,7 +273,7 @@ def _cost(project: Project, runs: Sequence[Mapping[str, Any]]) -> Cost:
     )
 
 
-def _diagnosis(project: Project) -> dict[str, Any]:
+def _diagnosis(project: Project, runner: Runner) -> dict[str, Any]:
     """Return what advice needs of the newest diagnosis of these data; diagnose if there is none.
 
     These are its first `sentences`, what to `align`, each method's predicted `gains`, and the `nearest` cell of the
@@ -274,9 +283,9 @@ def _diagnosis(project: Project) -> dict[str, Any]:
     if newest is not None:
         report = newest[1]
     else:
+        progress.current().say("diagnoses the silos, since there is no diagnosis of these data yet")
         try:
-            with project.workers() as workers:
-                report = save_report(project, *run_diagnosis(project, PrefectRunner(workers)))
+            report = save_report(project, *run_diagnosis(project, runner))
         except UserError as error:
             refused = f"How the silos differ is not known: {error}"
             return {"folder": None, "sentences": [refused], "align": [], "gains": {}, "nearest": None}
@@ -311,9 +320,7 @@ def _race(
     saved = read_json(file)
     if saved is not None:
         race = Race.from_json(saved)
-        for candidate in race.alive:  # `siloflow clean` deletes unfinished runs; these are trained again
-            if not _run_folder(project, name, candidate, seed).path.is_dir():
-                race.legs.pop(candidate.name, None)
+        race.forget(lambda candidate: _run_folder(project, name, candidate, seed).path.is_dir())
     else:
         ordered = in_order(candidates(project, seed, methods, align), gains, (SHARED, ALONE))
         race = Race(rungs_of(project.params.training.rounds), ordered, before=time.perf_counter() - began)
@@ -414,20 +421,37 @@ def _plan_race(
     if pace is None:
         return
     processes.start_for(len(race.alive), left / max(len(race.alive), 1), pace.round)
-    at_once = processes.at_once
-    needed = race.before + seconds_needed(pace.run, at_once)
-    if needed > budget and not is_known:
+    if not is_known:
         first = next(candidate for candidate in race.alive if candidate.name in race.legs)
-        leg = race.legs[first.name]
-        affordable = _MARGIN * left / seconds_needed(1.0, at_once) - leg.seconds
-        fewer = leg.rounds + math.floor(affordable / max(pace.round, 1e-9))
-        raise UserError(
-            f"minutes: got {budget / 60:g}, expected at least {math.ceil(needed / 60)}, since one run of "
-            f"{first.method} takes about {duration(pace.run)}, and the shortest advice needs eleven runs. Type the "
-            f"command with `--minutes {math.ceil(needed / 60)} --resume`"
-            f"{f', or with `--set training.rounds={fewer}`' if fewer > 0 else ''}."
-        )
+        check_minutes(budget, race.before, race.legs[first.name], pace, first.method, processes.at_once)
     race.pace = pace
+
+
+def _time_rounds(project: Project, processes: TrialProcesses, seed: int, budget: float) -> None:
+    """Train FedAvg for a few rounds of the race, in which it starts first.
+
+    Raises:
+        UserError: If these show that the budget cannot suffice.
+    """
+    first = candidates(project, seed, [SHARED])[0]
+    last = project.params.training.rounds
+    rounds = min(_TIMED, rungs_of(last)[0])
+    progress.current().say(f"times {rounds} round{'' if rounds == 1 else 's'} of {SHARED}")
+    with _quiet():
+        trial = Trial(project.with_overrides(first.settings), first.method, seed, trial_name(first.index), rounds)
+        (finished,) = processes.run([trial])
+    if isinstance(finished.outcome, str):  # the race says why
+        return
+    leg = Leg(rounds, None, finished.seconds)
+    pace = _pace(_run_folder(project, processes.experiment, first, seed), leg, last)
+    processes.start_for(_SHORTEST, pace.run, pace.round)
+    check_minutes(budget, 0.0, leg, pace, first.method, processes.at_once)
+
+
+def _pace(folder: RunFolder, leg: Leg, last: int) -> Pace:
+    """Return what a run to the last round takes, of which a leg is trained."""
+    a_round = statistics.median(record["seconds"]["round"] for record in folder.rounds(leg.rounds))
+    return Pace(leg.seconds + a_round * (last - leg.rounds), a_round)
 
 
 def _measure_pace(project: Project, processes: TrialProcesses, seed: int, race: Race, train: TrainAll) -> Pace | None:
@@ -440,9 +464,7 @@ def _measure_pace(project: Project, processes: TrialProcesses, seed: int, race: 
             write_json(project.runs / processes.experiment / RACE, race.as_json())
         leg = race.legs[candidate.name]
         if leg.score is not None:
-            records = _run_folder(project, processes.experiment, candidate, seed).rounds(leg.rounds)
-            a_round = statistics.median(record["seconds"]["round"] for record in records)
-            return Pace(leg.seconds + a_round * (race.rungs[-1] - leg.rounds), a_round)
+            return _pace(_run_folder(project, processes.experiment, candidate, seed), leg, race.rungs[-1])
     return None
 
 

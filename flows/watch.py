@@ -120,10 +120,15 @@ def _diagnose(project: Project, champion: ModelVersion, changed: Mapping[str, st
     """Compare each silo with itself in the champion's data version; None if no silo was there."""
     if all(changed.get(client) == "added" for client in project.silos.federated().clients):
         return None
-    quiet = project.with_overrides(["diagnose.second_look=false"]) if project.params.diagnose.second_look else project
+    quiet = without_second_look(project)
     with quiet.shared():
         report: dict[str, Any] = diagnose(against=champion.tags["data_version"], overrides=quiet.overrides)
     return report
+
+
+def without_second_look(project: Project) -> Project:
+    """Return the project without a second look, which is at pairs of silos and is refused against a version."""
+    return project.with_overrides(["diagnose.second_look=false"]) if project.params.diagnose.second_look else project
 
 
 def _challenge(project: Project, champion: ModelVersion, saw: dict[str, Any]) -> dict[str, Any]:
@@ -139,8 +144,14 @@ def _challenge(project: Project, champion: ModelVersion, saw: dict[str, Any]) ->
     if registry["challenger"] in versions:
         progress.current().say(f"compares version {registry['challenger']} with the champion on the present test rows")
         return promote(project, registry["challenger"], force=False, with_data=False, watch=saw)
-    failed = "; ".join(f"{run['method']} seed {run['seed']} failed: {run['error']}" for run in comparison["failed"])
-    return keep(project, champion, failed or f"{name} has no model that may replace it", saw, may_pass=bool(failed))
+    reason, may_pass = why_no_challenger(name, comparison["failed"])
+    return keep(project, champion, reason, saw, may_pass=may_pass)
+
+
+def why_no_challenger(name: str, failed: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
+    """Return why a comparison has no challenger, and whether the reason may pass, as that of a run that failed."""
+    errors = "; ".join(f"{run['method']} seed {run['seed']} failed: {run['error']}" for run in failed)
+    return errors or f"{name} has no model that may replace it", bool(errors)
 
 
 def _comparison_name(project: Project, champion: ModelVersion, methods: list[str]) -> tuple[str, bool]:
@@ -190,19 +201,20 @@ def _emit_promotions(project: Project) -> None:
 
 def _concluded(project: Project, decision: dict[str, Any]) -> dict[str, Any]:
     """Return the answer to a decision, after showing it on Prefect's page."""
-    saw = decision["watch"]
+    answer = answer_of(decision)
+    _emit_promotions(project)
+    prefect_artifacts.log_artifact(answer["sentence"])
+    shifts = f"Shifted: {shift_text(answer['shifted'])}. " if answer["shifted"] else ""
+    shifts += "".join(f"Not checked: {client}: {why} " for client, why in [*answer["unchecked"].items()][:NAMED])
+    prefect_artifacts.show_markdown("watch", as_markdown(f"{shifts}{answer['sentence']}"))
+    return answer
+
+
+def answer_of(decision: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer to a decision: what was seen, and which version is the champion now."""
     words = {"promoted": "is the champion", "refused": "is not promoted", "kept": "stays the champion"}
     version = f"version {decision['version']} of {decision['model']}"
     sentence = f"{version} {words[decision['decision']]}: {decision['reason']}."
-    _emit_promotions(project)
-    prefect_artifacts.log_artifact(sentence)
-    shifts = f"Shifted: {shift_text(saw['shifted'])}. " if saw["shifted"] else ""
-    shifts += "".join(f"Not checked: {client}: {why} " for client, why in [*saw.get("unchecked", {}).items()][:NAMED])
-    prefect_artifacts.show_markdown("watch", as_markdown(f"{shifts}{sentence}"))
     champion = decision["champion"] if decision["decision"] == "refused" else decision["version"]
-    return {
-        **changed_silos.make_answer(decision["decision"], sentence),
-        **saw,
-        "champion": champion,
-        "decision": decision,
-    }
+    answer = {**changed_silos.make_answer(decision["decision"], sentence), **decision["watch"]}
+    return {**answer, "champion": champion, "decision": decision}

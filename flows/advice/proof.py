@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flows.advice.candidates import POOLED, SHARED
-from flows.advice.race import Candidate, Race
+from flows.advice.race import Candidate, Leg, Pace, Race
+from flows.console.safe_text import duration
 from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.comparison.paired_runs import (
     client_strata,
@@ -23,10 +24,12 @@ from flows.experiment.comparison.paired_runs import (
 from flows.experiment.project import Project
 from models.metrics.base_metrics import TaskMetrics
 from models.metrics.paired_difference import Difference, Stratum, difference
+from silos.errors import UserError
 from tasks.execution.task_runner import PlainRunner
 from tasks.paired_outcomes import Outcomes
 from tasks.tracking.json_io import read_json, write_json
 
+_MARGIN = 0.8  # of the time, in which a suggested number of rounds should fit: rounds do not all take as long
 _RACING = 0.6  # share of the minutes for the race; the rest is for the proof
 SEEDS = range(3, 6)
 """The possible numbers of fresh seeds; with two, intervals would be five times as wide."""
@@ -42,6 +45,30 @@ def seconds_needed(one_run: float, at_once: int = 1) -> float:
     `at_once` runs train at the same time.
     """
     return one_run * (math.ceil(2 / at_once) + math.ceil(3 * SEEDS.start / at_once))
+
+
+def check_minutes(budget: float, before: float, leg: Leg, pace: Pace, method: str, at_once: int = 1) -> None:
+    """Raise UserError if the budget does not suffice for the shortest advice.
+
+    Args:
+        budget: The seconds of the command.
+        before: Those that it took before the race.
+        leg: What the first candidate has trained.
+        pace: What a run takes, as that leg suggests.
+        method: The candidate's method.
+        at_once: How many runs train at the same time.
+    """
+    needed = before + seconds_needed(pace.run, at_once)
+    if needed <= budget:
+        return
+    affordable = _MARGIN * (budget - before) / seconds_needed(1.0, at_once) - leg.seconds
+    fewer = leg.rounds + math.floor(affordable / max(pace.round, 1e-9))
+    raise UserError(
+        f"minutes: got {budget / 60:g}, expected at least {math.ceil(needed / 60)}, since one run of "
+        f"{method} takes about {duration(pace.run)}, and the shortest advice needs eleven runs. Type the "
+        f"command with `--minutes {math.ceil(needed / 60)} --resume`"
+        f"{f', or with `--set training.rounds={fewer}`' if fewer > 0 else ''}."
+    )
 
 
 def race_seconds(race: Race, budget: float, at_once: int = 1) -> float:

@@ -143,6 +143,16 @@ class Race:
         if leg.score is None:
             _drop(self, candidate, leg.failure or "diverged")
 
+    def left(self, budget: float) -> float:
+        """Return the seconds that are left of those of the command, of which some were spent before the race."""
+        return budget - self.before - self.seconds
+
+    def forget(self, is_trained: Callable[[Candidate], bool]) -> None:
+        """Forget the legs of candidates whose runs were deleted, as `siloflow clean` does; they train again."""
+        for candidate in self.alive:
+            if not is_trained(candidate):
+                self.legs.pop(candidate.name, None)
+
     def waiting(self) -> list[Candidate]:
         """Return the candidates that have not trained to the end of the current rung."""
         rounds = self.rungs[self.rung]

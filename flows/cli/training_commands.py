@@ -296,6 +296,10 @@ def advise(
             raise UserError(f"--minutes: got {minutes:g}, expected more than 0. Choose for example 5.")
         project = session.open_project(overrides, _check_advisable, lock_data_for="advise")
         _check_runner(project)
+        if not resume:
+            session.print_progress(
+                f"takes about {minutes or project.params.advise.minutes:g} minutes; --minutes changes that"
+            )
         parameters: dict[str, Any] = {"minutes": minutes or 0.0, "methods": methods, "name": name}
         advice = session.run_flow("flows.advise", "advise", project, **parameters, resume=resume)
         again = ["siloflow", "advise", "--resume", "--apply", "--name", advice["experiment"]]

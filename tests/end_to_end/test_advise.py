@@ -162,3 +162,17 @@ def test_what_cannot_be_advised_is_said_before_anything_runs(advised):
         changed = ["--set", setting, "--set", f"data.name={name}"]
         folder.type("partition", *changed)
         assert sentence in folder.type("advise", *changed, code=2).err
+
+
+def test_minutes_that_cannot_suffice_are_refused_before_the_silos_are_diagnosed(
+    partitioned: Any, server: str, tmp_path: Path
+) -> None:
+    folder = partitioned[0].copy(tmp_path / "project", server)
+    before = {*folder.path.glob("runs/diagnose-*")}
+    typed = ["advise", "ditto", "--set", "training.rounds=60"]
+    refused = folder.type(*typed, "--minutes", "0.01", code=2)
+    assert "times 3 rounds of fedavg" in refused.err
+    assert "minutes: got 0.01, expected at least " in refused.err
+    assert "--resume`" in refused.err
+    assert {*folder.path.glob("runs/diagnose-*")} == before
+    assert not [*folder.path.glob("runs/advise-*/race.json")]

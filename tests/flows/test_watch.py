@@ -1,14 +1,18 @@
 """Which shifts make `watch` train again, how they are named, and who was not checked."""
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows.cli.serving_commands import print_history, print_watch
 from flows.console.safe_text import PlainConsole
+from flows.experiment.project import Project
 from flows.registry.changed_silos import make_answer
+from flows.registry.promotion_history import may_pass
 from flows.registry.shifted_silos import shift_text, shifted_silos, unchecked_silos, unseen_shifts
+from flows.watch import answer_of, why_no_challenger, without_second_look
 
 
 def pair(client: str, **grades: str | None) -> dict[str, Any]:
@@ -154,3 +158,34 @@ def test_screen_and_history_say_who_was_not_checked_and_what_may_be_missed() -> 
     trained = decision | {"reason": "its interval is not above zero"}
     assert shown(print_history, {"decisions": [trained]}).count("not checked, or only in part: west; its interval") == 1
     assert "not checked" not in shown(print_history, {"decisions": [trained | {"watch": {}}]})
+
+
+@pytest.mark.parametrize(("decided", "champion"), [("promoted", "7"), ("refused", "3"), ("kept", "7")])
+def test_a_challenger_that_was_refused_is_not_the_champion(decided: str, champion: str) -> None:
+    decision = {
+        "decision": decided,
+        "version": "7",
+        "champion": "3",
+        "model": "own",
+        "reason": "x",
+        "watch": {"changed": {}},
+    }
+    answer = answer_of(decision)
+    assert (answer["champion"], answer["outcome"]) == (champion, decided)
+    said = {"promoted": "is the champion", "refused": "is not promoted", "kept": "stays the champion"}
+    assert answer["sentence"] == f"version 7 of own {said[decided]}: x."
+
+
+def test_only_a_reason_that_may_pass_is_tried_again() -> None:
+    assert why_no_challenger("watch-1", []) == ("watch-1 has no model that may replace it", False)
+    run = {"method": "fedavg", "seed": 0, "error": "the disk is full"}
+    assert why_no_challenger("watch-1", [run]) == ("fedavg seed 0 failed: the disk is full", True)
+    assert not may_pass({"against": None})
+    assert not may_pass({"against": {"sentence": "x"}})
+    assert may_pass({"against": {"why_not": "x", "may_pass": True}})
+
+
+@pytest.mark.parametrize("asked", ["true", "false"])
+def test_versions_are_compared_without_a_second_look(asked: str, project: Path) -> None:
+    opened = Project.open([f"diagnose.second_look={asked}"], project)
+    assert not without_second_look(opened).params.diagnose.second_look

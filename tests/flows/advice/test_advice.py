@@ -13,9 +13,10 @@ from flows.advice.apply_advice import apply_advice
 from flows.advice.candidates import POOLED, SHARED, candidates
 from flows.advice.exclude_silos import can_leave
 from flows.advice.proof import Exclusion, Proof, proved_pairs
-from flows.advise import check_advisable, folder_name
+from flows.advise import ADVICE, check_advisable, folder_name, keep_advice
 from flows.experiment.comparison.client_gains import ALONE
 from flows.experiment.project import Project
+from flows.flow_decorator import IncompleteError
 from models.metrics.base_metrics import TASK_METRICS
 from models.metrics.paired_difference import Difference
 from silos.errors import UserError
@@ -404,3 +405,33 @@ def test_where_no_difference_is_known_a_method_that_did_not_diverge_is_advised(c
     assert advice["advised"] == expected
     assert all(line.endswith("are not finite.") for line in advice["lines"] if line.startswith("Whether"))
     assert "one of them" not in " ".join(advice["lines"])
+
+
+def test_advice_is_not_kept_if_a_run_of_its_proof_failed(tmp_path):
+    run = {"method": "fedavg", "seed": 1, "error": "the loss is no number", "folder": "runs/x"}
+    with pytest.raises(IncompleteError):
+        keep_advice(tmp_path, {"comparison": {"failed": [run], "runs": []}})
+    assert not (tmp_path / ADVICE).exists()
+    keep_advice(tmp_path, {"comparison": {"failed": []}})
+    assert (tmp_path / ADVICE).exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_other"),
+    [
+        (["comparison.seeds=[1, 0, 2]"], True),
+        (["training.rounds=7"], True),
+        (["comparison.seeds=[0, 5]"], False),
+        (["advise.minutes=9"], False),
+    ],
+)
+def test_a_race_is_continued_only_with_its_own_seed_and_settings(changed, is_other, project):
+    def opened(*overrides):
+        return Project.open(["training.rounds=5", "comparison.seeds=[0, 1, 2]", *overrides], project, derived=True)
+
+    name = folder_name(opened(), 1.0, ["ditto"], False, "race")
+    if is_other:
+        with pytest.raises(UserError, match="--resume: got other settings than those of race"):
+            folder_name(opened(*changed), 1.0, [], True, name)
+    else:
+        assert folder_name(opened(*changed), 1.0, [], True, name) == name

@@ -59,6 +59,12 @@ def test_gains_are_those_of_the_nearest_cells():
     assert predicted_gains(evidence, CONCEPT)[0] == {"ifca": 9.0, "fedper": pytest.approx(-1.0)}
 
 
+def test_cells_without_a_method_say_nothing_about_it():
+    gains = [{"ifca": 6.0}, {"ditto": 1.0}, {"ditto": 3.0}]
+    evidence = [Evidence(f"cell {n}", LABEL, each) for n, each in enumerate(gains)]
+    assert predicted_gains(evidence, LABEL)[0] == {"ifca": 6.0, "ditto": 2.0}
+
+
 def test_a_situation_counts_pairs_of_all_groups():
     between = [
         {"pairs": 6, "types": {"label": 0, "feature": 0, "concept": 0}},

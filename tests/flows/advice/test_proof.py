@@ -118,11 +118,11 @@ def project_of(silos) -> Any:
     return SimpleNamespace(scored=SimpleNamespace(federated=lambda: silos), quantity=quantity)
 
 
-def outcomes(folder, right):
+def outcomes(folder, right, silos=SILOS):
     """Store outcomes of which the first `right` rows of each silo are correct."""
     store = ClientStore(str(folder))
-    correct = (np.arange(ROWS) < np.array([[right[silo]] for silo in SILOS])).astype(np.uint8)
-    return store, store.save(OUTCOMES, SILOS, {"correct": correct})
+    correct = (np.arange(ROWS) < np.array([[right[silo]] for silo in silos])).astype(np.uint8)
+    return store, store.save(OUTCOMES, silos, {"correct": correct})
 
 
 @pytest.mark.parametrize(
@@ -136,11 +136,44 @@ def outcomes(folder, right):
     ],
 )
 def test_silos_that_certainly_lose_by_fedavg_are_named(gains, common, losers, write_silos, tmp_path):
-    silos = write_silos(dict.fromkeys(SILOS, 2), validation=ROWS, test=ROWS, common=common)
+    silos = write_silos(dict.fromkeys(SILOS, 2), validation=ROWS, test=ROWS + 7, common=common)
     alone = dict.fromkeys(SILOS, 30)
     shared = {silo: right + gains.get(silo, 10) for silo, right in alone.items()}
     runs = [outcomes(tmp_path / name, right) for name, right in (("shared", shared), ("alone", alone))]
     assert losing_silos(project_of(silos), *runs) == losers
+
+
+@pytest.mark.parametrize(("names", "losers"), [(SILOS[:4], []), (SILOS, ["a", "b"])])
+def test_half_of_the_silos_are_not_left_out(names, losers, write_silos, tmp_path):
+    silos = write_silos(dict.fromkeys(names, 2), validation=ROWS, test=ROWS + 7)
+    alone = dict.fromkeys(SILOS, 30)
+    shared = {**dict.fromkeys(SILOS, 40), "a": 0, "b": 0}
+    runs = [outcomes(tmp_path / name, right, names) for name, right in (("shared", shared), ("alone", alone))]
+    assert losing_silos(project_of(silos), *runs) == losers
+
+
+def test_intervals_of_methods_and_of_fedavg_without_silos_hold_at_once(write_silos, tmp_path):
+    """One pair of methods, and FedAvg without a silo less each of two methods, are three intervals."""
+    silos = write_silos(dict.fromkeys(SILOS, 2), validation=0, test=ROWS)
+    right = {SHARED: {**dict.fromkeys(SILOS, 40), "a": 10}, ALONE: dict.fromkeys(SILOS, 30)}
+    runs = {
+        m: [outcomes(tmp_path / f"{m}{i}", {k: v + i for k, v in own.items()}) for i in range(3)]
+        for m, own in right.items()
+    }
+    without = [outcomes(tmp_path / f"without{i}", dict.fromkeys(SILOS, 50 + i)) for i in range(3)]
+    alone = measure(project_of(silos), SHARED, runs).differences[SHARED, ALONE]
+    found = measure(project_of(silos), SHARED, runs, ["a"], without)
+    strata = client_strata(PlainRunner(), silos, runs[SHARED], runs[ALONE], TASK_METRICS["classification"])
+    for measured, intervals in ((alone, 1), (found.differences[SHARED, ALONE], 3)):
+        expected = difference(list(strata.values()), 1 - 0.05 / intervals, TASK_METRICS["classification"].bound)
+        assert (measured.low, measured.high) == pytest.approx((expected.low, expected.high))
+    rest = client_strata(PlainRunner(), silos.select(SILOS[1:]), without, runs[SHARED], TASK_METRICS["classification"])
+    own = client_strata(PlainRunner(), silos.select(["a"]), runs[ALONE], runs[SHARED], TASK_METRICS["classification"])
+    both = [*rest.values(), *own.values()]
+    expected = difference(both, 1 - 0.05 / 3, TASK_METRICS["classification"].bound, pooled_variance=False)
+    assert found.exclusion is not None
+    measured = found.exclusion.differences[SHARED]
+    assert (measured.low, measured.high) == pytest.approx((expected.low, expected.high))
 
 
 def test_fedavg_without_silos_is_measured_over_all_silos_of_which_those_train_alone(write_silos, tmp_path):

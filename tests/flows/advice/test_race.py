@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.advice.race import Candidate, Leg, Race, Trained, in_turn, run_race, rungs_of
+from flows.advice.race import ALPHA, Candidate, Leg, Race, Trained, in_turn, run_race, rungs_of
 from flows.experiment.comparison.tuner import Score
 from models.metrics.paired_difference import Difference, Stratum, difference
 
@@ -184,3 +184,87 @@ def test_the_best_is_seldom_dropped_as_behind():
         )
         lost += "behind" in race.dropped.values()
     assert lost <= 16
+
+
+def scored(*scores: float, seconds: float = 1.0, rungs: tuple[int, ...] = (1, 3, 9)) -> Race:
+    """A race whose candidates m0, m1, ... have these scores at the end of the first rung."""
+    race = Race([*rungs], field(*(f"m{i}" for i in range(len(scores)))))
+    race.legs = {f"m{i} 0": Leg(1, Score(score, 0.0), seconds) for i, score in enumerate(scores)}
+    return race
+
+
+def onward(race: Race, budget: float = math.inf, always: tuple[str, ...] = (), compare=lambda *_: None) -> list[str]:
+    """Return who trains after the first rung."""
+    trained: list[str] = []
+
+    def train(candidate: Candidate, rounds: int) -> Leg:
+        if rounds == race.rungs[1]:
+            trained.append(candidate.method)
+        return Leg(rounds, race.legs[candidate.name].score, 0.0)
+
+    run_race(race, lambda _: budget, always, in_turn(train), compare, lambda d: d, lambda _: None)
+    return trained
+
+
+@pytest.mark.parametrize(("number", "kept"), [(3, 1), (4, 2), (9, 3), (10, 4)])
+def test_a_third_of_the_candidates_trains_on_rounded_up(number, kept):
+    scores = [i / number for i in range(number)]
+    assert onward(scored(*scores)) == [f"m{i}" for i in range(number - kept, number)]
+
+
+def test_what_trains_on_leaves_less_time_for_the_next():
+    """The leader trains on; each of the others takes two seconds to the next rung, and half of nine are for that."""
+    scores = [i / 9 for i in range(9)]
+    assert onward(scored(*scores), 9.0) == ["m7", "m8"]
+    assert onward(scored(*scores), 12.1) == ["m6", "m7", "m8"]
+
+
+def test_seconds_of_the_legs_of_a_candidate_add_up():
+    race = Race([1, 9], field("m"))
+    race.add(Trained(race.alive[0], Leg(1, Score(0.5, 0.0), 2.0), 1.5))
+    race.add(Trained(race.alive[0], Leg(9, Score(0.6, 0.0), 16.0), 12.0))
+    assert race.legs["m 0"] == Leg(9, Score(0.6, 0.0), 18.0)
+    assert race.seconds == 13.5
+
+
+def test_time_before_the_race_and_in_it_is_not_left():
+    assert Race([9], [], seconds=50.0, before=40.0).left(300.0) == 210.0
+
+
+def test_looks_and_pairs_share_the_chance_of_a_false_drop():
+    levels = []
+
+    def compare(first: Candidate, second: Candidate, level: float) -> Difference:
+        assert (first.method, second.method) in {
+            ("m1", "m2"),
+            ("m0", "m2"),
+        }  # the leader is what others are compared with
+        levels.append(level)
+        return Difference(-0.1, -0.2, 0.1)  # not distinguishable
+
+    onward(scored(0.1, 0.2, 0.3), compare=compare)
+    assert levels[:2] == [pytest.approx(1 - ALPHA / (2 * 3))] * 2  # two looks at three pairs
+
+
+@pytest.mark.parametrize(("mean", "higher_is_better", "reason"), [(-0.1, True, "behind"), (-0.1, False, "time")])
+def test_behind_is_only_who_is_worse_than_the_leader(mean, higher_is_better, reason):
+    race = scored(0.1, 0.2, 0.3)
+    sign = 1 if higher_is_better else -1
+    measured = Difference(mean, mean - 0.05, mean + 0.05)
+    run_race(
+        race,
+        lambda _: math.inf,
+        (),
+        in_turn(lambda c, rounds: Leg(rounds, race.legs[c.name].score, 0.0)),
+        lambda *_: measured,
+        lambda difference: sign * difference,
+        lambda _: None,
+    )
+    assert {*race.dropped.values()} == {reason}
+
+
+def test_legs_of_runs_that_were_deleted_are_trained_again():
+    race = scored(0.1, 0.2, 0.3, rungs=(1, 9))
+    race.forget(lambda candidate: candidate.method != "m1")
+    assert [*race.legs] == ["m0 0", "m2 0"]
+    assert [candidate.method for candidate in race.waiting()] == ["m1"]
