@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _FEW_SHADES = 16  # of 256, below which pictures of more than 8 bits lose their content
 _SET_RANGE = "et data.source.range to [lowest, highest], the values that become black and white"
 
+_PILLOW_MOST = 65535.0  # to which Pillow spreads the values of a PGM file
+
 # tags of TIFF
 _SUBFILE, _BITS, _PHOTOMETRIC, _SAMPLE_FORMAT = 254, 258, 262, 339
 
@@ -118,10 +120,11 @@ def _in_colour(picture: "Image", path: Path, limits: tuple[float, float] | None,
     """Rotate a picture upright and convert it to RGB of 8 bits."""
     from PIL import Image, ImageOps
 
+    maxval = _maxval(picture)
     halved = ";16" in str(getattr(picture, "tile", ""))  # Pillow reads colours of 16 bits by their upper 8
     ImageOps.exif_transpose(picture, in_place=True)
     if picture.mode[0] in "IF":
-        levels = _scaled(picture, path, limits)
+        levels = _scaled(picture, path, limits, maxval)
         if limits is None:
             shades.add(path, levels)
         return Image.fromarray(np.floor(levels + 0.5).astype(np.uint8)).convert("RGB")
@@ -133,13 +136,25 @@ def _in_colour(picture: "Image", path: Path, limits: tuple[float, float] | None,
     return picture.convert("RGB")
 
 
-def _scaled(picture: "Image", path: Path, limits: tuple[float, float] | None) -> np.ndarray:
-    """Scale a picture of one channel of integers or floats to 0 to 255: (height, width) float64."""
+def _maxval(picture: "Image") -> int | None:
+    """Return the largest value that a PGM file declares if Pillow spreads its values over 0 to 65535; else None."""
+    tile = getattr(picture, "tile", None)
+    is_spread = bool(tile) and picture.format == "PPM" and picture.mode == "I" and isinstance(tile[0][3], tuple)
+    return int(tile[0][3][-1]) if is_spread and tile[0][0] in ("ppm", "ppm_plain") else None
+
+
+def _scaled(picture: "Image", path: Path, limits: tuple[float, float] | None, maxval: int | None = None) -> np.ndarray:
+    """Scale a picture of one channel of integers or floats to 0 to 255: (height, width) float64.
+
+    `limits` are values as the file has them, also if Pillow spreads those up to `maxval`.
+    """
     low, high = limits or _type_range(picture, path)
     values, tags = np.asarray(picture), _tags(picture)
     if tags.get(_BITS) == (32,) and tags.get(_SAMPLE_FORMAT, (1,)) == (1,):
         values = values.view(np.uint32)  # Pillow has no unsigned type of 32 bits
     values = values.astype(float)
+    if limits is not None and maxval is not None:
+        values = np.round(values * (maxval / _PILLOW_MOST))
     outside = ~((values >= low) & (values <= high))
     if outside.any():
         raise UserError(

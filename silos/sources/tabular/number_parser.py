@@ -27,7 +27,13 @@ _SIGN = r"[+\p{Pd}\x{2212}]"
 _BARE = (
     rf"{_SIGN}?\s?{_MONEY}?\s?{_SIGN}?\s?{_DIGITS}(?:e[+-]?\d+)?\s?[%\x{{2030}}]?\s?{_MONEY}?\s?[\p{{Pd}}\x{{2212}}]?"
 )
-_NUMBER_LIKE = rf"^(?:{_BARE}|\(\s?{_BARE}\s?\))$"
+_HEXADECIMAL = r"[+-]?0x[0-9a-f]+"
+_FORTRAN = r"[+-]?(?:\d+\.\d*d[+-]?|\d+d[+-])\d+"  # 1.5d+02
+_ISO_DURATION = r"-?p(?:\d+[ymwd])*t(?:\d+(?:\.\d+)?[hms])+"
+_DURATION = (
+    r"-?(?:\d+\s?d(?:ays?)?,?\s?)?\d+:\d{2}(?::\d{2}(?:\.\d+)?)?|(?:\d+\s?(?:d|days?|h|hrs?|m|min|s|sec|ms)\s?){2,}"
+)
+_NUMBER_LIKE = rf"^(?:{_BARE}|\(\s?{_BARE}\s?\)|{_HEXADECIMAL}|{_FORTRAN}|{_ISO_DURATION}|{_DURATION})$"
 _WITH_UNIT = r"^[+-]?\d[\d.,]*\s?[\p{L}/°]{2,12}$"
 _QUANTITIES = 20  # values with one unit; fewer may be categories, such as doses
 
@@ -118,7 +124,8 @@ class WrittenNumbers:
 def look_like_numbers(texts: pa.Array) -> np.ndarray:
     """Return which texts people read as numbers: with currency, percent sign, brackets, other digits: (texts,) bool.
 
-    Many quantities with one unit, such as 12.5 kg, count too.
+    So are hexadecimal numbers, Fortran's exponents such as 1.5D+02, and durations such as 100:30:00 or 1h 30m. Many
+    quantities with one unit, such as 12.5 kg, count too.
     """
     texts = pc.utf8_normalize(texts, "NFKC")
     if len(texts) > _QUANTITIES and match(texts, _WITH_UNIT).all():

@@ -27,7 +27,11 @@ _HEAD = 1 << 20  # characters in which the separator is detected
 _RECORDS = 50
 _CHUNK = 1 << 26  # bytes
 _COPIES = 10  # of the file's size in memory, measured: text, texts, distinct texts, codes, numbers, rows
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_OTHER_ENCODINGS = {
+    **dict.fromkeys((b"\xff\xfe\0\0", b"\0\0\xfe\xff"), "UTF-32"),  # first: the former begins as UTF-16 does
+    **dict.fromkeys((b"\xff\xfe", b"\xfe\xff"), "UTF-16"),
+}
+"""The encoding of a file that begins with these bytes."""
 
 
 def read_parquet(name: str, path: Path) -> tuple[list[str], list[pa.ChunkedArray]]:
@@ -169,8 +173,11 @@ def _read_bytes(name: str, path: Path) -> bytes:
 
 def _check_encoding(name: str, data: bytes) -> str:
     """Check that the file is UTF-8 text, and return its first characters."""
-    if data.startswith(_UTF16):
-        raise UserError(f"{name}: got UTF-16 text, expected UTF-8. Save it as UTF-8 (in a spreadsheet: `CSV UTF-8`).")
+    encoding = next((encoding for mark, encoding in _OTHER_ENCODINGS.items() if data.startswith(mark)), None)
+    if encoding is not None:
+        raise UserError(
+            f"{name}: got {encoding} text, expected UTF-8. Save it as UTF-8 (in a spreadsheet: `CSV UTF-8`)."
+        )
     position = data.find(b"\0")
     if position >= 0:
         raise UserError(

@@ -67,13 +67,28 @@ def class_codes(name: str, label: Column) -> tuple[list[str], np.ndarray]:
             f"{where}: got {len(used):,} different values in {len(label.codes):,} rows, expected classes. Name "
             "the column with the classes, or add `task: regression` to data.source in params.yaml for a number."
         )
-    texts = [label.texts[code] for code in used]
+    spelling = _one_spelling(label)
+    texts = list(dict.fromkeys(spelling[code] for code in used))
     fault = find_invalid_name(np.array(texts))
     if fault:
         raise UserError(f"{where}: {shown(repr(texts[fault[0]]), 40)}: {fault[1]}.")
     classes = sort_texts(texts)
     class_of = {text: index for index, text in enumerate(classes)}
-    return classes, np.array([class_of.get(text, -1) for text in label.texts], np.int64)[label.codes]
+    return classes, np.array([class_of.get(text, -1) for text in spelling], np.int64)[label.codes]
+
+
+def _one_spelling(label: Column) -> list[str]:
+    """Return the texts of a label, each of several decimals of one number as the shortest: 0 for 0.0, but not 7 for 007."""
+    shortest: dict[float, str] = {}
+    plain = [re.fullmatch(r"[+-]?(0|[1-9]\d*)([.]\d*)?", text) is not None for text in label.texts]
+    for code in label.used.tolist():
+        number, text = float(label.numbers[code]), label.texts[code]
+        if plain[code] and len(text) < len(shortest.get(number, text + " ")):
+            shortest[number] = text
+    return [
+        shortest.get(float(number), text) if is_plain else text
+        for number, text, is_plain in zip(label.numbers, label.texts, plain, strict=True)
+    ]
 
 
 def table(source: Table, root: Path, declared: tuple[Feature, ...] = ()) -> Rows:
@@ -89,9 +104,10 @@ def table(source: Table, root: Path, declared: tuple[Feature, ...] = ()) -> Rows
     row_numbers = [column for column in columns if is_row_number(column, sample.rows)]
     columns = [column for column in columns if not is_row_number(column, sample.rows)]
     if not columns:
+        way_out = "Shorten data.source.drop" if source.drop else "Add a column to the file"
         raise UserError(
-            f"{sample.name}: got no column left as a feature, expected at least one besides the "
-            "label. Shorten data.source.drop."
+            f"{sample.name}: got no column left as a feature, expected at least one besides "
+            f"{', '.join(f'the {role}' for role in source.roles)}. {way_out}."
         )
     for column in columns:
         check_usable(sample, column, column.name in source.categorical)

@@ -114,6 +114,19 @@ def test_12_bits_in_16_are_refused_unless_their_range_is_given(read):
     np.testing.assert_array_equal(read(content, limits=(0.0, 4095.0))[0, ..., 0], GREYS)
 
 
+@pytest.mark.parametrize("maxval", [1023, 4095])
+@pytest.mark.parametrize("magic", ["P5", "P2"])
+def test_a_range_is_of_the_values_in_a_pgm_whatever_pillow_makes_of_them(read, maxval, magic):
+    values = np.round(RAMP / 65535 * maxval).astype(">u2")
+    content = values.tobytes() if magic == "P5" else " ".join(map(str, values.ravel().tolist())).encode()
+    file = f"{magic} 16 16 {maxval}\n".encode() + content
+    np.testing.assert_array_equal(read(file, limits=(0, maxval)), read(file))
+    half = read(file, limits=(0, 2 * maxval))
+    assert np.abs(2.0 * half - read(file)).max() <= 1
+    with pytest.raises(UserError, match=rf"got the value \d+, expected 0 to {maxval // 2}\. Widen"):
+        read(file, limits=(0, maxval // 2))
+
+
 def test_dark_pictures_of_16_bits_are_read_beside_bright_ones(read):
     dark, bright = encode(Image.fromarray(TWELVE), "PNG"), encode(Image.fromarray(RAMP), "PNG")
     assert read(dark, bright).max(axis=(1, 2, 3)).tolist() == [16, 255]

@@ -43,6 +43,12 @@ NOT_READ = {
     "repeated mark": ["1,2,3", "3"],
     "two styles": ["1.5", "2,5"],
     "odd groups": ["1'23", "4"],
+    "hexadecimal": ["0x10", "0xff"],
+    "Fortran's exponent": ["1.5D+02", "3.25d-1"],
+    "hours beyond a day": ["100:30:00", "26:05:10"],
+    "days and hours": ["2 days 03:04:05", "1 day, 3:04:05"],
+    "two units": ["1h 30m", "45 min 10 s"],
+    "ISO durations": ["PT1H30M", "P2DT3H"],
     "one unit": [f"{at}.5 kg" for at in range(30)],
 }
 

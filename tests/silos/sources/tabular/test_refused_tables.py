@@ -19,7 +19,7 @@ CSV = {
     "\n\n": "own.csv: got an empty file",
     "a,y": "got a header without rows",
     "a,y\n": "got a header without rows",
-    "y\n1\n0\n": "got no column left as a feature",
+    "y\n1\n0\n": r"got no column left as a feature, expected at least one besides the label\. Add a column to the file\.",
     "a,z\n1,2\n": r"data\.source\.label: got 'y', expected a column of own\.csv: 'a', 'z' \(separated by ','\)",
     "sep=;\na;y\n1;0\n": r"got 'sep=;' in row 1, expected the header\. Delete row 1\.",
     "a,a,y\n1,2,0\n": "header: got the name 'a' for the columns 0 and 1",
@@ -85,6 +85,8 @@ def test_a_column_of_parquet_of_which_no_feature_can_be_made_is_told_by_its_type
     [
         ("a,y\né,1\n".encode("latin1"), "own.csv", "got the byte 0xe9 in line 2, expected UTF-8 text"),
         ("a,y\n1,2\n".encode("utf-16"), "own.csv", "got UTF-16 text, expected UTF-8"),
+        ("a,y\n1,2\n".encode("utf-32"), "own.csv", "got UTF-32 text, expected UTF-8"),
+        (b"\0\0\xfe\xff" + "a,y\n1,2\n".encode("utf-32-be"), "own.csv", "got UTF-32 text, expected UTF-8"),
         (b"a,y\n\0,1\n", "own.csv", "got a zero byte in line 2"),
         (b"a,y\n1,0\n", "own.csv.gz", "cannot be read as gzip"),
         (gzip.compress(b"a,y\n1,0\n" * 999, mtime=0)[:-9], "own.csv.gz", "cannot be read as gzip"),
@@ -135,3 +137,8 @@ def test_whatever_is_in_a_csv_is_rows_or_a_sentence(read, held):
         said = (str(error),)
     assert said
     assert all(line.isprintable() for line in said)
+
+
+def test_only_where_columns_are_dropped_the_way_out_is_to_drop_fewer(read):
+    with pytest.raises(UserError, match=r"besides the label, the client\. Shorten data\.source\.drop\."):
+        read("c,a,y\nn,1,0\nn,2,1\n", client="c", drop=["a"])

@@ -265,3 +265,11 @@ def test_twenty_fractions_or_half_as_many_classes_as_rows_are_classes_and_one_mo
 def test_a_column_without_a_name_that_does_not_number_the_rows_is_refused(read, values):
     with pytest.raises(UserError, match=r"own\.csv: the column 'Unnamed: 0': got no name in the file, expected one"):
         read(f",a,y\n{values[0]},5,0\n{values[1]},6,1\n")
+
+
+def test_decimals_of_one_number_are_one_class_and_a_code_keeps_its_zeros(read):
+    rows = read("a,y\n1,0\n2,1\n3,0.0\n4,1.0\n")
+    assert (rows.classes, rows.y.tolist()) == (["0", "1"], [0, 1, 0, 1])
+    assert "label: y, 2 classes: 0 (2), 1 (2)" in rows.notes
+    assert read("a,y\n1,0.0\n2,1.0\n").classes == ["0.0", "1.0"]
+    assert read("a,y\n1,007\n2,7\n3,7.0\n").classes == ["007", "7"]
