@@ -58,6 +58,21 @@ def test_a_run_depends_on_its_network_its_data_and_its_sampler(params):
     assert "flows.methods.client_sampler" in plain & other
 
 
+@pytest.mark.parametrize(
+    ("setting", "fits"),
+    [
+        ("training.rounds=3", False),
+        ("model.inputs=standardise", True),
+        ("model.targets=standardise", True),
+        ("clients.align.kind=standardise", True),
+        ("clients.align.kind=quantiles", True),
+    ],
+)
+def test_a_run_depends_on_the_fit_of_its_scale_if_it_scales_or_aligns(setting, fits):
+    modules = modules_of_run("fedavg", load_params(create_project.TEMPLATES, [setting]))
+    assert ("flows.experiment.fit_standardizer" in modules) == fits
+
+
 @pytest.mark.slow
 def test_verdicts_depend_on_the_tests_of_shift_and_not_on_training(params):
     drawn, silos = {*modules_of_verdicts(None)}, {*modules_of_verdicts(params)}

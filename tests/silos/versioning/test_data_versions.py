@@ -285,6 +285,46 @@ def test_no_name_restores_nothing_though_git_shows_what_is_staged(tmp_path, vers
     assert folder_digest(data) == before == versions[1]
 
 
+def test_a_version_counts_as_cached_only_with_all_of_its_files_so_that_no_row_is_lost(versions, data, tmp_path):
+    hashes = dvc_files.listed_files(tmp_path, versions[1])
+    assert hashes is not None
+    assert len(hashes) > 1
+    assert dvc_files.is_cached(tmp_path, versions[1])
+    for md5 in sorted(set(hashes.values()) - set((dvc_files.listed_files(tmp_path, versions[0]) or {}).values())):
+        place = dvc_files.object_path(tmp_path, md5)
+        content = place.read_bytes()
+        place.chmod(0o644)
+        place.unlink()
+        assert not dvc_files.is_cached(tmp_path, versions[1])
+        place.write_bytes(content)
+    assert dvc_files.is_cached(tmp_path, versions[1])
+    place.unlink()
+    use_version(tmp_path, "HEAD~1")  # puts what only data/ has into the cache before it is replaced
+    assert dvc_files.is_cached(tmp_path, versions[1])
+    use_version(tmp_path, versions[1])
+    assert folder_digest(data) == versions[1]
+
+
+def test_the_start_of_a_version_needs_six_characters_and_the_present_one_comes_first(versions, tmp_path):
+    for digest in versions:
+        assert data_versions.find_digest(tmp_path, digest[:6]) == digest
+    with pytest.raises(UserError, match=f"version: got {versions[0][:5]}, expected"):
+        data_versions.find_digest(tmp_path, versions[0][:5])
+
+
+def test_two_versions_have_the_same_rows_only_with_the_same_files_of_a_partition(data, tmp_path):
+    git(tmp_path, "init", "-q")
+    for name, text in (("one", "1"), ("two", "2")):
+        (data / name).mkdir()
+        (data / name / "rows").write_text(text)
+    first = record(tmp_path)
+    (data / "two" / "rows").write_text("3")
+    second = record(tmp_path)
+    assert data_versions.same_rows(tmp_path, "one", first, second)
+    assert not data_versions.same_rows(tmp_path, "two", first, second)
+    assert data_versions.same_rows(tmp_path, "two", first, first)
+
+
 def test_a_version_that_gc_deleted_is_said_to_be_gone_without_a_folder_of_ours(tmp_path, versions, data):
     with dvc_files._quiet():
         from dvc.repo import Repo

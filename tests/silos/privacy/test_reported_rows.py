@@ -1,0 +1,92 @@
+"""Rows that a silo reported are reported by no other silo, in whatever way it is asked; each has one budget."""
+
+import numpy as np
+import pytest
+
+from silos.errors import RefusalError
+from silos.privacy.differencing import EVERY
+from silos.privacy.ledger import Ledger
+from silos.privacy.reported_rows import RowRegister
+from silos.privacy.silo_policy import POLICY, Kind, make_store
+
+MEANS = Kind("means")
+ROWS = np.random.default_rng(0).normal(size=(40, 3))
+
+
+@pytest.fixture
+def store(tmp_path):
+    make_store(tmp_path / "visits")
+    return tmp_path / "visits"
+
+
+def ledger(store, client, partition, rows=ROWS) -> Ledger:
+    return Ledger.of(str(store), client, RowRegister(str(store), client, partition, rows, ["a", "b", "c"]))
+
+
+def answer(ledger, version="v1"):
+    groups = {EVERY: {"oak": ledger.row_hashes(ledger.rows.x, "oak")}}
+    return ledger.answer(version, "counts", lambda _: {"n": np.ones(1)}, groups=groups)
+
+
+def stand_in(ledger, version="v1"):
+    groups = {EVERY: {"oak": ledger.row_hashes(ledger.rows.x, "oak")}}
+    return ledger.answer_or_stand_in(version, "all", lambda: {"n": np.ones(1)}, groups, MEANS)
+
+
+def with_noise(ledger, version="v1"):
+    return ledger.answer(version, "noisy", lambda draw: {"n": draw("n").normal(size=1)}, rho=0.1, budget=1.0)
+
+
+WAYS = [answer, stand_in, with_noise]
+
+
+@pytest.mark.parametrize("second", WAYS)
+@pytest.mark.parametrize("first", WAYS)
+def test_rows_of_another_silo_have_no_second_budget_however_either_is_asked(store, first, second):
+    first(ledger(store, "oslo", "first"))
+    other = ledger(store, "bergen", "second", ROWS[:30])
+    with pytest.raises(
+        RefusalError, match="client bergen: got 30 training rows that other silos of private/visits reported"
+    ):
+        second(other)
+    assert other.entries() == []
+    second(ledger(store, "bergen", "second", ROWS + 7))  # rows of its own
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_under_another_name_of_the_data_are_the_same_rows(store, way):
+    way(ledger(store, "oslo", "first"))
+    make_store(store.parent / "copy")
+    with pytest.raises(RefusalError, match="other silos of private/visits reported, such as oslo"):
+        way(ledger(store.parent / "copy", "oslo", "first"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_silo_may_report_its_rows_in_another_partition_if_it_was_one_of_the_reporting_ones(store, way):
+    way(ledger(store, "oslo", "first"))
+    way(ledger(store, "oslo", "second", ROWS[:29]))
+    way(ledger(store, "bergen", "first"))  # silos of one partition may share rows
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_policy_that_leaves_rows_to_others_records_none(store, way):
+    policy = store / POLICY
+    policy.write_text(policy.read_text().replace("other_silos: false", "other_silos: true "))
+    way(ledger(store, "oslo", "first"))
+    assert not [*store.parent.rglob(".rows/*/*/*.safetensors")]
+    way(ledger(store, "bergen", "second"))
+
+
+def test_an_answer_that_another_version_stands_in_for_records_no_rows(store):
+    stand_in(ledger(store, "oslo", "first"))
+    assert stand_in(ledger(store, "oslo", "second", ROWS[:35]), "v2").earlier == "v1"
+    assert len([*store.parent.rglob(".rows/*/*/*.safetensors")]) == 1
+
+
+def test_fewer_rows_than_the_least_are_found_by_chance_and_pass(store):
+    answer(ledger(store, "oslo", "first"))
+    few = np.concatenate([ROWS[:9], np.random.default_rng(1).normal(size=(31, 3))])
+    answer(ledger(store, "bergen", "second", few))
+    few[9] = ROWS[9]
+    with pytest.raises(RefusalError, match="got 10 training rows"):
+        answer(ledger(store, "rome", "third", few))

@@ -1,0 +1,69 @@
+"""A silo's own keys change no other key, and every run of its data goes by its policy."""
+
+import pytest
+
+from silos.errors import RefusalError
+from silos.privacy.silo_policy import (
+    DEFAULT,
+    POLICY,
+    Policy,
+    Unit,
+    check_budget,
+    least_rows_of,
+    make_store,
+    policy_file,
+    policy_of,
+    policy_of_run,
+)
+
+TEXT = "budget: 2.0\nleast_rows: 30\nwithout_noise: false\nsilos: {oslo: {budget: 1.0}, rome: {least_rows: 20}}\n"
+
+
+@pytest.fixture
+def store(tmp_path):
+    make_store(tmp_path / "visits")
+    (tmp_path / "visits" / POLICY).write_text(TEXT)
+    return tmp_path / "visits"
+
+
+EXPECTED = {
+    "oslo": Policy(budget=1.0, least_rows=30, without_noise=False),
+    "rome": Policy(budget=2.0, least_rows=20, without_noise=False),
+    "lyon": Policy(budget=2.0, least_rows=30, without_noise=False),
+}
+
+
+@pytest.mark.parametrize("client", EXPECTED)
+@pytest.mark.parametrize("place", ["", ".partitions/0123"])
+def test_a_silos_section_keeps_the_general_keys_also_for_partitions_of_a_sweep(store, client, place):
+    assert policy_of(store / place, client) == EXPECTED[client]
+    assert policy_file(store / place) == store / POLICY
+
+
+@pytest.mark.parametrize("place", ["", "paper", "paper/0"])
+@pytest.mark.parametrize("client", EXPECTED)
+def test_a_run_goes_by_the_policy_of_the_store_that_its_folder_lies_in(store, client, place):
+    assert policy_of_run(store / place, client) == EXPECTED[client]
+
+
+def test_a_sweep_of_data_without_a_store_has_the_defaults_and_a_store_that_was_deleted_reports_nothing(tmp_path):
+    assert policy_of(tmp_path / "drawn" / ".partitions" / "0123", "oslo") == DEFAULT
+    with pytest.raises(
+        RefusalError, match=r"client oslo: got no .*policy\.yaml, expected what `siloflow partition` makes"
+    ):
+        policy_of(tmp_path / "drawn", "oslo")
+
+
+def test_least_rows_of_several_silos_are_the_smallest_and_the_largest(store):
+    assert least_rows_of(store, ["oslo", "rome", "lyon"]) == (20, 30)
+
+
+def test_what_is_left_of_a_budget_is_rounded_down_so_that_asking_for_it_is_answered():
+    unit = Unit("epsilon", lambda rho: 3 * rho)
+    spent, budget = 0.123456, 1.0
+    with pytest.raises(RefusalError, match=r"ask at epsilon 2\.629 or less, ") as refused:  # 2.629632
+        check_budget("oslo", budget, spent, 0.9, unit)
+    left = float(str(refused.value).split("ask at epsilon ")[1].split(" ")[0]) / 3
+    check_budget("oslo", budget, spent, left, unit)
+    with pytest.raises(RefusalError, match=r"ask at rho 0\.8765 or less, "):  # 0.87658
+        check_budget("oslo", budget, 0.12342, 0.9, Unit())
