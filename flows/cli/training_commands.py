@@ -159,6 +159,7 @@ def compare(
 def print_compare(comparison: dict[str, Any], console: "PlainConsole") -> None:
     """Print the table of methods, the differences, and where the files are."""
     from flows.experiment.comparison.comparison_text import (
+        answer_sentence,
         comparison_table,
         notes_after_training,
         seeds_finished,
@@ -198,13 +199,36 @@ def print_compare(comparison: dict[str, Any], console: "PlainConsole") -> None:
         console.print(f"report        {comparison['report']}")
     console.print(f"experiment    {comparison['experiment']}")
     if comparison.get("registry"):
-        for line in _registry_lines(comparison["registry"]):
+        for line in _registry_lines(comparison):
             console.print(line)
     console.print(f"look closer   {LOOK_CLOSER}")
+    if answer := answer_sentence(comparison):
+        console.print(f"answer        {answer}")
+    if not comparison["failed"]:
+        console.print(f"next          {_next_command(comparison)}")
 
 
-def _registry_lines(registry: dict[str, Any]) -> list[str]:
+def _next_command(comparison: dict[str, Any]) -> str:
+    """Return what to type next: what makes a model the champion if `promote` would do it, else what finds a better one."""
+    registry = comparison.get("registry") or {"candidates": []}
+    if any(each["better"] for each in registry["candidates"]) or _becomes_first(comparison, registry):
+        return "siloflow promote, then siloflow predict FILE"
+    return "siloflow advise"
+
+
+def _becomes_first(comparison: dict[str, Any], registry: dict[str, Any]) -> bool:
+    """Return whether `promote` would make one of the candidates the first champion."""
+    from flows.registry.recorded_comparison import proved_better
+
+    if not registry["candidates"] or registry["champion"] is not None:
+        return False
+    first = [each["method"] for each in registry["candidates"] if each["version"] == registry["challenger"]]
+    return not any(proved_better(comparison, method) for method in first)
+
+
+def _registry_lines(comparison: dict[str, Any]) -> list[str]:
     """Return the registered versions, and which of them are better than the champion."""
+    registry = comparison["registry"]
     candidates = registry["candidates"]
     if not candidates:
         return []
@@ -214,8 +238,9 @@ def _registry_lines(registry: dict[str, Any]) -> list[str]:
     better = [each["version"] for each in candidates if each["better"]]
     if registry["champion"] is None:
         challenger = registry["challenger"]
-        name = names.get(challenger, "an earlier candidate with a better score")
-        lines.append(f"champion      none yet: `siloflow promote` would make {name} (version {challenger}) the first")
+        name = f"{names.get(challenger, 'an earlier candidate with a better score')} (version {challenger})"
+        would = "would make" if _becomes_first(comparison, registry) else "refuses, since another is better, to make"
+        lines.append(f"champion      none yet: `siloflow promote` {would} {name} the first")
     elif better:
         named = ", ".join(f"{names[version]} (version {version})" for version in better)
         lines.append(f"champion      version {registry['champion']}; better: {named}: `siloflow promote`")

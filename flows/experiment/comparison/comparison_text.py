@@ -165,6 +165,22 @@ def headline(paired: list[dict[str, Any]]) -> str:
     return f"Against {paired[0]['reference']}: {'; '.join(parts)}."
 
 
+def answer_sentence(comparison: Mapping[str, Any]) -> str | None:
+    """Return the answer in one sentence: which methods are better than the reference, and by how much.
+
+    There is none if runs failed, a winner is withheld, or no method is better than a constant answer.
+    """
+    paired = comparison["paired"]
+    if not paired or comparison["failed"] or withheld_sentence(comparison) or sentences_first(comparison):
+        return None
+    quantity, reference = recorded_metric(comparison), paired[0]["reference"]
+    better = [pair for pair in paired if pair["better"] == pair["method"]]
+    better.sort(key=lambda pair: -abs(pair["difference"]))
+    *others, last = [f"{pair['method']} (by {quantity.amount(pair['difference'])})" for pair in better] or ["no method"]
+    subject = f"{', '.join(others)} and {last} are" if others else f"{last} is"
+    return f"{subject} better than {reference} on these silos" + (", for certain" if better else " for certain")
+
+
 def notes_after_training(result: Mapping[str, Any]) -> list[str]:
     """Return notes that only training or evaluation could give. Results of earlier versions have none."""
     return [

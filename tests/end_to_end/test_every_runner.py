@@ -1,0 +1,103 @@
+"""The main commands as typed under every runner: the same answers, also when another runner finishes what one began."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+pytestmark = pytest.mark.slow
+
+FAR = ("processes", "dask")
+SMALL = ("--set", "data.scheme=[{kind: dirichlet, clients: 4, alpha: 1.0}]", "--set", "training.rounds=2")
+COMPARE = ("compare", "fedavg", "local_only", "--seeds", "0,1")
+COMMANDS = {
+    "compare": COMPARE,
+    "promote": ("promote",),
+    "predict": ("predict", "rows.npz", "--output", "labels.csv"),
+    "diagnose": ("diagnose", "--set", "diagnose.second_look=true"),
+    "advise": ("advise", "fedavg", "--minutes", "30"),
+}
+NAME = re.compile(r"(compare|diagnose|advise)-\d{8}-\d{6}-\w{4}")
+BROKEN = """
+from pathlib import Path
+
+from tasks.paired_outcomes import count_predictions
+
+
+def broken(*args, **options):
+    raise RuntimeError("a step that fails after training")
+
+
+if not Path("mended").exists():
+    count_predictions.fn = broken
+"""
+
+
+def under(runner: str) -> tuple[str, ...]:
+    """Settings of two workers of this kind."""
+    return ("--set", f"runner.kind={runner}", "--set", "runner.workers=2")
+
+
+def lasting(answer: Any) -> Any:
+    """An answer without times, and with the names and ids that every command draws anew as their kind."""
+    if isinstance(answer, dict):
+        return {k: "id" if k.endswith("id") else lasting(v) for k, v in answer.items() if k != "seconds"}
+    if isinstance(answer, list):
+        return [lasting(part) for part in answer]
+    return NAME.sub(r"\1", answer) if isinstance(answer, str) else answer
+
+
+@pytest.fixture(scope="module")
+def template(partitioned: Any, server: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A project of four silos, and a file of seven digits."""
+    folder = partitioned[0].copy(tmp_path_factory.mktemp("every_runner") / "template", server)
+    folder.type("partition", *SMALL)
+    np.savez(folder.path / "rows.npz", x=(15 * load_digits().images[:7]).astype(np.uint8))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def answers(template: Any) -> Any:
+    """Returns what each command answers under a runner, in a copy of the project; each runner types them once."""
+    found: dict[str, dict[str, Any]] = {}
+
+    def typed(runner: str) -> dict[str, Any]:
+        if runner not in found:
+            folder = template.copy(template.path.parent / runner, template.server)
+            found[runner] = {
+                command: lasting(folder.type(*words, *SMALL, *under(runner), "--json", alone=True).json)
+                for command, words in COMMANDS.items()
+            }
+            found[runner]["labels"] = (folder.path / "labels.csv").read_text()
+        return found[runner]
+
+    return typed
+
+
+@pytest.mark.parametrize("runner", FAR)
+@pytest.mark.parametrize("command", [*COMMANDS, "labels"])
+def test_every_command_answers_the_same_in_other_processes(command: str, runner: str, answers: Any) -> None:
+    assert answers(runner)[command] == answers("threads")[command]
+
+
+@pytest.mark.parametrize(("first", "second"), [("processes", "threads"), ("threads", "dask")])
+def test_what_a_step_after_training_failed_to_finish_another_runner_finishes(
+    first: str, second: str, template: Any, answers: Any, tmp_path: Path
+) -> None:
+    folder = template.copy(tmp_path / "project", template.server)
+    (folder.path / "broken.py").write_text(BROKEN)
+    typed = (*COMPARE, *SMALL, "--set", "plugins=[broken.py]", "--name", "again")
+    code, _, err = folder.run([*typed, *under(first)], alone=True)
+    assert code == 1
+    assert "a step that fails after training" in err
+    (folder.path / "mended").touch()
+    resumed = folder.type(*typed, *under(second), "--resume", "--json", alone=True)
+    assert "round" not in resumed.err
+    expected = answers("threads")["compare"]
+    assert [run["weights_sha256"] for run in resumed.json["runs"]] == [
+        run["weights_sha256"] for run in expected["runs"]
+    ]
+    assert lasting(resumed.json)["gains"] == expected["gains"]
