@@ -243,9 +243,9 @@ def print_predict(answer: dict[str, Any], console: "PlainConsole") -> None:
     console.print(f"model         {answer['model']}" + (f", client {answer['client']}" if answer["client"] else ""))
     console.print(f"rows          {answer['rows']:,}")
     if answer["clients"]:
-        listed = [f"{client}: {count:,}" for client, count in answer["clients"].items()]
-        more = f" and {len(listed) - _MAX_LISTED} more" if len(listed) > _MAX_LISTED else ""
-        console.print(f"clients       {', '.join(listed[:_MAX_LISTED])}{more}")
+        clients = [f"{client}: {count:,}" for client, count in answer["clients"].items()]
+        others = f" and {len(clients) - _MAX_LISTED} more" if len(clients) > _MAX_LISTED else ""
+        console.print(f"clients       {', '.join(clients[:_MAX_LISTED])}{others}")
     if answer["skipped"]:
         rows = len(answer["skipped"])
         console.print(f"skipped       {rows:,} row{'s' * (rows > 1)}")

@@ -108,6 +108,8 @@ def serve(project: Project, model: str, host: str, port: int, max_megabytes: int
         )
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listener])
+        if unanswered := app.state.unanswered:
+            say(f"{unanswered} request{'s' * (unanswered > 1)} got the status 503, since the server ended.")
 
 
 def scoring_app(serving: Serving, max_bytes: int) -> FastAPI:
@@ -121,6 +123,7 @@ def scoring_app(serving: Serving, max_bytes: int) -> FastAPI:
             task.cancel()
 
     app = FastAPI(lifespan=following, openapi_url=None)
+    app.state.unanswered = 0  # requests that the end of the server cut off
 
     async def ping() -> Response:
         return Response("\n", media_type=_JSON)
@@ -146,7 +149,7 @@ def scoring_app(serving: Serving, max_bytes: int) -> FastAPI:
         except ClientDisconnect:
             return Response(status_code=400)  # is never sent
         except asyncio.CancelledError:  # by uvicorn, where the server ends before the request
-            say("A request was not answered, since the server ends.")
+            app.state.unanswered += 1
             return _error(503, "TEMPORARILY_UNAVAILABLE", "The server ends. Send the request again later.")
         return Response(answer, media_type=_JSON, headers={VERSION_HEADER: model.version or quote(model.run or "")})
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -252,6 +253,25 @@ def test_other_bodies_types_paths_and_methods_are_refused_and_health_is_as_in_ml
     for refused, status in ((ask(path="/predict"), 404), (ask(path="/invocations"), 405)):
         assert refused.status == status
         assert "expected POST /invocations, or GET /ping, /health or /version." in refused.json["message"]
+
+
+def test_requests_that_the_end_of_the_server_cuts_off_are_answered_with_503(table: OpenModel) -> None:
+    listener = listening_socket(0)
+    app = scoring_app(SimpleNamespace(model=table, follows=False, project=VISITS), LIMIT)  # type: ignore[arg-type]
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, log_level="critical", timeout_graceful_shutdown=0))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    with socket.create_connection(listener.getsockname(), timeout=60) as connection:
+        connection.sendall(b"POST /invocations HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n")
+        connection.sendall(b"Content-Length: 100\r\n\r\n{")
+        while not server.server_state.tasks:
+            threading.Event().wait(0.01)
+        server.should_exit = True
+        thread.join()
+        answer = connection.recv(10_000)
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b'"error_code": "TEMPORARILY_UNAVAILABLE"' in answer
+    assert app.state.unanswered == 1
 
 
 def test_params_in_the_address_are_refused_and_others_are_ignored_as_in_mlflow(ask: Ask) -> None:
