@@ -301,6 +301,7 @@ def _ask_all(setup, round, features) -> dict[str, list[Any]]:
         if name in asked
     }
     beside = {
+        "mean_outcomes": ([kept], [kept]),
         "pair_outcomes": ([kept], [kept]),
         "pair_common_rows": ([kept], [kept]),
         "score_by_class": (kept,),
