@@ -93,10 +93,16 @@ def init(
 
 def _ask_for_column(role: str, columns: "Sequence[str]", guess: str | None) -> str:
     """Ask the user for the column of a role until one of these columns is named."""
-    typer.echo(f"It is unclear which column is the {_ROLES[role]}. The columns are {', '.join(columns)}.")
-    while (name := str(typer.prompt(f"--{role}", default=guess)).strip()) not in columns:
-        typer.echo(f"got {name}, expected one of these columns.")
-    return name
+    from flows.console.safe_text import PlainConsole
+
+    console = PlainConsole()
+    console.print(f"It is unclear which column is the {_ROLES[role]}. The columns are {', '.join(columns)}.")
+    while True:
+        console.print(f"--{role}{f' [{guess}]' if guess else ''}", end="")
+        name = str(typer.prompt("", default="", show_default=False)).strip() or guess
+        if name in columns:
+            return name
+        console.print(f"got {name or 'nothing'}, expected one of these columns.")
 
 
 _ROLES = {

@@ -138,9 +138,10 @@ def _in_colour(picture: "Image", path: Path, limits: tuple[float, float] | None,
 
 def _maxval(picture: "Image") -> int | None:
     """Return the largest value that a PGM file declares if Pillow spreads its values over 0 to 65535; else None."""
-    tile = getattr(picture, "tile", None)
-    is_spread = bool(tile) and picture.format == "PPM" and picture.mode == "I" and isinstance(tile[0][3], tuple)
-    return int(tile[0][3][-1]) if is_spread and tile[0][0] in ("ppm", "ppm_plain") else None
+    tiles: Any = getattr(picture, "tile", [])
+    if not tiles or picture.format != "PPM" or picture.mode != "I" or tiles[0][0] not in ("ppm", "ppm_plain"):
+        return None
+    return int(tiles[0][3][-1])
 
 
 def _scaled(picture: "Image", path: Path, limits: tuple[float, float] | None, maxval: int | None = None) -> np.ndarray:

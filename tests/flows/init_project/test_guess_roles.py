@@ -1,6 +1,11 @@
 """`siloflow init` finds label, silo and the user's own split, and asks or says so where the guess is unsure."""
 
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -160,3 +165,25 @@ def test_a_repetition_writes_params_again_and_keeps_the_rest(tmp_path):
     (tmp_path / "other" / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match=r"which contains notes\.txt"):
         create_project(tmp_path / "other", file, DataOptions(), force=True)
+
+
+@pytest.mark.slow
+def test_on_a_terminal_init_asks_until_a_column_is_named_and_an_empty_answer_takes_the_guess(tmp_path):
+    table(tmp_path, sex=draw("f", "m"), smoker=draw("never", "ex"), age=None, hba1c=None)
+    command = [str(Path(sys.executable).with_name("siloflow")), "init", "study", "--data", "table.csv"]
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(command, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown, answers = "", [b"nothing\n", b"smoker\n", b"\n"]
+    with suppress(OSError):  # the child has ended
+        while part := os.read(ours, 4096):
+            shown += part.decode()
+            if answers and shown.endswith("]: "):
+                os.write(ours, answers.pop(0))
+    os.close(ours)
+    assert child.wait() == 0, shown
+    assert shown.count("--client [sex]: ") == 2
+    assert "got nothing, expected one of these columns." in shown
+    assert "--label [hba1c]: " in shown
+    source = Project.open(root=tmp_path / "study").params.data.source
+    assert (source.client, source.label) == ("smoker", "hba1c")
