@@ -21,65 +21,19 @@ DEAL = "add --clients 5 to deal the rows at random to 5 silos"
 LABELS = ("label", "target", "outcome", "class", "y")
 CLIENTS = ("client", "hospital", "site", "silo", "clinic", "centre", "center")
 # words of a name that often is the label, or the client if few values have many rows each
-_LABEL_WORDS = {
-    *LABELS,
-    *(
-        "alive",
-        "dead",
-        "death",
-        "deceased",
-        "died",
-        "mortality",
-        "survival",
-        "survived",
-        "diagnosis",
-        "disease",
-        "recurrence",
+_WORDS = {
+    "label": (
+        "alive dead death deceased died mortality survival survived diagnosis disease recurrence readmission readmitted "
+        "relapse response severity stage grade churn churned defaulted demand event failure fraud power price quality "
+        "result yield"
     ),
-    *(
-        "readmission",
-        "readmitted",
-        "relapse",
-        "response",
-        "severity",
-        "stage",
-        "grade",
-        "churn",
-        "churned",
-        "defaulted",
+    "client": (
+        "bank branch city cohort company country county department district facility factory farm institute institution "
+        "lab laboratory location node park party plant practice provider region school shop station store university"
     ),
-    *("demand", "event", "failure", "fraud", "power", "price", "quality", "result", "yield"),
 }
-_CLIENT_WORDS = {
-    *CLIENTS,
-    *(
-        "bank",
-        "branch",
-        "city",
-        "cohort",
-        "company",
-        "country",
-        "county",
-        "department",
-        "district",
-        "facility",
-        "factory",
-    ),
-    *(
-        "farm",
-        "institute",
-        "institution",
-        "lab",
-        "laboratory",
-        "location",
-        "node",
-        "park",
-        "party",
-        "plant",
-        "practice",
-    ),
-    *("provider", "region", "school", "shop", "station", "store", "university"),
-}
+_LABEL_WORDS = {*LABELS, *_WORDS["label"].split()}
+_CLIENT_WORDS = {*CLIENTS, *_WORDS["client"].split()}
 
 _SHOWN = 20  # columns in a message
 _MOST_CLASSES = 20  # values of a text that may be a label
