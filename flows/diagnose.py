@@ -14,6 +14,7 @@ from flows.config.diagnose_params import DiagnoseParams
 from flows.config.override_policy import open_project
 from flows.console import progress
 from flows.diagnosis.build_report import report, report_of_versions
+from flows.diagnosis.data_faults import data_faults
 from flows.diagnosis.load_version import load_version
 from flows.diagnosis.new_rows import compare_new_rows, with_new_rows
 from flows.diagnosis.not_compared import not_compared
@@ -35,6 +36,7 @@ from flows.flow_decorator import Overrides, Text, project_flow
 from models.shift.client_summaries.model_predictions import Design
 from models.shift.client_summaries.query import Query
 from models.shift.fomichev_distances import Readings
+from models.shift.pairwise_results import explaining_products
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError, shown
@@ -72,7 +74,8 @@ def refine(
     clients = [comparison.clients[index] for index in indices]
     if not clients:
         return comparison, _report(comparison, comparison, {})
-    design = Design.from_summaries(query, named_summaries(responses.messages, query)[1])
+    products = explaining_products(comparison.pairs, pairs)
+    design = Design.from_summaries(query, named_summaries(responses.messages, query)[1], products)
     received, refusals = collect_answers(runner, report_models, silos.select(clients), private=private, design=design)
     models = [m for m in received if isinstance(m, HalfModels)]
     weights = {client: own for m in models for client, own in zip(m.clients, m.weights.numpy(), strict=True)}
@@ -164,13 +167,12 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, dict[st
     comparison: Comparison = runner.run_on_server(
         compare_silos, responses.messages, query, params.verdict, readings, log
     )
-    feature_pairs, pair_messages = None, list[FeatureCorrelations]()
+    feature_pairs, targets, pair_messages = None, None, list[FeatureCorrelations]()
     if compares_feature_pairs(query, params, silos):
         question = pair_question(comparison, responses.messages, query)
         received, _ = collect_answers(runner, report_feature_pairs, silos, private=private, question=question)
         pair_messages = [m for m in received if isinstance(m, FeatureCorrelations)]
         first = first_query(silos, params)
-        targets = None
         if first and first.targets:
             with suppress(UserError):  # all silos refuse: targets are compared in their groups only
                 first_responses = first_responses or [query_clients(runner, silos, private, first, params)]
@@ -195,7 +197,10 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, dict[st
             "noise": params.noise.model_dump() if params.noise else None,
             "label": label_column(silos),
             "least_rows": [min(least.values()), max(least.values())],
-            **report(comparison, query, project.manifest.classes, feature_pairs),
+            **report(comparison, query, project.manifest.classes, feature_pairs, targets),
+            "data_faults": data_faults(
+                comparison, query, summaries, dependent["persons"], dependent["unit"] is not None
+            ),
             "not_compared": not_compared(
                 comparison,
                 query,

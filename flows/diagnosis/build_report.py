@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from models.shift.classify import GRADES, EffectSizes
-from models.shift.client_summaries.client_summary import Layout, Summaries
+from models.shift.client_summaries.client_summary import Layout, Summaries, mixture
 from models.shift.client_summaries.gaussian_mechanism import counts_sensitivity, sigma
 from models.shift.client_summaries.query import Query
 from models.shift.magnitudes import (
@@ -17,6 +17,7 @@ from models.shift.magnitudes import (
     largest_mean_differences,
     largest_share_differences,
     rule_change,
+    target_change,
 )
 from models.shift.nested_tests import ALPHA, TYPES
 from models.shift.pair_refinement import FeaturePair, Refinement, effect_on_prediction
@@ -74,7 +75,11 @@ _LARGE = 0.1  # φ below which a feature is not named
 
 
 def report(
-    comparison: Comparison, query: Query, classes: Sequence[str], feature_pairs: FeaturePairs | None = None
+    comparison: Comparison,
+    query: Query,
+    classes: Sequence[str],
+    feature_pairs: FeaturePairs | None = None,
+    targets: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, Any]:
     """Describe all pairs, groups and silos, by their names.
 
@@ -83,6 +88,7 @@ def report(
         query: What the silos were queried for.
         classes: The names of the labels; unused in a regression.
         feature_pairs: What pairs of features show, if they were queried.
+        targets: In a regression the moments of each silo's targets, (5,), if they were queried.
     """
     clients, features = comparison.clients, query.layout.names
     names = comparison.names
@@ -103,10 +109,12 @@ def report(
         if record["groups"][0] != record["groups"][1]:
             two = comparison.by_group.take(record["groups"])
             types = [name for name, count in record["types"].items() if count]
-            record["changes"] = _changes(two, comparison.layout, types, record, names_of_classes)
+            of_targets = _targets_of(targets, [groups[index] for index in record["groups"]])
+            record["changes"] = _changes(two, comparison.layout, types, record, names_of_classes, of_targets)
     for index, record in enumerate(rest):
         two = comparison.with_rest.take([index, index + len(clients)])
-        record["changes"] = _changes(two, comparison.layout, record["types"], record, names_of_classes)
+        of_targets = _targets_of(targets, [[clients[index]], [*clients[:index], *clients[index + 1 :]]])
+        record["changes"] = _changes(two, comparison.layout, record["types"], record, names_of_classes, of_targets)
     return {
         "clients": list(clients),
         "features": list(features),
@@ -120,7 +128,8 @@ def report(
         "pairs": [
             {"first": names[a], "second": names[b], **record} for a, b, record in zip(first, second, pairs, strict=True)
         ],
-        "ranking": _ranking(comparison.pairs, features),
+        "ranking": _ranking(comparison.pairs, comparison.pairs.parts, _MORE_THAN_LABELS, features),
+        "ranking_of_inputs": _ranking(comparison.pairs, comparison.pairs.inputs, _INPUTS, features),
         "gaps": comparison.missing.to_dict(clients, features),
         "matrices": matrices(comparison, names, pairs),
     }
@@ -144,7 +153,8 @@ def report_of_versions(comparison: VersionComparison, query: Query, classes: Seq
         "query": _describe_query(query),
         "between": _describe_groups(comparison.pairs, pairs, {index: index for index in range(2 * len(pairs))}),
         "pairs": [{"client": name, **record} for name, record in zip(comparison.clients, pairs, strict=True)],
-        "ranking": _ranking(comparison.pairs, features),
+        "ranking": _ranking(comparison.pairs, comparison.pairs.parts, _MORE_THAN_LABELS, features),
+        "ranking_of_inputs": _ranking(comparison.pairs, comparison.pairs.inputs, _INPUTS, features),
         "gaps": comparison.missing.to_dict(comparison.names, features),
     }
 
@@ -158,25 +168,39 @@ def class_names(classes: Sequence[str], query: Query) -> list[str]:
     return [f"below {cuts[0]}", *inner, f"above {cuts[-1]}"]
 
 
+def _targets_of(targets: Mapping[str, np.ndarray] | None, sides: Sequence[Sequence[str]]) -> Change | None:
+    """Return by how much the targets of two sides, of silos each, differ; None unless both reported them."""
+    known = [[targets[client] for client in side if client in targets] for side in sides] if targets else []
+    return target_change(np.stack([mixture(np.stack(side)) for side in known])) if known and all(known) else None
+
+
 def _changes(
-    two: Summaries, layout: Layout, types: Sequence[str], record: Mapping[str, Any], classes: list[str]
+    two: Summaries,
+    layout: Layout,
+    types: Sequence[str],
+    record: Mapping[str, Any],
+    classes: list[str],
+    of_targets: Change | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """Describe by how much two clients differ, by type.
 
     record: of the two, or of all pairs of two groups; it names the features that carry the difference. Another rule that no
-    feature explains, at inputs without a difference, is described by labels.
+    feature explains, at inputs without a difference, is described by labels, and in a regression by `of_targets`.
     """
-    indices, of_rule = ([layout.names.index(name) for name in record[key]] for key in ("features", "rule_features"))
+    of_labels = of_targets if of_targets is not None and of_targets.is_clear else largest_label_change(two, classes)
+    indices, of_rule = (
+        [layout.names.index(name) for name in record[key]] for key in ("input_features", "rule_features")
+    )
     changes: dict[str, list[Change | None]] = {}
     if "feature" in types:
         changes["feature"] = [feature_change(two, layout, index) for index in indices]
     if "label" in types:
-        changes["label"] = [largest_label_change(two, classes)]
+        changes["label"] = [of_labels]
     if "concept" in types:
         changes["concept"] = [rule_change(two, layout, index, classes) for index in of_rule]
         half = record.get("pairs", 1) / 2
-        if not of_rule and record["labels_differ"] > half >= record["inputs_differ"]:
-            changes["concept"] = [largest_label_change(two, classes)]
+        if (not of_rule or of_targets) and record["labels_differ"] > half >= record["inputs_differ"]:
+            changes["concept"] = [of_labels]
     return {
         name: [change.to_dict() for change in found if change and change.is_clear] for name, found in changes.items()
     }
@@ -231,9 +255,6 @@ def _describe_pairs(findings: Findings, sizes: EffectSizes, features: tuple[str,
     verdicts, records = findings.verdicts, []
     for index in range(len(findings.first)):
         types = [name for name, present in zip(TYPES, verdicts.types[index].tolist(), strict=True) if present]
-        parts = findings.parts[index]
-        order = np.argsort(-parts, kind="stable")[:_SHOWN].tolist() if {"feature", "concept"} & set(types) else []
-        min_part = max(_LARGE, MIN_SHARE * parts.max(initial=0.0))
         of_rule = rule_features(findings, index)[:_SHOWN] if "concept" in types else []
         rows = findings.rows[index].tolist()
         records.append(
@@ -246,7 +267,8 @@ def _describe_pairs(findings: Findings, sizes: EffectSizes, features: tuple[str,
                 "margins_only": bool(verdicts.margins_only[index]),
                 "label_or_concept": bool(verdicts.label_or_concept[index]),
                 "concept_identifiable": not findings.overlap[index] < NARROW,
-                "features": {features[i]: round(float(parts[i]), 4) for i in order if parts[i] >= min_part},
+                "features": _largest(findings.parts[index], features) if {"feature", "concept"} & set(types) else {},
+                "input_features": _largest(findings.inputs[index], features) if "feature" in types else {},
                 "rule_features": {features[i]: round(float(findings.rules[index, i]), 4) for i in of_rule},
                 "labels_differ": bool(findings.labels[index]),
                 "inputs_differ": bool(findings.moved[index]),
@@ -258,6 +280,13 @@ def _describe_pairs(findings: Findings, sizes: EffectSizes, features: tuple[str,
             }
         )
     return records
+
+
+def _largest(effects: np.ndarray, features: tuple[str, ...]) -> dict[str, float]:
+    """Return the features with the largest φ, the largest first."""
+    least = max(_LARGE, MIN_SHARE * effects.max(initial=0.0))
+    order = np.argsort(-effects, kind="stable")[:_SHOWN].tolist()
+    return {features[i]: round(float(effects[i]), 4) for i in order if effects[i] >= least}
 
 
 def describe_refinement(refinement: Refinement, index: int, features: tuple[str, ...]) -> dict[str, Any]:
@@ -326,6 +355,7 @@ def _describe_groups(findings: Findings, pairs: list[dict[str, Any]], group_of: 
             "not_identifiable": sum(not record["concept_identifiable"] for record in records),
             "rule_unknown": sum(is_rule_unknown(record) for record in records),
             "features": _leading_features(records, "features"),
+            "input_features": _leading_features(records, "input_features"),
             "rule_features": _leading_features(records, "rule_features"),
         }
         for groups, records in sorted(tables.items())
@@ -347,12 +377,17 @@ def _leading_features(records: list[dict[str, Any]], key: str) -> list[str]:
     return [name for name in sorted(total, key=lambda name: -total[name]) if total[name] >= threshold][:_SHOWN]
 
 
-def _ranking(findings: Findings, features: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Rank features by mean φ over the pairs that differ in more than their labels."""
-    differ = findings.verdicts.types[:, [0, 2]].any(-1)
+_INPUTS, _MORE_THAN_LABELS = [TYPES.index("feature")], [TYPES.index("feature"), TYPES.index("concept")]
+
+
+def _ranking(
+    findings: Findings, effects: np.ndarray, types: list[int], features: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    """Rank features by mean φ, (pairs, features), over the pairs that have one of these types."""
+    differ = findings.verdicts.types[:, types].any(-1)
     if not differ.any():
         return []
-    mean, largest = findings.parts[differ].mean(0), findings.parts[differ].max(0)
+    mean, largest = effects[differ].mean(0), effects[differ].max(0)
     return [
         {"feature": features[i], "mean": round(float(mean[i]), 4), "largest": round(float(largest[i]), 4)}
         for i in np.argsort(-mean, kind="stable")

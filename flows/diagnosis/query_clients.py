@@ -233,11 +233,15 @@ def bytes_reported(
 def dependent_rows(silos: Silos, responses: Sequence[Responses]) -> dict[str, Any]:
     """Describe rows that are not independent: what counts as one row, and the clients with many copies of rows.
 
-    `unit` is the column of `data.source.unit`, by which rows are counted, or None. `repeats` is empty under noise.
+    `unit` is the column of `data.source.unit`, by which rows are counted, or None. `repeats`, and `persons` of clients
+    whose rows look like several of each person, are empty under noise.
     """
-    messages = (m for response in responses for m in response.messages)
-    repeats = {client for m in messages if isinstance(m, ShiftNumbers) for client in m.repeats}
-    return {"unit": silos.manifest.params.get("source", {}).get("unit"), "repeats": sorted(repeats)}
+    messages = [m for response in responses for m in response.messages if isinstance(m, ShiftNumbers)]
+    return {
+        "unit": silos.manifest.params.get("source", {}).get("unit"),
+        "repeats": sorted({client for m in messages for client in m.repeats}),
+        "persons": sorted({client for m in messages for client in m.persons}),
+    }
 
 
 def label_column(silos: Silos) -> str:

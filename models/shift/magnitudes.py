@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from models.shift.client_summaries.client_summary import Layout, Summaries, divide_or_zero, mixture
+from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries, divide_or_zero, mixture
 from models.shift.nested_tests import ALPHA, LEAST_EFFECT
 
 _Z95 = 1.959964
@@ -23,16 +23,18 @@ class Change:
     """One number of the first and of the second client, and its difference with a 95 % interval.
 
     Attributes:
-        what: `label`, `mean`, `spread`, `category`, `missing` or `rule`.
+        what: `label`, `absent` of a label that one of the two does not have, `mean`, `spread`, `constant` of a feature that
+            has one value at one of the two, `target` of a regression's mean target, `category`, `missing` or `rule`.
         name: The label or feature.
-        first: A share, a mean or a deviation; for `rule` without a cell NaN.
+        first: A share, a mean or, for `spread` and `constant`, a deviation; for `rule` without a cell NaN.
         second: Likewise.
         difference: first - second; for `rule` the difference of the share of `value` among rows with equal `name`.
         low: The lower end of the interval, NaN if it is unknown.
         high: The upper end.
         deviations: The difference in pooled standard deviations, for `mean` only.
-        factor: The ratio of means and of deviations, for `mean` only, if it looks like a change of unit.
-        value: The category, or for `rule` the label.
+        factor: The ratio of means and of deviations, for `mean` if it looks like a change of unit, and for `target` if one
+            factor explains both.
+        value: The category, for `rule` the label, or for `constant` the one value.
         cell: For `rule` of a categorical feature, the category to whose rows the numbers belong, if it shows more than all.
     """
 
@@ -75,9 +77,16 @@ _FAR_SHARE = 8.0
 def largest_label_change(pair: Summaries, classes: list[str]) -> Change | None:
     """Return the class whose share differs most, in standard errors; with two classes the rarer one.
 
-    pair: the summaries of two clients; only classes that both report are compared.
+    pair: the summaries of two clients; only classes that both report are compared, but a class that one of the two does
+    not have comes first.
     """
     labels, rows = pair.labels, pair.rows.astype(float)
+    absent = absent_classes(pair)
+    lacked = np.where(absent.any(0), np.nan_to_num(labels).max(0), 0.0)
+    if lacked.any():
+        index, nan = int(lacked.argmax()), float("nan")
+        first, second = (float(share) for share in np.nan_to_num(labels[:, index]) / np.maximum(rows, 1.0))
+        return Change("absent", classes[index], first, second, first - second, nan, nan)
     both = ~np.isnan(labels).any(0)
     if not both.any() or rows.min() <= 0:
         return None
@@ -90,12 +99,74 @@ def largest_label_change(pair: Summaries, classes: list[str]) -> Change | None:
     return max(changes, key=lambda change: (change.z, abs(change.difference)))
 
 
+def target_change(moments: np.ndarray) -> Change | None:
+    """Return by how much the targets of two clients differ: an offset, or a gain; moments: (2, 5). None if undefined.
+
+    A gain multiplies mean and deviation by one factor. It is named if deviations differ clearly, and means as they do.
+    """
+    mean_change = next(iter(_moment_changes("the target", moments, noisy=False)), None)
+    if mean_change is None:
+        return None
+    rows, mean, spread, _, kurtosis = moments.T
+    factor = None
+    if (spread > 0).all() and mean[1] != 0:
+        ratio = float(spread[0] / spread[1])
+        error_of_log = float(np.sqrt((np.maximum(kurtosis - 1, 0.1) / (4 * rows)).sum()))
+        error = np.hypot(
+            ratio * mean[1] * error_of_log, np.sqrt(spread[0] ** 2 / rows[0] + (ratio * spread[1]) ** 2 / rows[1])
+        )
+        if abs(np.log(ratio)) > _CLEAR * error_of_log and abs(mean[0] - ratio * mean[1]) < _CLEAR * error:
+            factor = ratio
+    return replace(mean_change, what="target", factor=factor)
+
+
+_CLEAR = 3.0
+"""Standard errors that are no chance."""
+
+
+def absent_classes(summaries: Summaries) -> np.ndarray:
+    """Return which classes a client has no row of, and another reports: (clients, classes) bool; none under noise.
+
+    A client without unreported rows has none of a class that it does not report.
+    """
+    labels = summaries.labels
+    if summaries.noise is not None:
+        return np.zeros(labels.shape, bool)
+    complete = (summaries.rows > 0) & (np.nan_to_num(labels).sum(-1) >= summaries.rows)
+    present = np.nan_to_num(labels) > 0
+    return complete[:, None] & ~present & present.any(0)
+
+
+def constant_features(summaries: Summaries, layout: Layout) -> np.ndarray:
+    """Return which numeric features have one value at a client, and vary at another: (clients, features) bool.
+
+    None under noise, where means and deviations are those of bins.
+    """
+    constant = np.zeros((len(summaries.rows), len(layout.names)), bool)
+    if summaries.noise is not None:
+        return constant
+    for feature in np.flatnonzero(layout.numeric).tolist():
+        rows, mean, spread = mixture(summaries.moments[:, feature])[:, :3].T
+        one_value = (rows >= LEAST_ROWS) & (spread <= _ROUNDING * np.abs(mean))
+        constant[:, feature] = one_value & np.any(spread > _ROUNDING * np.abs(mean))
+    return constant
+
+
+_ROUNDING = 1e-9  # of the mean: the deviation of one value, combined over classes
+
+
 def feature_change(pair: Summaries, layout: Layout, feature: int) -> Change | None:
     """Return what differs most in one feature, in standard errors: mean, spread, a category, or missing values.
 
     None if one of the clients reports no value.
     """
     name, noisy = layout.names[feature], pair.noise is not None
+    constant = constant_features(pair, layout)[:, feature]
+    if constant.any():
+        moments = mixture(pair.moments[:, feature])
+        (first, second), nan = np.where(constant, 0.0, moments[:, 2]).tolist(), float("nan")
+        value = f"{moments[int(constant.argmax()), 1]:.4g}"
+        return Change("constant", name, first, second, first - second, nan, nan, value=value)
     counts = np.maximum(pair.counts[:, feature], 0.0).sum(-1)
     changes = []
     if counts.shape[-1] and counts.sum(-1).min() > 0 and counts[:, -1].any():

@@ -80,10 +80,10 @@ def count_evidence(pairs: Pairs) -> Evidence:
     differ = tested["labels"].rejected(1) | tested["bins_in_classes"].rejected(features).any(-1)
     interaction = _compare_odds_ratios(differ, within, noise_within, pairs.numeric, size_within)
     evidence = build_evidence(tested | {"interaction": interaction}, features, covered(pairs, compared_classes))
-    return evidence if noise is not None else replace(evidence, label_odds=label_log_odds(within))
+    return evidence if noise is not None else replace(evidence, label_odds=label_log_odds(within, pairs.labels))
 
 
-def label_log_odds(within: np.ndarray, correlation: np.ndarray | None = None) -> np.ndarray:
+def label_log_odds(within: np.ndarray, labels: np.ndarray, correlation: np.ndarray | None = None) -> np.ndarray:
     """Return the log likelihood ratio of label shift, P(X | Y) equal, to another rule for equal inputs: (pairs,).
 
     Under label shift P(X) moves by Δ = Σ over classes of P(X | Y) times the difference of shares; under another rule
@@ -93,6 +93,8 @@ def label_log_odds(within: np.ndarray, correlation: np.ndarray | None = None) ->
 
     Args:
         within: Counts of compared classes, (pairs, features, 2, bins, classes).
+        labels: Rows of each class, (pairs, 2, classes + 1). If one client has no row of a class, no other rule is weighed
+            against label shift, and the ratio is NaN.
         correlation: Rank correlations of features over all rows, (pairs, features, features), NaN if not reported.
     """
     rows_of_class = within.sum(-2)
@@ -115,7 +117,8 @@ def label_log_odds(within: np.ndarray, correlation: np.ndarray | None = None) ->
     variance = (1 - CORRELATION) * variances.sum(-1) + CORRELATION * np.sqrt(variances).sum(-1) ** 2
     if correlation is not None:
         variance = _variance_of_sum(variances, _rank_correlation(score, pooled), correlation)
-    return divide_or_zero(total * (moved - total / 2), variance)
+    lacks_a_class = ((labels.min(1) < 0.5) & (labels.max(1) >= LEAST_ROWS))[:, :-1].any(-1)
+    return np.where(lacks_a_class, np.nan, divide_or_zero(total * (moved - total / 2), variance))
 
 
 def _rank_correlation(score: np.ndarray, share: np.ndarray) -> np.ndarray:

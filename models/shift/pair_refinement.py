@@ -12,7 +12,7 @@ from models.shift.classify import LIKELY, check_covariates, restrict_to
 from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries
 from models.shift.client_summaries.feature_pairs import Correlations, index_pairs
 from models.shift.nested_tests import ALPHA, LEAST_EFFECT, comparable_classes, effective_size, label_log_odds
-from models.shift.pairwise_results import REASONS, Findings, find_differences
+from models.shift.pairwise_results import REASONS, Findings, explaining_products, find_differences
 from models.shift.pairwise_tables import build_pairs
 from models.shift.pseudo_rows import PseudoClients, SharedModelLoss, select_for_pseudo_rows
 
@@ -185,12 +185,13 @@ def refine_findings(
         parts=parts,
         inputs=inputs,
     )
-    pseudo = PseudoClients(*select_for_pseudo_rows(summaries, layout, correlations))
+    products = _interactions_in_doubt(refined, findings, correlations)
+    pseudo = PseudoClients(*select_for_pseudo_rows(summaries, layout, correlations), products)
     resolved = np.zeros(len(types), bool)
     if resolve:
         refined, resolved = _resolve(refined, findings, pseudo, correlations, moved_together & ~before[:, _FEATURE])
-    types, products = refined.verdicts.types, _products(correlations, by_class)
-    pseudo = replace(pseudo, products=products) if products else pseudo
+    types, more = refined.verdicts.types, {*_products(correlations, by_class)} - {*products}
+    pseudo = replace(pseudo, products=(*products, *sorted(more))) if more else pseudo
     return replace(refined, rules=_rules(refined, pseudo, correlations.features)), Refinement(
         _describe(correlations, evidence, together, first, second),
         _describe(correlations, evidence, by_class, first, second),
@@ -212,13 +213,14 @@ def _compare_thresholds(
     if not len(judged) or not summaries.counts.shape[2]:
         return findings
     first, second = findings.first[judged], findings.second[judged]
-    counts = build_pairs(summaries, layout, first, second).counts
+    pairs = build_pairs(summaries, layout, first, second)
+    counts = pairs.counts
     within = counts[..., :-1] * comparable_classes(counts)[:, :, None, None]
     between = np.full((len(judged), counts.shape[1], counts.shape[1]), np.nan)
     one, other = (correlations.features[members] for members in index_pairs(len(correlations.features)))
     of_pair = (correlations.values[first, :, -1] + correlations.values[second, :, -1]) / 2
     between[:, one, other] = between[:, other, one] = of_pair
-    odds = label_log_odds(within, between)
+    odds = label_log_odds(within, pairs.labels, between)
     types[judged[odds < -LIKELY]] = np.arange(3) == _CONCEPT
     hedged[judged] = (odds >= -LIKELY) & (odds < LIKELY)
     return replace(findings, verdicts=replace(findings.verdicts, types=types, label_or_concept=hedged))
@@ -279,7 +281,7 @@ def _resolve(
     types, parts = refined.verdicts.types.copy(), refined.parts.copy()
     concept = types[:, _FEATURE] & types[:, _CONCEPT] & before.verdicts.types[:, _CONCEPT]
     other = np.setdiff1d(np.arange(parts.shape[1]), correlations.features)
-    concept &= ~(before.parts[:, other] >= LEAST_EFFECT).any(-1)  # pseudo-rows do not have these features
+    concept &= ~(before.odds[:, other] >= LEAST_EFFECT).any(-1)  # pseudo-rows do not have these features
     resolved = np.zeros(len(types), bool)
     for pair in np.flatnonzero(concept)[: 3 * _most_pairs(pseudo)].tolist():
         clients = int(refined.first[pair]), int(refined.second[pair])
@@ -294,6 +296,17 @@ def _resolve(
     for pair in np.flatnonzero(labels)[: 3 * _most_pairs(pseudo)].tolist():
         types[pair, _LABEL] = not _predicts_labels(pseudo, int(refined.first[pair]), int(refined.second[pair]))
     return replace(refined, verdicts=replace(refined.verdicts, types=types), parts=parts), resolved
+
+
+def _interactions_in_doubt(
+    refined: Findings, before: Findings, correlations: Correlations
+) -> tuple[tuple[int, int], ...]:
+    """Return the features that may act together where inputs and rule seem to differ, by position in `correlations`."""
+    types = refined.verdicts.types
+    doubtful = types[:, _FEATURE] & types[:, _CONCEPT] & before.verdicts.types[:, _CONCEPT]
+    position = {feature: index for index, feature in enumerate(correlations.features.tolist())}
+    found = explaining_products(refined, np.flatnonzero(doubtful))
+    return tuple((position[one], position[other]) for one, other in found if {one, other} <= position.keys())
 
 
 def _predicts_labels(pseudo: PseudoClients, first: int, second: int) -> bool:

@@ -122,9 +122,20 @@ def compare_inside(summaries: Summaries, groups: list[list[int]]) -> np.ndarray:
 def homogeneity(counts: np.ndarray, least_effect: float = LEAST_EFFECT) -> np.ndarray:
     """Return p-values of equal shares of cells at all clients: (features,); counts: (clients, features, cells, classes).
 
-    The test is Pearson's X² summed over classes; 1 if φ of two clients is below `least_effect` on average. Cells with
-    fewer than one row a client are pooled. The variance of X² is that with fixed margins (Haldane 1940), and its
-    distribution a multiple of chi-square with this variance.
+    The test is Pearson's X² summed over classes; 1 if φ of two clients is below `least_effect` on average. Its distribution
+    is a multiple of chi-square with the variance of `homogeneity_moments`.
+    """
+    statistic, mean, variance, size = homogeneity_moments(counts)
+    scale = divide_or_zero(variance, 2 * mean)
+    effect = np.sqrt(2 * np.maximum(statistic - mean, 0) * divide_or_zero(1.0, size))
+    p_value = test.p_value((divide_or_zero(statistic, scale), divide_or_zero(mean, scale)))
+    return np.where(effect >= least_effect, p_value, 1.0)
+
+
+def homogeneity_moments(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return X² of equal shares of cells, summed over classes, its mean and variance, and the rows: (features,) each.
+
+    Cells with fewer than one row a client are pooled. The variance of X² is that with fixed margins (Haldane 1940).
     """
     counts = np.moveaxis(counts, -1, -2)
     counts = counts * (counts.sum(-1, keepdims=True) >= LEAST_ROWS)
@@ -146,13 +157,9 @@ def homogeneity(counts: np.ndarray, least_effect: float = LEAST_EFFECT) -> np.nd
     variance = 2 * total / np.maximum(total - 3, 1) * rest_of_rows * rest_of_cells
     variance += total**2 / np.maximum(total - 1, 1) * of_rows * of_cells
     size = total * (1 - 1 / np.maximum(clients, 1))
-    statistic, mean, variance, size = (
-        np.where(tested, part, 0.0).sum(-1) for part in (statistic, mean, variance, size)
-    )
-    scale = divide_or_zero(variance, 2 * mean)
-    effect = np.sqrt(2 * np.maximum(statistic - mean, 0) * divide_or_zero(1.0, size))
-    p_value = test.p_value((divide_or_zero(statistic, scale), divide_or_zero(mean, scale)))
-    return np.where(effect >= least_effect, p_value, 1.0)
+    parts = (np.where(tested, part, 0.0).sum(-1) for part in (statistic, mean, variance, size))
+    statistic, mean, variance, size = parts
+    return statistic, mean, variance, size
 
 
 class _Cells(NamedTuple):

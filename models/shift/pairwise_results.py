@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import numpy as np
+from scipy.special import chdtri
 
 from models.shift.chi_square import effect_size, p_value
 from models.shift.classify import LIKELY, MIN_ROWS, Verdicts, classify_pairs, restrict_to
@@ -106,10 +107,11 @@ def undetermined_reason(pairs: Pairs, min_rows: int = LEAST_ROWS) -> np.ndarray:
     return np.select(reasons, range(len(reasons)), len(reasons))
 
 
+_BATCH_BYTES = 2**27  # bytes of one table of a batch of pairs; about ten are in memory
+
+
 DISCOVERIES = 0.05
 """Share of false discoveries among the pairs that are reported to differ (Benjamini and Hochberg 1995)."""
-
-_BATCH_BYTES = 2**27  # bytes of one table of a batch of pairs; about ten are in memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,10 +122,13 @@ class Findings:
         chance: The p-value over all hypotheses of the pair: P(Y) and P(X | Y), or P(X) if no class is compared.
         labels, moved: Whether P(Y), and P(X) of any feature, differ; margins also differ under other types of shift. Inputs
             also count as moved if a feature shift is named from P(X | Y) alone.
-        parts: φ of the verdict by feature: of odds ratios under concept shift, otherwise of P(X) under one prior.
+        parts: φ of the verdict by feature: of odds ratios under concept shift, otherwise of P(X) under one prior; the
+            larger of both if feature and concept shift are named.
         inputs: φ of P(X) under one prior, for every pair.
-        rules: φ of the odds ratios by feature; where there are pseudo-rows, given all other features. Without them a feature
-            whose inputs moved counts at most as much as the best of the others, since it may only be correlated with one.
+        odds: φ of the odds ratios by feature.
+        rules: The same, by which a rule is named; where there are pseudo-rows, given all other features. Without them a
+            feature whose inputs moved counts at most as much as the best of the others, since it may only be correlated with
+            one.
         overlap: The share of rows in the same bins, of the worst feature; NaN without counts.
         tells: (pairs, 2) bool, whether a client reported more than its number of rows.
         why: An index in REASONS, of what prevents a verdict.
@@ -138,6 +143,7 @@ class Findings:
     moved: np.ndarray
     parts: np.ndarray
     inputs: np.ndarray
+    odds: np.ndarray
     rules: np.ndarray
     overlap: np.ndarray
     tells: np.ndarray
@@ -147,12 +153,33 @@ class Findings:
 def rule_features(findings: Findings, pair: int) -> list[int]:
     """Return the features by which the changed rule of a pair is named, the likeliest first; empty without an effect.
 
+    The largest effect must exceed that of chance over all features: another threshold of the rule changes none of them.
     Further ones explain the change about as well: it is not LIKELY that the first one does and they do not.
     """
     rules = findings.rules[pair]
     likelihoods = rules**2 * effective_size(findings.rows[pair]) / 2
     order = np.argsort(-rules, kind="stable").tolist()
+    if not order or 2 * likelihoods[order[0]] < chdtri(1, DISCOVERIES / len(order)) - 1:
+        return []
     return [i for i in order if rules[i] >= LEAST_EFFECT and likelihoods[order[0]] - likelihoods[i] < LIKELY]
+
+
+MOST_PRODUCTS = 8
+"""Products of two features that a model of a second look has as inputs."""
+
+
+def explaining_products(findings: Findings, pairs: np.ndarray) -> tuple[tuple[int, int], ...]:
+    """Return pairs of features that may act together in a common rule, the likeliest first: at most MOST_PRODUCTS.
+
+    If two features act together and one of them moves, the odds ratios of the other change, though the rule does not.
+    pairs: the indices of the pairs of clients with changed inputs and odds ratios.
+    """
+    odds, inputs = (np.where(part[pairs] < LEAST_EFFECT, 0.0, part[pairs]) for part in (findings.odds, findings.inputs))
+    strength = odds.T @ inputs
+    strength = np.triu(strength + strength.T, 1)
+    order = np.argsort(-strength, axis=None, kind="stable")[:MOST_PRODUCTS]
+    found = (np.unravel_index(index, strength.shape) for index in order if strength.flat[index] > 0)
+    return tuple((int(one), int(other)) for one, other in found)
 
 
 EvidenceFunction = Callable[[Pairs], Evidence]
@@ -247,14 +274,15 @@ def _compare_batch(
     concept = verdicts.types[:, 2:]
     moved: np.ndarray = np.any(evidence.bins, axis=-1) | verdicts.types[:, 0]
     inputs = np.minimum(evidence.effects["at_mean"], evidence.effects["bins"])
-    parts = np.where(concept, evidence.effects["interaction"], inputs)
+    odds = evidence.effects["interaction"]
+    parts = np.where(concept, np.where(verdicts.types[:, :1], np.maximum(odds, inputs), odds), inputs)
     parts = np.where(evidence.tested[:, None], parts, evidence.effects["bins"])
     cells = np.maximum(pairs.counts.sum(-1), 0)  # noisy counts may be negative
     total = cells.sum(-1, keepdims=True)
     shares = divide_or_zero(cells, total)
     overlap = np.where(total.any((1, 2, 3)), shares.min(2).sum(-1).min(-1, initial=1.0), np.nan)
     tells, why = reports_rows(pairs), undetermined_reason(pairs, min_rows)
-    rules, unmoved = evidence.effects["interaction"], inputs < LEAST_EFFECT
-    best = np.where(unmoved & (rules >= LEAST_EFFECT), rules, 0.0).max(-1, initial=0.0, keepdims=True)
-    by_feature = parts, inputs, np.where(unmoved | (best == 0), rules, np.minimum(rules, best))
+    unmoved = inputs < LEAST_EFFECT
+    best = np.where(unmoved & (odds >= LEAST_EFFECT), odds, 0.0).max(-1, initial=0.0, keepdims=True)
+    by_feature = parts, inputs, odds, np.where(unmoved | (best == 0), odds, np.minimum(odds, best))
     return verdicts, (pairs.rows, _joint_p_value(evidence), evidence.labels, moved, *by_feature, overlap, tells, why)

@@ -143,12 +143,12 @@ class SharedModelLoss(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PseudoClients:
-    """Pseudo-rows and regressions of clients, each computed once; products: pairs of features whose product is an input."""
+    """Pseudo-rows and regressions of clients, each computed once; products: as in `Design`."""
 
     summaries: Summaries
     layout: Layout
     correlations: Correlations
-    products: Sequence[tuple[int, int]] = ()
+    products: tuple[tuple[int, int], ...] = ()
 
     @cached_property
     def _drawn(self) -> dict[int, PseudoRows]:
@@ -172,7 +172,7 @@ class PseudoClients:
         total = np.maximum(counts.sum(-1), 1.0)
         centre = (counts[:, : layout.bins] * middles).sum(-1) / total
         spread = np.sqrt((counts * (middles - centre[:, None]) ** 2).sum(-1) / total)
-        return Design(Query("", layout), centre, np.where(spread > 0, spread, 1.0))
+        return Design(Query("", layout), centre, np.where(spread > 0, spread, 1.0), self.products)
 
     def rows(self, client: int) -> PseudoRows:
         """Return the pseudo-rows of a client."""
@@ -183,11 +183,7 @@ class PseudoClients:
     def matrix(self, client: int) -> np.ndarray:
         """Return the design matrix of a client's pseudo-rows."""
         if client not in self._designed:
-            x = self.rows(client).x
-            matrix = self._design.matrix(x)
-            deviations = np.nan_to_num((x - self._design.centre) / self._design.spread)
-            products = [deviations[:, a] * deviations[:, b] for a, b in self.products]
-            self._designed[client] = np.column_stack([*products, matrix]) if products else matrix
+            self._designed[client] = self._design.matrix(self.rows(client).x)
         return self._designed[client]
 
     def model(self, clients: Sequence[int]) -> np.ndarray:
@@ -227,7 +223,8 @@ class PseudoClients:
             return np.full(features, np.nan)
         matrix = np.concatenate([self.matrix(client) for client in clients])
         side = np.repeat([-0.5, 0.5], [len(part.y) for part in rows])[:, None]
-        columns, owner = matrix[:, len(self.products) : -1], self._design.features
+        owner = self._design.features
+        columns = matrix[:, : len(owner)]
         nuisance = np.concatenate([matrix, side], -1)
         chances, best = _probabilities(matrix, self.model(clients)), np.zeros(features)
         for label in np.unique(y).tolist():

@@ -42,7 +42,7 @@ from models.shift.client_summaries.query import Query
 from models.shift.fomichev_distances import Readings, distance_at_equal_priors, statistics_from_rows
 from models.shift.nested_tests import TYPES
 from models.shift.pair_refinement import refine_findings
-from models.shift.pairwise_results import EvidenceFunction, Findings, diagnose_pairs
+from models.shift.pairwise_results import EvidenceFunction, Findings, diagnose_pairs, explaining_products
 from publications.synthetic_pairs.generators import KnownPair
 from silos.row_units import unit_weights
 
@@ -220,13 +220,8 @@ def second_opinion(pair: KnownPair, rng: np.random.Generator) -> tuple[str, bool
         found = diagnose_pairs(summaries, layout, one, other)
     types = found.verdicts.types
     if types[0, 0] and types[0, 2]:
-        takes = check_covariates(
-            summaries,
-            layout,
-            _foreseen(pair, same, summaries, Design.from_summaries(Query("", layout), summaries), rng),
-            one,
-            other,
-        )
+        design = Design.from_summaries(Query("", layout), summaries, explaining_products(found, one))
+        takes = check_covariates(summaries, layout, _foreseen(pair, same, summaries, design, rng), one, other)
         found = replace(found, verdicts=replace(found.verdicts, types=takes.unexplained(types)))
     return verdict_of(found), bool(found.verdicts.label_or_concept[0])
 

@@ -1,6 +1,7 @@
 """Counts and moments of training rows by class, reported for a diagnosis as far as each client's ledger allows."""
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
@@ -27,6 +28,7 @@ from models.shift.client_summaries.client_summary import (
 from models.shift.client_summaries.feature_pairs import clip_far_values
 from models.shift.client_summaries.gaussian_mechanism import add_noise, counts_sensitivity, epsilon, rho, sigma
 from models.shift.client_summaries.query import Query, project_pictures
+from models.shift.client_summaries.repeated_persons import has_repeated_persons
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
 from silos.errors import RefusalError
@@ -243,6 +245,7 @@ def _groups(
 
 
 _PARTS = ("rows", "labels", "counts", "moments")
+_FLAGS = ("repeats", "persons")  # of rows that are not independent, in an answer only if they are set
 USUAL_BINS = 32
 """Bins that a client counts in whatever its number of rows; it counts in more only if it has as many rows, or units."""
 
@@ -266,9 +269,9 @@ def report_summary(
             if query.rho:
                 messages.append(NoisyCounts(tuple(answers), *arrays))
             else:
-                *parts, repeats = arrays
-                copied = tuple(client for client, repeat in zip(answers, repeats.tolist(), strict=True) if repeat)
-                messages.append(ShiftNumbers(tuple(answers), *parts, repeats=copied))
+                parts, flags = arrays[: len(_PARTS)], arrays[len(_PARTS) :]
+                named = (tuple(itertools.compress(answers, flag.tolist())) for flag in flags)
+                messages.append(ShiftNumbers(tuple(answers), *parts, **dict(zip(_FLAGS, named, strict=True))))
         messages += refusals
     return messages
 
@@ -297,11 +300,11 @@ def _answer(
     if answer is None:
         groups, values = local.covered(ledger, query)
         answer = ledger.answer(local.version, query.id, compute_summary, groups=groups, values=values)
-    return [*(answer[part] for part in _PARTS), answer.get("repeats", np.array([False]))]
+    return [*(answer[part] for part in _PARTS), *(answer.get(flag, np.array([False])) for flag in _FLAGS)]
 
 
 def summary_without_noise(local: LocalSummary, query: Query) -> dict[str, np.ndarray]:
-    """Compute the parts of a `ShiftNumbers` of one client, with `repeats` only if it is true; nothing is reported."""
+    """Compute the parts of a `ShiftNumbers` of one client, with flags only if they are true; nothing is reported."""
     x = local.features(query)
     of_moments = x if query.pictures else np.where(query.layout.numeric, clip_far_values(x), x)
     if not query.counts:
@@ -314,9 +317,9 @@ def summary_without_noise(local: LocalSummary, query: Query) -> dict[str, np.nda
         summary_ = replace(summary_, moments=summarize(of_moments, *rest).moments)
     summary_ = summary_ if local.unit is None else whole_units(summary_)
     counts = summary_.counts if query.counts else summary_.counts[..., :0, :]
-    copies = local.unit is None and count_copies(local.x, local.y) > 0
+    flags = {"repeats": count_copies(local.x, local.y) > 0, "persons": has_repeated_persons(local.x)}
     parts = {"rows": summary_.rows, "labels": summary_.labels, "counts": counts, "moments": summary_.moments}
-    return {**parts, "repeats": np.array([True])} if copies else parts
+    return parts | {name: np.array([True]) for name, flag in flags.items() if flag and local.unit is None}
 
 
 def _unclipped_where_many(local: LocalSummary, query: Query, x: np.ndarray, clipped: np.ndarray) -> np.ndarray:

@@ -114,8 +114,9 @@ class ShiftNumbers(Message):
     """Summaries of the training rows of one stack's clients for a diagnosis: counts in agreed bins and moments, by class.
 
     Classes with too few rows are reported only together, in the last column. If they are too few together, only the
-    presence of such rows is revealed. Fields are as in models.shift.client_summaries.client_summary.Summaries, and
-    `repeats` names the clients without units of whose rows a tenth or more are copies of others.
+    presence of such rows is revealed. Fields are as in models.shift.client_summaries.client_summary.Summaries. Of the
+    clients without units, `repeats` names those of whose rows a tenth or more are copies of others, and `persons` those
+    whose rows look like several of each person.
     """
 
     travels = False
@@ -125,6 +126,7 @@ class ShiftNumbers(Message):
     counts: Annotated[Tensor, SEVERAL]  # (clients, features, cells, classes + 1) float64
     moments: Annotated[Tensor, SEVERAL]  # (clients, features, classes + 1, 5) float64
     repeats: tuple[str, ...] = field(default=(), kw_only=True)
+    persons: tuple[str, ...] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True)

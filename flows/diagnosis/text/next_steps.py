@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flows.diagnosis.build_report import is_rule_unknown
+from flows.diagnosis.text.fault_phrases import fault_steps
 from flows.diagnosis.text.phrases import (
     group_name,
     joined,
@@ -18,6 +19,7 @@ from models.shift.nested_tests import TYPES
 
 _MAX_FEATURES = 3
 _UNIT = "Check the unit of {features} at {silos}, convert it there if it is another one, and diagnose again."
+_ONE_MODEL = "One model for all silos is a good start: siloflow compare fedavg"
 _METHODS = {
     "feature": ["conditional", "uefl"],
     "label": ["conditional", "selective"],
@@ -34,16 +36,26 @@ _NEXT_AFTER_VERSION = {
 
 def next_steps(report: dict[str, Any]) -> list[str]:
     """Return what to do about what most pairs of two groups show, checks first; not about a rule that may not differ."""
+    faults = [] if "against" in report else report["data_faults"]
+    first, kinds = fault_steps(faults), {fault["what"] for fault in faults}
+    if "persons" in kinds:  # without units no difference is sure
+        return first
     if "against" not in report and _shows_no_difference(report):
-        return ["One model for all silos is a good start: siloflow compare fedavg"]
+        return first if "shared" in kinds else [*first, _ONE_MODEL]
+    constant = {name for fault in faults if fault["what"] == "constant" for name in fault["names"]}
+    return [*first, *_steps(report, constant)]
+
+
+def _steps(report: dict[str, Any], constant: set[str]) -> list[str]:
+    """Return what to do about differences, but those of features that are constant at a silo."""
     odd = None if "against" in report else odd_one(report)
     types = {name for record in report["between"] for name in TYPES if _is_common(record, name)}
     types |= {*shown_types(odd)} if odd else set()
     units = unit_steps(report)
     steps = [*units.values()]
-    leading = [*odd["features"]] if odd else leading_features(report)
-    features = [name for name in leading if name not in units][:_MAX_FEATURES]
-    if units and not features and not report["query"]["pictures"]:
+    leading = [*odd["input_features"]] if odd else leading_features(report, "ranking_of_inputs")
+    features = [name for name in leading if name not in {*units, *constant}][:_MAX_FEATURES]
+    if (units or constant) and not features and not report["query"]["pictures"]:
         types -= {"feature"}
     if "feature" in types:
         steps += _checks_of_inputs(report, features)
@@ -141,7 +153,7 @@ def _silos_that_differ(report: dict[str, Any], kind: str, feature: str | None = 
     involved = Counter[int]()
     for record in report["between"]:
         if record["groups"][0] != record["groups"][1] and _is_common(record, kind):
-            involved.update(record["groups"] if feature is None or feature in record["features"] else ())
+            involved.update(record["groups"] if feature is None or feature in record["input_features"] else ())
     if not involved:
         return _silos_that_differ(report, kind) if feature else "all silos"
     return joined([group_name(report, group) for group in sorted(_fewest(report, involved))])

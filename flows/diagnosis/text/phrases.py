@@ -77,6 +77,12 @@ def _change_phrase(change: Mapping[str, Any], report: Mapping[str, Any], with_in
             f"{name} is {_times(change['factor'])} as large (mean {change['first']:.3g} against {change['second']:.3g}), "
             "as if it had another unit"
         )
+    if change["what"] == "target":
+        name, means = report["label"] or name, f"mean {change['first']:.4g} against {change['second']:.4g}"
+        if "factor" in change:
+            return f"{name} is {change['factor']:.2f} times as large ({means})"
+        between = f", 95 % interval {_interval(change, 1, '.3g')}" if interval else ""
+        return f"{name} is {_direction(difference)} by {abs(difference):.3g} ({means}{between})"
     if change["what"] == "mean":
         spread = f"{abs(change['deviations']):.2g} standard deviations" if "deviations" in change else ""
         between = f"95 % interval {_interval(change, 1, '.3g')}" if interval else ""
@@ -96,6 +102,13 @@ def _change_phrase(change: Mapping[str, Any], report: Mapping[str, Any], with_in
             return f"{label} depends on {name} in another way"
         more = "more" if difference > 0 else "less"
         return f"at equal {name}, {label} is {more} frequent by {abs(100 * difference):.2g} points"
+    if change["what"] == "constant":
+        one = f"is constant ({change['value']})"
+        return f"{name} varies, and {one} at the other" if change["first"] else f"{name} {one}, and varies at the other"
+    if change["what"] == "absent":
+        share = _percent(max(change["first"], change["second"]))
+        shares = f"{share} of rows against none" if change["first"] else f"no row against {share}"
+        return f"{label_is(name, report)} in {shares}"
     points = f"{100 * difference:+.2g} points".replace("-", "−")
     between = f", 95 % interval {_interval(change, 100, '+.2g')}" if interval else ""
     if change["what"] == "label" and not report["query"]["targets"] and not report["label"]:

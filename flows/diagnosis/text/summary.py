@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from flows.diagnosis.text.fault_phrases import fault_sentences
 from flows.diagnosis.text.phrases import (
     change_phrases,
     counted,
@@ -30,7 +31,11 @@ _MAX_FEATURES = 3
 
 
 def sentences(report: dict[str, Any]) -> list[str]:
-    """Return a sentence for each finding, the most important first."""
+    """Return what is plainly so in the data, then a sentence for each finding, the most important first."""
+    return [*fault_sentences(report), *_findings(report)]
+
+
+def _findings(report: dict[str, Any]) -> list[str]:
     if len(report["clients"]) == 1:
         return [_one_silo(report)]
     pairs = report["pairs"]
@@ -121,7 +126,7 @@ def _of_two_groups(
     evidence = _evidence(report, group, other)
     for kind in in_most:
         share = "" if counts[kind] == total else f", in {counts[kind]} of {total} pairs of silos"
-        parts.append(f"{_of_type(report, kind, changes, record['features'], evidence)}{share}")
+        parts.append(f"{_of_type(report, kind, changes, record['input_features'], evidence)}{share}")
     parts += [f"in {counts[kind]} of {total} pairs of silos also {phrases[kind]}" for kind in in_some]
     if record["transform"] > total / 2:
         parts.append("one factor and one offset undo the difference, as of a sensor with other settings")
@@ -186,7 +191,7 @@ def _of_type(
     features: Sequence[str],
     evidence: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
-    """Describe one type with its numbers, or with the features that carry it."""
+    """Describe one type with its numbers, or inputs with the features that moved."""
     phrase = type_phrases(report)[kind]
     in_units = not report["query"]["pictures"] or kind == "label"  # projections of pictures have no unit
     described = changes.get(kind, [])[:_MAX_FEATURES]
@@ -198,7 +203,9 @@ def _of_type(
     if kind == "concept":
         if evidence.get("interactions"):
             found = [f"how {joined(evidence['interactions'][0]['features'])} act together on the label differs"]
-        elif described and described[0]["what"] == "label":
+        elif described and described[0]["what"] in ("label", "target"):
+            if changes.get("label") == changes["concept"]:  # described before
+                return f"no difference of inputs was seen, so {phrase}"
             return f"{phrase}; {found[0]}, and no difference of inputs was seen"
         return f"{phrase} ({found[0]})" if found else phrase
     if kind == "feature" and len(found) < _MAX_FEATURES:
@@ -300,7 +307,7 @@ def _one_by_one(report: dict[str, Any], differ: list[dict[str, Any]], determined
 
 def differences(report: dict[str, Any], record: Mapping[str, Any]) -> str:
     """Describe the types of one pair with their numbers."""
-    changes, features = record.get("changes", {}), list(record["features"])
+    changes, features = record.get("changes", {}), list(record["input_features"])
     evidence = record if "pairs" not in record else {}
     return "; ".join(_of_type(report, kind, changes, features, evidence) for kind in shown_types(record))
 
@@ -319,9 +326,9 @@ def _by_type(report: dict[str, Any], differ: list[dict[str, Any]], determined: i
     return lines
 
 
-def leading_features(report: dict[str, Any]) -> list[str]:
-    """Return the features that carry most over all pairs, in order."""
-    ranking = report["ranking"]
+def leading_features(report: dict[str, Any], ranked: str = "ranking") -> list[str]:
+    """Return the features that carry most over all pairs, in order; of inputs alone by `ranking_of_inputs`."""
+    ranking = report[ranked]
     return [record["feature"] for record in ranking if record["mean"] >= MIN_SHARE * ranking[0]["mean"]]
 
 

@@ -38,28 +38,31 @@ class Design:
     """The design matrix of regressions, equal for all clients.
 
     Numeric features are in deviations `spread` from the mean `centre`, (features,) each; a missing number is the mean.
-    Each category is a column, and so is whether a value is missing if it may be.
+    Each category is a column, and so is whether a value is missing if it may be. products: pairs of features, by index,
+    whose products are columns as well, so that both may act together.
     """
 
     query: Query
     centre: np.ndarray
     spread: np.ndarray
+    products: tuple[tuple[int, int], ...] = ()
 
     @classmethod
-    def from_summaries(cls, query: Query, summaries: Summaries) -> "Design":
+    def from_summaries(cls, query: Query, summaries: Summaries, products: tuple[tuple[int, int], ...] = ()) -> "Design":
         """Standardize by the mean and deviation of all clients' reported rows."""
         moments = np.nan_to_num(overall_moments(summaries))
-        return cls(query, moments[:, 1], np.where(moments[:, 2] > 0, moments[:, 2], 1.0))
+        return cls(query, moments[:, 1], np.where(moments[:, 2] > 0, moments[:, 2], 1.0), products)
 
     @cached_property
     def id(self) -> str:
         """Identify the design: equal ids mean that regressions can be compared."""
-        parts = (self.query.id.encode(), self.centre.tobytes(), self.spread.tobytes())
+        products = repr(self.products).encode() if self.products else b""
+        parts = (self.query.id.encode(), self.centre.tobytes(), self.spread.tobytes(), products)
         return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
     @cached_property
     def features(self) -> np.ndarray:
-        """Return the feature of each column but the last: (columns - 1,)."""
+        """Return the feature of each column before those of products and the last: (columns,)."""
         layout = self.query.layout
         columns = [1 if values is None else len(values) for values in layout.categories]
         missing = layout.missing or (False,) * len(columns)
@@ -68,15 +71,18 @@ class Design:
     def matrix(self, x: np.ndarray) -> np.ndarray:
         """Return the design matrix, (rows, columns), with a last column of 1; x: (rows, features), NaN if missing."""
         layout = self.query.layout
-        cells, columns = layout.cells_of(x), []
+        cells, columns = layout.cells_of(x), list[np.ndarray]()
+        of_values: list[list[np.ndarray]] = []
         for index, values in enumerate(layout.categories):
             if values is None:
                 deviations = (x[:, index] - self.centre[index]) / self.spread[index]
-                columns.append(np.clip(np.nan_to_num(deviations), -_CLIP, _CLIP))
+                of_values.append([np.clip(np.nan_to_num(deviations), -_CLIP, _CLIP)])
             else:
-                columns += [cells[:, index] == category for category in range(len(values))]
+                of_values.append([cells[:, index] == category for category in range(len(values))])
+            columns += of_values[-1]
             if layout.missing and layout.missing[index]:
                 columns.append(np.isnan(x[:, index]))
+        columns += [a * b for one, other in self.products for a in of_values[one] for b in of_values[other]]
         return np.stack([*columns, np.ones(len(x))], -1).astype(np.float64)
 
 

@@ -102,6 +102,7 @@ def pair(first: str, second: str, *types: str, features: dict[str, float] | None
         "margins_only": False,
         "concept_identifiable": True,
         "features": features or {},
+        "input_features": features or {},
         "rule_features": {},
         "rows": [1000, 1000],
         "rows_ratio": 1.0,
@@ -128,7 +129,7 @@ def between(places: tuple[int, int], pairs: int, also: dict[str, Any] | None = N
         "features": [],
         "rule_features": [],
     }
-    return line | (also or {})
+    return {"input_features": (also or {}).get("features", [])} | line | (also or {})
 
 
 @pytest.fixture
@@ -153,7 +154,10 @@ def a_report() -> Callable[..., dict[str, Any]]:
             "between": list(lines),
             "rest": [{"client": client, "features": {}} | pair(client, "") for client in clients],
             "gaps": {"absent": {}, "withheld": {}, "crowded": []},
-            "ranking": [{"feature": name, "mean": 1.0, "largest": 1.0} for name in ranking],
+            **{
+                key: [{"feature": name, "mean": 1.0, "largest": 1.0} for name in ranking]
+                for key in ("ranking", "ranking_of_inputs")
+            },
             "label": "",
             "least_rows": [10, 10],
             "query": {"pictures": False, "counts": True, "targets": [], "bins": 32, "question": "", "rows_noise": 0.0},
@@ -163,6 +167,8 @@ def a_report() -> Callable[..., dict[str, Any]]:
             "refused": {},
             "unit": None,
             "repeats": [],
+            "persons": [],
+            "data_faults": [],
         }
         return report | also
 

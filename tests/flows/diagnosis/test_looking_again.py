@@ -239,3 +239,45 @@ def forget(private):
     """All that was told; the secrets stay, from which halves and rounding follow."""
     for book in [path for path in private.rglob("*") if path.is_file() and path.name not in KEPT]:
         book.unlink()
+
+
+def hospital(seed, older, together=1.5, rows=3000):
+    """Age decides more in an emergency."""
+    rng = np.random.default_rng([seed, 57])
+    age, urgent = np.round(62 + 14 * rng.normal(size=rows) + older), rng.random(rows) < 0.4
+    weight = rng.normal(70, 10, rows)
+    of_age = (0.3 + together * np.where(urgent, 1.0, -0.2)) * (age - 62) / 14
+    y = rng.random(rows) < 1 / (1 + np.exp(1 - of_age - urgent))
+    return np.stack([age, weight, urgent], 1), y.astype(np.int64)
+
+
+HOSPITAL = [
+    {"name": "age", "low": 0, "high": 130},
+    {"name": "weight", "low": 20, "high": 120},
+    {"name": "emergency", "kind": "categorical", "categories": [0, 1]},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("look", [(), (LOOK,)])
+def test_older_patients_are_named_by_age_and_a_common_rule_in_which_features_act_together_is_no_other_rule(world, look):
+    own = world()
+    own.write({"bergen": hospital(0, 0.0), "oslo": hospital(1, 9.0)}, features=HOSPITAL)
+    _, report = run_diagnosis(own.open(*look), PlainRunner())
+    assert report["pairs"][0]["types"] == ["feature"]
+    assert list(report["pairs"][0]["input_features"]) == ["age"]
+    text = " ".join([*report["sentences"], *report["next"]])
+    assert "age is lower by 9" in text or "age is higher by 9" in text or "age is lower by 8" in text
+    assert "emergency" not in text
+    assert "rule" not in text
+
+
+@pytest.mark.slow
+def test_where_both_differ_inputs_are_named_by_what_moved_and_the_rule_by_what_acts_otherwise(world):
+    own = world()
+    own.write({"bergen": hospital(0, 0.0), "oslo": hospital(1, 9.0, together=-1.5)}, features=HOSPITAL)
+    _, report = run_diagnosis(own.open(), PlainRunner())
+    pair = report["pairs"][0]
+    assert pair["types"] == ["feature", "concept"]
+    assert list(pair["input_features"]) == ["age"] == [line["feature"] for line in report["ranking_of_inputs"]][:1]
+    assert any("why age differs" in step for step in report["next"])

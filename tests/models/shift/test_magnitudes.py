@@ -6,12 +6,15 @@ from scipy import stats
 
 from models.shift.client_summaries.client_summary import Layout, concatenate_summaries, summarize
 from models.shift.magnitudes import (
+    absent_classes,
+    constant_features,
     feature_change,
     largest_label_change,
     largest_mean_differences,
     largest_share_differences,
     rule_change,
     smallest_visible,
+    target_change,
 )
 
 LAYOUT = Layout(
@@ -169,3 +172,55 @@ def test_a_feature_with_one_value_far_from_all_others_has_no_change_of_moments()
     first, second = rows(rng, 600, age=70), rows(rng, 600)
     first[0][3, 0] = 1e9
     assert feature_change(two(first, second), LAYOUT, 0) is None
+
+
+def targets(rng, mean=10.0, gain=1.0, offset=0.0, count=800):
+    y = gain * rng.normal(mean, 3, count) + offset
+    centred = y - y.mean()
+    m2, m3, m4 = ((centred**power).mean() for power in (2, 3, 4))
+    return y, np.array([count, y.mean(), y.std(ddof=1), m3 / m2**1.5, m4 / m2**2])
+
+
+def test_targets_differ_by_an_offset_or_by_a_gain_of_mean_and_deviation_and_the_amount_is_that_of_the_rows():
+    rng = np.random.default_rng(0)
+    (usual, own), (moved, of_offset), (_, of_gain) = targets(rng), targets(rng, offset=3.1), targets(rng, gain=1.2)
+    offset = target_change(np.stack([of_offset, own]))
+    assert (offset.what, offset.factor) == ("target", None)
+    assert offset.difference == pytest.approx(moved.mean() - usual.mean())
+    assert offset.low < 3.1 < offset.high
+    gain = target_change(np.stack([of_gain, own]))
+    assert gain.factor == pytest.approx(1.2, abs=0.1)
+    assert target_change(np.stack([own, of_gain])).factor == pytest.approx(1 / gain.factor)
+    assert target_change(np.full((2, 5), np.nan)) is None
+
+
+def test_of_40_offsets_of_either_sign_none_is_called_a_gain_and_of_40_gains_nearly_all_are():
+    rng = np.random.default_rng(1)
+    of_offsets = [target_change(np.stack([targets(rng, offset=a)[1], targets(rng)[1]])) for a in [3.0, -3.0] * 20]
+    of_gains = [target_change(np.stack([targets(rng, gain=g)[1], targets(rng)[1]])) for g in [1.25, 0.8] * 20]
+    assert sum(change.factor is not None for change in of_offsets) <= 1
+    assert sum(change.factor is not None for change in of_gains) >= 36
+
+
+def test_a_class_that_one_client_does_not_have_comes_first_and_one_with_a_few_unreported_rows_is_not_absent():
+    rng = np.random.default_rng(2)
+    (x, y), usual = rows(rng, 600), rows(rng, 500, ill=0.4)
+    change = largest_label_change(two((x[y == 0], y[y == 0]), usual), CLASSES)
+    assert (change.what, change.name, change.first) == ("absent", "ill", 0.0)
+    assert change.second == pytest.approx(usual[1].mean())
+    few = np.flatnonzero(y == 1)[:5]
+    kept = np.concatenate([np.flatnonzero(y == 0), few])
+    assert not absent_classes(two((x[kept], y[kept]), usual)).any()
+    assert absent_classes(two((x[y == 0], y[y == 0]), usual)).tolist() == [[False, True], [False, False]]
+
+
+def test_a_feature_with_one_value_at_one_client_is_constant_there_whichever_side_it_is():
+    rng = np.random.default_rng(3)
+    (x, y), usual = rows(rng, 600), rows(rng, 500)
+    x[:, 0] = 27.3
+    change = feature_change(two((x, y), usual), LAYOUT, 0)
+    assert (change.what, change.first, change.value) == ("constant", 0.0, "27.3")
+    assert feature_change(two(usual, (x, y)), LAYOUT, 0).second == 0.0
+    both = two((x, y), (x, y))
+    assert not constant_features(both, LAYOUT).any()
+    assert constant_features(two((x, y), usual), LAYOUT).tolist() == [[True, False, False], [False] * 3]

@@ -1,14 +1,24 @@
 """All pairs together: false discoveries are held down as by hand, each client is held against the rest of all rows."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 from scipy.cluster import hierarchy
 
 from models.shift import pairwise_results as room
 from models.shift.nested_tests import count_evidence
-from models.shift.pairwise_results import DISCOVERIES, append_rest, diagnose_pairs, find_differences, group_clients
+from models.shift.pairwise_results import (
+    DISCOVERIES,
+    append_rest,
+    diagnose_pairs,
+    find_differences,
+    group_clients,
+    rule_features,
+)
 from models.shift.pairwise_tables import all_pairs, build_pairs
 
 few = settings(max_examples=40)
@@ -60,7 +70,10 @@ def test_what_inputs_differ_by_is_kept_of_every_pair_and_carries_the_shift_of_th
     rules = found.verdicts.types[:, 2]
     assert 0 < rules.sum() < len(rules)
     np.testing.assert_array_equal(found.parts[~rules], found.inputs[~rules])
-    np.testing.assert_array_equal(found.parts[rules], effects["interaction"][rules])
+    odds, both = effects["interaction"], rules & found.verdicts.types[:, 0]
+    assert both.any()
+    np.testing.assert_array_equal(found.parts[rules & ~both], odds[rules & ~both])
+    np.testing.assert_array_equal(found.parts[both], np.maximum(odds, found.inputs)[both])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -135,3 +148,15 @@ def test_what_carries_a_shift_is_the_feature_that_moved_and_the_overlap_is_of_th
     assert found.parts[0].argmax() == 1
     assert found.overlap[0] < 0.05
     assert found.rows.tolist() == [[300, 300]]
+
+
+def test_a_rule_is_named_by_a_feature_only_if_its_effect_exceeds_that_of_chance_over_all_features():
+    """Chi-square of 1 degree of freedom at .05 over four features is 6.24; φ² times 150 is the excess over its mean."""
+    least = np.sqrt((stats.chi2.isf(0.05 / 4, 1) - 1) / 150)
+    rows = np.array([[300, 300]])
+    for largest, named in ((1.01 * least, [2]), (0.99 * least, [])):
+        assert rule_features(SimpleNamespace(rules=np.array([[0.0, 0.05, largest, 0.0]]), rows=rows), 0) == named
+    close = SimpleNamespace(rules=np.array([[0.3, 0.29, 0.31, 0.0]]), rows=rows)
+    assert rule_features(close, 0) == [2, 0, 1]
+    far = SimpleNamespace(rules=np.array([[0.3, 0.1, 0.6, 0.0]]), rows=rows)
+    assert rule_features(far, 0) == [2]

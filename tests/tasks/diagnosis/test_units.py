@@ -73,7 +73,7 @@ def test_under_noise_a_patient_counts_as_one_row(silos_of, asked):
     told = asked(silos, noise=noise)
     (message,) = told.answers.messages
     assert message.counts.sum((2, 3)).numpy() == pytest.approx(np.full((2, 2), 600), abs=60)
-    assert dependent_rows(silos, [told.answers]) == {"unit": "who", "repeats": []}
+    assert dependent_rows(silos, [told.answers]) == {"unit": "who", "repeats": [], "persons": []}
 
 
 def test_patients_stay_in_one_half_and_a_second_look_is_answered(silos_of, asked, tmp_path):
@@ -105,6 +105,6 @@ def test_silos_with_copies_are_named_unless_units_explain_them(silos_of, asked):
     x, y, unit = visits(1, (40, 40), times=1)
     twice, y_twice, unit_twice = (np.repeat(part, 2, 0) for part in (x, y, unit))
     copied = silos_of({"a": (twice, y_twice), "b": (x + 0.1, y)}, features=BOUNDED)
-    assert dependent_rows(copied, [asked(copied).answers]) == {"unit": None, "repeats": ["a"]}
+    assert dependent_rows(copied, [asked(copied).answers]) == {"unit": None, "repeats": ["a"], "persons": []}
     by_unit = silos_of({"a": (twice, y_twice, unit_twice), "b": (x + 0.1, y, unit)}, features=BOUNDED)
-    assert dependent_rows(by_unit, [asked(by_unit).answers]) == {"unit": "who", "repeats": []}
+    assert dependent_rows(by_unit, [asked(by_unit).answers]) == {"unit": "who", "repeats": [], "persons": []}

@@ -115,9 +115,9 @@ def test_a_second_look_is_proposed_for_pairs_of_silos_and_not_of_groups(a_report
 def test_only_features_that_carry_a_shift_are_to_be_aligned(a_report, a_pair, a_line):
     report = a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [a_line((0, 1), 1, feature=1)])
     means = {"age": 0.9, "smokes": 0.3, "noise": 0.29}
-    report["ranking"] = [{"feature": name, "mean": mean, "largest": 1.0} for name, mean in means.items()]
+    report["ranking_of_inputs"] = [{"feature": name, "mean": mean, "largest": 1.0} for name, mean in means.items()]
     assert next_steps(report)[0].startswith("Check at a and b why age and smokes differ: ")
-    assert next_steps(report | {"ranking": []})[0].startswith("Check at a and b why inputs differ: ")
+    assert next_steps(report | {"ranking_of_inputs": []})[0].startswith("Check at a and b why inputs differ: ")
 
 
 def test_small_silos_and_sizes_are_told(a_report, a_pair, a_line):

@@ -1,0 +1,50 @@
+"""What is plainly so in the data, before any test: classes and values that a silo does not have, and rows that repeat."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from models.shift.client_summaries.client_summary import Summaries, mixture
+from models.shift.client_summaries.query import Query
+from models.shift.magnitudes import absent_classes, constant_features
+from models.shift.shared_rows import find_shared_rows
+from tasks.diagnosis.compare_silos import Comparison
+
+
+def data_faults(
+    comparison: Comparison, query: Query, summaries: Summaries, persons: Sequence[str], by_unit: bool
+) -> list[dict[str, Any]]:
+    """List faults, each with `what`, `names` and `silos`; `what` is persons, shared, class or constant.
+
+    summaries: of the comparison's clients; persons: the silos whose rows look like several of each person; by_unit: whether
+    rows are counted by unit. Shared rows are looked for in counts of independent rows of tables without noise.
+    """
+    faults = [_fault("persons", [], persons)] if persons else []
+    independent = not by_unit and not persons and query.pictures is None
+    if independent and query.counts and not query.rho and not comparison.of_groups:
+        faults += _shared(comparison, summaries)
+    clients, layout = np.array(comparison.clients), query.layout
+    if not layout.targets:
+        absent = absent_classes(summaries)
+        faults += [_fault("class", [i], clients[absent[:, i]].tolist()) for i in np.flatnonzero(absent.any(0)).tolist()]
+    if query.pictures is None:
+        constant = constant_features(summaries, layout)
+        for feature in np.flatnonzero(constant.any(0)).tolist():
+            values = mixture(summaries.moments[constant[:, feature], feature])[:, 1].tolist()
+            fault = _fault("constant", [layout.names[feature]], clients[constant[:, feature]].tolist())
+            faults.append(fault | {"values": values})
+    return faults
+
+
+def _fault(what: str, names: list[Any], silos: Sequence[str]) -> dict[str, Any]:
+    return {"what": what, "names": names, "silos": list(silos)}
+
+
+def _shared(comparison: Comparison, summaries: Summaries) -> list[dict[str, Any]]:
+    pairs = comparison.pairs
+    found = np.flatnonzero(find_shared_rows(summaries, pairs.first, pairs.second)).tolist()
+    return [
+        _fault("shared", [], [comparison.clients[clients[pair]] for clients in (pairs.first, pairs.second)])
+        for pair in found
+    ]

@@ -1,0 +1,56 @@
+"""Sentences on what is plainly so in the data, and what to do about it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flows.diagnosis.text.phrases import label_is, listed
+
+_MAX_FAULTS = 3  # of a kind, with a sentence each
+_KINDS = ("persons", "shared", "class", "constant")
+_MORE = {
+    "shared": "more pairs of silos may hold the same rows",
+    "class": "more labels are absent at some silos",
+    "constant": "more features are constant at some silos",
+}
+
+
+def fault_sentences(report: Mapping[str, Any]) -> list[str]:
+    """Return the sentences that come before all others, a few of each kind."""
+    lines = []
+    for kind in _KINDS:
+        faults = [fault for fault in report["data_faults"] if fault["what"] == kind]
+        lines += [_sentence(fault, report) for fault in faults[:_MAX_FAULTS]]
+        if len(faults) > _MAX_FAULTS:
+            lines.append(f"{len(faults) - _MAX_FAULTS} {_MORE[kind]}, which report.json names.")
+    return lines
+
+
+def fault_steps(faults: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what to do about these faults."""
+    persons = [fault for fault in faults if fault["what"] == "persons"]
+    shared = sorted({silo for fault in faults if fault["what"] == "shared" for silo in fault["silos"]})
+    constant = [fault for fault in faults if fault["what"] == "constant"][:_MAX_FAULTS]
+    steps = ["Name the column of persons or machines under data.source.unit, partition, and diagnose again."] * len(
+        persons
+    )
+    if shared:
+        steps.append(f"Look for rows that {listed(shared)} have in common, keep each in one silo, and diagnose again.")
+    return steps + [
+        f"Check at {listed(fault['silos'])} why {fault['names'][0]} has one value, such as a default."
+        for fault in constant
+    ]
+
+
+def _sentence(fault: Mapping[str, Any], report: Mapping[str, Any]) -> str:
+    silos, verb = listed(fault["silos"]), "has" if len(fault["silos"]) == 1 else "have"
+    if fault["what"] == "persons":
+        return (
+            f"At {silos}, rows agree in several features as visits of one person do; differences may then be chance. Each "
+            "row counts as a person of its own, until data.source.unit names the column of persons."
+        )
+    if fault["what"] == "shared":
+        return f"{silos} are more alike than chance allows, as if they held some of the same rows."
+    if fault["what"] == "class":
+        return f"{silos} {verb} no row in which {label_is(report['classes'][fault['names'][0]], report)}."
+    values = " and ".join(dict.fromkeys(f"{value:.4g}" for value in fault["values"]))
+    return f"{fault['names'][0]} is constant at {silos} ({values})."
