@@ -30,6 +30,7 @@ from silos.privacy.silo_policy import Kind
 from silos.storage.partition_store import open_client, open_common_rows, open_missing
 from tasks.diagnosis.compare_silos import Verdict, VersionComparison, compare_summaries
 from tasks.diagnosis.report_summary import (
+    FLAGS,
     LocalSummary,
     answers_by_stack,
     check_request,
@@ -102,7 +103,7 @@ def _answer(
         )
 
     def compute(_: Draw) -> dict[str, np.ndarray]:
-        earlier, later = (Summaries(**_without_repeats(summary_without_noise(rows, query))) for rows in (old, new))
+        earlier, later = (Summaries(**_without_flags(summary_without_noise(rows, query))) for rows in (old, new))
         found = compare_summaries((local.client,), earlier, later, query, verdict, readings, lambda _: None)
         rows = np.array([len(new.y), len(old.y)], np.int64)
         return dict(zip(_PARTS, [rows, *_described(found, query)], strict=True))
@@ -119,8 +120,8 @@ def _earlier_rows(before: Silos, local: LocalSummary) -> LocalSummary:
     return LocalSummary(before, local.client, opened.x[0, :count], opened.y[0, :count], local.least_rows)
 
 
-def _without_repeats(parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name: part for name, part in parts.items() if name != "repeats"}
+def _without_flags(parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: part for name, part in parts.items() if name not in FLAGS}
 
 
 def _described(found: VersionComparison, query: Query) -> list[np.ndarray]:

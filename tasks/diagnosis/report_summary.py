@@ -245,7 +245,7 @@ def _groups(
 
 
 _PARTS = ("rows", "labels", "counts", "moments")
-_FLAGS = ("repeats", "persons")  # of rows that are not independent, in an answer only if they are set
+FLAGS = ("repeats", "persons")  # of rows that are not independent, in an answer only if they are set
 USUAL_BINS = 32
 """Bins that a client counts in whatever its number of rows; it counts in more only if it has as many rows, or units."""
 
@@ -300,7 +300,7 @@ def _answer(
     if answer is None:
         groups, values = local.covered(ledger, query)
         answer = ledger.answer(local.version, query.id, compute_summary, groups=groups, values=values)
-    return [*(answer[part] for part in _PARTS), *(answer.get(flag, np.array([False])) for flag in _FLAGS)]
+    return [*(answer[part] for part in _PARTS), *(answer.get(flag, np.array([False])) for flag in FLAGS)]
 
 
 def summary_without_noise(local: LocalSummary, query: Query) -> dict[str, np.ndarray]:
