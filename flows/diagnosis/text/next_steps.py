@@ -72,7 +72,12 @@ def _steps(report: dict[str, Any], constant: set[str]) -> list[str]:
 
 
 def unit_steps(report: dict[str, Any]) -> dict[str, str]:
-    """Map each feature that seems to have another unit at some silos to what to do about it."""
+    """Map each feature that seems to have another unit at some silos to what to do about it.
+
+    Empty if persons repeat, by whom any feature may differ; reports of earlier versions do not name such faults.
+    """
+    if any(fault["what"] == "persons" for fault in report.get("data_faults", [])):
+        return {}
     units = sorted(_suspected_units(report).items())
     return {name: _UNIT.format(features=name, silos=listed(sorted(silos))) for name, silos in units}
 

@@ -6,7 +6,7 @@ import pytest
 
 from flows.diagnosis.text.caveats import _SIZE_RATIO, notes, notes_of_versions
 from flows.diagnosis.text.findings_page import overview
-from flows.diagnosis.text.next_steps import next_steps
+from flows.diagnosis.text.next_steps import next_steps, unit_steps
 from flows.diagnosis.text.summary import sentences
 
 UNIT = {"what": "mean", "name": "crp", "first": 6.0, "second": 0.6, "difference": 5.4, "factor": 10.0}
@@ -265,3 +265,13 @@ def test_repeated_rows_are_named_unless_rows_count_by_unit(a_report, a_pair, a_l
     assert said.endswith("data.source.unit.")
     (counted,) = limits(report | {"unit": "patient_id"})
     assert counted.startswith("Rows are counted by patient_id")
+
+
+def test_where_persons_repeat_no_feature_is_suspected_of_another_unit(a_report, a_pair, a_line):
+    change = {"what": "mean", "name": "crp", "first": 20.0, "second": 2.0, "difference": 18.0, "factor": 10.0}
+    line = a_line((0, 1), 1, {"features": ["crp"], "changes": {"feature": [change]}}, feature=1)
+    report = a_report([["a"], ["b"]], [a_pair("a", "b", "feature", features={"crp": 1.0})], [line], ranking=["crp"])
+    assert list(unit_steps(report)) == ["crp"]
+    persons = {"what": "persons", "names": [], "silos": ["a", "b"]}
+    assert unit_steps(report | {"data_faults": [persons]}) == {}
+    assert [step for step in next_steps(report | {"data_faults": [persons]}) if "unit of crp" in step] == []
