@@ -255,7 +255,7 @@ def test_a_raw_file_is_predicted_as_the_run_does_and_evaluate_agrees_with_the_ru
         (("none.csv", "--output", "labels.csv"), "input: got 'none.csv', expected a file with rows."),
         (("new.csv", "--output", "labels.txt"), "--output: got 'labels.txt', expected .csv or .parquet."),
         (
-            ("new.csv", "--output", "labels.csv", "--model", served.runs["local_only"]["folder"]),
+            ("lacking.parquet", "--output", "labels.csv", "--model", served.runs["local_only"]["folder"]),
             "--client: got none, expected one of a, b, c, since",
         ),
     ):

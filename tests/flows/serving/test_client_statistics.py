@@ -29,6 +29,25 @@ def test_the_numbers_are_of_the_clients_training_rows(ask, project):
     np.testing.assert_allclose(ask()["statistics"], joint[64:, :64].flatten(), atol=1e-6)
 
 
+def test_the_numbers_are_of_rows_that_are_scaled_as_in_a_run(project):
+    rows = [f"{site},{20 + 30 * at + row},{row % 2}" for at, site in enumerate(("north", "south")) for row in range(16)]
+    (project / "own.csv").write_text("\n".join(["site,age,outcome", *rows]) + "\n")
+    overrides = [
+        *("data.name=own", "data.source={kind: table, path: own.csv, label: outcome, client: site}"),
+        *("data.scheme=[{kind: column, column: client}]", "model.inputs=standardise"),
+        "method.conditional.statistics=[{kind: mean}]",
+    ]
+    opened = Project.open(overrides, project, derived=True)
+    age = {
+        name: open_client(Path(opened.silos.folder), opened.manifest.client(name), "train")[0][:, 0].astype(float)
+        for name in ("north", "south")
+    }
+    everybody = np.concatenate([*age.values()])
+    for name, own in age.items():
+        found = client_statistics(opened, name, "conditional")["statistics"]
+        np.testing.assert_allclose(found[0], (own.mean() - everybody.mean()) / everybody.std(), rtol=1e-4)
+
+
 def test_few_rows_and_constant_features_are_said_by_client(ask):
     found = ask(overrides=FEW)
     rows = found["rows"]

@@ -38,13 +38,14 @@ class Table:
         (root / "own.csv").write_text("\n".join(LINES) + "\n")
         self.of_rule("refuse", **changed)
 
-    def of_rule(self, missing: str, **changed: Any) -> "Table":
-        """Take this rule for missing values, and a card with these changes."""
+    def of_rule(self, missing: str, features: str = "", **changed: Any) -> "Table":
+        """Take this rule for missing values, features that params declare, and a card with these changes."""
         overrides = [
             "data.name=own",
             f"data.source={{{SOURCE}, missing: {missing}}}",
             "data.scheme=[{kind: column, column: client}]",
             "data.split={test: .25, validation: 0}",
+            f"data.features=[{features}]",
         ]
         self.project = Project.open(overrides, self.root, derived=True)
         params, manifest = self.project.params.data, self.project.manifest
@@ -154,6 +155,12 @@ def test_a_row_that_training_would_have_dropped_is_left_out_and_named(table: Tab
     ]
     with pytest.raises(UserError, match="age: got 'old' in row 1, expected a finite float32 number"):
         table.predict(["north,n1,old,eye,ill", *lacking])
+    table.of_rule("drop_rows", features="{name: age, missing: refuse}")
+    with pytest.raises(
+        UserError, match=r"age: got no value in row 2, expected one, as in all rows .* drop the row\. --skip"
+    ):
+        table.predict(lacking)
+    table.of_rule("drop_rows")
     with pytest.raises(UserError, match=r"got no row that can be predicted\. age: got no value in row 1"):
         table.predict(["north,n1,,eye,ill"])
 

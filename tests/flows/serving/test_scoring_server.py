@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 import uvicorn
 
 from flows.servers.server_process import listening_socket
+from flows.serving import scoring_server
 from flows.serving.open_model import OpenModel
 from flows.serving.scoring_server import VERSION_HEADER, scoring_app
 from models.networks.mlp import MLP
@@ -213,6 +215,10 @@ UNREADABLE = "dataframe_records: cannot be read as rows with columns"
         ({"inputs": [], "params": {"clinet": "a"}}, "params: got 'clinet', expected client, statistics, made_as."),
         ({"inputs": [], "params": {"client": 3}}, "params: client: got 3, expected text. Correct it."),
         ({"inputs": [], "params": {"statistics": ["a"]}}, "params: statistics: got ['a'], expected a list of"),
+        (
+            {"inputs": [], "params": {"statistics": [True]}},
+            "params: statistics: got [True], expected a list of numbers.",
+        ),
         ({"inputs": [], "params": {"statistics": [10**400]}}, "params: statistics: got [1000"),
         ({"inputs": [], "params": 3}, "params: got 3, expected an object with client, statistics, made_as."),
     ],
@@ -272,6 +278,54 @@ def test_requests_that_the_end_of_the_server_cuts_off_are_answered_with_503(tabl
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert b'"error_code": "TEMPORARILY_UNAVAILABLE"' in answer
     assert app.state.unanswered == 1
+
+
+class Champion:
+    """Where a server looks for the champion: its version, and how often it was opened."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, model: OpenModel) -> None:
+        self.number: str | None = "3"
+        self.opened: list[str | None] = []
+        self.said: list[str] = []
+        self.model, self.is_damaged = model, False
+        patch.setattr(scoring_server, "ModelFinder", lambda _: self)
+        patch.setattr(scoring_server, "open_version", lambda *_: self.open())
+        patch.setattr(scoring_server.progress, "current", lambda: SimpleNamespace(say=self.said.append))
+
+    def champion_number(self) -> str | None:
+        return self.number
+
+    def champion(self) -> None:
+        """Its version is known to `open`."""
+
+    def open(self) -> OpenModel:
+        self.opened.append(self.number)
+        if self.is_damaged:
+            raise OSError("the weights are damaged\nin a file")
+        return replace(self.model, version=self.number)
+
+
+def test_the_champion_is_opened_once_a_version_and_the_present_one_stays_if_there_is_none_or_it_is_damaged(
+    table: OpenModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    champion = Champion(monkeypatch, table)
+    serving = scoring_server.Serving(VISITS, "champion")  # type: ignore[arg-type]
+    for number in ("3", "3", None, "4", "4", None):
+        champion.number = number
+        serving.refresh()
+    assert (champion.opened, serving.model.version) == (["3", "4"], "4")
+    champion.number, champion.is_damaged = "5", True
+    for _ in range(3):
+        serving.refresh()
+    assert serving.model.version == "4"
+    champion.is_damaged = False
+    serving.refresh()
+    assert serving.model.version == "5"
+    assert champion.said == [
+        "now serving visits version 3",
+        "still serving visits version 3: the weights are damaged",
+        "now serving visits version 3",
+    ]
 
 
 def test_params_in_the_address_are_refused_and_others_are_ignored_as_in_mlflow(ask: Ask) -> None:
