@@ -82,6 +82,14 @@ def test_rollback_goes_further_back_and_never_to_a_withdrawn_version(
     assert made[: len(restored)] == ["rolled back"] * len(restored)
 
 
+def test_a_version_that_is_the_champion_again_leaves_its_earlier_place(project: Any) -> None:
+    for number in "121":
+        promote(project, number, force=True, with_data=False)
+    assert roll_back(project, with_data=False)["version"] == "2"
+    with pytest.raises(UserError, match="got no former champion"):
+        roll_back(project, with_data=False)
+
+
 def test_rollback_passes_over_a_version_that_was_deleted(project: Any) -> None:
     for number in "123":
         promote(project, number, force=True, with_data=False)
