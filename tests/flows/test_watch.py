@@ -119,7 +119,8 @@ def test_silos_that_were_not_checked_are_named_with_the_reason() -> None:
 
 
 def test_the_least_shift_that_would_have_been_noticed_is_said_of_whole_versions_and_of_new_rows() -> None:
-    whole, new = unseen_shifts(diagnosed([pair("north")], [of_new_rows("north")]))
+    many = of_new_rows("east") | {"rows": [400, 500], "worth": [400.0, 500.0]}
+    whole, new = unseen_shifts(diagnosed([pair("east"), pair("north")], [many, of_new_rows("north")]))
     assert whole.startswith(
         "At silos of 500 and 635 training rows, differences of less than 10 points in how often a label"
     )

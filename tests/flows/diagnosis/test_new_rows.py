@@ -106,6 +106,20 @@ def test_new_rows_are_compared_once(world, three):
     assert "north has answered another question for how new rows differ" in again["refused"]["north"]
 
 
+def test_new_rows_are_not_compared_with_other_earlier_rows_as_well(world, three):
+    """The earlier answer is not repeated for them either."""
+    own, new = world(), visits(9, 135, 13.7)
+    before = own.write(three, features=NAMED)
+    own.write({**three, "north": joined(three["north"], new)}, features=NAMED)
+    assert against(own, before)["new_rows"]["silos"]
+    more = {**three, "north": joined(three["north"], visits(8, 200))}
+    before = own.write(more, features=NAMED)
+    own.write({**more, "north": joined(more["north"], new)}, features=NAMED)
+    found = against(own, before)["new_rows"]
+    assert found["silos"] == []
+    assert "north has answered another question for how new rows differ" in found["refused"]["north"]
+
+
 def test_new_rows_that_differ_by_few_from_those_compared_before_are_not_compared(world, three):
     """Each version is compared with the first: the second and third decision would differ by five rows."""
     own, new = world(), visits(9, 135, 13.7)
