@@ -85,7 +85,7 @@ def print_decision(decision: dict[str, Any], console: "PlainConsole") -> None:
         if older := older_sentence(decision["against"]):
             console.print(f"caution       {older}")
     for line in _quoted_lines(decision.get("comparison")):
-        console.print(line, soft_wrap=True)  # one of them may be a command to copy
+        console.print(line, soft_wrap=line.startswith("data "))  # which may end in a command to copy
     console.print(f"reason        {decision['reason']}")
     console.print(f"data version  {decision['data_version']}")
     if decision["decision"] == "refused":
