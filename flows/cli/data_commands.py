@@ -99,7 +99,7 @@ def _ask_for_column(role: str, columns: "Sequence[str]", guess: str | None) -> s
     console.print(f"It is unclear which column is the {_ROLES[role]}. The columns are {', '.join(columns)}.")
     while True:
         console.print(f"--{role}{f' [{guess}]' if guess else ''}", end="")
-        name = str(typer.prompt("", default="", show_default=False)).strip() or guess
+        name = str(typer.prompt("", default="", show_default=False)).strip() or guess or ""
         if name in columns:
             return name
         console.print(f"got {name or 'nothing'}, expected one of these columns.")

@@ -130,6 +130,8 @@ def test_notes_tell_clients_that_repeat_an_earlier_report_from_those_that_report
     silent = ScaleMoments(("c",), numbers[2:].long(), numbers[2:], numbers[2:], {"c": "v0"})
     assert _ledger_notes([alone], tmp_path / "store") == (repeats,)
     assert _ledger_notes([silent], tmp_path / "store") == (withholds,)
-    assert "b" in repeats["sentence"]
-    assert repeats["sentence"].replace(" b ", " c ") != withholds["sentence"]
+    assert repeats["sentence"].startswith("client b's report of version v1 ")
+    assert repeats["sentence"].endswith(": the client repeats its earlier mean and scale")
+    assert withholds["sentence"].startswith("client c's report of version v0 ")
+    assert withholds["sentence"].endswith(": the client reports no mean and scale")
     assert _ledger_notes([ScaleMoments(("a",), *[numbers[:1]] * 3, {})], tmp_path / "store") == ()
