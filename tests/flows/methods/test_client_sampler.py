@@ -16,6 +16,7 @@ from flows.methods.client_sampler import (
     SampledClients,
     Sampler,
     Uniform,
+    evaluation_clients,
     sample_clients,
 )
 from models.server_state import ServerState
@@ -50,6 +51,13 @@ def test_the_same_seed_draws_the_same_clients_and_another_others(setup):
     assert drawn(setup) == drawn(setup)
     assert drawn(setup) != drawn(replace(setup, seed=1))
     assert len(set(drawn(setup))) > 20
+
+
+def test_who_is_scored_is_the_same_in_every_version_so_that_scores_of_a_kept_run_can_be_compared(setup):
+    scored = {seed: evaluation_clients(setup.silos, 4, seed).clients for seed in (0, 1)}
+    assert scored == {0: ("c01", "c02", "c08", "c11"), 1: ("c00", "c04", "c09", "c14")}
+    fewer = setup.silos.select([c for c in NAMES if c in scored[0] or c < "c10"])
+    assert evaluation_clients(fewer, 4, 0).clients == scored[0], "whoever else is listed"
 
 
 def test_every_client_is_drawn_about_equally_often(setup):

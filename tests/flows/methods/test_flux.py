@@ -107,6 +107,18 @@ def test_it_is_the_papers_loop_with_a_late_client_and_one_that_never_trains(engi
     assert len(model.clients) == 6
 
 
+def test_of_a_client_that_never_trained_leave_its_moments_of_all_rows_and_none_of_a_class(
+    make_problem, make_round, play
+):
+    everyone = problem(make_problem, SIZES, epochs=1)
+    played = play(
+        Flux(warm_up=0, components=4, radius=2.0), replace(everyone, silos=everyone.silos.select("abcde")), [1]
+    )
+    scored = make_round(everyone, 2)
+    played.page.scored_model(played.state, scored)
+    assert scored.tally.bytes_up == 4 * (1 + 2 * 4)  # its number of rows, and mean and deviation of four components
+
+
 @pytest.mark.parametrize("options", [{"warm_up": 9}, {"warm_up": 1, "radius": 1e9}])
 def test_one_cluster_is_fedavg_to_the_bit(options, make_problem, play):
     setup, absent = problem(make_problem, {**SIZES, "one": 1}, batch=8), {2: ["b"], 3: ["e", "one"]}

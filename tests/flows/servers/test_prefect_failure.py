@@ -61,6 +61,11 @@ def raised(error: Exception, cause: Exception | None = None, context: Exception 
     return error
 
 
+def raised_from_none(error: Exception, context: Exception) -> Exception:
+    error.__context__, error.__suppress_context__ = context, True
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "is_prefects"),
     [
@@ -72,6 +77,7 @@ def raised(error: Exception, cause: Exception | None = None, context: Exception 
         (httpx.ConnectError("away", request=httpx.Request("GET", "http://127.0.0.1:9/api")), False),
         (httpx.ConnectError("no request is known"), False),
         (raised(ValueError(), cause=KeyError(), context=refused(f"{API}/logs/")), False),
+        (raised_from_none(ValueError(), context=refused(f"{API}/logs/")), False),
         (ConnectionError("of another library"), False),
         (None, False),
     ],

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import psutil
 import pytest
 
 from flows.servers import server_process, services
-from flows.servers.keeper import KEEPER, STATE
+from flows.servers.keeper import _MARK, KEEPER, STATE, end_runs
 from flows.servers.server_process import ADDRESS, PORT, SERVER_LOCK, Restarts
 from silos.errors import UserError
 from silos.io.locks import hold
@@ -107,6 +108,22 @@ def test_a_schedule_takes_the_port_that_is_asked_for_then_its_last_one_then_the_
     for unreadable in ("", "4200.5", "0", "99999"):
         (tmp_path / ".prefect" / "schedule-port").write_text(unreadable)
         assert server_process.last_port(tmp_path, None) == {"port": PORT}
+
+
+def test_the_runs_of_a_worker_are_ended_except_one_that_is_spared_and_those_of_other_projects(tmp_path):
+    places = {"run": tmp_path, "subprocess": tmp_path, "worker": tmp_path, "of another": tmp_path / "other"}
+    started = {
+        name: subprocess.Popen(["sleep", "600"], env={**os.environ, _MARK: str(root)}) for name, root in places.items()
+    }
+    try:
+        end_runs(tmp_path, spare=started["worker"].pid)
+        assert {name for name, process in started.items() if process.poll() is None} == {"worker", "of another"}
+        end_runs(tmp_path)
+        assert {name for name, process in started.items() if process.poll() is None} == {"of another"}
+    finally:
+        for process in started.values():
+            process.kill()
+            process.wait()
 
 
 @contextmanager

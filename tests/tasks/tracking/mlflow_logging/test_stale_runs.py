@@ -22,7 +22,10 @@ def test_a_run_is_found_in_the_experiment_that_replaces_a_deleted_one(
         client.delete_experiment(client.create_experiment(name))
     name, number = usable_experiment(client, SET)
     assert (name, number) == ("set" if not deleted else f"set-{deleted + 1}", None)
-    run = client.create_run(client.create_experiment(name), tags={"siloflow.run": "t"}, run_name="r").info.run_id
+    number = client.create_experiment(name)
+    run = client.create_run(number, tags={"siloflow.run": "t"}, run_name="r").info.run_id
+    others = [client.create_run(number, tags=tags).info.run_id for tags in ({"siloflow.run": "of another"}, {})]
     assert mark_killed(uri, SET, {"t": lambda: True}) == ([], True)
     assert mark_killed(uri, SET, {"t": lambda: False}) == (["r"], True)
     assert client.get_run(run).info.status == "KILLED"
+    assert {client.get_run(other).info.status for other in others} == {"RUNNING"}
