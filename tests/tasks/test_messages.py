@@ -30,6 +30,7 @@ from models.shift.client_summaries.client_summary import Layout
 from models.shift.client_summaries.feature_pairs import PairQuery
 from models.shift.client_summaries.model_predictions import Design
 from models.shift.client_summaries.query import Query
+from models.shift.fomichev_distances import Readings
 from models.statistics.feature_vector import make
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack, open_stack
@@ -189,6 +190,7 @@ def answers(make_problem, make_round, tmp_path):
         def rows_of(client, total):
             rng = np.random.default_rng([*client.encode(), client in others])
             x, y = rng.normal(size=(DIFFERENT[client], features)), rng.integers(0, 3, DIFFERENT[client])
+            x[60:] += 2  # rows that the earlier version lacks
             return np.resize(x, (total, features)), np.resize(y, total)
 
         sizes = {client: rows * more for client, rows in SPLITS.items()}
@@ -200,7 +202,10 @@ def answers(make_problem, make_round, tmp_path):
         )
         of_common = _ask_of_common_rows(common, make_round(common, stack=3))
         private = ClientStore(str(tmp_path / f"stores-{features}" / "private"))  # of other owners
-        return {**_ask_all(setup, make_round(setup, stack=3, private=private), features), **of_common}
+        # the first rows of each client
+        few = {client: min(rows, 20 * more) for client, rows in sizes.items()}
+        before = make_problem(few, network=network, silos={**silos, "name": f"before{next(count)}"}).silos
+        return {**_ask_all(setup, before, make_round(setup, stack=3, private=private), features), **of_common}
 
     return ask
 
@@ -221,7 +226,7 @@ def _ask_of_common_rows(setup, round) -> dict[str, list[Any]]:
     }
 
 
-def _ask_all(setup, round, features) -> dict[str, list[Any]]:
+def _ask_all(setup, before, round, features) -> dict[str, list[Any]]:
     """Step to its messages."""
     silos, network = setup.silos, setup.network
     clients, weights = silos.clients, network.init(server_stream(0, 0, "init"))
@@ -336,6 +341,13 @@ def _ask_all(setup, round, features) -> dict[str, list[Any]]:
         steps(ClientStep)["report_feature_pairs"], cohort_calls(silos, 3, round.runner.workers, round.private, pairs)
     )
     told["report_feature_pairs"] = [message for cohort in cohorts for message in cohort]
+    cohorts = round.runner.map_cohorts(
+        steps(ClientStep)["report_new_rows"],
+        cohort_calls(
+            silos, 3, round.runner.workers, round.private, before, pairs.query, verdict="guarded", readings=Readings()
+        ),
+    )
+    told["report_new_rows"] = [message for cohort in cohorts for message in cohort]
     told |= _ask_for_second_look(round, silos, options["query"])
     assert {name for name in told if " " not in name} == steps(ClientStep).keys() - {"common_batchnorm_statistics"}
     return told

@@ -568,9 +568,9 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         {
             **{"changed": {EVIL: "changed"}, "diagnosis": EVIL, "comparison": EVIL, "sentence": EVIL},
             "shifted": [{"client": EVIL, "kinds": {"feature": "critical"}, "grade": "critical", "features": [EVIL]}],
-            "decision": {"against": {"sentence": EVIL}},
+            **{"decision": {"against": {"sentence": EVIL}}, "unchecked": {EVIL: EVIL}, "unseen": [EVIL]},
         },
-        6,
+        9,
     ),
     "predict": (
         {
