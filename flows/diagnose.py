@@ -47,6 +47,7 @@ from tasks.diagnosis.compare_feature_pairs import (
     report_feature_pairs,
     target_moments,
 )
+from tasks.diagnosis.compare_odd_silos import compare_odd_silos
 from tasks.diagnosis.compare_silos import (
     Comparison,
     VersionComparison,
@@ -189,6 +190,17 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, dict[st
     second_look = None
     if params.second_look:
         comparison, second_look = refine(runner, silos, private, query, responses, comparison)
+    odd = runner.run_on_server(
+        compare_odd_silos,
+        comparison,
+        responses.messages,
+        query,
+        params.verdict,
+        readings,
+        feature_pairs,
+        not params.second_look,
+        log,
+    )
     dependent = dependent_rows(silos, [responses])
     least = {client: policy_of_run(Path(private.folder), client).least_rows for client in silos.clients}
     report_ = report_text(
@@ -197,7 +209,7 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, dict[st
             "noise": params.noise.model_dump() if params.noise else None,
             "label": label_column(silos),
             "least_rows": [min(least.values()), max(least.values())],
-            **report(comparison, query, project.manifest.classes, feature_pairs, targets),
+            **report(comparison, query, project.manifest.classes, feature_pairs, targets, odd),
             "data_faults": data_faults(
                 comparison, query, summaries, dependent["persons"], dependent["unit"] is not None
             ),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from models.metrics.base_metrics import format_number
 from models.shift.classify import GRADES, EffectSizes
 from models.shift.client_summaries.client_summary import Layout, Summaries, mixture
 from models.shift.client_summaries.gaussian_mechanism import counts_sensitivity, sigma
@@ -25,6 +26,7 @@ from models.shift.pair_screening import INSIDE, MIN_SHARE
 from models.shift.pairwise_results import REASONS, Findings, rule_features
 from models.shift.pseudo_rows import SharedModelLoss
 from tasks.diagnosis.compare_feature_pairs import FeaturePairs
+from tasks.diagnosis.compare_odd_silos import OddSilos
 from tasks.diagnosis.compare_silos import Comparison, VersionComparison
 
 
@@ -80,6 +82,7 @@ def report(
     classes: Sequence[str],
     feature_pairs: FeaturePairs | None = None,
     targets: Mapping[str, np.ndarray] | None = None,
+    odd: OddSilos | None = None,
 ) -> dict[str, Any]:
     """Describe all pairs, groups and silos, by their names.
 
@@ -89,6 +92,7 @@ def report(
         classes: The names of the labels; unused in a regression.
         feature_pairs: What pairs of features show, if they were queried.
         targets: In a regression the moments of each silo's targets, (5,), if they were queried.
+        odd: The silos that take part in most differences, if there are any.
     """
     clients, features = comparison.clients, query.layout.names
     names = comparison.names
@@ -124,6 +128,7 @@ def report(
         "inside": _describe_inside(comparison.inside),
         "pairs_of": "groups" if comparison.of_groups else "silos",
         "between": between,
+        "odd": odd and _describe_odd_silos(odd, comparison, features, names_of_classes, targets),
         "rest": [{"client": name, **record} for name, record in zip(clients, rest, strict=True)],
         "pairs": [
             {"first": names[a], "second": names[b], **record} for a, b, record in zip(first, second, pairs, strict=True)
@@ -161,7 +166,7 @@ def report_of_versions(comparison: VersionComparison, query: Query, classes: Seq
 
 def class_names(classes: Sequence[str], query: Query) -> list[str]:
     """Return the names of classes, or of the groups of targets that replace them in a regression."""
-    cuts = [f"{cut:.3g}" for cut in query.layout.targets]
+    cuts = [format_number(cut) for cut in query.layout.targets]
     if not cuts:
         return list(classes)
     inner = [f"{low} to {high}" for low, high in pairwise(cuts)]
@@ -204,6 +209,23 @@ def _changes(
     return {
         name: [change.to_dict() for change in found if change and change.is_clear] for name, found in changes.items()
     }
+
+
+def _describe_odd_silos(
+    odd: OddSilos,
+    comparison: Comparison,
+    features: tuple[str, ...],
+    classes: list[str],
+    targets: Mapping[str, np.ndarray] | None,
+) -> dict[str, Any]:
+    """Describe the odd silos together as one of a pair, whose other is all other silos."""
+    (record,) = _describe_pairs(odd.findings, odd.effect_sizes, features)
+    if odd.refinement is not None:
+        record |= describe_refinement(odd.refinement, 0, features)
+    silos = [comparison.clients[index] for index in odd.silos]
+    of_targets = _targets_of(targets, [silos, [client for client in comparison.clients if client not in silos]])
+    record["changes"] = _changes(odd.summaries, comparison.layout, record["types"], record, classes, of_targets)
+    return {"silos": silos, **record}
 
 
 def _describe_inside(p_values: np.ndarray) -> list[dict[str, Any]]:

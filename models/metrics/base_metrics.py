@@ -239,6 +239,13 @@ def format_significant(value: float, digits: int, sign: str = "") -> str:
     return f"{value:{sign}.{max(digits - 1 - math.floor(math.log10(abs(value))), 0)}f}"
 
 
+def format_number(value: float, digits: int = 3, sign: str = "") -> str:
+    """Format for a sentence: `6`, `0.6`, `45231`, `−100`."""
+    text = format_significant(value, digits, sign)
+    plain = text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+    return format_signed(plain)
+
+
 def format_signed(number: str) -> str:
     """Use a true minus sign, and no sign on zero."""
     return number[1:] if float(number) == 0 else number.replace("-", "−").replace("inf", "∞")

@@ -111,7 +111,7 @@ def refine_by_feature_pairs(
     """
     layout, (clients, summaries) = question.query.layout, named_summaries(messages, question.query)
     correlations, far = _read(reported, clients, question)
-    rows = _rows_by_column(summaries)
+    rows = rows_by_column(summaries)
     units, of_units = summaries, correlations
     if comparison.of_groups:
         units = combine_groups(summaries, comparison.groups)
@@ -166,7 +166,7 @@ def _with_rest(moments: np.ndarray) -> np.ndarray:
     return np.concatenate([moments, leave_one_out(moments)])
 
 
-def _rows_by_column(summaries: Summaries) -> np.ndarray:
+def rows_by_column(summaries: Summaries) -> np.ndarray:
     """Return the rows of each class and of all classes: (clients, classes + 1)."""
     labels = np.nan_to_num(summaries.labels)
     return np.concatenate([labels, labels.sum(-1, keepdims=True)], -1)

@@ -14,6 +14,7 @@ from flows.diagnosis.text.phrases import (
     small_silos,
     too_alike,
 )
+from models.metrics.base_metrics import format_number
 from models.shift.magnitudes import smallest_visible
 
 _MAX_FEATURES = 3  # with missing values
@@ -85,12 +86,16 @@ def of_power(report: dict[str, Any]) -> list[str]:
     if smallest is None:
         return []
     sizes = " and ".join(dict.fromkeys(f"{rows:,.0f}" for rows in smallest))
+    if report["unit"]:  # rows of one patient repeat each other
+        sizes = f"training rows worth {sizes} independent ones"
+    else:
+        sizes = f"{sizes} training rows"
     seen = smallest_visible(smallest, 0.5, len(report["features"]))
     target = "the share of a group of targets" if report["query"]["targets"] else "how often a label occurs"
     return [
-        f"At silos of {sizes} training rows, differences of less than {100 * seen['share']:.0f} "
-        f"points in {target} or {seen['deviations']:.2g} standard deviations in a mean may be missed. So may another "
-        f"coding of {'targets' if report['query']['targets'] else 'labels'} in a part of the rows."
+        f"At silos of {sizes}, differences of less than {100 * seen['share']:.0f} points in {target} or "
+        f"{format_number(seen['deviations'], 2)} standard deviations in a mean may be missed. So may another coding of "
+        f"{'targets' if report['query']['targets'] else 'labels'} in a part of the rows."
     ]
 
 
@@ -130,11 +135,12 @@ def _of_what_was_not_compared(report: dict[str, Any]) -> list[str]:
         lines.append(
             f'Label "{name}" was not compared at {listed(entry["silos"])}: {entry["why"]}, too few to report their counts.'
         )
+    option = " (to be listed under data.source.na_values)" if report["label"] else ""  # only a table has texts
     for entry in [entry for entry in entries if entry["what"] == "values" and "rows" in entry][:_MAX_FEATURES]:
         rows = sum(sum(far) for far in entry["rows"].values())
         lines.append(
             f"{counted(rows, 'value')} of {joined(entry['names'])} at {listed(entry['silos'])} "
-            f"{'lies' if rows == 1 else 'lie'} far from all others: a code for missing values, or a typing error?"
+            f"{'lies' if rows == 1 else 'lie'} far from all others: a code for missing values{option}, or a typing error?"
         )
     whys = [entry["why"] for entry in entries if entry["what"] == "interactions" and not entry["names"]]
     if whys and not report["query"]["pictures"] and report["verdict"] == "guarded":
@@ -252,7 +258,7 @@ def _of_features(report: dict[str, Any]) -> list[str]:
 def _of_query(report: dict[str, Any]) -> list[str]:
     lines, targets, noise = [], report["query"]["targets"], report["noise"]
     if targets:
-        cuts = joined([f"{cut:.4g}" for cut in targets])
+        cuts = joined([format_number(cut, 4) for cut in targets])
         lines.append(
             f"Targets are numbers, so {len(targets) + 1} groups of targets, cut at {cuts}, are compared as labels."
         )

@@ -5,6 +5,7 @@ from typing import Any
 
 from flows.diagnosis.build_report import grades
 from flows.diagnosis.text.caveats import notes, notes_of_versions
+from flows.diagnosis.text.findings import of_version
 from flows.diagnosis.text.next_steps import next_steps
 from flows.diagnosis.text.phrases import (
     counted,
@@ -17,7 +18,7 @@ from flows.diagnosis.text.phrases import (
     shown_types,
     type_words,
 )
-from flows.diagnosis.text.summary import differences, sentences
+from flows.diagnosis.text.summary import sentences
 from models.shift.pairwise_results import REASONS
 from tasks.tracking.metric_names import as_markdown
 
@@ -54,7 +55,7 @@ def refusal_sentences(refusals: Mapping[str, str]) -> list[str]:
 
 def _of_silo(report: dict[str, Any], pair: dict[str, Any]) -> str:
     targets = report["query"]["targets"]
-    text = f"{pair['client']}: {differences(report, pair)}"
+    text = of_version(report, pair).text.removesuffix(".")
     if pair["transform"]:
         text += "; one factor and one offset undo the difference, as of a sensor with other settings"
     if pair["margins_only"]:

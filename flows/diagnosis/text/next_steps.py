@@ -1,23 +1,15 @@
 """What to do next after a diagnosis: checks of units, inputs and labels, and the methods to compare."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from flows.diagnosis.build_report import is_rule_unknown
 from flows.diagnosis.text.fault_phrases import fault_steps
-from flows.diagnosis.text.phrases import (
-    group_name,
-    joined,
-    listed,
-    odd_one,
-    shown_counts,
-    shown_types,
-)
-from flows.diagnosis.text.summary import leading_features
+from flows.diagnosis.text.findings import Finding, findings, of_version
+from flows.diagnosis.text.phrases import far_values, joined, listed
 from models.shift.nested_tests import TYPES
 
-_MAX_FEATURES = 3
 _UNIT = "Check the unit of {features} at {silos}, convert it there if it is another one, and diagnose again."
 _ONE_MODEL = "One model for all silos is a good start: siloflow compare fedavg"
 _METHODS = {
@@ -35,33 +27,31 @@ _NEXT_AFTER_VERSION = {
 
 
 def next_steps(report: dict[str, Any]) -> list[str]:
-    """Return what to do about what most pairs of two groups show, checks first; not about a rule that may not differ."""
+    """Return what to do about the differences that the sentences name, checks first."""
     faults: list[dict[str, Any]] = [] if "against" in report else report["data_faults"]
     first, kinds = fault_steps(faults), {fault["what"] for fault in faults}
     if "persons" in kinds:  # without units no difference is sure
         return first
+    codes = far_values(report)
+    first += [_step_of_far_values(report, name, silos) for name, silos in codes.items()]
     if "against" not in report and _shows_no_difference(report):
         return first if "shared" in kinds else [*first, _ONE_MODEL]
     constant = {name for fault in faults if fault["what"] == "constant" for name in fault["names"]}
-    return [*first, *_steps(report, constant)]
+    return [*first, *_steps(report, {*codes, *constant})]
 
 
-def _steps(report: dict[str, Any], constant: set[str]) -> list[str]:
-    """Return what to do about differences, but those of features that are constant at a silo."""
-    odd = None if "against" in report else odd_one(report)
-    types = {name for record in report["between"] for name in TYPES if _is_common(record, name)}
-    types |= {*shown_types(odd)} if odd else set()
-    units = unit_steps(report)
+def _steps(report: dict[str, Any], explained: set[str]) -> list[str]:
+    """Return what to do about differences; inputs that are explained already are not checked again."""
+    found, units = _all_findings(report), unit_steps(report)
+    types = {kind for finding in found for kind in finding.kinds}
     steps = [*units.values()]
-    leading = [*odd["input_features"]] if odd else leading_features(report, "ranking_of_inputs")
-    features = [name for name in leading if name not in {*units, *constant}][:_MAX_FEATURES]
-    if (units or constant) and not features and not report["query"]["pictures"]:
-        types -= {"feature"}
     if "feature" in types:
-        steps += _checks_of_inputs(report, features)
+        checks = _checks_of_inputs(report, found, {*explained, *units})
+        types -= set() if checks or report["query"]["pictures"] else {"feature"}
+        steps += checks
     if "against" in report:
         return steps + [_NEXT_AFTER_VERSION[name] for name in TYPES if name in types]
-    steps += _checks_of_labels(report, types)
+    steps += _checks_of_labels(report, found)
     of_silos = report["pairs_of"] == "silos"  # the second look leaves out groups
     if of_silos and any(pair.get("second_look_recommended") and not is_rule_unknown(pair) for pair in report["pairs"]):
         steps.append(
@@ -78,8 +68,15 @@ def unit_steps(report: dict[str, Any]) -> dict[str, str]:
     """
     if any(fault["what"] == "persons" for fault in report.get("data_faults", [])):
         return {}
-    units = sorted(_suspected_units(report).items())
-    return {name: _UNIT.format(features=name, silos=listed(sorted(silos))) for name, silos in units}
+    by_silos = _by_silos(_all_findings(report), lambda finding: finding.units)
+    return {name: _UNIT.format(features=name, silos=silos) for silos, names in by_silos.items() for name in names}
+
+
+def _all_findings(report: dict[str, Any]) -> list[Finding]:
+    """Return what differs between silos, or since the version that they are compared with."""
+    if "against" in report:
+        return [of_version(report, pair) for pair in report["pairs"] if pair["types"]]
+    return findings(report)
 
 
 def _shows_no_difference(report: dict[str, Any]) -> bool:
@@ -89,47 +86,62 @@ def _shows_no_difference(report: dict[str, Any]) -> bool:
     return alike and bool(determined) and not any(record["types"] for record in (*determined, *report["rest"]))
 
 
-def _checks_of_inputs(report: dict[str, Any], features: list[str]) -> list[str]:
-    """Return what to check about these features, at the silos that differ in them."""
+def _step_of_far_values(report: dict[str, Any], feature: str, silos: Sequence[str]) -> str:
+    """Return how to find out what values far from all others are; only a table has texts for missing values."""
+    start = f"Look at the values of {feature} at {listed(silos)} that lie far from all others."
+    if not report["label"]:
+        return f"{start} Correct them, or mark them as missing, and diagnose again."
+    return (
+        f'{start} If they are a code for missing values, such as -999, set `na_values: ["-999"]` under data.source, '
+        "partition and diagnose again; otherwise correct them."
+    )
+
+
+def _checks_of_inputs(report: dict[str, Any], found: Sequence[Finding], explained: set[str]) -> list[str]:
+    """Return what to check about the inputs that differ, at the silos that differ in them, but those explained already."""
+    differ = [finding for finding in found if "feature" in finding.kinds]
     if report["query"]["pictures"]:
         return ["Turn, centre and light the pictures of all silos alike, if it is known how."]
-    if any(record["transform"] > record["pairs"] / 2 for record in report["between"]):
-        return [f"Let each silo standardise {joined(features or ['them'])} before training."]
-    by_silos: dict[str, list[str]] = {}
-    for name in features:
-        columns = by_silos.setdefault(_silos_that_differ(report, "feature", name), [])
-        if name.partition("=")[0] not in columns:  # of a category, such as ward=eye, the whole
-            columns.append(name.partition("=")[0])
-    differ = {
-        silos: f"{joined(columns)} {'differs' if len(columns) == 1 else 'differ'}"
-        for silos, columns in by_silos.items()
-    }
-    return [
-        f"Check at {silos} why {what}: other cases (case mix), or another way of measuring."
-        for silos, what in (differ or {_silos_that_differ(report, "feature"): "inputs differ"}).items()
-    ]
+    scaled = [finding for finding in differ if finding.transform]
+    steps = []
+    if scaled:
+        names = _columns(name for finding in scaled for name in finding.inputs if name not in explained)
+        steps.append(f"Let each silo standardise {joined(names or ['them'])} before training.")
+    checked = [finding for finding in differ if not finding.transform]
+    where = _by_silos(checked, lambda finding: [name for name in finding.inputs if name not in explained])
+    for silos, names in where.items():
+        columns = _columns(names)
+        verb = "differs" if len(columns) == 1 else "differ"
+        steps.append(
+            f"Check at {silos} why {joined(columns)} {verb}: other cases (case mix), or another way of measuring."
+        )
+    if checked and not any(finding.inputs for finding in checked):
+        silos = _suspects(checked)
+        steps.append(f"Check at {silos} why inputs differ: other cases (case mix), or another way of measuring.")
+    return steps
 
 
-def _checks_of_labels(report: dict[str, Any], types: set[str]) -> list[str]:
+def _columns(names: Iterable[str]) -> list[str]:
+    """Return the columns of these features, without repeats: of a category, such as ward=eye, the whole."""
+    return [*dict.fromkeys(name.partition("=")[0] for name in names)]
+
+
+def _checks_of_labels(report: dict[str, Any], found: Sequence[Finding]) -> list[str]:
     """Return what to check about labels: how they are coded if the rule or threshold may differ, or why they differ."""
     label = report["label"] or ("the target" if report["query"]["targets"] else "the label")
-    threshold = "label" in types and any(pair.get("label_or_concept") for pair in report["pairs"])
-    if "concept" not in types and not threshold:
-        if "label" not in types:
+    of_rule = [finding for finding in found if "concept" in finding.kinds]
+    of_labels = [finding for finding in found if "label" in finding.kinds]
+    coded = of_rule or [finding for finding in of_labels if finding.threshold]
+    if not coded:
+        if not of_labels:
             return []
-        silos = _silos_that_differ(report, "label")
-        return [f"Check at {silos} why {label} differs: other cases, or another way of recording them."]
-    silos = _silos_that_differ(report, "concept" if "concept" in types else "label")
+        return [f"Check at {_suspects(of_labels)} why {label} differs: other cases, or another way of recording them."]
     what = "measures" if report["query"]["targets"] else "codes"
-    moved = any(change["what"] == "label" for change in _changes(report, "concept"))
-    suffix = ", with the same threshold" if moved or "concept" not in types else ""
-    everywhere = silos in ("all silos", joined([group_name(report, group) for group in range(len(report["groups"]))]))
-    return [f"Check that each silo {what} {label} alike{suffix}{'' if everywhere else f', {silos} first'}."]
-
-
-def _changes(report: dict[str, Any], kind: str) -> list[dict[str, Any]]:
-    records = [*report["between"], odd_one(report) or {}]
-    return [change for record in records for change in record.get("changes", {}).get(kind, [])]
+    suffix = ", with the same threshold" if any(finding.threshold for finding in coded) else ""
+    silos = _suspects(coded)
+    both = joined([*coded[0].sides]) == silos  # the two sides of one difference, so no silo is to be checked first
+    first = "" if (both and not coded[0].is_odd) or silos == _ALL else f", beginning with {silos}"
+    return [f"Check that each silo {what} {label} alike{suffix}{first}."]
 
 
 def _methods(report: dict[str, Any], types: set[str]) -> list[str]:
@@ -148,53 +160,29 @@ def _methods(report: dict[str, Any], types: set[str]) -> list[str]:
     return [f"If the differences are real, {why}: siloflow compare fedavg {' '.join(methods)}"]
 
 
-def _silos_that_differ(report: dict[str, Any], kind: str, feature: str | None = None) -> str:
-    """Name the silos of the groups that differ from most others in a type, or in a feature that carries it."""
-    if "against" in report:
-        return listed([pair["client"] for pair in report["pairs"] if kind in pair["types"]])
-    odd = odd_one(report)
+def _by_silos(found: Sequence[Finding], features_of: Callable[[Finding], Sequence[str]]) -> dict[str, list[str]]:
+    """Return features by the silos to check, in the order of the findings."""
+    by_silos: dict[str, list[str]] = {}
+    for name in dict.fromkeys(name for finding in found for name in features_of(finding)):
+        silos = _suspects([finding for finding in found if name in features_of(finding)])
+        by_silos.setdefault(silos, []).append(name)
+    return by_silos
+
+
+def _suspects(found: Sequence[Finding]) -> str:
+    """Name the silos to check: those that findings single out, or else those in most of these findings.
+
+    Of two sides in equally many, the smaller one is named, or both.
+    """
+    odd = dict.fromkeys(next(iter(finding.sides)) for finding in found if finding.is_odd)
     if odd:
-        return str(odd["client"])
-    involved = Counter[int]()
-    for record in report["between"]:
-        if record["groups"][0] != record["groups"][1] and _is_common(record, kind):
-            involved.update(record["groups"] if feature is None or feature in record["input_features"] else ())
-    if not involved:
-        return _silos_that_differ(report, kind) if feature else "all silos"
-    return joined([group_name(report, group) for group in sorted(_fewest(report, involved))])
+        return listed([*odd])
+    counts = Counter(side for finding in found for side in finding.sides)
+    sizes = {side: size for finding in found for side, size in finding.sides.items()}
+    sides = [side for side, count in counts.items() if count == max(counts.values())]
+    if len(sides) == 2 and max(counts.values()) == 1:
+        sides = [side for side in sides if sizes[side] == min(sizes[side] for side in sides)]
+    return joined(sides) if sides else _ALL
 
 
-def _suspected_units(report: dict[str, Any]) -> dict[str, set[str]]:
-    """Return features that seem to have another unit, with the silos that differ so from most others."""
-    if "against" in report:
-        found = [(change["name"], pair["client"]) for pair in report["pairs"] for change in _unit_changes(pair)]
-        return {name: {client for other, client in found if other == name} for name, _ in found}
-    odd = odd_one(report)
-    if odd:
-        return {change["name"]: {odd["client"]} for change in _unit_changes(odd)}
-    apart = [record for record in report["between"] if record["groups"][0] != record["groups"][1]]
-    involved: dict[str, Counter[int]] = {}
-    for record in apart:
-        for change in _unit_changes(record):
-            involved.setdefault(change["name"], Counter()).update(record["groups"])
-    return {name: {group_name(report, group) for group in _fewest(report, counts)} for name, counts in involved.items()}
-
-
-def _unit_changes(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [change for change in record.get("changes", {}).get("feature", []) if "factor" in change]
-
-
-def _fewest(report: dict[str, Any], counts: Counter[int]) -> list[int]:
-    """Return the groups that differ from most others; of two groups the smaller one, or both."""
-    most = max(counts.values())
-    groups = [group for group, count in counts.items() if count == most]
-    if len(groups) != 2 or most > 1:
-        return groups
-    smallest = min(len(report["groups"][group]) for group in groups)
-    return [group for group in groups if len(report["groups"][group]) == smallest]
-
-
-def _is_common(record: dict[str, Any], name: str) -> bool:
-    half = (record["pairs"] - record["undetermined"]) / 2
-    identifiable = name != "concept" or record["not_identifiable"] <= half
-    return bool(shown_counts(record)[name] > half and identifiable)
+_ALL = "all silos"

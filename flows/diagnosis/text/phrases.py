@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flows.diagnosis.build_report import is_rule_unknown
+from models.metrics.base_metrics import format_number
 from models.shift import moment_tests
 from models.shift.classify import MIN_ROWS
 from models.shift.client_summaries import gaussian_mechanism
@@ -23,6 +24,7 @@ SHORT = {"feature": "inputs", "label": "labels", "concept": "rule"}
 SHORT_IN_A_REGRESSION = {"feature": "inputs", "label": "targets", "concept": "rule"}
 _MAX_SILOS, _MAX_LETTERS = 3, 30  # of a group that is called by its silos' names
 _MAX_LISTED = 8  # silos that a sentence lists
+_SEVERAL = 3  # far values, which are hardly all typing errors
 _FRACTIONS = {
     2: "half",
     3: "a third",
@@ -55,18 +57,27 @@ def shown_counts(record: Mapping[str, Any]) -> dict[str, int]:
     return {**record["types"], "concept": record["types"]["concept"] - record["rule_unknown"]}
 
 
-def change_phrases(changes: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> list[str]:
-    """Describe by how much the first of two sides differs from the second: a clause for each change.
+def num_determined(record: Mapping[str, Any]) -> int:
+    """Return how many pairs of two groups were compared."""
+    return int(record["pairs"]) - int(record["undetermined"])
 
-    The first clause has an interval. Of the columns of one category, such as ward=eye and ward=heart, only the first is
-    described.
-    """
+
+def described_changes(changes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the changes that are described: of the columns of one category, such as ward=eye and ward=heart, the first."""
     by_column: dict[str, Mapping[str, Any]] = {}
     for change in changes:
         by_column.setdefault(
             change["name"].partition("=")[0] if change["what"] == "category" else change["name"], change
         )
-    return [_change_phrase(change, report, not index) for index, change in enumerate(by_column.values())]
+    return [*by_column.values()]
+
+
+def change_phrases(changes: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> list[str]:
+    """Describe by how much the first of two sides differs from the second: a clause for each described change.
+
+    The first clause has an interval.
+    """
+    return [_change_phrase(change, report, not index) for index, change in enumerate(described_changes(changes))]
 
 
 def _change_phrase(change: Mapping[str, Any], report: Mapping[str, Any], with_interval: bool) -> str:
@@ -74,23 +85,30 @@ def _change_phrase(change: Mapping[str, Any], report: Mapping[str, Any], with_in
     interval = with_interval and "low" in change
     if change["what"] == "mean" and "factor" in change:
         return (
-            f"{name} is {_times(change['factor'])} as large (mean {change['first']:.3g} against {change['second']:.3g}), "
+            f"{name} is {_times(change['factor'])} as large (mean {format_number(change['first'])} against "
+            f"{format_number(change['second'])}), "
             "as if it had another unit"
         )
     if change["what"] == "target":
-        name, means = report["label"] or name, f"mean {change['first']:.4g} against {change['second']:.4g}"
+        name, means = (
+            report["label"] or name,
+            f"mean {format_number(change['first'], 4)} against {format_number(change['second'], 4)}",
+        )
         if "factor" in change:
-            return f"{name} is {change['factor']:.2f} times as large ({means})"
-        between = f", 95 % interval {_interval(change, 1, '.3g')}" if interval else ""
-        return f"{name} is {_direction(difference)} by {abs(difference):.3g} ({means}{between})"
+            return f"{name} is {format_number(change['factor'])} times as large ({means})"
+        between = f", 95 % interval {_interval(change, 1, 3)}" if interval else ""
+        return f"{name} is {_direction(difference)} by {format_number(abs(difference))} ({means}{between})"
     if change["what"] == "mean":
-        spread = f"{abs(change['deviations']):.2g} standard deviations" if "deviations" in change else ""
-        between = f"95 % interval {_interval(change, 1, '.3g')}" if interval else ""
+        spread = f"{format_number(abs(change['deviations']), 2)} standard deviations" if "deviations" in change else ""
+        between = f"95 % interval {_interval(change, 1, 3)}" if interval else ""
         details = ", ".join(part for part in (spread, between) if part)
-        return f"{name} is {_direction(difference)} by {abs(difference):.3g}" + (f" ({details})" if details else "")
+        return f"{name} is {_direction(difference)} by {format_number(abs(difference))}" + (
+            f" ({details})" if details else ""
+        )
     if change["what"] == "spread":
         more = "more" if difference > 0 else "less"
-        return f"{name} varies {more} (standard deviation {change['first']:.3g} against {change['second']:.3g})"
+        sides = " against ".join(format_number(change[side]) for side in ("first", "second"))
+        return f"{name} varies {more} (standard deviation {sides})"
     if change["what"] == "rule":
         label, others = _label(change["value"], report), change.get("or", [])
         if "cell" in change:
@@ -101,7 +119,7 @@ def _change_phrase(change: Mapping[str, Any], report: Mapping[str, Any], with_in
         if "low" in change and change["low"] <= 0 <= change["high"]:
             return f"{label} depends on {name} in another way"
         more = "more" if difference > 0 else "less"
-        return f"at equal {name}, {label} is {more} frequent by {abs(100 * difference):.2g} points"
+        return f"at equal {name}, {label} is {more} frequent by {format_number(abs(100 * difference), 2)} points"
     if change["what"] == "constant":
         one = f"is constant ({change['value']})"
         return f"{name} varies, and {one} at the other" if change["first"] else f"{name} {one}, and varies at the other"
@@ -109,8 +127,8 @@ def _change_phrase(change: Mapping[str, Any], report: Mapping[str, Any], with_in
         share = _percent(max(change["first"], change["second"]))
         shares = f"{share} of rows against none" if change["first"] else f"no row against {share}"
         return f"{label_is(name, report)} in {shares}"
-    points = f"{100 * difference:+.2g} points".replace("-", "−")
-    between = f", 95 % interval {_interval(change, 100, '+.2g')}" if interval else ""
+    points = f"{format_number(100 * difference, 2, '+')} points"
+    between = f", 95 % interval {_interval(change, 100, 2, '+')}" if interval else ""
     if change["what"] == "label" and not report["query"]["targets"] and not report["label"]:
         return (
             f'{_percent(change["first"])} of rows are "{name}" against {_percent(change["second"])} ({points}{between})'
@@ -144,11 +162,11 @@ def _reversed(change: Mapping[str, Any]) -> dict[str, Any]:
 def _times(factor: float) -> str:
     """Return a factor in words: `about 10 times`, `about a tenth`."""
     if factor >= 1:
-        return f"about {factor:.2g} times"
+        return f"about {format_number(factor, 2)} times"
     for divisor, word in _FRACTIONS.items():
         if abs(1 / factor / divisor - 1) < 0.15:
             return f"about {word}"
-    return f"about 1/{1 / factor:.2g}"
+    return f"about 1/{format_number(1 / factor, 2)}"
 
 
 def _label(name: str, report: Mapping[str, Any]) -> str:
@@ -175,12 +193,12 @@ def _cell(name: str, value: str) -> str:
     return f"not {name}" if value == "0" and "=" in name else _category(name, value)
 
 
-def _interval(change: Mapping[str, Any], scale: int, digits: str) -> str:
-    """Return the interval of a change, of its size if both ends have the sign of the difference and `digits` no sign."""
+def _interval(change: Mapping[str, Any], scale: int, digits: int, sign: str = "") -> str:
+    """Return the interval of a change, of its size if both ends have the sign of the difference and no sign is shown."""
     low, high = scale * change["low"], scale * change["high"]
-    if "+" not in digits and low < 0 and high <= 0:
+    if not sign and low < 0 and high <= 0:
         low, high = -high, -low
-    return f"{low:{digits}} to {high:{digits}}".replace("-", "−")
+    return f"{format_number(low, digits, sign)} to {format_number(high, digits, sign)}"
 
 
 def _direction(difference: float) -> str:
@@ -188,7 +206,14 @@ def _direction(difference: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.0f} %"
+    return f"{format_number(100 * share, 2)} %"
+
+
+def far_values(report: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return by feature the silos with several values far from all others, as a code for missing values has."""
+    entries = [entry for entry in report.get("not_compared", []) if entry["what"] == "values" and "rows" in entry]
+    several = [(entry, [silo for silo, far in entry["rows"].items() if sum(far) >= _SEVERAL]) for entry in entries]
+    return {name: silos for entry, silos in several for name in entry["names"] if silos}
 
 
 def odd_one(report: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -243,6 +268,12 @@ def listed(names: Sequence[str]) -> str:
 def joined(words: Sequence[str]) -> str:
     """Join with commas, and `and` before the last."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def capital(sentence: str) -> str:
+    """Capitalize our own word only; names are written unchanged."""
+    own = ("group ", "the other ", "these ")
+    return f"{sentence[0].upper()}{sentence[1:]}" if sentence.startswith(own) else sentence
 
 
 def counted(count: int, noun: str) -> str:

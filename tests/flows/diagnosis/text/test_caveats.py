@@ -63,7 +63,9 @@ def test_a_rule_that_cannot_be_known_to_differ_leads_to_no_advice(a_report, a_pa
 def test_what_a_minority_of_pairs_has_leads_to_no_advice(a_report, a_pair, a_line):
     groups = [["a", "b", "c"], ["d", "e", "f"]]
     pairs = [a_pair(a, b, "feature") for a, b in product(*groups)]
-    steps = next_steps(a_report(groups, pairs, [a_line((0, 1), 9, feature=9, concept=4, label=4)], ranking=["age"]))
+    steps = next_steps(
+        a_report(groups, pairs, [a_line((0, 1), 9, {"features": ["age"]}, feature=9, concept=4, label=4)])
+    )
     assert steps == [
         "Check at a, b and c and d, e and f why age differs: other cases (case mix), or another way of measuring.",
         "If the differences are real, judge methods by each silo's test rows: siloflow compare fedavg conditional uefl",
@@ -81,7 +83,7 @@ def test_all_types_lead_to_one_command_after_checks_that_name_the_silos_that_dif
     report = a_report(groups, pairs, lines, ranking=["ward=eye", "ward=ear"])
     assert next_steps(report) == [
         "Check at c why ward differs: other cases (case mix), or another way of measuring.",
-        "Check that each silo codes the label alike, b first.",
+        "Check that each silo codes the label alike, beginning with b.",
         "If the differences are real, silos need models of their own or of their group: siloflow compare fedavg "
         "conditional uefl ifca cfl ditto",
     ]
@@ -93,7 +95,9 @@ def test_where_nothing_differs_one_model_is_proposed_but_not_where_nothing_could
     assert next_steps(alike) == ["One model for all silos is a good start: siloflow compare fedavg"]
     unclear = [a_pair("a", "b", undetermined=True, why="rows")]
     assert next_steps(a_report([["a", "b"]], unclear, [line])) == []
-    assert next_steps(alike | {"rest": [{"client": "a"} | a_pair("a", "", "label")]}) == []
+    assert next_steps(alike | {"rest": [{"client": "a"} | a_pair("a", "", "label")]})[0] == (
+        "Check at a why the label differs: other cases, or another way of recording them."
+    )
     assert next_steps(alike | {"inside": [{"alike": False}]}) == []
 
 
@@ -112,12 +116,13 @@ def test_a_second_look_is_proposed_for_pairs_of_silos_and_not_of_groups(a_report
     assert not any("second_look" in step for step in next_steps(report | {"pairs_of": "groups"}))
 
 
-def test_only_features_that_carry_a_shift_are_to_be_aligned(a_report, a_pair, a_line):
-    report = a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [a_line((0, 1), 1, feature=1)])
-    means = {"age": 0.9, "smokes": 0.3, "noise": 0.29}
-    report["ranking_of_inputs"] = [{"feature": name, "mean": mean, "largest": 1.0} for name, mean in means.items()]
+def test_only_features_that_the_sentences_name_are_to_be_checked(a_report, a_pair, a_line):
+    line = a_line((0, 1), 1, {"features": ["age", "smokes"]}, feature=1)
+    report = a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [line], ranking=["dose", "age", "smokes"])
+    assert sentences(report) == ["a differs from b: inputs differ, most in age and smokes."]
     assert next_steps(report)[0].startswith("Check at a and b why age and smokes differ: ")
-    assert next_steps(report | {"ranking_of_inputs": []})[0].startswith("Check at a and b why inputs differ: ")
+    report["between"][0]["input_features"] = []
+    assert next_steps(report)[0].startswith("Check at a and b why inputs differ: ")
 
 
 def test_small_silos_and_sizes_are_told(a_report, a_pair, a_line):
@@ -193,8 +198,8 @@ def test_of_a_second_look_it_is_said_who_told_all_who_models_alone_and_who_nothi
 def test_to_standardise_is_proposed_where_a_gain_and_an_offset_undo_more_than_half_of_the_pairs(
     turned, standardised, a_report, a_pair, a_line
 ):
-    line = a_line((0, 1), 4, {"transform": turned}, feature=4)
-    step, _ = next_steps(a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [line], ranking=["age"]))
+    line = a_line((0, 1), 4, {"transform": turned, "features": ["age"]}, feature=4)
+    step, _ = next_steps(a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [line]))
     assert ("Let each silo standardise age before training" in step) == standardised
     assert ("Check at a and b why age differs" in step) != standardised
 
@@ -235,7 +240,9 @@ def test_another_unit_is_to_be_checked_at_the_silo_that_differs_from_most(a_repo
     assert next_steps(a_report(groups, pairs, lines, ranking=["crp"])) == [
         "Check the unit of crp at c, convert it there if it is another one, and diagnose again."
     ]
-    two = a_report([["a", "b"], ["c"]], pairs[:2], lines[:1], ranking=["crp", "age"])
+    older = {"what": "mean", "name": "age", "first": 70.0, "second": 60.0, "difference": 10.0}
+    lines[0]["changes"] = {"feature": [UNIT, older]}
+    two = a_report([["a", "b"], ["c"]], pairs[:2], lines[:1])
     assert next_steps(two)[0].startswith("Check the unit of crp at c, ")
     assert next_steps(two)[1].startswith("Check at c why age differs: ")
 

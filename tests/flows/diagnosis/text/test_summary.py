@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from flows.diagnosis.text.next_steps import next_steps
-from flows.diagnosis.text.summary import differences, sentences
+from flows.diagnosis.text.summary import sentences
 
 LEFT, RIGHT = ["c00", "c01", "c02"], ["c03", "c04", "c05"]
 
@@ -93,7 +93,7 @@ def test_a_silo_of_every_differing_pair_in_one_group_is_described_against_all_ot
         "c differs from all others together: labels follow from the inputs by another rule (where ward=eye, the label is "
         '"ill" in 40 % of rows against 25 %).',
     ]
-    assert next_steps(report)[0] == "Check that each silo codes the label alike, c first."
+    assert next_steps(report)[0] == "Check that each silo codes the label alike, beginning with c."
     rest[2]["changes"] = {"concept": [cell | {"cell": "0"}, rule | {"name": "age"}]}
     assert sentences(report)[1].endswith(
         '(where not ward=eye, the label is "ill" in 40 % of rows against 25 %, or the effect of age differs).'
@@ -242,9 +242,7 @@ def test_no_difference_of_two_silos_but_of_one_from_all_others_together(a_report
 def test_a_type_that_only_some_pairs_have_is_named_with_their_number(a_report, a_pair, a_line):
     pairs = [a_pair(a, b, "feature", *["concept"] * (b == "c03")) for a, b in product(LEFT, RIGHT)]
     said = sentences(a_report([LEFT, RIGHT], pairs, [a_line((0, 1), 9, feature=9, concept=4)]))[-1]
-    assert said.endswith(
-        ": inputs differ; in 4 of 9 pairs of silos also labels follow from the inputs by another rule."
-    )
+    assert said.endswith(": inputs differ; in 4 of 9 pairs of silos labels follow from the inputs by another rule.")
 
 
 def test_a_type_that_no_more_pairs_have_than_by_chance_is_not_named(a_report, a_pair, a_line):
@@ -252,7 +250,7 @@ def test_a_type_that_no_more_pairs_have_than_by_chance_is_not_named(a_report, a_
     pairs = [a_pair("c00", "c03", "feature"), a_pair("c01", "c03", "feature")]
     for count, is_named in ((5, False), (6, True)):
         said = sentences(a_report([LEFT, RIGHT], pairs, [a_line((0, 1), 100, feature=100, label=count)]))[-1]
-        assert (f"in {count} of 100 pairs of silos also label frequencies differ" in said) == is_named
+        assert (f"in {count} of 100 pairs of silos label frequencies differ" in said) == is_named
 
 
 def test_groups_without_a_type_in_most_pairs_differ_in_some(a_report, a_pair, a_line):
@@ -264,13 +262,24 @@ def test_groups_without_a_type_in_most_pairs_differ_in_some(a_report, a_pair, a_
     )
 
 
-def test_groups_that_only_undetermined_pairs_separate_do_not_differ(a_report, a_pair, a_line):
+def test_groups_that_only_undetermined_pairs_separate_are_one_group(a_report, a_pair, a_line):
     """Undetermined pairs count as different when silos are grouped."""
-    pairs = [a_pair("c00", "c01", "feature"), a_pair("c00", "c03")]
-    for odd, verdict in ((0, "none of 1 pair of silos differ"), (1, "1 of 30 pairs of silos differ")):
-        line = a_line((0, 1), 90, {"undetermined": 60 if odd else 89, "none": 30 - odd if odd else 1}, feature=odd)
-        said = sentences(a_report([LEFT, RIGHT], pairs, [a_line((0, 0), 3, feature=1), line]))
-        assert said[1] == f"c00, c01 and c02 and c03, c04 and c05: {verdict}."
+    pairs = [a_pair("c00", "c01", "feature"), a_pair("c00", "c03"), a_pair("c04", "c05")]
+    pairs.append(a_pair("c00", "c04", undetermined=True, why="apart"))
+    inside = a_line((0, 0), 3, {"none": 2}, feature=1)
+    said = sentences(a_report([LEFT, RIGHT], pairs, [inside, a_line((0, 1), 90, {"undetermined": 89, "none": 1})]))
+    assert said == [
+        "The 6 silos form one group: 1 of 3 pairs of silos differs.",
+        "c00 differs from c01: inputs differ.",
+    ]
+
+
+def test_pairs_within_a_group_are_counted_as_the_headline_counts_them(a_report, a_pair, a_line):
+    """Of 200 pairs within the groups, 50 were not compared; 4 of 150 differ, about as many as by chance."""
+    pairs = [a_pair(a, b, "feature") for a, b in product(LEFT, RIGHT)] + [a_pair("c00", "c01", "label")]
+    inside = a_line((0, 0), 200, {"undetermined": 50, "none": 146}, label=4)
+    said = sentences(a_report([LEFT, RIGHT], pairs, [inside, a_line((0, 1), 9, feature=9)]))
+    assert said[-1] == "Within c00, c01 and c02, 4 of 150 pairs of silos differ."
 
 
 def test_no_sentence_claims_that_anything_agrees(a_report, a_pair, a_line):
@@ -295,9 +304,8 @@ def test_very_many_groups_are_summarised_by_type(a_report, a_pair, a_line):
     lines = [a_line((b, a), 1, label=1) for a, b in places]
     said = sentences(a_report([[name] for name in names], pairs, lines, ranking=["age"]))
     assert said[1:] == [
-        "In 5 of 15 pairs of silos inputs differ.",
+        "In 5 of 15 pairs of silos inputs differ, most in age, all of them between c5 and the others.",
         "In 15 of 15 pairs of silos label frequencies differ.",
-        "Most of it is in age.",
     ]
 
 
@@ -346,13 +354,14 @@ def test_single_pairs_of_similar_silos_are_named(a_report, a_pair, a_line):
     ]
 
 
-def test_pairs_within_a_group_that_differ_are_counted(a_report, a_pair, a_line):
-    pairs = [a_pair("c00", "c01", "label"), a_pair("c00", "c03", "label")]
+def test_a_few_pairs_within_a_group_that_differ_are_named_with_a_step(a_report, a_pair, a_line):
+    pairs = [a_pair("c00", "c01", "concept"), *(a_pair(a, b, "label") for a, b in product(LEFT, RIGHT))]
     lines = [a_line((0, 0), 3, {"none": 2}, label=1), a_line((0, 1), 9, label=9)]
-    assert (
-        sentences(a_report([LEFT, RIGHT], pairs, lines))[-1]
-        == "Within c00, c01 and c02, 1 of 3 pairs of silos differs."
+    report = a_report([LEFT, RIGHT], pairs, lines)
+    assert sentences(report)[-1] == (
+        "Within a group, c00 differs from c01: labels follow from the inputs by another rule."
     )
+    assert next_steps(report)[0] == "Check that each silo codes the label alike."
 
 
 def test_a_regression_has_targets_and_no_labels(a_report, a_pair, a_line):
@@ -382,4 +391,4 @@ def test_a_loss_that_was_not_estimated_is_left_out_whichever_silo_comes_first(a_
 def test_features_are_named_with_the_inputs_and_not_with_the_labels(a_report, a_pair):
     pair = a_pair("c00", "c01", "feature", "label", features={"age": 0.8})
     report = a_report([["c00", "c01", "c02"]], [pair], [])
-    assert differences(report, pair) == "inputs differ, most in age; label frequencies differ"
+    assert sentences(report)[-1] == "c00 differs from c01: inputs differ, most in age; label frequencies differ."

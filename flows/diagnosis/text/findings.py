@@ -1,0 +1,329 @@
+"""The differences that a diagnosis names: each with its sentence, and with what the steps follow from."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from flows.diagnosis.text.clauses import MAX_FEATURES, effect_clauses, evidence_of, inputs_clause, type_clause
+from flows.diagnosis.text.phrases import (
+    capital,
+    counted,
+    group_name,
+    joined,
+    listed,
+    num_determined,
+    odd_one,
+    plural,
+    reversed_changes,
+    shown_counts,
+    shown_types,
+    type_phrases,
+)
+from models.shift.nested_tests import TYPES
+from models.shift.odd_clients import find_odd_clients
+from models.shift.pair_screening import MIN_SHARE
+from models.shift.pairwise_results import DISCOVERIES
+
+_MAX_FINDINGS = 5  # with a sentence of their own
+_MAX_ODD = 20  # silos that are all named
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One difference.
+
+    Attributes:
+        text: The sentence.
+        sides: What differs, by the name in the text: the number of silos. The first side is the one that is described.
+        kinds: The types that the sentence names and the data can show.
+        inputs: The features whose inputs the sentence says to differ.
+        units: Those of them that seem to have another unit.
+        is_odd: Whether the first side is the one to check; otherwise the sides of all findings decide.
+        threshold: Whether another threshold of the label is named or possible.
+        transform: Whether one factor and one offset undo the difference.
+    """
+
+    text: str
+    sides: Mapping[str, int]
+    kinds: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
+    is_odd: bool = False
+    threshold: bool = False
+    transform: bool = False
+
+
+def findings(report: dict[str, Any]) -> list[Finding]:
+    """Return what differs between silos, the most important first; empty if no two differ in anything."""
+    determined = [pair for pair in report["pairs"] if not pair["undetermined"]]
+    differ = [pair for pair in determined if pair["types"]]
+    if not differ:
+        rest = [record for record in report["rest"] if record["types"] and not record["undetermined"]]
+        return [of_one(report, record) for record in rest]
+    apart = groups_apart(report)
+    odd = odd_one(report)
+    if odd:
+        return [of_one(report, odd)]
+    if is_of_odd_silos(report):
+        return [_of_odd_silos(report, report["odd"])]
+    if not apart:
+        return _one_by_one(report, differ) if len(differ) <= MAX_FEATURES else _by_type(report, differ, determined)
+    described = [*_of_groups(report, apart)]
+    if len(described) > _MAX_FINDINGS:
+        return _by_type(report, differ, determined)
+    return [*described, *_one_by_one(report, few_within(report), "Within a group, ")]
+
+
+def few_within(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the differing pairs within groups if they are few, and more than by chance."""
+    of_group = {client: index for index, group in enumerate(report["groups"]) for client in group}
+    compared = sum(num_determined(record) for record in report["between"] if len({*record["groups"]}) == 1)
+    if report["pairs_of"] == "groups":
+        return []
+    found = [
+        pair
+        for pair in report["pairs"]
+        if pair["types"] and not pair["undetermined"] and of_group[pair["first"]] == of_group[pair["second"]]
+    ]
+    return found if DISCOVERIES * compared < len(found) <= MAX_FEATURES else []
+
+
+def is_of_odd_silos(report: Mapping[str, Any]) -> bool:
+    """Return whether silos that take part in most differences say more than groups, of which most pairs do not differ."""
+    odd = report.get("odd")
+    few = not any(_types_in_most(record) for record in groups_apart(report))
+    return bool(odd and shown_types(odd)) and few and odd_one(report) is None
+
+
+def groups_apart(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the records of two groups of which silos differ; pairs that were not compared separate no groups."""
+    return [
+        record
+        for record in report["between"]
+        if record["groups"][0] != record["groups"][1] and num_determined(record) > record["none"]
+    ]
+
+
+def of_one(report: dict[str, Any], record: Mapping[str, Any]) -> Finding:
+    """Describe one silo against all others together."""
+    name = record["client"]
+    return _finding(f"{name} differs from all others together: ", report, record, {name: 1}, is_odd=True)
+
+
+def of_version(report: dict[str, Any], pair: Mapping[str, Any]) -> Finding:
+    """Describe a silo against an earlier version of itself."""
+    return _finding(f"{pair['client']}: ", report, pair, {pair["client"]: 1}, is_odd=True)
+
+
+def _finding(
+    start: str,
+    report: dict[str, Any],
+    record: Mapping[str, Any],
+    sides: Mapping[str, int],
+    is_odd: bool,
+    end: str = ".",
+) -> Finding:
+    """Describe all types of one record."""
+    changes, evidence = record.get("changes", {}), record if "pairs" not in record else {}
+    kinds = shown_types(record)
+    parts = [type_clause(report, kind, changes, list(record["input_features"]), evidence) for kind in kinds]
+    return Finding(
+        f"{start}{'; '.join(parts)}{end}",
+        sides,
+        tuple(kinds),
+        is_odd=is_odd,
+        **_facts(report, kinds, changes, record["input_features"], evidence),
+        transform=bool(record["transform"]),
+    )
+
+
+def _facts(
+    report: dict[str, Any],
+    kinds: Sequence[str],
+    changes: Mapping[str, Any],
+    features: Sequence[str],
+    evidence: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return what steps need of the types in a sentence."""
+    inputs = inputs_clause(report, changes, features, evidence)[1] if "feature" in kinds else []
+    units = [change["name"] for change in changes.get("feature", []) if "factor" in change and change["name"] in inputs]
+    moved = "concept" in kinds and any(change["what"] == "label" for change in changes.get("concept", []))
+    hedged = "label" in kinds and bool(evidence.get("label_or_concept"))
+    return {"inputs": tuple(inputs), "units": tuple(units), "threshold": moved or hedged}
+
+
+def _of_odd_silos(report: dict[str, Any], odd: Mapping[str, Any]) -> Finding:
+    """Describe the silos that take part in most differences, together, against all others together."""
+    names = odd["silos"]
+    others = len(report["clients"]) - len(names)
+    what, verb = (f"these {len(names)} silos", "differ") if len(names) > 1 else (names[0], "differs")
+    start = f"{capital(what)} {verb} from the other {others:,}, all rows taken together: "
+    return _finding(start, report, odd, {odd_names(odd): len(names)}, is_odd=True)
+
+
+def odd_names(odd: Mapping[str, Any]) -> str:
+    """Name the silos that take part in most differences: all of them, unless they are very many."""
+    return joined(odd["silos"]) if len(odd["silos"]) <= _MAX_ODD else listed(odd["silos"])
+
+
+def _of_groups(report: dict[str, Any], apart: Sequence[dict[str, Any]]) -> Iterator[Finding]:
+    """Describe groups: each against the reference if there is one, otherwise all pairs of groups.
+
+    Silos that differ from all others come first.
+    """
+    reference = _reference(report, apart)
+    if reference is None:
+        for record in apart:
+            yield _of_two_groups(report, record, *record["groups"])
+        return
+    described = [record for record in apart if reference in record["groups"]]
+    others = [sum(record["groups"]) - reference for record in described]
+    compared = [
+        record for record in report["between"] if record["groups"][0] != record["groups"][1] and num_determined(record)
+    ]
+    alone = [
+        len(compared) > 1 and all(_types_in_most(record) for record in compared if other in record["groups"])
+        for other in others
+    ]
+    order = sorted(range(len(others)), key=lambda i: (not alone[i], len(report["groups"][others[i]]) > 1))
+    for index in order:
+        yield _of_two_groups(report, described[index], others[index], reference, alone[index], is_odd=True)
+
+
+def _reference(report: dict[str, Any], apart: Sequence[dict[str, Any]]) -> int | None:
+    """Return the group that others are compared with: the largest, and of equal ones that with the fewest differences.
+
+    With more than two groups, each type of each pair of groups is a difference. None if there are several such groups.
+    """
+    compared = sorted({index for record in apart for index in record["groups"]})
+    sizes = [len(report["groups"][index]) for index in compared]
+    largest = [index for index, size in zip(compared, sizes, strict=True) if size == max(sizes)]
+    if len(largest) == 1:
+        return largest[0]
+    differences = {
+        index: sum(len(_types_in_most(record)) for record in apart if index in record["groups"]) for index in largest
+    }
+    fewest = [index for index in largest if differences[index] == min(differences.values())]
+    return fewest[0] if len(fewest) == 1 and len(compared) > 2 else None
+
+
+def _types_in_most(record: Mapping[str, Any]) -> list[str]:
+    counts = shown_counts(record)
+    return [kind for kind in TYPES if counts[kind] > num_determined(record) / 2]
+
+
+def _of_two_groups(
+    report: dict[str, Any], record: dict[str, Any], group: int, other: int, from_all: bool = False, is_odd: bool = False
+) -> Finding:
+    """Describe how a group differs from another: in most pairs, and in more pairs than by chance."""
+    name, other_name = group_name(report, group), group_name(report, other)
+    total, counts, phrases = num_determined(record), shown_counts(record), type_phrases(report)
+    in_most = _types_in_most(record)
+    in_some = [kind for kind in TYPES if DISCOVERIES * total < counts[kind] <= total / 2]
+    changes = record.get("changes", {})
+    changes = changes if record["groups"][0] == group else reversed_changes(changes)
+    evidence = evidence_of(report, group, other)
+    kinds = [kind for kind in in_most or in_some if kind != "concept" or 2 * record["not_identifiable"] <= total]
+    finding = Finding(
+        "",
+        {name: len(report["groups"][group]), other_name: len(report["groups"][other])},
+        tuple(kinds),
+        is_odd=is_odd,
+        **_facts(report, in_most or in_some, changes, record["input_features"], evidence),
+        transform=record["transform"] > total / 2,
+    )
+    if not in_most:
+        return replace(finding, text=_in_some_pairs(report, record, (name, other_name), in_some, changes))
+    parts = []
+    for kind in in_most:
+        share = "" if counts[kind] == total else f", in {counts[kind]} of {total} pairs of silos"
+        parts.append(f"{type_clause(report, kind, changes, record['features'], evidence)}{share}")
+    parts += [f"in {counts[kind]} of {total} pairs of silos {phrases[kind]}" for kind in in_some]
+    if finding.transform:
+        parts.append("one factor and one offset undo the difference, as of a sensor with other settings")
+    asks_for_unit = bool(finding.units)  # to be converted before any model is trained
+    parts += (
+        effect_clauses(report, evidence, in_most) if set(in_most) & {"feature", "concept"} and not asks_for_unit else []
+    )
+    verb, found = "differ" if plural(report, group) else "differs", "; ".join(parts)
+    whom = f"all other silos: compared with {other_name}, " if from_all else f"{other_name}: "
+    return replace(finding, text=f"{capital(name)} {verb} from {whom}{found}.")
+
+
+def _in_some_pairs(
+    report: dict[str, Any],
+    record: Mapping[str, Any],
+    names: Sequence[str],
+    kinds: Sequence[str],
+    changes: Mapping[str, Any],
+) -> str:
+    """Describe two groups of which no type is in most pairs, with numbers of all their rows."""
+    total, counts = num_determined(record), shown_counts(record)
+    both = f"{capital(names[0])} and {names[1]}"
+    if not kinds:
+        return f"{both}: {total - record['none']} of {counted(total, 'pair')} of silos differ."
+    phrases = type_phrases(report)
+    found = joined([f"{phrases[kind]} in {counts[kind]} of {counted(total, 'pair')}" for kind in kinds])
+    numbers = [type_clause(report, kind, changes, record["input_features"]) for kind in kinds if changes.get(kind)]
+    together = f". All rows of {names[0]} taken together, {'; '.join(numbers)}" if numbers else ""
+    return f"{both} differ in some pairs of silos only: {found}{together}."
+
+
+def _one_by_one(report: dict[str, Any], differ: list[dict[str, Any]], start: str = "") -> list[Finding]:
+    """Describe each of a few pairs of otherwise similar silos."""
+    return [
+        _finding(
+            f"{start}{pair['first'] if start else capital(pair['first'])} differs from {pair['second']}: ",
+            report,
+            pair,
+            {pair["first"]: 1, pair["second"]: 1},
+            is_odd=False,
+        )
+        for pair in differ
+    ]
+
+
+def _by_type(report: dict[str, Any], differ: list[dict[str, Any]], determined: list[dict[str, Any]]) -> list[Finding]:
+    """Return a sentence for each type, if there are too many pairs to name."""
+    phrases = type_phrases(report)
+    units = "groups" if report["pairs_of"] == "groups" else "silos"
+    found = []
+    for kind in TYPES:
+        pairs = [pair for pair in differ if kind in shown_types(pair)]
+        odd = odd_units(report, pairs)
+        if not pairs:
+            continue
+        leading = leading_features(report)[:MAX_FEATURES] if kind == "feature" else []
+        text = f"In {len(pairs):,} of {counted(len(determined), 'pair')} of {units} {phrases[kind]}"
+        text += f", most in {joined(leading)}" if leading else ""
+        if odd:
+            count = num_across(pairs, odd)
+            share = "all" if count == len(pairs) else f"{count:,}"
+            text += f", {share} of them between {listed(odd)} and the others"
+        sides = {listed(odd): len(odd)} if odd else {}
+        found.append(Finding(f"{text}.", sides, (kind,), tuple(leading), is_odd=bool(odd)))
+    return found
+
+
+def odd_units(report: Mapping[str, Any], differ: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the silos, or groups, of which one is in most of these differing pairs; empty if none stand out."""
+    numbered = [f"group {index + 1}" for index in range(len(report["groups"]))]
+    units = numbered if report["pairs_of"] == "groups" else report["clients"]
+    found = {(pair["first"], pair["second"]) for pair in differ}
+    pairs = [(pair["first"], pair["second"]) for pair in report["pairs"] if not pair["undetermined"]]
+    first, second = (np.array([units.index(pair[side]) for pair in pairs], int) for side in (0, 1))
+    odd = [units[i] for i in find_odd_clients(first, second, np.array([p in found for p in pairs], bool), len(units))]
+    return odd if 2 * num_across(differ, odd) > len(differ) else []
+
+
+def num_across(pairs: Sequence[Mapping[str, Any]], silos: Sequence[str]) -> int:
+    """Count the pairs of one of these silos and another one."""
+    return sum((pair["first"] in silos) != (pair["second"] in silos) for pair in pairs)
+
+
+def leading_features(report: dict[str, Any]) -> list[str]:
+    """Return the features whose inputs differ most over all pairs, in order."""
+    ranking = report["ranking_of_inputs"]
+    return [record["feature"] for record in ranking if record["mean"] >= MIN_SHARE * ranking[0]["mean"]]
