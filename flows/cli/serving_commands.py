@@ -184,7 +184,7 @@ def print_watch(answer: dict[str, Any], console: "PlainConsole") -> None:
     if answer["decision"] is not None:
         from flows.registry.shifted_silos import shift_text
 
-        names = [f"{silo} ({how})" for silo, how in answer["changed"].items()]
+        names = [silo if how == "changed" else f"{silo} ({how})" for silo, how in answer["changed"].items()]
         more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
         console.print(f"changed       {', '.join(names[:_MAX_LISTED])}{more}")
         if answer["shifted"]:

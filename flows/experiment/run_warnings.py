@@ -76,7 +76,7 @@ def note_of_earlier(versions: Mapping[str, str], least: int, silent: bool) -> No
     first = min(versions)
     others = len(versions) - 1
     more = f" (and {others} more client{'' if others == 1 else 's'})" if others else ""
-    before = f"client {first}'s report of version {versions[first][:12]} of its rows and its new one"
+    before = f"client {first}'s report of its earlier rows and its new one"
     instead = "the client reports no mean and scale" if silent else "the client repeats its earlier mean and scale"
     sentence = (
         f"{before} differ by fewer than {least} different rows, which subtracting the reports would reveal: "

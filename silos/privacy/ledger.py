@@ -148,7 +148,7 @@ class Ledger:
                 if (each.version, each.question, each.rho, each.earlier) == (version, question, rho, ""):
                     return self._load(each.answer)
             if kind.once and any(each.version == version and kind.includes(each.question) for each in entries):
-                raise repetition_refusal(self.client, version, kind)
+                raise repetition_refusal(self.client, kind)
             if self.rows is not None:
                 self.rows.check()
             if rho and budget is not None:
@@ -336,7 +336,7 @@ class Ledger:
             after = renamed_as(values, covered.values)
             bins = other_bins(values, after)
             if bins and not self.policy.other_bins:
-                raise bins_refusal(self.client, version, bins)
+                raise bins_refusal(self.client, bins)
             sizes = [smallest_change(values, after)]
             sizes += [smallest_difference(groups, covered.groups)] if kind.sums_as(question) else []
             if any(0 < size < least for size in sizes):

@@ -276,9 +276,9 @@ def difference_refusal(client: str, before: str, version: str, kind: Kind, least
             f"those; {kind.way_out}."
         )
     return RefusalError(
-        f"what client {client} reported of version {before[:12]} without noise and what it would report of "
-        f"version {version[:12]} differ by fewer than {least} different rows of {kind.group}, removed or added, "
-        f"or by fewer values of a column, and subtracting them would show those; {kind.way_out}."
+        f"what client {client} reported of its earlier rows without noise and what it would report of its present rows "
+        f"differ by fewer than {least} different rows of {kind.group}, removed or added, or by fewer values of a column, "
+        f"and subtracting them would show those; {kind.way_out}."
     )
 
 
@@ -290,20 +290,20 @@ def noise_refusal(client: str, policy: Path) -> RefusalError:
     )
 
 
-def bins_refusal(client: str, version: str, features: Sequence[str]) -> RefusalError:
+def bins_refusal(client: str, features: Sequence[str]) -> RefusalError:
     """Return the refusal of counts in other bins than some of the rows were counted in before."""
     first = f"feature {features[0]!r}" if features[0] else "targets"
     more = f" (and {len(features) - 1} more)" if len(features) > 1 else ""
     return RefusalError(
-        f"client {client} has counted rows of version {version[:12]} in other bins of {first}{more}, and counts rows in one "
+        f"client {client} has counted some of its rows before in other bins of {first}{more}, and counts rows in one "
         "set of bins, as each more would narrow down single values; use the bounds, categories and diagnose.bins of the "
         "earlier query, ask with noise, or let the client's owner set other_bins: true in its policy.yaml."
     )
 
 
-def repetition_refusal(client: str, version: str, kind: Kind) -> RefusalError:
+def repetition_refusal(client: str, kind: Kind) -> RefusalError:
     """Return the refusal of a second query of a kind that is answered once for a version of the rows."""
     return RefusalError(
-        f"client {client} has answered another question for {kind.name} about version {version[:12]} of its rows, and "
+        f"client {client} has answered another question for {kind.name} about its present rows, and "
         f"answers one, as each more would reveal more of single rows; {kind.once}."
     )

@@ -152,8 +152,8 @@ def test_a_version_that_differs_by_one_to_nine_rows_of_a_class_is_refused_withou
         with pytest.raises(UserError) as refused:
             ledger.answer("3333cccc4444dddd.dir", "means", never, groups=rows)
         assert str(refused.value) == (
-            "what client oslo reported of version 1111aaaa2222 without noise and what it would report of version "
-            "3333cccc4444 differ by fewer than 10 different rows of a class, removed or added, or by fewer values of a "
+            "what client oslo reported of its earlier rows without noise and what it would report of its present rows "
+            "differ by fewer than 10 different rows of a class, removed or added, or by fewer values of a "
             "column, and subtracting them would show those; ask with noise, or wait until none or ten rows or more of the "
             "class were removed, and added."
         )
@@ -171,7 +171,7 @@ def test_of_a_kind_that_is_answered_once_a_version_answers_one_question_and_anot
     with pytest.raises(UserError) as refused:
         ledger.answer("v1", "by height", never, groups=rows, kind=once)
     assert str(refused.value) == (
-        "client oslo has answered another question for models about version v1 of its rows, and answers one, as each more "
+        "client oslo has answered another question for models about its present rows, and answers one, as each more "
         "would reveal more of single rows; ask nothing."
     )
     assert len(ledger.entries()) == 4
@@ -191,7 +191,7 @@ def test_where_rows_differ_by_few_a_kind_s_own_group_and_way_out_are_named(ledge
 def test_every_version_told_before_counts_not_the_last_alone(ledger):
     ledger.answer("v1", "means", plain, groups=told(ledger, *range(40)))
     ledger.answer("v2", "means", plain, groups=told(ledger, *range(60)))
-    with pytest.raises(UserError, match=r"version v1 without noise .* of version v3 differ"):
+    with pytest.raises(UserError, match=r"of its earlier rows without noise .* differ"):
         ledger.answer("v3", "means", never, groups=told(ledger, *range(41)))
 
 

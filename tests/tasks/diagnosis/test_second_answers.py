@@ -113,7 +113,7 @@ def test_of_one_version_of_its_rows_a_client_answers_for_one_set_of_models_howev
     for others in (only_of("a", np.full((2, 2, 3), 1e-9)), {"a": dict.fromkeys("ab", np.zeros((2, 2, 3)))}):
         _, heard, silent = looked(silos, "own", others)
         assert heard == []
-        assert "client a has answered another question for what models foresee about version" in silent["a"]
+        assert "client a has answered another question for what models foresee about its present rows" in silent["a"]
         assert "leave diagnose.second_look out, or wait until ten rows or more of its own have changed" in silent["a"]
     assert len(Ledger(str(tmp_path / "private" / "own"), "a").entries()) == entries
     _, again, silent = looked(silos, "own", only_of("a"))
