@@ -192,6 +192,16 @@ def test_pictures_have_descriptions_and_tables_captions_and_headings(page: str) 
     assert "At the reported round: fedavg 0.500, local_only 0.600, pooled 0.700" in text
 
 
+def test_on_a_phone_each_cell_stands_below_the_last_one_with_the_title_of_its_column(page: str) -> None:
+    cells, titles = Page(page).all("td"), set(re.findall(r'<th scope="col">([^<]*)</th>', page))
+    assert cells
+    assert {cell["data-title"] for cell in cells} < titles
+    row = page[page.index("<tbody>") :].partition("</tr>")[0]
+    head = page[: page.index("<tbody>")].rpartition("<thead>")[2]
+    assert re.findall(r'data-title="([^"]*)"', row) == re.findall(r'scope="col">([^<]*)<', head)[1:]
+    assert re.search(r"@media screen and \(max-width: 40rem\) \{[^@]*td::before \{ content: attr\(data-title\)", page)
+
+
 def test_colours_have_the_contrast_that_wcag_asks_for(page: str) -> None:
     """4.5 to 1 on white, and on the grey of code for its colour."""
 
