@@ -114,7 +114,7 @@ def draw_close_ups(
         pair = f"{pair_names[0]} and {pair_names[1]}:"
         set_title(left, f"{pair}{' ' if len(pair) + len(feature) < _PANEL_LETTERS else chr(10)}{feature}")
         _draw_density(left, details, pair_names)
-        _draw_posterior(right, details, label, classes)
+        _draw_posterior(right, details, label, classes, pair_names)
         for panel in (left, right):
             panel.set(xlabel=f"{feature}, bins of as many rows" if details.joined else feature)
             if details.ends is not None:
@@ -187,23 +187,53 @@ def _draw_density(panel: Any, details: PairDetails, names: Sequence[str]) -> Non
     set_legend(panel, marks, names, fontsize=9)
 
 
-def _draw_posterior(panel: Any, details: PairDetails, label: int | None, classes: Sequence[str]) -> None:
-    """Draw how often a label occurs in bins with ten or more rows of a silo."""
+def _draw_posterior(
+    panel: Any, details: PairDetails, label: int | None, classes: Sequence[str], names: Sequence[str]
+) -> None:
+    """Draw how often a label occurs in bins with ten or more rows of a silo; a silo without such a bin is named."""
     if label is None or not details.shown[label]:
         panel.set_axis_off()
         text = "No label is reported by both" if label is None else "Not reported by both"
         panel.text(0.5, 0.5, text, ha="center", color=GREY, transform=panel.transAxes)
         return
-    rows = details.counts.sum(-1)
-    share = np.where(rows >= _LEAST, details.counts[..., label] / np.maximum(rows, 1), np.nan)
-    for index in range(2):
+    largest, too_few = 0.01, []
+    for index, name in enumerate(names):
+        counts, ends = details.counts[index], details.ends
+        if ends is not None:
+            counts, ends = _merge_to_least_rows(counts, ends)
+        rows = counts.sum(-1)
+        share = np.where(rows >= _LEAST, counts[:, label] / np.maximum(rows, 1), np.nan)
+        if not np.isfinite(share).any():
+            too_few.append(name)
+            continue
         options = {"color": SIDES[index], "linewidth": 2}
-        if details.ends is not None:
-            panel.stairs(share[index], details.ends, baseline=None, **options)
+        if ends is not None:
+            panel.stairs(share, ends, baseline=None, **options)
         else:
-            panel.plot(range(len(details.values)), share[index], marker="o", **options)
+            panel.plot(range(len(details.values)), share, marker="o", **options)
+        largest = max(largest, float(np.nanmax(share)))
+    if too_few:
+        text = f"{', '.join(too_few)}: fewer than {_LEAST} rows at each value"
+        panel.text(0.02, 0.94, text, color=GREY, fontsize=8, transform=panel.transAxes)
     set_title(panel, f"Label {drawable_name(classes[label], _LETTERS)} at each value")
-    panel.set(ylabel="share of rows", ylim=(0, 1.08 * max(0.01, np.nan_to_num(share).max(initial=0))))
+    panel.set(ylabel="share of rows", ylim=(0, 1.08 * largest))
+
+
+def _merge_to_least_rows(counts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Merge neighbouring bins of one silo until each has _LEAST rows, so that a small silo has a line too.
+
+    Args:
+        counts: Rows by class, (bins, classes).
+        ends: The ends of the bins, (bins + 1,).
+    """
+    starts, rows = [0], 0
+    for index, of_bin in enumerate(counts.sum(-1)):
+        if rows >= _LEAST:
+            starts, rows = [*starts, index], 0
+        rows += of_bin
+    if rows < _LEAST and len(starts) > 1:  # the last one is too small
+        starts.pop()
+    return np.add.reduceat(counts, starts, axis=0), ends[[*starts, len(ends) - 1]]
 
 
 def _draw_labels(panel: Any, details: PairDetails, classes: Sequence[str], names: Sequence[str]) -> None:

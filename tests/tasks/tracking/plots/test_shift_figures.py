@@ -130,3 +130,28 @@ def test_the_published_distances_are_drawn_for_the_published_rule_alone(tmp_path
     shown = texts(monkeypatch, draw_pairs, tmp_path / "pairs.png", matrices(EVIL), [1, 1, 1], True)
     assert {"Inputs: D(X)", "Labels: D(Y)", "Rules: D(Y | X)"} <= set(shown)
     assert "Inputs: D(X)" not in texts(monkeypatch, draw_pairs, tmp_path / "p.png", matrices(EVIL), [1, 1, 1])
+
+
+def test_a_small_silo_has_a_line_of_label_shares_too(tmp_path, monkeypatch):
+    """One silo has 60 rows a bin, the other one 6, of which a third and a half have the label."""
+    counts = np.array([[[40.0, 20, 0]] * 6, [[3.0, 3, 0]] * 6])
+    small = PairDetails(0, 1, 0, np.arange(7.0), (), False, counts, np.array([True, True, False]))
+    drawn = []
+    write = style.write_figure
+    monkeypatch.setattr(
+        style, "write_figure", lambda figure, *to, **how: (drawn.append(figure), write(figure, *to, **how))
+    )
+    draw_close_ups(tmp_path / "c.png", [small], ["large", "tiny"], ["f"], ["well", "ill"])
+    (panel,) = [ax for ax in drawn[0].axes if ax.get_title("left") == "Label ill at each value"]
+    of_large, of_tiny = [patch.get_data() for patch in panel.patches]
+    assert of_large.values.tolist() == [pytest.approx(1 / 3)] * 6
+    assert of_tiny.values.tolist() == [0.5] * 3, "bins of 12 rows each"
+    assert of_tiny.edges.tolist() == [0, 2, 4, 6]
+
+
+def test_a_silo_with_few_rows_at_each_value_is_said_to_have_no_line(tmp_path, monkeypatch):
+    counts = np.array([[[40.0, 20, 0]] * 2, [[2.0, 2, 0]] * 2])
+    for ends, values in ((np.arange(3.0), ()), (None, ("0", "1"))):
+        few = PairDetails(0, 1, 0, ends, values, False, counts, np.array([True, True, False]))
+        shown = texts(monkeypatch, draw_close_ups, tmp_path / "c.png", [few], ["large", "tiny"], ["f"], ["well", "ill"])
+        assert "tiny: fewer than 10 rows at each value" in shown
