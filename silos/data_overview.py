@@ -1,5 +1,6 @@
 """Statistics of the silos: row counts, label shares, and how far the clients differ."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from silos.dataset import SPLITS, natural_sort_key
+from silos.schema import is_table
 from silos.storage.manifest import ClientEntry, Manifest
 from silos.storage.partition_store import open_client
 
@@ -26,7 +28,8 @@ def overview(manifest: Manifest, folder: Path) -> dict[str, Any]:
     `count`, `rows`, `sizes` (the least, the median and the largest number of rows of a client, by split) and the counts
     of `laws` cover all clients. Statistics of labels, targets and spread cover the opened clients, over all their
     splits, with pixels (uint8) scaled to [0, 1] as in training. `common` counts the rows that no client owns, by split;
-    `left_out` counts the rows that the scheme dropped.
+    `left_out` counts the rows that the scheme dropped. `mixed_units` says that rows are tables of several columns, over
+    which no mean has a meaning.
 
     - `label_spread`, in [0, 1]: the mean over clients of the total variation distance (half the sum of
       absolute differences) between the client's label shares and those of all rows together. None for
@@ -58,6 +61,7 @@ def overview(manifest: Manifest, folder: Path) -> dict[str, Any]:
     return {
         "name": manifest.name,
         "count": len(table),
+        "mixed_units": is_table(manifest.shape, manifest.dtype) and math.prod(manifest.shape) > 1,
         "rows": dict(zip(SPLITS, table.rows.sum(axis=0, dtype=int).tolist(), strict=True)),
         "sizes": dict(zip(SPLITS, map(_size_range, table.rows.T), strict=True)),
         "laws": _domain_statistics(manifest, entries, shares, targets),

@@ -33,20 +33,26 @@ def show(overrides: Overrides = None, json: Json = False) -> None:
 
 def print_show(overview: dict[str, Any], console: "PlainConsole") -> None:
     """Print a row for each client, or for each domain and some clients if there are very many; then the spreads."""
+    from models.metrics.base_metrics import format_number
+
     is_sample = overview["opened"] < overview["count"]
     if is_sample:
         _print_domains(overview, console)
     labels = ["labels"] if overview["classes"] else ["y mean", "y sd"]
-    table = console.table("client", "domain", "train", "validation", "test", *labels, "x mean", "x sd")
+    of_all_columns = [] if overview["mixed_units"] else ["x mean", "x sd"]
+    table = console.table("client", "domain", "train", "validation", "test", *labels, *of_all_columns)
     for client in overview["clients"][:_MAX_CLIENTS]:
         rows, target = client["rows"], client["target"]
         table.add_row(
             client["name"],
             client["domain"] or "",
             *(str(rows[split]) for split in SPLITS),
-            *([f"{value:.4g}" for value in target.values()] if target else [share_bars(client["label_shares"])]),
-            f"{client['mean']:.3f}",
-            f"{client['standard_deviation']:.3f}",
+            *(
+                [format_number(value, 4) for value in target.values()]
+                if target
+                else [share_bars(client["label_shares"])]
+            ),
+            *([f"{client['mean']:.3f}", f"{client['standard_deviation']:.3f}"] if of_all_columns else []),
         )
     console.print(table)
     if is_sample:
@@ -63,7 +69,7 @@ def print_show(overview: dict[str, Any], console: "PlainConsole") -> None:
         )
     if overview["target_spread"] is not None:
         console.print(f"target spread   {overview['target_spread']:.3f}  (as feature spread, for y)")
-    if overview["feature_spread"] is not None:
+    if overview["feature_spread"] is not None and not overview["mixed_units"]:
         console.print(
             f"feature spread  {overview['feature_spread']:.3f}  (distance between clients / spread within them)"
         )
@@ -74,10 +80,12 @@ def print_show(overview: dict[str, Any], console: "PlainConsole") -> None:
 
 def _print_domains(overview: dict[str, Any], console: "PlainConsole") -> None:
     """Print a row for each domain, and how many rows clients have."""
+    from models.metrics.base_metrics import format_number
+
     labels = "labels" if overview["classes"] else "y mean"
     table = console.table("domain", "clients", "train", "validation", "test", labels)
     for law in overview["laws"]:
-        mean = "-" if law["target"] is None else f"{law['target']:.4g}"
+        mean = "-" if law["target"] is None else format_number(law["target"], 4)
         table.add_row(
             law["domain"] or "-",
             f"{law['clients']:,}",
@@ -91,7 +99,7 @@ def _print_domains(overview: dict[str, Any], console: "PlainConsole") -> None:
     for split in SPLITS:
         sizes = overview["sizes"][split]
         console.print(
-            f"{split + ' rows':16}{sizes['least']:,} to {sizes['most']:,} a client, median {sizes['median']:,g}; "
+            f"{split + ' rows':16}{sizes['least']:,} to {sizes['most']:,} a client, median {sizes['median']:,.10g}; "
             f"{overview['rows'][split]:,} in total"
         )
 

@@ -44,6 +44,13 @@ def test_pixels_are_in_0_to_1(show):
     assert shown["clients"][0]["standard_deviation"] == 0.5
 
 
+@pytest.mark.parametrize(
+    ("x", "mixed"), [(np.zeros((2, 3)), True), (np.zeros((2, 1)), False), (np.zeros((2, 2, 2)), False)]
+)
+def test_a_table_of_several_columns_mixes_units(x, mixed, show):
+    assert show(x=x, y=np.array([0, 1]), client=np.array(["a", "a"]))["mixed_units"] == mixed
+
+
 def test_clients_with_a_class_each_have_the_largest_label_spread(show):
     shown = show(x=np.zeros((4, 1)), y=np.arange(4), client=np.arange(4))
     assert shown["label_spread"] == 0.75  # 1 - 1/clients

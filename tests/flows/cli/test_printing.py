@@ -179,6 +179,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "rows": ROWS,
             "sizes": {split: {"least": 1, "median": 1.5, "most": 2} for split in ROWS},
             "laws": [{"domain": EVIL, "clients": 2, "rows": ROWS, "label_shares": {EVIL: 1.0}, "target": None}],
+            "mixed_units": False,
             "feature_spread": 0.0,
             "label_spread": 0.0,
             "target_spread": None,
@@ -831,3 +832,11 @@ def test_how_many_silos_of_how_many_are_described_is_said_above_them():
     assert lines[-1].endswith(" in total: 1 → 2 silos; 1 added, 0 removed, 1 changed")
     every = printed("data_diff", sample | {"partitions": [sample["partitions"][0] | {"added": 0}]})
     assert every == lines[1:-1]
+
+
+def test_a_mean_over_columns_of_several_units_is_not_shown() -> None:
+    for mixed in (True, False):
+        out = io.StringIO()
+        PRINTERS["show"](SAMPLES["show"][0] | {"mixed_units": mixed}, PlainConsole(file=out, width=200))
+        assert ("x mean" in out.getvalue()) != mixed
+        assert ("feature spread" in out.getvalue()) != mixed
