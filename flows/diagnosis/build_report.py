@@ -35,7 +35,7 @@ def matrices(comparison: Comparison, names: Sequence[str], records: Sequence[dic
 
     means and shares are the largest difference of a mean, in pooled standard deviations, and of a label's share.
     feature, label and concept are D_X, D_Y and D_{Y|X}. chance is the p-value, and 1 on the diagonal. verdict lists
-    types, or `undetermined`. Undefined numbers are None. records: one for each pair, in order.
+    types as `shown_types` does, or `undetermined`. Undefined numbers are None. records: one for each pair, in order.
     """
     pairs, sizes = comparison.pairs, comparison.effect_sizes
     columns = {name: sizes.distances[:, index] for index, name in enumerate(TYPES)}
@@ -43,7 +43,7 @@ def matrices(comparison: Comparison, names: Sequence[str], records: Sequence[dic
     square = {name: _square(comparison, np.round(column, 4), len(names), 0.0) for name, column in columns.items()}
     verdicts: list[list[list[str]]] = [[[] for _ in names] for _ in names]
     for a, b, record in zip(pairs.first.tolist(), pairs.second.tolist(), records, strict=True):
-        verdicts[a][b] = verdicts[b][a] = ["undetermined"] if record["undetermined"] else list(record["types"])
+        verdicts[a][b] = verdicts[b][a] = ["undetermined"] if record["undetermined"] else shown_types(record)
     grouped = [index for group in comparison.groups for index in group]
     units = comparison.by_group if comparison.of_groups else comparison.with_rest.take(range(len(names)))
     return {
@@ -387,6 +387,11 @@ def _describe_groups(findings: Findings, pairs: list[dict[str, Any]], group_of: 
 def is_rule_unknown(record: Mapping[str, Any]) -> bool:
     """Return whether a pair seems to have another rule, and its inputs hardly overlap, which may be all that differs."""
     return "concept" in record["types"] and len(record["types"]) > 1 and not record["concept_identifiable"]
+
+
+def shown_types(record: Mapping[str, Any]) -> list[str]:
+    """Return the types of a pair that sentences, tables and pictures show: all but a rule that is not known to differ."""
+    return [name for name in record["types"] if name != "concept" or not is_rule_unknown(record)]
 
 
 def _leading_features(records: list[dict[str, Any]], key: str) -> list[str]:

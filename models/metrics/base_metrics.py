@@ -243,7 +243,7 @@ def format_number(value: float, digits: int = 3, sign: str = "") -> str:
     """Format for a sentence: `6`, `0.6`, `45231`, `−100`."""
     text = format_significant(value, digits, sign)
     plain = text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
-    return format_signed(plain)
+    return "0" if float(plain) == 0 else format_signed(plain)
 
 
 def format_signed(number: str) -> str:

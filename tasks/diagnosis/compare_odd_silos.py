@@ -53,14 +53,13 @@ def compare_odd_silos(
     Both have the rows of many silos, so the kind and the size of the difference show that few rows hide. The published
     rule is no test, so it does not name odd silos. resolve: as in `refine_findings`.
     """
-    pairs = comparison.pairs
+    if comparison.of_groups or verdict == "paper":
+        return None
+    pairs, clients = comparison.pairs, len(comparison.clients)
     known = ~pairs.verdicts.undetermined
     differ: np.ndarray = np.any(pairs.verdicts.types, axis=-1)
-    clients = len(comparison.clients)
-    odd = find_odd_clients(
-        pairs.first[known], pairs.second[known], differ[known], 0 if comparison.of_groups else clients
-    )
-    if not odd or verdict == "paper":
+    odd = find_odd_clients(pairs.first[known], pairs.second[known], differ[known], clients)
+    if not odd:
         return None
     summaries = named_summaries(messages, query)[1]
     groups = [odd, [index for index in range(clients) if index not in odd]]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from flows.diagnosis.build_report import shown_types
 from flows.diagnosis.text.clauses import MAX_FEATURES, effect_clauses, evidence_of, inputs_clause, type_clause
 from flows.diagnosis.text.phrases import (
     capital,
@@ -18,7 +19,6 @@ from flows.diagnosis.text.phrases import (
     plural,
     reversed_changes,
     shown_counts,
-    shown_types,
     type_phrases,
 )
 from models.shift.nested_tests import TYPES

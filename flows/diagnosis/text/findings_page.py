@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flows.diagnosis.build_report import grades
+from flows.diagnosis.build_report import grades, shown_types
 from flows.diagnosis.text.caveats import notes, notes_of_versions
 from flows.diagnosis.text.findings import of_version
 from flows.diagnosis.text.next_steps import next_steps
@@ -15,7 +15,6 @@ from flows.diagnosis.text.phrases import (
     reason_note,
     shared,
     shown_counts,
-    shown_types,
     type_words,
 )
 from flows.diagnosis.text.summary import sentences

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flows.diagnosis.build_report import is_rule_unknown
 from models.metrics.base_metrics import format_number
 from models.shift import moment_tests
 from models.shift.classify import MIN_ROWS
@@ -44,12 +43,6 @@ def type_phrases(report: Mapping[str, Any]) -> dict[str, str]:
 def type_words(report: dict[str, Any]) -> dict[str, str]:
     """Return one word by type."""
     return SHORT_IN_A_REGRESSION if report["query"]["targets"] else SHORT
-
-
-def shown_types(record: Mapping[str, Any]) -> list[str]:
-    """Return the types of a pair but a rule that the data cannot show to differ."""
-    unknown = is_rule_unknown(record)
-    return [name for name in record["types"] if name != "concept" or not unknown]
 
 
 def shown_counts(record: Mapping[str, Any]) -> dict[str, int]:

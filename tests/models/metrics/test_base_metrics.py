@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.metrics.base_metrics import TASK_METRICS
+from models.metrics.base_metrics import TASK_METRICS, format_number
 from models.metrics.client_metrics import lower_is_better
 from models.training.objectives import CrossEntropy, Focal, SquaredError
 
@@ -89,3 +89,21 @@ def test_accuracy_over_unequal_clients_is_summed_up_by_client_by_row_and_by_the_
         }
     )
     assert ACCURACY.summary(values[:1], rows[:1])["accuracy/sd"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "sign", "text"),
+    [
+        (6.0, 3, "", "6"),
+        (0.6, 3, "", "0.6"),
+        (45231.4, 3, "", "45231"),
+        (-99.6, 2, "+", "−100"),
+        (14.4, 2, "+", "+14"),
+        (0.0, 2, "+", "0"),
+        (0.0, 3, "", "0"),
+        (0.00094, 1, "", "0.0009"),
+        (100.0, 2, "", "100"),
+    ],
+)
+def test_numbers_of_sentences_have_no_powers_of_ten_and_no_idle_zeros(value, digits, sign, text):
+    assert format_number(value, digits, sign) == text

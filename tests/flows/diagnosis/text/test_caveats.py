@@ -282,3 +282,71 @@ def test_where_persons_repeat_no_feature_is_suspected_of_another_unit(a_report, 
     persons = {"what": "persons", "names": [], "silos": ["a", "b"]}
     assert unit_steps(report | {"data_faults": [persons]}) == {}
     assert [step for step in next_steps(report | {"data_faults": [persons]}) if "unit of crp" in step] == []
+
+
+CODES = {
+    "what": "values",
+    "why": "far from all others",
+    "names": ["crp"],
+    "silos": ["b"],
+    "rows": {"b": [31, 0]},
+}
+SPREAD = {"what": "spread", "name": "crp", "first": 306.0, "second": 3.76, "difference": 302.2, "low": 290, "high": 320}
+
+
+def test_a_code_for_missing_values_is_named_before_other_causes_with_the_line_to_set(a_report, a_pair, a_line):
+    line = a_line((0, 1), 1, {"features": ["crp"], "changes": {"feature": [SPREAD]}}, feature=1)
+    pairs, also = [a_pair("a", "b", "feature")], {"not_compared": [CODES]}
+    report = a_report([["a"], ["b"]], pairs, [line], label="sepsis", **also)
+    assert sentences(report) == [
+        "a differs from b: crp varies more (standard deviation 306 against 3.76), with values far from all others at b, as "
+        "of a code for missing values."
+    ]
+    assert (
+        "lie far from all others: a code for missing values (to be listed under data.source.na_values)"
+        in notes(report)[1]
+    )
+    assert next_steps(report) == [
+        "Look at the values of crp at b that lie far from all others. If they are a code for missing values, such as -999, "
+        'set `na_values: ["-999"]` under data.source, partition and diagnose again; otherwise correct them.'
+    ]
+    assert "na_values" not in " ".join([*notes(report | {"label": ""}), *next_steps(report | {"label": ""})])
+
+
+def test_one_value_far_from_all_others_is_a_limit_and_leads_to_no_step(a_report, a_pair, a_line):
+    report = a_report(
+        [["a", "b"]], [a_pair("a", "b")], [a_line((0, 0), 1)], not_compared=[CODES | {"rows": {"b": [0, 1]}}]
+    )
+    assert any("1 value of crp at b lies far" in note for note in notes(report))
+    assert next_steps(report) == ["One model for all silos is a good start: siloflow compare fedavg"]
+
+
+def test_each_step_names_what_its_sentence_names_at_the_silos_that_differ_in_it(a_report, a_pair, a_line):
+    """Wind parks: one has another model of turbine, another one more wind, and the ranking has the turbines first."""
+    wind = {"what": "mean", "name": "wind", "first": 12.0, "second": 9.0, "difference": 3.0, "low": 2.5, "high": 3.5}
+    turbine = {"what": "category", "name": "turbine=E82", "value": "1", "first": 0.9, "second": 0.1, "difference": 0.8}
+    names = ["a", "b", "c"]
+    lines = [
+        a_line(
+            (0, 1),
+            3,
+            {"features": ["turbine=E82"], "changes": {"feature": [turbine | {"difference": -0.8}]}},
+            feature=3,
+        ),
+        a_line((0, 2), 3, {"features": ["wind", "turbine=E82"], "changes": {"feature": [wind]}}, feature=3),
+        a_line((1, 2), 1, {"features": ["turbine=E82", "wind"]}, feature=1),
+    ]
+    pairs = [*(a_pair(name, other, "feature") for name in names for other in ("d", "e")), a_pair("d", "e", "feature")]
+    report = a_report([names, ["d"], ["e"]], pairs, lines, ranking=["turbine=E82", "age"])
+    assert next_steps(report)[:2] == [
+        "Check at d why turbine differs: other cases (case mix), or another way of measuring.",
+        "Check at e why wind differs: other cases (case mix), or another way of measuring.",
+    ]
+
+
+def test_rows_of_units_are_said_to_be_worth_fewer(a_report, a_pair, a_line):
+    rest = [{"client": name} | a_pair(name, "", rows=[size, 9000]) for name, size in (("a", 54), ("b", 112))]
+    report = a_report([["a", "b"]], [a_pair("a", "b")], [a_line((0, 0), 1)], rest=rest, unit="patient")
+    assert missed(report)[0].startswith(
+        "At silos of training rows worth 54 and 112 independent ones, differences of less"
+    )

@@ -1,5 +1,6 @@
 """The table has a row for each two groups, or for each silo against the rest."""
 
+from flows.diagnosis.build_report import shown_types
 from flows.diagnosis.text.findings_page import overview
 
 
@@ -40,3 +41,13 @@ def test_very_many_rows_are_cut_and_counted(a_report, a_pair, a_line):
     clients = [f"c{at}" for at in range(50)]
     found = overview(a_report([clients], [a_pair("c0", "c1")], [a_line((0, 0), 1225)]))
     assert (len(found["rows"]), found["more"]) == (30, "… and 20 rows more")
+
+
+def test_a_rule_that_is_not_known_to_differ_is_in_no_cell_of_table_or_picture(a_pair):
+    for types, near, shown in (
+        (["feature", "concept"], True, ["feature", "concept"]),
+        (["feature", "concept"], False, ["feature"]),
+        (["concept"], False, ["concept"]),
+        (["feature"], False, ["feature"]),
+    ):
+        assert shown_types(a_pair("a", "b", *types, concept_identifiable=near)) == shown

@@ -392,3 +392,13 @@ def test_features_are_named_with_the_inputs_and_not_with_the_labels(a_report, a_
     pair = a_pair("c00", "c01", "feature", "label", features={"age": 0.8})
     report = a_report([["c00", "c01", "c02"]], [pair], [])
     assert sentences(report)[-1] == "c00 differs from c01: inputs differ, most in age; label frequencies differ."
+
+
+def test_large_and_small_numbers_are_written_without_powers_of_ten(a_report, a_pair, a_line):
+    gone = RARER | {"what": "missing", "name": "dose", "first": 0.0, "second": 0.996, "difference": -0.996, "low": -1.0}
+    much = OLDER | {"name": "cost", "difference": 12345.0, "low": 12000.0, "high": 13000.0, "deviations": 12.3}
+    line = a_line((0, 1), 1, of_feature(gone | {"high": -0.99}, much), feature=1)
+    assert sentences(a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [line])) == [
+        "a differs from b: dose is missing in 0 % of rows against 100 % (−100 points, 95 % interval −100 to −99) and cost "
+        "is higher by 12345 (12 standard deviations)."
+    ]
