@@ -319,6 +319,9 @@ def test_one_value_far_from_all_others_is_a_limit_and_leads_to_no_step(a_report,
     )
     assert any("1 value of crp at b lies far" in note for note in notes(report))
     assert next_steps(report) == ["One model for all silos is a good start: siloflow compare fedavg"]
+    for count, leads in ((2, False), (3, True)):
+        report["not_compared"] = [CODES | {"rows": {"b": [0, count]}}]
+        assert next_steps(report)[0].startswith("Look at the values of crp at b ") == leads
 
 
 def test_each_step_names_what_its_sentence_names_at_the_silos_that_differ_in_it(a_report, a_pair, a_line):

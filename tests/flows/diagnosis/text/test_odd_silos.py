@@ -73,3 +73,33 @@ def test_within_a_group_the_silo_of_most_differences_is_named(a_report, a_pair, 
     lines = [a_line((0, 0), 66, {"none": 58}, label=8), a_line((0, 1), 48, feature=48)]
     said = sentences(a_report([NAMES, apart], pairs, lines))
     assert said[-1] == "Within group 1, 8 of 66 pairs of silos differ, most of them with c00."
+
+
+def test_most_pairs_are_most_of_those_that_were_compared(a_report, a_pair, a_line):
+    """Of 9 pairs of two groups 5 were not compared, and 3 of the other 4 differ."""
+    groups = [["a", "b", "c"], ["d", "e", "f"]]
+    pairs = [a_pair("a", name, "label") for name in groups[1]] + [a_pair("b", "d")]
+    said = sentences(a_report(groups, pairs, [a_line((0, 1), 9, {"undetermined": 5, "none": 1}, label=3)]))
+    assert said[1] == "a, b and c differ from d, e and f: label frequencies differ, in 3 of 4 pairs of silos."
+
+
+@pytest.mark.parametrize(("low", "is_said"), [(0.5, True), (-0.5, False)])
+def test_the_larger_loss_of_accuracy_is_said_where_it_is_certain(low, is_said, a_report, a_pair, a_line):
+    losses = {"first": {"loss": 3.0, "low": low, "high": 6.0}, "second": {"loss": 1.0, "low": 0.2, "high": 2.0}}
+    pair = a_pair("a", "b", "concept", shared_model_loss=losses, effect_on_prediction="seen")
+    (said,) = sentences(a_report([["a"], ["b"]], [pair], [a_line((0, 1), 1, concept=1)]))
+    assert ("one model for both would lose about 3 points of accuracy at a (0.5 to 6)" in said) == is_said
+    assert "at b" not in said
+
+
+def test_groups_that_differ_from_all_others_come_before_a_single_silo_that_does_not(a_report, a_pair, a_line):
+    groups = [["a", "b", "c", "d"], ["one"], ["e", "f"], ["g"]]
+    apart = {(0, 1): 4, (0, 2): 8, (0, 3): 4, (1, 2): 2, (1, 3): 0, (2, 3): 2}
+    lines = [a_line(at, max(count, 1), {"none": int(not count)}, feature=count) for at, count in apart.items()]
+    pairs = [a_pair("a", other, "feature") for other in ("one", "e", "f", "g")]
+    said = sentences(a_report(groups, pairs, lines))
+    assert [line.partition(" differ")[0] for line in said if " differ from" in line or " differs from" in line] == [
+        "e and f",
+        "one",
+        "g",
+    ]
