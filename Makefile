@@ -1,6 +1,10 @@
 # Everything a user types; needs make and Python 3.11, 3.12 or 3.13, the first of which is taken, and makes .venv/ by itself.
 PYTHON ?= $(firstword $(foreach minor,11 12 13,$(shell command -v python3.$(minor))) python3)
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+UV := uv==0.13.9
+PACKAGES := -c constraints.txt -e '.[dev]'
+WITH_UV := $(BIN)/uv pip install --quiet --python $(BIN)/python $(PACKAGES)
 INSTALLED := .venv/.installed
 # as many workers as there are cores, and at most four
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
@@ -16,8 +20,9 @@ unexport PYTHONDONTWRITEBYTECODE
 help:            ## What there is to type
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
 
-run: $(INSTALLED)    ## Partition the embedded digits, compare four methods, print the table
+run: $(INSTALLED)    ## Partition the embedded digits, diagnose them, compare five methods
 	@$(BIN)/siloflow partition
+	@$(BIN)/siloflow diagnose
 	@$(BIN)/siloflow compare
 
 test: $(INSTALLED)   ## The fast tests: all but those marked slow
@@ -27,7 +32,7 @@ test-all: $(INSTALLED)  ## Every test
 	@$(PYTEST)
 
 services: $(INSTALLED)  ## The tests on PostgreSQL and an S3-compatible store (needs postgres and initdb)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[services]'
+	@$(PIP) install -c constraints.txt -e '.[services]'
 	@$(BIN)/python -m pytest -m services
 
 check: $(INSTALLED)  ## Format, lint, types, import contracts, links of the site, and that README and docs are true
@@ -53,10 +58,13 @@ look: $(INSTALLED)   ## Schedule and both pages in a headless browser, pictures 
 clean:           ## Remove the environment, caches and the site; data and runs stay
 	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
 
-# Exact pins are in constraints.txt. pip writes a log instead of pages of names.
+# Exact pins are in constraints.txt. uv installs them several times faster than pip, which does it where uv cannot. PyTorch's own
+# index has builds without CUDA for machines without a GPU; where that index does not answer, the builds are PyPI's.
 $(INSTALLED): pyproject.toml constraints.txt
-	@echo "installing into .venv (a few minutes, once) ..."
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' > .venv/install.log 2>&1 \
+	@echo "installing into .venv with $(UV) (once; a minute or two)"
+	@{ $(PIP) install $(UV) && { $(WITH_UV) --torch-backend=auto || $(WITH_UV); }; } > .venv/install.log 2>&1 \
+		|| { echo "uv cannot be had or cannot install: see .venv/install.log; installing with pip (some minutes)"; \
+			$(PIP) install $(PACKAGES) > .venv/install.log 2>&1; } \
 		|| { tail -n 20 .venv/install.log; exit 1; }
 	@touch $@
