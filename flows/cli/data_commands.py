@@ -208,7 +208,7 @@ def print_partition(made: dict[str, Any], console: "PlainConsole") -> None:
     if made["uncommitted"]:
         console.print("data.dvc is not committed, and git keeps only committed versions:")
         console.print("next          git add data.dvc .gitignore && git commit -m 'Update data'", soft_wrap=True)
-    console.print("next          siloflow show, then siloflow compare")
+    console.print("next          siloflow diagnose, then siloflow compare")
 
 
 def _common_rows(rows: dict[str, int]) -> str:

@@ -32,7 +32,7 @@ def test_the_embedded_project_s_three_angles_are_found_and_asked_again_silos_tel
     assert "c00, c01 and c02 differ from c03, c04 and c05: inputs differ, most in" in said
     assert "the inputs hardly overlap: the data cannot show whether labels follow from them by the same rule" in said
     assert "Pictures that are turned far have this effect" in said
-    assert "ifca" not in said  # no pair of groups has most of its pairs differ in the rule
+    assert "siloflow compare fedavg ifca conditional uefl" in said  # a model a group, a model of statistics, codebooks
     assert "look closer" in said
     assert max(map(len, answer.out.splitlines())) <= 80
 

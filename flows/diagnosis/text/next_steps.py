@@ -147,7 +147,8 @@ def _checks_of_labels(report: dict[str, Any], found: Sequence[Finding]) -> list[
 def _methods(report: dict[str, Any], types: set[str]) -> list[str]:
     """Return one command that compares the methods for all these types."""
     by_type = _METHODS_OF_REGRESSION if report["query"]["targets"] else _METHODS
-    methods = dict.fromkeys(method for name in TYPES if name in types for method in by_type[name])
+    of_groups = ["ifca"] if "feature" in types and _are_grouped(report) else []
+    methods = dict.fromkeys([*of_groups, *(method for name in TYPES if name in types for method in by_type[name])])
     if not types:
         return []
     if not methods:
@@ -158,6 +159,11 @@ def _methods(report: dict[str, Any], types: set[str]) -> list[str]:
         else "judge methods by each silo's test rows"
     )
     return [f"If the differences are real, {why}: siloflow compare fedavg {' '.join(methods)}"]
+
+
+def _are_grouped(report: dict[str, Any]) -> bool:
+    """Return whether two groups or more have several silos each; a model for each group paid there (docs/results.md)."""
+    return sum(len(group) > 1 for group in report.get("groups", ())) > 1
 
 
 def _by_silos(found: Sequence[Finding], features_of: Callable[[Finding], Sequence[str]]) -> dict[str, list[str]]:

@@ -68,7 +68,8 @@ def test_what_a_minority_of_pairs_has_leads_to_no_advice(a_report, a_pair, a_lin
     )
     assert steps == [
         "Check at a, b and c and d, e and f why age differs: other cases (case mix), or another way of measuring.",
-        "If the differences are real, judge methods by each silo's test rows: siloflow compare fedavg conditional uefl",
+        "If the differences are real, judge methods by each silo's test rows: siloflow compare fedavg ifca conditional "
+        "uefl",
     ]
 
 
