@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 UV := uv==0.13.9
 PACKAGES := -c constraints.txt -e '.[dev]'
-WITH_UV := $(BIN)/uv pip install --quiet --python $(BIN)/python $(PACKAGES)
+WITH_UV := UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}" $(BIN)/uv pip install --quiet --python $(BIN)/python $(PACKAGES)
 INSTALLED := .venv/.installed
 # as many workers as there are cores, and at most four
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
@@ -59,7 +59,7 @@ clean:           ## Remove the environment, caches and the site; data and runs s
 	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
 
 # Exact pins are in constraints.txt. uv installs them several times faster than pip, which does it where uv cannot. PyTorch's own
-# index has builds without CUDA for machines without a GPU; where that index does not answer, the builds are PyPI's.
+# index has builds without CUDA for machines without a GPU; where it does not answer, builds are PyPI's, or those of pip's own folder.
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv .venv
 	@echo "installing into .venv with $(UV) (once; a minute or two)"

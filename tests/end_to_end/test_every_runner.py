@@ -4,7 +4,6 @@ import json
 import re
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,20 +67,20 @@ def template(partitioned: Any, server: str, tmp_path_factory: pytest.TempPathFac
 def answers(template: Any, living: Callable[[Path], list[str]]) -> Callable[[str, str], Any]:
     """Returns what a command answers under a runner, in a copy of the project in which each is typed once, in order."""
     found: dict[str, dict[str, Any]] = {}
+    folders: dict[str, Any] = {}
 
     def typed(runner: str, command: str) -> Any:
-        home = template.path.parent / runner
-        folder = replace(template, path=home) if home.exists() else template.copy(home, template.server)
-        of_runner = found.setdefault(runner, {})
-        for name, words in COMMANDS.items():
-            if command in of_runner:
-                break
-            code, out, err = folder.run([*words, *SMALL, *under(runner), "--json"], alone=True)
+        if runner not in folders:
+            folders[runner], found[runner] = template.copy(template.path.parent / runner, template.server), {}
+        folder, of_runner = folders[runner], found[runner]
+        names = list(COMMANDS)
+        for name in names[len(of_runner) : names.index(command) + 1]:
+            code, out, err = folder.run([*COMMANDS[name], *SMALL, *under(runner), "--json"], alone=True)
             assert code == 0, err
-            assert_gone(living, home)
+            assert_gone(living, folder.path)
             of_runner[name] = lasting(json.loads(out))
             if name == "predict":
-                of_runner[name]["file"] = (home / "labels.csv").read_text()
+                of_runner[name]["file"] = (folder.path / "labels.csv").read_text()
         return of_runner[command]
 
     return typed
