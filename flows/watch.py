@@ -142,7 +142,6 @@ def _challenge(project: Project, champion: ModelVersion, saw: dict[str, Any]) ->
         raise UserError(f"watch: MLflow did not register the models of {name}. Watch again: it continues there.")
     versions = [candidate["version"] for candidate in registry["candidates"]]
     if registry["challenger"] in versions:
-        progress.current().say(f"compares version {registry['challenger']} with the champion on the present test rows")
         return promote(project, registry["challenger"], force=False, with_data=False, watch=saw)
     reason, may_pass = why_no_challenger(name, comparison["failed"])
     return keep(project, champion, reason, saw, may_pass=may_pass)

@@ -33,7 +33,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 SILOFLOW = str(Path(sys.executable).parent / "siloflow")
 LOOK = CHECKOUT / "runs" / "look"
 PICTURES = CHECKOUT / "docs" / "pictures"
-COMPARISON = "after-diagnosis"
+COMPARISON = "five-methods"
 COLOURS = 128  # of a picture in docs/, to keep it small
 QUIET = [
     "--headless",
@@ -67,7 +67,7 @@ def main() -> None:
 def run_examples(project: Path) -> None:
     """Run what README shows."""
     shutil.copy(CHECKOUT / "params.yaml", project)
-    for command in (["partition"], ["diagnose"], ["compare", "fedavg", "conditional", "ifca", "--name", COMPARISON]):
+    for command in (["partition"], ["diagnose"], ["compare", "--name", COMPARISON]):
         subprocess.run([SILOFLOW, *command], cwd=project, check=True)
 
 

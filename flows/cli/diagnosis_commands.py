@@ -68,7 +68,9 @@ def print_show(overview: dict[str, Any], console: "PlainConsole") -> None:
             f"label spread    {overview['label_spread']:.3f}  (0: equal shares everywhere, 1: no label in common)"
         )
     if overview["target_spread"] is not None:
-        console.print(f"target spread   {overview['target_spread']:.3f}  (as feature spread, for y)")
+        console.print(
+            f"target spread   {overview['target_spread']:.3f}  (distance between clients / spread within them, of y)"
+        )
     if overview["feature_spread"] is not None and not overview["mixed_units"]:
         console.print(
             f"feature spread  {overview['feature_spread']:.3f}  (distance between clients / spread within them)"

@@ -317,7 +317,8 @@ def _none_is_better(project: Project, baseline: Mapping[str, Any], tuned: bool) 
     score = f"{quantity.label} {quantity.number(baseline['metrics'][quantity.headline])}"
     prediction = baseline["name"].replace("always", "always predicting", 1)
     advice = _advice(project.params, tuned) or "the inputs may not predict the target"
-    return f"No method is better than {prediction}, the {baseline['kind']} of the training rows ({score}): {advice}."
+    constant = f"{prediction}, the {baseline['kind']} of the training rows ({score})"
+    return f"No method is certainly better than {constant}: {advice}."
 
 
 def _advice(params: Params, tuned: bool) -> str:

@@ -157,7 +157,7 @@ def test_of_noise_no_method_is_better_whatever_the_metric(metric, named, open_la
             runs[method] = [(other, hashes)]
         answer = against_baseline(project, found, runs, tuned=True)
     assert [pair["method"] for pair in answer["paired"]] == ["fedavg", "local_only"]
-    assert answer["sentence"].startswith(f"No method is better than {named}")
+    assert answer["sentence"].startswith(f"No method is certainly better than {named}")
 
 
 def test_without_test_rows_there_is_none(open_labels):
@@ -193,7 +193,7 @@ def test_a_method_is_compared_with_it_row_by_row_and_what_is_not_better_is_said(
     if gain > 0:
         assert (paired["better"], answer["sentence"]) == ("mine", None)
     else:
-        said = 'No method is better than always predicting "no", the commonest class of the training rows'
+        said = 'No method is certainly better than always predicting "no", the commonest class of the training rows'
         start = f"{said} (accuracy 0.617): try "
         assert answer["sentence"].startswith(start)
 
