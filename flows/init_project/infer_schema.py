@@ -180,7 +180,7 @@ def _infer_table(file: Path, options: DataOptions, ask: Ask | None) -> OwnData:
     useless |= {c.name: why for c in features if c.name not in {*odd, *useless} and (why := _why_useless(sample, c))}
     left_out = [column.name for column in features if column.name in odd or column.name in useless]
     kept = [column for column in features if column.name not in left_out]
-    missing = choose_missing(sample, of_roles, kept, options.missing)
+    missing = choose_missing(sample, of_roles, kept, options.missing, task)
     source = Table.model_validate(
         {
             **{"kind": "table", "path": file.name, **roles.columns},

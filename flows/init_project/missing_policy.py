@@ -8,6 +8,7 @@ import numpy as np
 
 from silos.dataset import some
 from silos.errors import UserError, shown
+from silos.schema import Task
 from silos.sources.tabular.column_kinds import Column
 from silos.sources.tabular.column_rules import describe_lost
 from silos.sources.tabular.table_reader import TableSample
@@ -28,7 +29,7 @@ class MissingPolicy:
 
 
 def choose_missing(
-    sample: TableSample, roles: Mapping[str, Column], features: Sequence[Column], requested: Choice | None
+    sample: TableSample, roles: Mapping[str, Column], features: Sequence[Column], requested: Choice | None, task: Task
 ) -> MissingPolicy:
     """Choose a policy; a missing text is a category, unless rows must be dropped.
 
@@ -43,7 +44,8 @@ def choose_missing(
     numbers = [column for column in features if column.kind != "text"]
     without_role, without_number = _any_missing(rows, [*roles.values()]), _any_missing(rows, numbers)
     gaps = without_role | _any_missing(rows, features)
-    dropped, lost = int(gaps.sum()), describe_lost(roles, features, ~gaps)
+    classes_and_clients = {role: each for role, each in roles.items() if not (task == "regression" and role == "label")}
+    dropped, lost = int(gaps.sum()), describe_lost(classes_and_clients, features, ~gaps)
     if not dropped:
         return MissingPolicy("refuse" if requested is None else _VALUES[requested])
     role = next((column for column in roles.values() if column.missing.any()), None)

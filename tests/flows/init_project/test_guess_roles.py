@@ -145,6 +145,14 @@ def test_missing_values_are_treated_as_requested_and_rows_without_a_label_cannot
         infer_schema(table(tmp_path, **{**VISITS, "age": age}, y=label), DataOptions(missing="mean"))
 
 
+def test_a_number_to_predict_is_no_class_that_dropped_rows_could_lose(tmp_path):
+    age = pd.Series(np.arange(150)).where(~np.isin(np.arange(150), [3, 10]))
+    site, power = np.arange(150) % 3, np.arange(150) / 8
+    found = infer_schema(table(tmp_path, age=age, site=site, power_kw=power), DataOptions())
+    assert found.source.missing == "drop_rows"
+    assert "(chosen, since 1.3% of the rows are at most a tenth: `missing: drop_rows`)" in found.missing[0]
+
+
 def test_a_repetition_writes_params_again_and_keeps_the_rest(tmp_path):
     file, study = table(tmp_path, **VISITS, readmitted=draw(0, 1)), tmp_path / "study"
     create_project(study, file, DataOptions())
