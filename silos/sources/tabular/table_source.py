@@ -6,6 +6,7 @@ Numbers and booleans are features as they are; a text becomes one-hot columns.
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -79,16 +80,24 @@ def class_codes(name: str, label: Column) -> tuple[list[str], np.ndarray]:
 
 def _one_spelling(label: Column) -> list[str]:
     """Return the texts of a label, each of several decimals of one number as the shortest: 0 for 0.0, but not 7 for 007."""
-    shortest: dict[float, str] = {}
-    plain = [re.fullmatch(r"[+-]?(0|[1-9]\d*)([.]\d*)?", text) is not None for text in label.texts]
+    shortest: dict[Decimal | float, str] = {}
+    numbers = [_exact(text, float(number)) for text, number in zip(label.texts, label.numbers, strict=True)]
     for code in label.used.tolist():
-        number, text = float(label.numbers[code]), label.texts[code]
-        if plain[code] and len(text) < len(shortest.get(number, text + " ")):
+        number, text = numbers[code], label.texts[code]
+        if number is not None and len(text) < len(shortest.get(number, text + " ")):
             shortest[number] = text
     return [
-        shortest.get(float(number), text) if is_plain else text
-        for number, text, is_plain in zip(label.numbers, label.texts, plain, strict=True)
+        text if number is None else shortest.get(number, text)
+        for number, text in zip(numbers, label.texts, strict=True)
     ]
+
+
+def _exact(text: str, number: float) -> Decimal | float | None:
+    """Return the number of a plain decimal without rounding, since one float64 stands for several from 2^53 on."""
+    if not re.fullmatch(r"[+-]?(0|[1-9]\d*)([.]\d*)?", text, re.ASCII):
+        return None
+    exact = Decimal(text)
+    return exact if float(exact) == number else number  # 1.000 may be a thousand; NaN equals no other
 
 
 def table(source: Table, root: Path, declared: tuple[Feature, ...] = ()) -> Rows:

@@ -273,3 +273,8 @@ def test_decimals_of_one_number_are_one_class_and_a_code_keeps_its_zeros(read):
     assert "label: y, 2 classes: 0 (2), 1 (2)" in rows.notes
     assert read("a,y\n1,0.0\n2,1.0\n").classes == ["0.0", "1.0"]
     assert read("a,y\n1,007\n2,7\n3,7.0\n").classes == ["007", "7"]
+    assert read("a,y\n1,9007199254740992\n2,9007199254740993\n3,9007199254740993.0\n").classes == [
+        "9007199254740992",
+        "9007199254740993",
+    ]
+    assert read("a;y\n1;1\n2;1000\n3;1.000\n", decimal=",").classes == ["1", "1000"]
