@@ -57,6 +57,7 @@ def make(project: Project) -> dict[str, Any]:
         "data_version": after,
         "changed": before != after,
         "uncommitted": git_commands.is_uncommitted(project.root, dvc_files.RECORD),
+        "to_commit": [name for name in (dvc_files.RECORD, ".gitignore") if (project.root / name).exists()],
         "notes": [*notes, *ignored],
         "params_yaml": _lines_for_params(project),
     }

@@ -207,7 +207,8 @@ def print_partition(made: dict[str, Any], console: "PlainConsole") -> None:
             console.print(f"  {line}", soft_wrap=True)
     if made["uncommitted"]:
         console.print("data.dvc is not committed, and git keeps only committed versions:")
-        console.print("next          git add data.dvc .gitignore && git commit -m 'Update data'", soft_wrap=True)
+        added = " ".join(made["to_commit"])
+        console.print(f"next          git add {added} && git commit -m 'Update data'", soft_wrap=True)
     console.print("next          siloflow diagnose, then siloflow compare")
 
 

@@ -20,6 +20,7 @@ from silos.errors import UserError, shown
 from silos.io.atomic_io import write_bytes
 from silos.param_types import MAX_NAME_LENGTH
 from silos.versioning.dvc_files import first_commit, init_repositories
+from silos.versioning.git_commands import add_ignored
 
 TEMPLATES = Path(__file__).parent  # its params.yaml equals that of siloflow's repository
 
@@ -266,12 +267,10 @@ _IGNORED = (
 def _ignore(folder: Path, more: Sequence[str]) -> None:
     """Write the lines of .gitignore that are not there."""
     path = folder / ".gitignore"
-    before = path.read_text(encoding="utf-8") if path.exists() else ""
-    lines = [line for line in (*_IGNORED, *more) if line not in before.splitlines()]
+    before = path.read_bytes().splitlines() if path.exists() else []
+    lines = [line for line in (*_IGNORED, *more) if line.encode() not in before]
     if lines:
-        write_bytes(
-            path, (before + "\n" * bool(before and not before.endswith("\n")) + "\n".join(lines) + "\n").encode()
-        )
+        add_ignored(folder, lines)
 
 
 def _write_params(folder: Path, content: bytes) -> str | None:

@@ -77,11 +77,17 @@ def ignore_folders(root: Path, names: Sequence[str]) -> list[str]:
         return []
     offered = [name for name in names if run_git(root, "check-ignore", "--quiet", f"{name}/any").returncode == 1]
     if offered:
-        path = root / ".gitignore"
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        lines = "".join(f"/{name}/\n" for name in offered)
-        write_bytes(path, (text + "\n" * bool(text and not text.endswith("\n")) + lines).encode())
+        add_ignored(root, [f"/{name}/" for name in offered])
     return offered
+
+
+def add_ignored(root: Path, lines: Sequence[str]) -> None:
+    """Append lines to `root`/.gitignore, in any encoding, with the line ends that it has."""
+    path = root / ".gitignore"
+    before = path.read_bytes() if path.exists() else b""
+    end = b"\r\n" if b"\r\n" in before else b"\n"
+    start = before + end if before and not before.endswith(b"\n") else before
+    write_bytes(path, start + b"".join(line.encode() + end for line in lines))
 
 
 def is_offered(root: Path, path: str) -> bool:

@@ -4,11 +4,13 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import pytest
 import yaml
 
 from flows.experiment.project import Project
 from flows.partition import make
 from silos.privacy.silo_policy import make_store
+from silos.versioning.git_commands import ignore_folders
 
 
 def test_data_of_ones_own_after_public_ones_are_said_to_have_the_policy_of_these(project: Path) -> None:
@@ -69,6 +71,24 @@ def test_git_never_offers_what_silos_keep_private_and_a_file_of_rows_is_named(pr
     assert not {"private/", "runs/", "data/"} & {*git(project, "status", "--porcelain").split()}
     git(project, "add", "own.csv")  # by decision
     assert not [note for note in make(Project.open(settings, root=project))["notes"] if "git" in note]
+
+
+@pytest.mark.parametrize("before", [b"/a\r\n/b\r\n", "# f\xfcr".encode("latin-1")], ids=["CRLF", "Latin-1"])
+def test_lines_of_a_gitignore_in_another_form_stay_as_they_are(before: bytes, tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet")
+    (tmp_path / ".gitignore").write_bytes(before)
+    assert ignore_folders(tmp_path, ("runs",)) == ["runs"]
+    after = b"/runs/\r\n" if b"\r" in before else b"\n/runs/\n"
+    assert (tmp_path / ".gitignore").read_bytes() == before + after
+
+
+def test_the_command_to_commit_names_no_gitignore_where_a_folder_above_ignores_the_data(project: Path) -> None:
+    git(project.parent, "init", "--quiet")
+    (project.parent / ".gitignore").write_text("data/\nprivate/\nruns/\n")
+    (project / ".gitignore").unlink(missing_ok=True)
+    made = make(Project.open(root=project))
+    assert made["to_commit"] == ["data.dvc"]
+    git(project, "add", *made["to_commit"])
 
 
 def test_a_version_that_git_does_not_have_is_said_to_be_uncommitted(project: Path) -> None:

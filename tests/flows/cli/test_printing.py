@@ -71,7 +71,13 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
     "partition": (
         {
             **{"folder": EVIL, "clients": 1, "rows": ROWS, "common": {}, "changed": True},
-            **{"data_version": EVIL, "notes": [EVIL], "params_yaml": [EVIL], "uncommitted": True},
+            **{
+                "data_version": EVIL,
+                "notes": [EVIL],
+                "params_yaml": [EVIL],
+                "uncommitted": True,
+                "to_commit": ["data.dvc"],
+            },
         },
         4,
     ),
