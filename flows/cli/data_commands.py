@@ -139,6 +139,8 @@ def print_init(made: dict[str, Any], console: "PlainConsole") -> None:
         )
     for choice in made["missing"]:
         table.add_row("missing", choice)
+    if made.get("own_copy"):
+        table.add_row("read", f"the project's own {made['own_copy']}, which differs from the data that --data names")
     if made["replaced"]:
         table.add_row("kept", f"the earlier params.yaml, as {made['replaced']}")
     console.print(table)

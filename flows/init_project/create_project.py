@@ -1,5 +1,6 @@
 """Create a project folder for `siloflow init`, with a params.yaml that fits the data and keeps the template's comments."""
 
+import filecmp
 import json
 import re
 import shutil
@@ -280,11 +281,10 @@ def _write_params(folder: Path, content: bytes) -> str | None:
     write_bytes(path, content)
     if before == content:
         return None
-    write_bytes(folder / _REPLACED, before)
-    return _REPLACED
-
-
-_REPLACED = "params.yaml.old"
+    names = ("params.yaml.old", *(f"params.yaml.old.{number}" for number in range(2, 1000)))
+    kept = next(name for name in names if not (folder / name).exists())
+    write_bytes(folder / kept, before)
+    return kept
 
 
 def create_project(
@@ -302,7 +302,8 @@ def create_project(
         file: The data's file or folder of images, copied if it is elsewhere; None for scikit-learn's digits.
         options: The options for the file.
         ops: Also write dvc.yaml, and the files of `operations_texts`.
-        force: Write params.yaml again in the folder of a project; the earlier one becomes params.yaml.old.
+        force: Write params.yaml again in the folder of a project; the earlier one becomes params.yaml.old, and
+            a copy of the data in the folder is read as it is.
         ask: Asks the user for the column of a role that is unclear.
 
     Returns:
@@ -320,7 +321,9 @@ def create_project(
     again = force and (folder / "params.yaml").is_file()
     if not again:
         _check_empty(folder, file)
-    data = None if file is None else infer_schema(file, options, ask)
+    own = None if file is None or not file.exists() else folder / file.name
+    has_copy = own is not None and own.exists()
+    data = None if file is None else infer_schema(own if own is not None and has_copy else file, options, ask)
     text = template_text()
     chosen: list[str] = []
     if data is not None:
@@ -329,9 +332,8 @@ def create_project(
         if "evaluation.metric" in values:
             chosen.append(f"methods are compared by {values['evaluation.metric']}, since a class is rare")
     with _undo_on_error(folder):
-        copied = file is not None and not _contains(folder, file)
-        if file is not None and copied:
-            _copy(file, folder / file.name)
+        if file is not None and own is not None and not has_copy:
+            _copy(file, own)
         _ignore(folder, [] if file is None else [f"/{_git_pattern(file.name)}"])
         if not (folder / "prefect.yaml").exists():
             write_bytes(folder / "prefect.yaml", deployments_text().encode())
@@ -348,7 +350,8 @@ def create_project(
         "repositories": repositories,
         "committed": committed,
         "ops": ops,
-        "copied": file.name if file is not None and copied else None,
+        "copied": own.name if own is not None and not has_copy else None,
+        "own_copy": own.name if file is not None and own is not None and has_copy and not _equal(file, own) else None,
         "guessed": [] if data is None else [*data.guessed, *chosen],
         "left_out": [] if data is None else list(data.left_out),
         "missing": [] if data is None else list(data.missing),
@@ -364,6 +367,14 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copytree(source, target, ignore=shutil.ignore_patterns(".*"))
     else:
         shutil.copyfile(source, target)
+
+
+def _equal(file: Path, own: Path) -> bool:
+    """Return whether two files, or two folders but for hidden files, have the same content."""
+    if file.is_dir() and own.is_dir():
+        names = [sorted(path.name for path in each.iterdir() if path.name[0] != ".") for each in (file, own)]
+        return names[0] == names[1] and all(_equal(file / name, own / name) for name in names[0])
+    return file.is_file() and own.is_file() and filecmp.cmp(file, own, shallow=False)
 
 
 def _check_empty(folder: Path, file: Path | None) -> None:

@@ -551,6 +551,33 @@ def test_a_project_inside_of_its_pictures_is_refused_and_one_around_them_copies_
     assert create_project(Path(), Path("pics"), DataOptions())["copied"] is None
 
 
+def test_a_repetition_reads_the_corrected_copy_and_keeps_each_earlier_params(tmp_path, write):
+    file, study = write(), tmp_path / "study"
+    create_project(study, file, DataOptions())
+    assert create_project(study, file, DataOptions(), force=True)["own_copy"] is None
+    corrected = "\n".join((study / file.name).read_text().splitlines()[:-6])
+    (study / file.name).write_text(corrected)
+    kept = []
+    for mine in ("# first", "# second", "# third"):
+        with (study / "params.yaml").open("a") as params:
+            params.write(mine)
+        made = create_project(study, file, DataOptions(), force=True)
+        assert (study / made["replaced"]).read_text().endswith(mine)
+        kept.append(made["replaced"])
+    assert kept == ["params.yaml.old", "params.yaml.old.2", "params.yaml.old.3"]
+    assert (study / file.name).read_text() == corrected
+    assert (made["copied"], made["own_copy"], made["read"]["rows"]) == (None, "visits.csv", ROWS - 6)
+
+
+def test_a_repetition_reads_the_projects_own_pictures(tmp_path, pictures):
+    base, study = pictures("a/cat", "a/dog"), tmp_path / "study"
+    create_project(study, base, DataOptions())
+    assert create_project(study, base, DataOptions(), force=True)["own_copy"] is None
+    (study / "pics" / "a" / "cat" / "0.png").unlink()
+    made = create_project(study, base, DataOptions(), force=True)
+    assert (made["own_copy"], made["read"]["rows"]) == ("pics", 11)
+
+
 def test_pictures_of_floats_are_standardised(tmp_path, save):
     x = 1000 * np.random.default_rng(0).random((ROWS, 8, 8))
     model = params_of(create_project(tmp_path / "study", save(x=x), DataOptions())).model
