@@ -32,7 +32,8 @@ _WORDS = {
         "lab laboratory location node park party plant practice provider region school shop station store university"
     ),
 }
-_LABEL_WORDS = {*LABELS, *_WORDS["label"].split()}
+_USUAL_WORDS = {*LABELS} - {"class", "y"}  # first_class and pos_y are no labels
+_LABEL_WORDS = {*_USUAL_WORDS, *_WORDS["label"].split()}
 _CLIENT_WORDS = {*CLIENTS, *_WORDS["client"].split()}
 
 _SHOWN = 20  # columns in a message
@@ -103,14 +104,15 @@ def _find_label(sample: TableSample, taken: Collection[str], ask: Ask | None) ->
         return usual[0], f"label {shown(usual[0], 40)} (by its name)"
     plausible = [column.name for column in columns if _may_be_label(sample, column)]
     worded = [name for name in plausible if _words(name) & _LABEL_WORDS]
-    if not usual and worded and worded[-1] == plausible[-1]:
-        return worded[-1], f"label {shown(worded[-1], 40)} (by its name, and the last column)"
-    guess = worded[0] if len(worded) == 1 else next(iter(plausible[-1:]), None)
+    by_name = ([name for name in worded if _words(name) & _USUAL_WORDS] or worded)[-1:]
+    if not usual and by_name and by_name == plausible[-1:]:
+        return by_name[0], f"label {shown(by_name[0], 40)} (by its name, and the last column)"
+    guess = next(iter(by_name or plausible[-1:]), None)
     if ask is not None:
         return ask("label", [column.name for column in columns], None if usual else guess), ""
     if usual or guess is None:
         raise _unclear(sample, "label", usual, "")
-    reason = "by its name" if worded == [guess] else "the last column that can be one"
+    reason = "by its name" if by_name else "the last column that can be one"
     return guess, f"label {shown(guess, 40)} ({reason}; if it is another, add --label COLUMN --force)"
 
 

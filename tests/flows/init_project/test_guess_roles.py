@@ -48,6 +48,11 @@ VISITS = {"hospital": draw("n", "s"), "sex": draw("f", "m"), "age": None}
         ({**VISITS, "hba1c": None, "visit_id": np.arange(ROWS)}, "hba1c", "hospital"),  # the last that is no key
         ({**VISITS, "outcome": draw("a", "b"), "severity": draw(0, 1)}, "outcome", "hospital"),
         ({"region": draw("a", "b"), "clinic": draw("c", "d"), "x": None, "y": None}, "y", "clinic"),
+        ({**VISITS, "grade": draw(1, 2, 3), "outcome_30d": draw(0, 1), "bmi": None}, "outcome_30d", "hospital"),
+        ({**VISITS, "outcome_30d": draw(0, 1), "grade": draw(1, 2, 3)}, "outcome_30d", "hospital"),
+        ({**VISITS, "price": None, "died": draw(0, 1), "bmi": None}, "died", "hospital"),
+        ({"site": draw("a", "b"), "pos_x": None, "pos_y": None, "defect": draw(0, 1)}, "defect", "site"),
+        ({**VISITS, "first_class": draw(0, 1), "amount": None}, "amount", "hospital"),
     ],
 )
 def test_label_and_silo_are_found_by_words_of_their_names_and_by_their_values(tmp_path, columns, label, client):
