@@ -94,7 +94,8 @@ def _effects(rows: int, dropped: int, without_number: int, texts: Sequence[Colum
         return f"{' and '.join(filter(None, (numbers, category)))}; {later if numbers else 'predict takes such rows'}"
 
     return {
-        "drop_rows": f"{dropped:,} of {rows:,} rows with a missing value are dropped; later `predict` cannot score these",
+        "drop_rows": f"{dropped:,} of {rows:,} rows with a missing value are dropped; later `predict` leaves out "
+        "and lists rows without a feature",
         "mean": filled("each silo's mean", "later `predict` must know the silo of such a row"),
         "zero": filled("0", "later `predict` does the same for every silo"),
     }

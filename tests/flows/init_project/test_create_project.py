@@ -286,8 +286,8 @@ def test_missing_values_are_told_of_and_the_rows_are_read(tmp_path, write):
     age = ["" if at == 7 else 20 + at for at in range(ROWS)]
     made = create_project(tmp_path / "few", write(age=age), DataOptions())
     assert made["missing"] == [
-        "1 of 60 rows with a missing value are dropped; later `predict` cannot score these (chosen, since 1.7% of the rows "
-        "are at most a tenth: `missing: drop_rows`)",
+        "1 of 60 rows with a missing value are dropped; later `predict` leaves out and lists rows without a "
+        "feature (chosen, since 1.7% of the rows are at most a tenth: `missing: drop_rows`)",
         "or --missing mean --force: each silo's mean replaces missing numbers in 1 of 60 rows; later `predict` must know "
         "the silo of such a row",
         "or --missing zero --force: 0 replaces missing numbers in 1 of 60 rows; later `predict` does the same for every "
@@ -318,7 +318,8 @@ def test_a_text_that_is_missing_is_a_category_of_its_own_unless_rows_go_anyway(t
     few = ["" if at in (1, 4) else "fm"[at % 2] for at in range(ROWS)]
     fewer = create_project(tmp_path / "fewer", write(sex=few, hospital=hospital), DataOptions())
     assert fewer["missing"] == [
-        "2 of 60 rows with a missing value are dropped; later `predict` cannot score these (chosen, since hospital "
+        "2 of 60 rows with a missing value are dropped; later `predict` leaves out and lists rows without a "
+        "feature (chosen, since hospital "
         "has no value in 1 of them: `missing: drop_rows`)"
     ]
     assert fewer["read"]["rows"] == ROWS - 2
@@ -376,7 +377,7 @@ def test_an_r_na_in_label_or_client_is_a_missing_value_and_said_to_be(tmp_path, 
         tmp_path / "study", write(**{column: ["NA" if at < 3 else other for at in range(ROWS)]}), DataOptions()
     )
     assert f"'NA' of {column} is a missing value" in made["guessed"]
-    assert made["missing"][0].startswith("3 of 60 rows with a missing value are dropped; later `predict` cannot score")
+    assert made["missing"][0].startswith("3 of 60 rows with a missing value are dropped; later `predict` leaves out")
     assert params_of(made).data.source.na_values == ("NA",)
     assert made["read"]["rows"] == ROWS - 3
 
