@@ -114,7 +114,7 @@ def test_a_client_gets_the_same_answers_from_its_file_and_from_mlflow(kind, fold
 def test_a_client_opens_its_model_of_a_run_that_logged_none(method, folder, play_run, units):
     write_json(folder / "runs" / "paper" / "experiment.json", {"kind": "reproduce", "name": "paper", "about": ""})
     run = play_run(method, "threads", 1, *settings("units"), ALIGNED[0], experiment="paper", cell=f"own-{method}")
-    opened = open_model(Project.open([], folder), run["folder"], "east")
+    opened = open_model(Project.open([], folder), run["folder"], ["east"])
     assert opened.card["clients"] == ["east"]
 
 
