@@ -5,6 +5,7 @@ Rows of a table are encoded from its file's columns to the numbers that a model 
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -71,6 +72,20 @@ Columns = Sequence[Mapping[str, Any]]
 _BOOLEANS = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0}
 
 
+@dataclass(frozen=True)
+class UnreadNumber:
+    """A text among numbers that the model's table does not read as one, though Python may, such as 1_000 or 1.250.
+
+    `wanted`: what is expected instead, and what the user can do.
+    """
+
+    text: str
+    wanted: str = "a finite float32 number. Correct the value"
+
+    def __repr__(self) -> str:
+        return repr(self.text)
+
+
 class RowFault(NamedTuple):
     """Why a row cannot be encoded: a sentence, its column, and whether a value is missing that no rule fills in."""
 
@@ -131,9 +146,8 @@ class _RowFaults:
         value = value.item() if isinstance(value, np.generic) else value
         is_missing = _is_missing(value)
         got = "no value" if is_missing else repr(value)[:60]
-        message = (
-            f"{column['name']}: got {got} in row {self._numbers[row]}, expected {expected}. {advice}, or drop the row."
-        )
+        wanted = value.wanted if isinstance(value, UnreadNumber) else f"{expected}. {advice}"
+        message = f"{column['name']}: got {got} in row {self._numbers[row]}, expected {wanted}, or drop the row."
         self.found[row] = RowFault(message, column["name"], is_missing)
 
 

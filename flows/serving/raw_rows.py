@@ -9,12 +9,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from models.preprocessing import UnreadNumber
 from silos.data_params import Column as ByColumn
 from silos.data_params import DataParams
 from silos.errors import UserError, shown
 from silos.sources.npz import read_arrays
 from silos.sources.source_params import Table
-from silos.sources.tabular.column_kinds import Column, Conventions, read_texts
+from silos.sources.tabular.column_kinds import ODD_NUMBERS, Column, Conventions, read_texts
+from silos.sources.tabular.column_rules import wanted_numbers
 from silos.sources.tabular.number_parser import WrittenNumbers
 from silos.sources.tabular.table_reader import ENDINGS, RawTable, raw_table
 
@@ -179,11 +181,24 @@ def _named(name: str, arrays: Mapping[str, np.ndarray]) -> pd.DataFrame:
 def _values(column: Column, expected: str | None) -> np.ndarray:
     """Return each row's value: numbers where the model expects them, else the value in the file; None if missing.
 
-    Texts that are no numbers stay among numbers, so that a message quotes them.
+    A text that the model's table does not read as a number becomes an UnreadNumber, so that a message quotes it.
     """
     values = np.array([*column.values.to_pylist(), None], object)[column.codes]  # code -1 selects the None at the end
-    if expected != "number" or column.kind != "number":
+    if expected != "number" or column.kind not in ("number", *ODD_NUMBERS):
         return values
     numbers = column.per_row()
     unreadable = np.isnan(numbers) & ~column.missing
-    return np.where(unreadable, values, numbers.astype(object)) if unreadable.any() else numbers
+    if not unreadable.any():
+        return numbers
+    unread = {code: _unread(column, column.texts[code]) for code in np.unique(column.codes[unreadable]).tolist()}
+    read = numbers.astype(object)
+    read[unreadable] = [unread[code] for code in column.codes[unreadable].tolist()]
+    return read
+
+
+def _unread(column: Column, text: str) -> UnreadNumber:
+    """Return a text of the column that it does not read, with what its kind says of it."""
+    is_number = WrittenNumbers(pa.array([text.lower()], pa.large_string())).are_numbers.all()
+    if not is_number or column.kind == "number" or (column.kind == "unplain" and not column.detail):
+        return UnreadNumber(text)
+    return UnreadNumber(text, f"{wanted_numbers(column)} (a model reads numbers as its run did)")

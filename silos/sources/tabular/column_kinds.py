@@ -158,8 +158,8 @@ def _infer_column(
         return Column(name, "empty", codes, present, np.empty(0))
     if name in conventions.numbers:
         read = np.full(len(present), np.nan)
-        read[texts.readable] = _as_number(texts, conventions, commas, mark_sources)[1]
-        return Column(name, "number", codes, present, read)
+        kind, read[texts.readable], detail = _as_number(texts, conventions, commas, mark_sources)
+        return Column(name, kind, codes, present, read, detail)
     if numbers.are_numbers.all() and not numbers.censored.all():
         kind, read, detail = _as_number(texts, conventions, commas, mark_sources)
         return Column(name, kind, codes, present, read, detail)

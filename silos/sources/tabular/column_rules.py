@@ -136,29 +136,35 @@ def describe_odd_numbers(sample: TableSample, column: Column, options: bool = Fa
     text = column.texts[column.codes[index]]
     first = f"{shown(repr(text), 40)} in {sample.row(index)}"
     count = f"{int(odd.sum()):,} of {sample.rows:,} rows"
+    got = {
+        "ambiguous": "numbers that may be fractions or thousands",
+        "censored": "limits among numbers",
+        "unplain": "numbers that are not written plainly",
+    }.get(column.kind)
+    if got is None:
+        wanted = wanted_numbers(column, options)
+        return f"got numbers mixed with text: {count} hold no number, the first is {first}; expected {wanted}"
+    return f"got {got}, such as {first}, in {count}, expected {wanted_numbers(column, options)}"
+
+
+def wanted_numbers(column: Column, options: bool = False) -> str:
+    """Say what is expected instead of the values that keep a column from being numbers, and how to fix them."""
     if column.kind == "ambiguous":
         way_out = "Add --decimal . or --decimal ,"
         way_out = way_out if options else 'Set `decimal: "."` or `decimal: ","` under data.source'
-        return (
-            f"got numbers that may be fractions or thousands, such as {first}, in {count}, expected one decimal "
-            f"mark. {way_out}, write them as 1234.5"
-        )
+        return f"one decimal mark. {way_out}, write them as 1234.5"
     if column.kind == "censored":
         limit, half = ("Add --censored limit", "--censored half") if options else _CENSORED_KEYS
         return (
-            f"got limits among numbers, such as {first}, in {count}, expected plain numbers. {limit} to read <0.5 as 0.5 "
-            f"and >90 as 90, or {half} to read <0.5 as 0.25; or correct or empty these"
+            f"plain numbers. {limit} to read <0.5 as 0.5 and >90 as 90, or {half} to read <0.5 as 0.25; or correct or "
+            "empty these"
         )
     if column.kind == "unplain":
         way_out = f"add --decimal {column.detail}" if options else f'set `decimal: "{column.detail}"` under data.source'
         key = f"{way_out}, or " if column.detail else ""
-        return (
-            f"got numbers that are not written plainly, such as {first}, in {count}, expected a form such as "
-            f"1234.5. To fix it, {key}write them so"
-        )
+        return f"a form such as 1234.5. To fix it, {key}write them so"
     return (
-        f"got numbers mixed with text: {count} hold no number, the first is {first}; expected numbers only. "
-        "Correct or empty these, or list the texts that mean a missing value under data.source.na_values"
+        "numbers only. Correct or empty these, or list the texts that mean a missing value under data.source.na_values"
     )
 
 

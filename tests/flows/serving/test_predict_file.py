@@ -133,3 +133,22 @@ def test_predictions_do_not_replace_rows(output, message, table, monkeypatch):
     )
     with pytest.raises(UserError, match=message):
         predict_file(project, "new.csv", output, None, "champion")
+
+
+@pytest.mark.parametrize(
+    ("decimal", "text", "said"),
+    [
+        (None, "1.250", r"expected one decimal mark\. Set `decimal: \".\"`"),
+        (None, "12,500", r"expected one decimal mark\. Set `decimal: \".\"`"),
+        (",", "1.5", r"expected a finite float32 number\. Correct the value"),
+        (None, "1_000", r"expected a finite float32 number\. Correct the value"),
+        (None, "<0.5", r"expected plain numbers\. Set `censored: limit` under data\.source"),
+    ],
+)
+def test_a_number_that_training_would_refuse_is_refused_with_the_way_out(decimal, text, said, tmp_path):
+    reading = {"decimal": decimal, "censored": "refuse", "na_values": None, "ignored": []}
+    card = {"columns": [{"name": "x", "kind": "number", "missing": "refuse"}], "shape": [1], "reading": reading}
+    (tmp_path / "new.csv").write_text(f"x;other\n3;a\n{text};b\n")
+    rows = read_rows("new.csv", tmp_path, card)
+    with pytest.raises(ValueError, match=rf"x: got '{text}' in row 2, {said}"):
+        encode(rows[["x"]], card["columns"])
