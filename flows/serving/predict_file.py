@@ -62,9 +62,10 @@ def predict_file(
                 f"--keep: got {shown(repr(name))}, expected a column of {input}: {names}. Correct the name."
             )
     own = _own_clients(project, file)
-    opened = open_model(project, model, [client] if own is None and client is not None else _distinct(own))
-    _check_client(opened, client, own is not None, client_column(project.params.data))
+    opened = open_model(project, model, _distinct([*(own or ()), client]))
     predictor = RowPredictor(project, opened, "--client")
+    if own is None or client is not None:
+        _check_client(predictor, client)
     kept = _kept(file, opened, predictor.client_column, keep)
     try:
         clients = predictor.clients(own if predictor.client_column else None, client, file.numbers.tolist())
@@ -74,7 +75,7 @@ def predict_file(
         raise UserError(str(error)) from None
     except ValueError as error:
         raise UserError(f"{input}: {error}") from None
-    table = _with_input(file, kept, chosen, predictions)
+    table = _with_input(file, file.others(kept, keep), chosen, predictions)
     _write(place, output, table)
     of_clients = Counter(clients[at] for at in chosen.tolist())
     return {
@@ -105,8 +106,8 @@ def _own_clients(project: Project, file: RowFile) -> list[str | None] | None:
     return None if column is None else file.texts(column, getattr(project.params.data.source, "na_values", None))
 
 
-def _distinct(clients: Sequence[str | None] | None) -> list[str]:
-    return [client for client in dict.fromkeys(clients or ()) if client is not None]
+def _distinct(clients: Sequence[str | None]) -> list[str]:
+    return [client for client in dict.fromkeys(clients) if client is not None]
 
 
 def _predict(
@@ -156,9 +157,9 @@ def _kept(file: RowFile, opened: OpenModel, own: str | None, keep: Sequence[str]
     return kept
 
 
-def _with_input(file: RowFile, kept: Sequence[str], chosen: np.ndarray, predictions: pd.DataFrame) -> pd.DataFrame:
-    """Return the predictions after the number of each row and its columns that are kept."""
-    copied = file.others(kept).iloc[chosen].reset_index(drop=True)
+def _with_input(file: RowFile, others: pd.DataFrame, chosen: np.ndarray, predictions: pd.DataFrame) -> pd.DataFrame:
+    """Return the predictions after the number of each row and its other columns."""
+    copied = others.iloc[chosen].reset_index(drop=True)
     taken = {"row", *predictions.columns}
     copied = copied.rename(columns={name: f"input/{name}" for name in copied.columns if name in taken})
     return pd.concat([pd.DataFrame({"row": file.numbers[chosen]}), copied, predictions], axis=1)
@@ -184,22 +185,18 @@ def _summary(predictions: pd.DataFrame, classes: list[str]) -> dict[str, Any]:
     return {"labels": {name: counts[name] for name in classes}, "entropy": entropy}
 
 
-def _check_client(opened: OpenModel, client: str | None, has_column: bool, column: str | None) -> None:
-    """Raise UserError before rows are read if the model needs a client that is not named, or that it does not know."""
-    card = opened.card
-    if has_column and client is None:
+def _check_client(predictor: RowPredictor, client: str | None) -> None:
+    """Raise UserError before rows are read if the model does not answer for the client that --client names."""
+    expected = predictor.expected_client(client)
+    if not expected:
         return
-    also = f", or add the column {column!r} to the file" if column else ""
-    if card["personal"] and client not in card["clients"]:
-        raise UserError(
-            f"--client: got {client or 'none'}, expected one of {some(card['clients'], 5)}, since {opened.name} has a "
-            f"model for each client. Name one of them{also}, or name a run with a common model."
-        )
-    if card["statistics"] is not None and client is None:
-        raise UserError(
-            f"--client: got none, expected a client of data/, since {opened.name} also reads the client's statistics. "
-            f"Name the client whose rows they are{also}."
-        )
+    column, personal = client_column(predictor.project.params.data), predictor.opened.card["personal"]
+    also = f", or add the column {column!r} to the file" if column and client is None else ""
+    other = ", or name a run with a common model" if personal else ""
+    raise UserError(
+        f"{predictor.option}: got {shown(client or 'none')}, expected {expected}. Name the client whose rows they "
+        f"are{also}{other}."
+    )
 
 
 def _params_of(project: Project, opened: OpenModel) -> Callable[[str | None], Mapping[str, Any]]:

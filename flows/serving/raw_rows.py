@@ -110,20 +110,24 @@ class RowFile:
             {each.name: _values(each, kinds.get(each.name)) for each in sample.columns if each.name not in ignored}
         )
 
-    def others(self, names: Sequence[str]) -> pd.DataFrame:
-        """Return these columns as they are in the file, texts of a CSV as written there."""
+    def others(self, names: Sequence[str], wanted: Sequence[str]) -> pd.DataFrame:
+        """Return these columns as they are in the file, texts of a CSV as written there.
+
+        Lists and bytes of a Parquet file are left out; UserError for those that are `wanted`.
+        """
         if not isinstance(self.table, RawTable):
             return pd.DataFrame(index=range(len(self.numbers)))
         as_written = Conventions(na_values=(), texts=frozenset(names))
         chosen = [(name, values) for name, values in self.table.columns if name in names]
         columns = RawTable(self.name, chosen, self.table.separator).sample(as_written).columns
         for column in columns:
-            if column.kind == "other":
+            if column.kind == "other" and column.name in wanted:
                 raise UserError(
-                    f"{self.name}: the column {shown(repr(column.name))}: got {column.detail}, expected text or "
-                    "numbers. Delete it from the file."
+                    f"--keep: got {shown(repr(column.name))} with values of type {shown(column.detail)}, expected text "
+                    "or numbers. Leave it out of --keep."
                 )
-        return pd.DataFrame({column.name: _values(column, None) for column in columns}, index=range(len(self.numbers)))
+        plain = [column for column in columns if column.kind != "other"]
+        return pd.DataFrame({column.name: _values(column, None) for column in plain}, index=range(len(self.numbers)))
 
 
 def conventions_of(card: Mapping[str, Any]) -> Conventions:

@@ -99,7 +99,7 @@ class RowPredictor:
     def _predict(
         self, client: str | None, rows: pd.DataFrame | np.ndarray, params_of: Callable[[str | None], Mapping[str, Any]]
     ) -> pd.DataFrame:
-        if self.opened.card["statistics"] is not None and (expected := self._expected_client(client)):
+        if self.opened.card["statistics"] is not None and (expected := self.expected_client(client)):
             raise ValueError(f"client: got {shown(client or 'none')}, expected {expected}. Name one of them.")
         return self._for(client, rows).predict(rows, client or "", **params_of(client))
 
@@ -122,7 +122,7 @@ class RowPredictor:
             ignored = (self.opened.card.get("reading") or {}).get("ignored", [])
             rows = rows.drop(columns=ignored, errors="ignore")
         for client, at in self._groups(clients):
-            if named_by != self.option and (expected := self._expected_client(client)):
+            if named_by != self.option and (expected := self.expected_client(client)):
                 got = "no client" if client is None else shown(repr(client))
                 for row in at.tolist():
                     place = f"{named_by}: got {got} in row {named[row]}"
@@ -158,7 +158,7 @@ class RowPredictor:
         for name, at in zip(names, np.split(order, np.cumsum(np.bincount(codes))[:-1]), strict=True):
             yield None if pd.isna(name) else str(name), at
 
-    def _expected_client(self, client: str | None) -> str:
+    def expected_client(self, client: str | None) -> str:
         """Return which clients the model answers for, and why; "" if it answers for this one."""
         card = self.opened.card
         if card["personal"] and client not in card["clients"]:

@@ -228,3 +228,25 @@ def test_predictions_through_a_link_do_not_replace_the_rows(table: Table) -> Non
         with pytest.raises(UserError, match="which holds the rows of INPUT, expected another file"):
             predict_file(table.project, "new.csv", str(table.root / name), None, "champion")
     assert (table.root / "new.csv").read_text().splitlines()[1:] == GOOD
+
+
+def test_the_named_client_of_rows_without_their_own_is_opened_and_an_unknown_one_is_refused(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    table.of_rule("refuse", **PERSONAL)
+    monkeypatch.setattr(module, "open_model", lambda *given: asked.append(given[2]) or table.opened)
+    table.predict([",x1,40,day,well"], "south")
+    assert asked == [["south"]]
+    table.of_rule("refuse", statistics=[1.0])
+    with pytest.raises(UserError, match=r"^--client: got Nowhere, expected a client of data/, since the model also"):
+        table.predict(["x,40,eye"], "Nowhere", "id,age,ward")
+
+
+def test_lists_in_a_column_that_is_no_feature_are_not_copied(table: Table) -> None:
+    frame = pd.DataFrame({"id": [[1], [2, 3]], "site": ["north", "south"], "age": [30.0, 40.0], "ward": ["eye", "day"]})
+    frame.to_parquet(table.root / "new.parquet")
+    asked: Any = (table.project, "new.parquet", str(table.root / "labels.csv"), None, "champion")
+    assert "id" not in predict_file(*asked)["columns"]
+    with pytest.raises(UserError, match=r"--keep: got 'id' with values of type list<.*>, expected text or numbers"):
+        predict_file(*asked, keep=["id"])
