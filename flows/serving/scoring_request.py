@@ -76,6 +76,28 @@ class ScoringRequest:
             )
         return rows
 
+    def clients(self, column: str | None) -> list[str | None] | None:
+        """Return the client that each row names, a number as the body has it; None if rows have no such column.
+
+        Call it if `rows` are a data frame, which makes floats of integers beside null.
+        """
+        if column is None:
+            return None
+        content, names = self.content, None
+        if self.form == "dataframe_split":
+            content, names = content["data"], content.get("columns")
+        if isinstance(content, Mapping):
+            values = content.get(column)
+        elif content and all(isinstance(row, Mapping) for row in content):
+            values = [row.get(column) for row in content] if any(column in row for row in content) else None
+        elif names is None or names.count(column) != 1:
+            return None
+        else:
+            values = [row[names.index(column)] if isinstance(row, list) else row for row in content]
+        if values is None:
+            return None
+        return [None if each is None or each != each else str(each) for each in values]
+
     def _frame(self, columns: Sequence[str] | None) -> Any:
         if self.form == "dataframe_split":
             return _split(self.content)
@@ -130,13 +152,6 @@ def _lists(content: Mapping[str, Any]) -> pd.DataFrame:
 def _check_keys(content: Mapping[str, Any], where: str = "") -> None:
     if isinstance(content, _Doubled):
         raise ValueError(f"got {content.key!r} twice{where}, expected it once")
-
-
-def own_clients(rows: pd.DataFrame, column: str | None) -> list[str | None] | None:
-    """Return the client that each row names; None if rows have no such column."""
-    if column is None or list(rows.columns).count(column) != 1:
-        return None
-    return [None if pd.api.types.is_scalar(each) and pd.isna(each) else str(each) for each in rows[column].tolist()]
 
 
 def as_written(rows: pd.DataFrame, card: Mapping[str, Any]) -> pd.DataFrame:

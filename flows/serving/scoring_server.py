@@ -28,7 +28,7 @@ from flows.registry.model_finder import ModelFinder
 from flows.servers.server_process import listen
 from flows.serving.open_model import open_model, open_version
 from flows.serving.row_predictor import ClientMismatchError, Clients, RowPredictor
-from flows.serving.scoring_request import PARAMS, RequestError, as_written, bad_request, own_clients, parse_request
+from flows.serving.scoring_request import PARAMS, RequestError, as_written, bad_request, parse_request
 from silos.errors import UserError, shown
 from tasks.tracking.mlflow_logging.model_registry import CHAMPION
 
@@ -233,7 +233,7 @@ def _predict(predictor: RowPredictor, body: bytes) -> bytes:
     client = given.pop("client", None) or None
     own, rows = None, request.rows(predictor.opened.card)
     if isinstance(rows, pd.DataFrame):
-        own = own_clients(rows, predictor.client_column)
+        own = request.clients(predictor.client_column)
         rows = as_written(rows, predictor.opened.card)
     numbers = range(1, 1 + (len(rows) if isinstance(rows, Sized) else 1))
     try:

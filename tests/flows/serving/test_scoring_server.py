@@ -21,6 +21,7 @@ import uvicorn
 from flows.servers.server_process import listening_socket
 from flows.serving import scoring_server
 from flows.serving.open_model import OpenModel
+from flows.serving.scoring_request import parse_request
 from flows.serving.scoring_server import VERSION_HEADER, scoring_app
 from models.networks.mlp import MLP
 from models.networks.network_factory import to_json
@@ -162,7 +163,7 @@ UNREADABLE = "dataframe_records: cannot be read as rows with columns"
         (row(age=float("inf")), "age: got inf in row 1, expected a finite float32 number. Correct the value"),
         (row(smokes=None), "smokes: got no value in row 1, expected one, as in all rows that the model learned from."),
         (row(ward="skin"), "ward: got 'skin' in row 1, expected one of 'day', 'eye'. Correct the value"),
-        (row(age="<0.5"), "age: got '<0.5' in row 1, expected a finite float32 number. Correct the value"),
+        (row(age="<0.5"), "age: got '<0.5' in row 1, expected plain numbers. Set `censored: limit`"),
         (row(age="old", outcome="ill"), "age: got 'old' in row 1, expected a finite float32 number. Correct the value"),
         (row(age="\ud800"), f"{UNREADABLE} ('utf-8' codec"),
         (records(ROWS[0], {**ROWS[0], "age": "\ud800"}), "rows: cannot be read as text ("),
@@ -382,6 +383,20 @@ def test_each_record_is_answered_for_the_client_that_it_names() -> None:
         ):
             refused = ask(body)
             assert (refused.status, refused.json["message"][: len(message)]) == (400, message)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"dataframe_records": [{"site": 1, "age": 1.0}, {"site": None, "age": 2.0}]},
+        {"dataframe_split": {"columns": ["age", "site"], "data": [[1.0, 1], [2.0, None]]}},
+        {"inputs": {"age": [1.0, 2.0], "site": [1, None]}},
+    ],
+)
+def test_a_client_that_is_a_number_beside_null_is_read_as_it_is_written(body: Any) -> None:
+    request = parse_request(json.dumps(body).encode())
+    assert request.clients("site") == ["1", None]
+    assert request.clients("ward") is None
 
 
 def test_personal_models_answer_for_their_clients_and_refuse_others() -> None:
