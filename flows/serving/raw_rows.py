@@ -38,7 +38,7 @@ class RowFile:
     Attributes:
         name: The file's name in messages.
         table: The columns of a table, or the arrays of an archive.
-        numbers: The number of each row, (rows,) from 1; the header has none.
+        numbers: The number of each row, (rows,) from 1; the header and blank lines have none.
         ragged: A sentence for each row that was left out since it has too few or too many fields, by its number.
     """
 
@@ -58,12 +58,14 @@ class RowFile:
                 f"{name}: got another ending, expected {', '.join(ENDINGS)} or .npz. Export the rows as CSV."
             )
         left_out: list[Any] = []
-        table = raw_table(path, name, left_out if leave_out_ragged else None)
+        table = raw_table(path, name, left_out)
         ragged = {
-            row.number - 1: f"got {row.actual_columns} fields in row {row.number - 1}, expected {row.expected_columns} "
-            "as in the header. Correct or drop the row."
+            row.number - 1: f"got {row.actual_columns} fields in row {row.number - 1} (without the header and blank "
+            f"lines), expected {row.expected_columns} as in the header. Correct or drop the row."
             for row in left_out
         }
+        if ragged and not leave_out_ragged:
+            raise UserError(f"{name}: {next(iter(ragged.values()))} --skip-bad-rows predicts the others.")
         count = len(table.columns[0][1]) + len(ragged)
         return cls(name, table, np.setdiff1d(np.arange(1, count + 1), [*ragged]), ragged)
 

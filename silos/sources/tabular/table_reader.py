@@ -147,6 +147,11 @@ def read_csv(
     separator = _detect_separator(head)
     table = _parse(name, data if data.endswith((b"\n", b"\r")) else data + b"\n", separator, head, ragged)
     names = [column[0].as_py().strip() for column in table.columns]
+    if table.num_rows < 2 and ragged:
+        raise UserError(
+            f"{name}: got no row with as many fields as the header, {ragged[0].expected_columns}, expected at least one. "
+            "Correct the rows."
+        )
     if table.num_rows < 2:
         raise UserError(f"{name}: got a header without rows, expected at least one row. Add rows.")
     return names, [column.slice(1) for column in table.columns], separator

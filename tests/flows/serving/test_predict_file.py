@@ -103,8 +103,11 @@ def test_files_that_are_no_rows_of_the_model_are_refused(table):
     folder, card, _ = table
     (folder / "ragged.csv").write_text("age;dose;smokes\n1;2;true\n1;2\n")
     with pytest.raises(
-        UserError, match=r"ragged\.csv: got 2 fields in row 3 \(the header is row 1\), expected 3 as in"
+        UserError, match=r"ragged\.csv: got 2 fields in row 2 \(without the header and blank lines\), expected 3"
     ):
+        read_rows("ragged.csv", folder, card)
+    (folder / "ragged.csv").write_text("age;dose;smokes\n1;2\n")
+    with pytest.raises(UserError, match="got no row with as many fields as the header, 3, expected at least one"):
         read_rows("ragged.csv", folder, card)
     (folder / "own.txt").write_text(FILE)
     with pytest.raises(UserError, match=r"own\.txt: got another ending, expected \.csv, \.csv\.gz, \.parquet or \.npz"):
