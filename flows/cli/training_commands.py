@@ -212,18 +212,21 @@ def _next_command(comparison: dict[str, Any]) -> str:
     """Return what to type next: what makes a model the champion if `promote` would do it, else what finds a better one."""
     registry = comparison.get("registry") or {"candidates": []}
     if any(each["better"] for each in registry["candidates"]) or _becomes_first(comparison, registry):
-        return "siloflow promote, then siloflow predict FILE"
+        return "siloflow promote, then siloflow predict FILE --output labels.csv"
     return "siloflow advise"
 
 
 def _becomes_first(comparison: dict[str, Any], registry: dict[str, Any]) -> bool:
-    """Return whether `promote` would make one of the candidates the first champion."""
+    """Return whether `promote` would make one of the candidates the first champion.
+
+    The challenger may be of an earlier comparison; whether `promote` takes it is then not known here.
+    """
     from flows.registry.recorded_comparison import proved_better
 
     if not registry["candidates"] or registry["champion"] is not None:
         return False
     first = [each["method"] for each in registry["candidates"] if each["version"] == registry["challenger"]]
-    return not any(proved_better(comparison, method) for method in first)
+    return bool(first) and not any(proved_better(comparison, method) for method in first)
 
 
 def _registry_lines(comparison: dict[str, Any]) -> list[str]:
@@ -239,8 +242,12 @@ def _registry_lines(comparison: dict[str, Any]) -> list[str]:
     if registry["champion"] is None:
         challenger = registry["challenger"]
         name = f"{names.get(challenger, 'an earlier candidate with a better score')} (version {challenger})"
-        would = "would make" if _becomes_first(comparison, registry) else "refuses, since another is better, to make"
-        lines.append(f"champion      none yet: `siloflow promote` {would} {name} the first")
+        would = f"refuses, since another is better, to make {name} the first"
+        if challenger not in names:
+            would = f"judges {name} by the comparison that it comes from"
+        elif _becomes_first(comparison, registry):
+            would = f"would make {name} the first"
+        lines.append(f"champion      none yet: `siloflow promote` {would}")
     elif better:
         named = ", ".join(f"{names[version]} (version {version})" for version in better)
         lines.append(f"champion      version {registry['champion']}; better: {named}: `siloflow promote`")

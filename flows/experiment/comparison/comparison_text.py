@@ -176,9 +176,28 @@ def answer_sentence(comparison: Mapping[str, Any]) -> str | None:
     quantity, reference = recorded_metric(comparison), paired[0]["reference"]
     better = [pair for pair in paired if pair["better"] == pair["method"]]
     better.sort(key=lambda pair: -abs(pair["difference"]))
-    *others, last = [f"{pair['method']} (by {quantity.amount(pair['difference'])})" for pair in better] or ["no method"]
+    where = _DRAWN_FROM[(comparison.get("over") or {"draws": "rows"})["draws"]]
+    if all(len(pair["seeds"]) == 1 for pair in paired):
+        where += " with this seed"
+    if not better:
+        small = [pair["matters"] for pair in paired if _is_small_gain(pair, quantity)]
+        least = f" by what matters ({quantity.amount(small[0])})" if small else ""
+        return f"no method is better than {reference}{least} {where} for certain"
+    *others, last = [f"{pair['method']} (by {quantity.amount(pair['difference'])})" for pair in better]
     subject = f"{', '.join(others)} and {last} are" if others else f"{last} is"
-    return f"{subject} better than {reference} on these silos" + (", for certain" if better else " for certain")
+    return f"{subject} better than {reference} {where}, for certain"
+
+
+_DRAWN_FROM = {
+    "rows": "on these silos",
+    "silos": "on silos like these",
+    "partitions": "over partitions like these",
+}
+
+
+def _is_small_gain(pair: Mapping[str, Any], quantity: TaskMetrics) -> bool:
+    """Return whether the method is better than the reference for certain, but by less than what matters."""
+    return bool(pair.get("distinguishable")) and pair["better"] is None and quantity.gain(pair["difference"]) > 0
 
 
 def notes_after_training(result: Mapping[str, Any]) -> list[str]:
