@@ -2,7 +2,8 @@
 
 Rows of one person agree exactly in what does not change, such as age, sex and ward together. Rows of several persons who
 are about as old agree as often in sex and ward, and no more often if they have the same age. So the number of pairs of
-rows that agree in all is compared with that after values are exchanged between rows with nearly equal values.
+rows that agree in all is compared with that after values are exchanged between rows with nearly equal values. What one
+value determines alone, as a week its holidays, is no second agreement.
 """
 
 import numpy as np
@@ -21,17 +22,18 @@ def has_repeated_persons(x: np.ndarray) -> bool:
         return False
     codes = [np.unique(column, return_inverse=True)[1].ravel() for column in x.T]
     sizes = [int(code.max()) + 1 for code in codes]
-    common = np.zeros(len(x), np.int64)
-    for code, size in zip(codes, sizes, strict=True):
-        if size <= _FEW_VALUES:
-            common = np.unique(common * size + code, return_inverse=True)[1].ravel()
+    few = [code for code, size in zip(codes, sizes, strict=True) if size <= _FEW_VALUES]
     own = [index for index, size in enumerate(sizes) if _FEW_VALUES < size <= len(x) / 2]
     fewest = sorted(own, key=lambda index: sizes[index])[:_COLUMNS]
-    return any(_agree_more(codes[index], common) for index in fewest)
+    return any(_agree_more(codes[index], few) for index in fewest)
 
 
-def _agree_more(code: np.ndarray, common: np.ndarray) -> bool:
-    """Return whether rows with equal codes agree in what is common more often than rows with nearly equal codes."""
+def _agree_more(code: np.ndarray, few: list[np.ndarray]) -> bool:
+    """Return whether rows with equal codes agree in columns of few values more often than rows with nearly equal codes."""
+    common = np.zeros(len(code), np.int64)
+    for column in few:
+        if not _determines(code, column):
+            common = np.unique(common * (int(column.max()) + 1) + column, return_inverse=True)[1].ravel()
     seen, rng = _agreeing_pairs(code, common), np.random.default_rng(0)
     shuffled = []
     for shuffle in range(_SHUFFLES):
@@ -42,6 +44,12 @@ def _agree_more(code: np.ndarray, common: np.ndarray) -> bool:
         shuffled.append(_agreeing_pairs(exchanged, common))
     most = max(shuffled)
     return seen > _LEAST_RATIO * most and 2 * (seen - most) > _LEAST_PARTNERS * len(code)
+
+
+def _determines(code: np.ndarray, column: np.ndarray) -> bool:
+    """Return whether a column has one value for each code."""
+    pairs = np.unique(code * (int(column.max()) + 1) + column)
+    return len(pairs) == int(code.max()) + 1
 
 
 def _agreeing_pairs(code: np.ndarray, common: np.ndarray) -> int:

@@ -50,3 +50,20 @@ def test_missing_values_few_rows_and_pictures_are_no_repeated_persons():
     assert not has_repeated_persons(np.zeros((100, 8, 8)))
     x[::9, 2] = np.nan
     assert has_repeated_persons(x)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("few", [(2,), (3, 2), (4,)], ids=["week and holiday", "device, brand and sector", "price"])
+def test_what_one_column_determines_is_no_person(few, seed):
+    rng = np.random.default_rng(seed)
+    code = rng.integers(0, 52, 500)
+    facts = [rng.integers(0, values, 52)[code] for values in few]
+    assert not has_repeated_persons(np.column_stack([code, *facts, rng.normal(size=500)]))
+
+
+@pytest.mark.parametrize("persons", [40, 60, 100])
+def test_sixty_visits_of_each_person_are_found(persons):
+    rng = np.random.default_rng(persons)
+    age, ward, sex = np.round(rng.normal(60, 14, persons)), rng.integers(1, 5, persons), rng.integers(0, 2, persons)
+    static = np.repeat(np.stack([age, ward, sex], 1), 60, 0)
+    assert has_repeated_persons(np.column_stack([static, rng.normal(size=60 * persons)]))
