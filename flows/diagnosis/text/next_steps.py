@@ -7,7 +7,7 @@ from typing import Any
 from flows.diagnosis.build_report import is_rule_unknown
 from flows.diagnosis.text.fault_phrases import fault_steps
 from flows.diagnosis.text.findings import Finding, findings, of_version
-from flows.diagnosis.text.phrases import far_values, joined, listed
+from flows.diagnosis.text.phrases import far_values, group_name, joined, listed
 from models.shift.nested_tests import TYPES
 
 _UNIT = "Check the unit of {features} at {silos}, convert it there if it is another one, and diagnose again."
@@ -30,19 +30,17 @@ def next_steps(report: dict[str, Any]) -> list[str]:
     """Return what to do about the differences that the sentences name, checks first."""
     faults: list[dict[str, Any]] = [] if "against" in report else report["data_faults"]
     first, kinds = fault_steps(faults), {fault["what"] for fault in faults}
-    if "persons" in kinds:  # without units no difference is sure
-        return first
     codes = far_values(report)
     first += [_step_of_far_values(report, name, silos) for name, silos in codes.items()]
     if "against" not in report and _shows_no_difference(report):
-        return first if "shared" in kinds else [*first, _ONE_MODEL]
+        return first if kinds & {"persons", "shared"} else [*first, _ONE_MODEL]
     constant = {name for fault in faults if fault["what"] == "constant" for name in fault["names"]}
     return [*first, *_steps(report, {*codes, *constant})]
 
 
 def _steps(report: dict[str, Any], explained: set[str]) -> list[str]:
     """Return what to do about differences; inputs that are explained already are not checked again."""
-    found, units = _all_findings(report), unit_steps(report)
+    found, units, unsure = _sure_findings(report), unit_steps(report), _silos_of_persons(report)
     types = {kind for finding in found for kind in finding.kinds}
     steps = [*units.values()]
     if "feature" in types:
@@ -53,7 +51,8 @@ def _steps(report: dict[str, Any], explained: set[str]) -> list[str]:
         return steps + [_NEXT_AFTER_VERSION[name] for name in TYPES if name in types]
     steps += _checks_of_labels(report, found)
     of_silos = report["pairs_of"] == "silos"  # the second look leaves out groups
-    if of_silos and any(pair.get("second_look_recommended") and not is_rule_unknown(pair) for pair in report["pairs"]):
+    doubtful = [pair for pair in report["pairs"] if pair.get("second_look_recommended") and not is_rule_unknown(pair)]
+    if of_silos and any(unsure.isdisjoint({pair["first"], pair["second"]}) for pair in doubtful):
         steps.append(
             "Where inputs and rule seem to differ, models of the silos can decide: siloflow diagnose --set "
             "diagnose.second_look=true"
@@ -64,19 +63,32 @@ def _steps(report: dict[str, Any], explained: set[str]) -> list[str]:
 def unit_steps(report: dict[str, Any]) -> dict[str, str]:
     """Map each feature that seems to have another unit at some silos to what to do about it.
 
-    Empty if persons repeat, by whom any feature may differ; reports of earlier versions do not name such faults.
+    Empty for a report of an earlier version, which does not say what the steps follow from.
     """
-    if any(fault["what"] == "persons" for fault in report.get("data_faults", [])):
+    if "data_faults" not in report and "against" not in report:
         return {}
-    by_silos = _by_silos(_all_findings(report), lambda finding: finding.units)
+    by_silos = _by_silos(_sure_findings(report), lambda finding: finding.units)
     return {name: _UNIT.format(features=name, silos=silos) for silos, names in by_silos.items() for name in names}
 
 
-def _all_findings(report: dict[str, Any]) -> list[Finding]:
-    """Return what differs between silos, or since the version that they are compared with."""
+def _sure_findings(report: dict[str, Any]) -> list[Finding]:
+    """Return what differs between silos, or since the version that they are compared with.
+
+    Where persons repeat, differences may be chance: those of a side of which all silos have such rows are left out.
+    """
     if "against" in report:
         return [of_version(report, pair) for pair in report["pairs"] if pair["types"]]
-    return findings(report)
+    persons = _silos_of_persons(report)
+    groups = {group_name(report, i) for i, group in enumerate(report["groups"]) if persons.issuperset(group)}
+    together = listed([client for client in report["clients"] if client in persons]) if persons else ""
+    unsure = {*persons, *groups, together}
+    return [finding for finding in findings(report) if unsure.isdisjoint(finding.sides)]
+
+
+def _silos_of_persons(report: dict[str, Any]) -> set[str]:
+    """Return the silos whose rows look like several of each person; versions are not searched for them."""
+    faults = report.get("data_faults", [])
+    return {silo for fault in faults if fault["what"] == "persons" for silo in fault["silos"]}
 
 
 def _shows_no_difference(report: dict[str, Any]) -> bool:

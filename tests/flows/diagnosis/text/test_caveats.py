@@ -285,6 +285,33 @@ def test_where_persons_repeat_no_feature_is_suspected_of_another_unit(a_report, 
     assert [step for step in next_steps(report | {"data_faults": [persons]}) if "unit of crp" in step] == []
 
 
+def test_persons_at_one_silo_leave_the_steps_of_others(a_report, a_pair, a_line):
+    change = {"what": "mean", "name": "crp", "first": 20.0, "second": 2.0, "difference": 18.0, "factor": 10.0}
+    line = a_line((0, 1), 2, {"features": ["crp"], "changes": {"feature": [change]}}, feature=2)
+    pairs = [a_pair("a", "c", "feature"), a_pair("b", "c", "feature"), a_pair("a", "b")]
+    report = a_report([["a", "b"], ["c"]], pairs, [line], ranking=["crp"])
+    of_a, of_c = ({"data_faults": [{"what": "persons", "names": [], "silos": [silo]}]} for silo in "ac")
+    (name_persons, check, *_) = next_steps(report | of_a)
+    assert name_persons.startswith("Name the column of persons")
+    assert check == unit_steps(report)["crp"]
+    assert check.startswith("Check the unit of crp at c,")
+    assert next_steps(report | of_c) == [name_persons]
+
+
+def test_a_report_of_an_earlier_version_leads_to_no_unit_steps(a_report, a_pair, a_line):
+    new = ("input_features", "data_faults", "persons", "ranking_of_inputs")
+
+    def stripped(part):
+        if isinstance(part, dict):
+            return {key: stripped(value) for key, value in part.items() if key not in new}
+        return [stripped(value) for value in part] if isinstance(part, list) else part
+
+    line = a_line((0, 1), 1, {"features": ["crp"], "changes": {"feature": [UNIT]}}, feature=1)
+    report = a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [line], ranking=["crp"])
+    assert unit_steps(report)
+    assert unit_steps(stripped(report)) == {}
+
+
 CODES = {
     "what": "values",
     "why": "far from all others",
