@@ -5,7 +5,9 @@ from typing import Any
 
 from flows.config.diagnose_params import DiagnoseParams
 from flows.diagnosis.query_clients import collect_answers
+from flows.diagnosis.text.findings_page import refusal_sentences
 from flows.diagnosis.text.phrases import joined, type_words
+from models.metrics.base_metrics import format_signed
 from models.shift.classify import GRADES
 from models.shift.client_summaries.query import Query
 from models.shift.fomichev_distances import Readings
@@ -76,20 +78,20 @@ def _records(report: NewRowsShift, features: tuple[str, ...]) -> list[dict[str, 
 
 
 def new_rows_sentences(report: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each silo of which the new rows differ from the earlier ones."""
+    """Return a sentence for each silo of which the new rows differ from the earlier ones, and for refusals."""
     new = report["new_rows"]
     differ = [record for record in new["silos"] if record["types"]]
     lines = [_sentence(record, report) for record in differ[:_MAX_SILOS]]
     if len(differ) > _MAX_SILOS:
         lines.append(f"New rows of {len(differ) - _MAX_SILOS} more silos differ; --json has them all.")
-    return lines
+    return lines + refusal_sentences(new["refused"], "did not compare its new rows by themselves")
 
 
 def _sentence(record: Mapping[str, Any], report: Mapping[str, Any]) -> str:
     rows, earlier = record["rows"]
     words = type_words(dict(report))
     differ = joined([words[name] for name in record["types"]])
-    verb = "differs" if differ in ("rule", "concept") else "differ"
+    verb = "differs" if differ == "rule" else "differ"
     most = f", most in {joined(described_features(record))}" if record["features"] else ""
     return (
         f"{record['client']}: its {rows:,} new training rows, by themselves, are unlike its {earlier:,} earlier ones: "
@@ -100,7 +102,7 @@ def _sentence(record: Mapping[str, Any], report: Mapping[str, Any]) -> str:
 def described_features(record: Mapping[str, Any]) -> list[str]:
     """Return the named features of a record with the difference of their means, as in `age (+0.9 deviations)`."""
     found = list(record["features"].items())[:_MAX_FEATURES]
-    return [name if mean is None else f"{name} ({mean:+.1f} deviations)".replace("-", "−") for name, mean in found]
+    return [name if mean is None else f"{name} ({format_signed(f'{mean:+.1f}')} deviations)" for name, mean in found]
 
 
 def with_new_rows(report: dict[str, Any]) -> dict[str, Any]:

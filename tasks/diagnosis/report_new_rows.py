@@ -73,10 +73,10 @@ def report_new_rows(
         return _answer(ledger, local, cohort.silos, before, query, verdict, readings)
 
     for answers, refusals in answers_by_stack(cohort, private, answer):
-        told = {client: parts for client, parts in answers.items() if parts}
-        if told:
-            arrays = [torch.from_numpy(np.stack(part)) for part in zip(*told.values(), strict=True)]
-            messages.append(NewRowsShift(tuple(told), *arrays))
+        reports = {client: parts for client, parts in answers.items() if parts}
+        if reports:
+            arrays = [torch.from_numpy(np.stack(part)) for part in zip(*reports.values(), strict=True)]
+            messages.append(NewRowsShift(tuple(reports), *arrays))
         messages += refusals
     return messages
 
@@ -127,7 +127,8 @@ def _without_flags(parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def _described(found: VersionComparison, query: Query) -> list[np.ndarray]:
     """Return the parts of the report after the rows; means are those of the named features, rounded."""
     pairs = found.pairs
-    parts, differs = pairs.parts[0], pairs.verdicts.types[0]
+    differs = pairs.verdicts.types[0]
+    parts = pairs.inputs[0] if differs[0] else pairs.parts[0]
     named = parts >= max(LEAST_EFFECT, MIN_SHARE * parts.max(initial=0.0))
     named &= bool(differs[[0, 2]].any())
     means = np.full(len(parts), np.nan)

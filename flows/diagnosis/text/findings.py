@@ -239,7 +239,7 @@ def _of_two_groups(
     parts = []
     for kind in in_most:
         share = "" if counts[kind] == total else f", in {counts[kind]} of {total} pairs of silos"
-        parts.append(f"{type_clause(report, kind, changes, record['features'], evidence)}{share}")
+        parts.append(f"{type_clause(report, kind, changes, record['input_features'], evidence)}{share}")
     parts += [f"in {counts[kind]} of {total} pairs of silos {phrases[kind]}" for kind in in_some]
     if finding.transform:
         parts.append("one factor and one offset undo the difference, as of a sensor with other settings")

@@ -30,10 +30,13 @@ def sentences_of_versions(report: dict[str, Any]) -> list[str]:
     changed = [pair for pair in pairs if pair["types"]]
     undetermined = [pair for pair in pairs if pair["undetermined"]]
     determined = len(pairs) - len(undetermined)
+    new = sum(bool(record["types"]) for record in report["new_rows"]["silos"])
+    where = " in whole versions" if new else ""
+    by_themselves = f"; of {counted(new, 'silo')} the new training rows differ by themselves" if new else ""
     if changed:
-        lines = [f"{len(changed)} of {counted(determined, 'silo')} changed since {since}."]
+        lines = [f"{len(changed)} of {counted(determined, 'silo')} changed{where} since {since}{by_themselves}."]
     else:
-        lines = [f"No change was seen in {counted(determined, 'silo')} since {since}."]
+        lines = [f"No change was seen{where} in {counted(determined, 'silo')} since {since}{by_themselves}."]
     lines += [_of_silo(report, pair) for pair in changed[:_MAX_SILOS]]
     if len(changed) > _MAX_SILOS:
         lines.append(f"{len(changed) - _MAX_SILOS} more silos changed; --json has them all.")
@@ -44,11 +47,11 @@ def sentences_of_versions(report: dict[str, Any]) -> list[str]:
     return lines + refusal_sentences(report["refused"])
 
 
-def refusal_sentences(refusals: Mapping[str, str]) -> list[str]:
+def refusal_sentences(refusals: Mapping[str, str], what: str = "did not report") -> list[str]:
     """Return a sentence for each of the first silos that refused, with the reason and the way out."""
-    lines = [f"{client} did not report: {refusals[client]}" for client in sorted(refusals)[:3]]
+    lines = [f"{client} {what}: {refusals[client]}" for client in sorted(refusals)[:3]]
     if len(refusals) > 3:
-        lines.append(f"{len(refusals) - 3} more silos did not report; --json has their reasons.")
+        lines.append(f"{len(refusals) - 3} more silos {what}; --json has their reasons.")
     return lines
 
 

@@ -48,6 +48,7 @@ def _steps(report: dict[str, Any], explained: set[str]) -> list[str]:
         types -= set() if checks or report["query"]["pictures"] else {"feature"}
         steps += checks
     if "against" in report:
+        types |= {kind for record in report["new_rows"]["silos"] for kind in record["types"]}
         return steps + [_NEXT_AFTER_VERSION[name] for name in TYPES if name in types]
     steps += _checks_of_labels(report, found)
     of_silos = report["pairs_of"] == "silos"  # the second look leaves out groups

@@ -169,6 +169,7 @@ def a_report() -> Callable[..., dict[str, Any]]:
             "repeats": [],
             "persons": [],
             "data_faults": [],
+            "new_rows": {"silos": [], "refused": {}, "bytes": 0, "reason": None},
         }
         return report | also
 

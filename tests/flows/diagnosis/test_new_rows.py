@@ -43,10 +43,12 @@ def test_new_rows_that_are_older_are_named_although_the_whole_version_hardly_mov
     assert not record["undetermined"]
     assert record["features"] == {"age": pytest.approx(1.0, abs=0.15)}
     assert found["sentences"] == [
-        f"No change was seen in 3 silos since {before}.",
+        f"No change was seen in whole versions in 3 silos since {before}; of 1 silo the new training rows differ by "
+        "themselves.",
         "north: its 135 new training rows, by themselves, are unlike its 500 earlier ones: inputs differ, most in age "
         f"({record['features']['age']:+.1f} deviations).",
     ]
+    assert found["next"] == ["If the change is real, train again on the present rows."]
 
 
 def test_new_rows_like_the_earlier_ones_and_unchanged_silos_are_not_named(world, three):
@@ -66,13 +68,15 @@ def test_rows_that_another_draw_of_splits_moved_are_not_new(world, three):
     own.write(
         {name: joined(rows, more.get(name, visits(0, 0))) for name, rows in three.items()}, features=NAMED, test=0.3
     )
-    new = against(own, before)["new_rows"]
+    found = against(own, before)
+    new = found["new_rows"]
     (north,) = new["silos"]
     assert north["client"] == "north"
     assert 80 <= north["rows"][0] <= 110  # 95 expected of 135
     assert north["types"] == ["feature"]
     assert list(new["refused"]) == ["west"]
     assert "fewer than 10 different training rows of any class" in new["refused"]["west"]
+    assert f"west did not compare its new rows by themselves: {new['refused']['west']}" in found["sentences"]
 
 
 def test_rows_that_left_hide_no_new_ones(world, three):

@@ -166,7 +166,13 @@ def test_what_cannot_be_aligned_is_refused(more, message, folder, play_run, unit
 def test_a_unit_that_the_newest_diagnosis_suspects_is_a_fault_until_each_silo_standardises_it(folder, units):
     change = {"name": "x1", "what": "mean", "first": 1.0, "second": 10.0, "difference": -9.0, "factor": 0.1}
     changes = {"changes": {"feature": [change]}, "input_features": {"x1": 1.0}, "transform": False}
-    pair = {"first": "north", "second": "east", "types": ["feature"], "undetermined": False, "concept_identifiable": True}
+    pair = {
+        "first": "north",
+        "second": "east",
+        "types": ["feature"],
+        "undetermined": False,
+        "concept_identifiable": True,
+    }
     counts = {"pairs": 1, "undetermined": 0, "none": 0, "not_identifiable": 0, "rule_unknown": 0, "groups": [0, 1]}
     line = {**counts, **changes, "types": {"feature": 1, "label": 0, "concept": 0}, "transform": 0, "features": ["x1"]}
     report = {
@@ -186,8 +192,12 @@ def test_a_unit_that_the_newest_diagnosis_suspects_is_a_fault_until_each_silo_st
         write_json(folder / "runs" / name / "experiment.json", about)
         write_json(folder / "runs" / name / "report.json", content)
     foreign = folder / "runs" / "diagnose-3"
-    write_json(foreign / "experiment.json", {"kind": "diagnose", "name": foreign.name, "started": "3", "data_version": "v3"})
-    write_json(foreign / "report.json", {"sentences": [], "data_faults": [], "pairs": [pair], "between": [{}], "rest": []})
+    write_json(
+        foreign / "experiment.json", {"kind": "diagnose", "name": foreign.name, "started": "3", "data_version": "v3"}
+    )
+    write_json(
+        foreign / "report.json", {"sentences": [], "data_faults": [], "pairs": [pair], "between": [{}], "rest": []}
+    )
     project = Project.open(settings("units"), folder, derived=True)
     step = "Check the unit of x1 at north and east, convert it there if it is another one, and diagnose again."
     assert open_faults(project, "v1") == [

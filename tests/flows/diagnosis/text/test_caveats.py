@@ -381,3 +381,10 @@ def test_rows_of_units_are_said_to_be_worth_fewer(a_report, a_pair, a_line):
     assert missed(report)[0].startswith(
         "At silos of training rows worth 54 and 112 independent ones, differences of less"
     )
+
+
+def test_the_sentence_on_two_groups_names_the_inputs_that_the_step_names(a_report, a_pair, a_line):
+    ranked = {"features": ["of_rule"], "input_features": ["of_inputs"]}
+    report = a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [a_line((0, 1), 1, ranked, feature=1)])
+    assert sentences(report) == ["a differs from b: inputs differ, most in of_inputs."]
+    assert "why of_inputs differs" in next_steps(report)[0]
