@@ -49,7 +49,12 @@ class Design:
 
     @classmethod
     def from_summaries(cls, query: Query, summaries: Summaries, products: tuple[tuple[int, int], ...] = ()) -> "Design":
-        """Standardize by the mean and deviation of all clients' reported rows."""
+        """Standardize by the mean and deviation of all clients' reported rows.
+
+        Products of two categories are left out: their columns mark cells that may hold one row, whose label weights show.
+        """
+        numeric = [values is None for values in query.layout.categories]
+        products = tuple((one, other) for one, other in products if numeric[one] or numeric[other])
         moments = np.nan_to_num(overall_moments(summaries))
         return cls(query, moments[:, 1], np.where(moments[:, 2] > 0, moments[:, 2], 1.0), products)
 

@@ -45,6 +45,15 @@ def test_a_number_is_in_deviations_up_to_five_a_category_and_a_missing_value_are
     assert seen.tolist() == [[1.0, 0, 1, 0, 0.5, 0, 1], [-5.0, 0, 0, 0, 0.0, 1, 1]]
 
 
+def test_a_design_has_no_product_of_two_categories():
+    layout = Layout(("a", "b", "c"), (None, (1.0, 2.0), (1.0, 2.0)), np.full(3, -4.0), np.full(3, 4.0), 8, 2)
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.normal(size=60), rng.choice([1.0, 2.0], (60, 2))])
+    y, rows = np.arange(60) % 2, np.arange(60)
+    summaries = summarize(x, y, rows, layout)
+    assert Design.from_summaries(Query("", layout), summaries, ((0, 1), (1, 2))).products == ((0, 1),)
+
+
 @pytest.mark.parametrize("classes", [2, 3])
 def test_a_half_s_regression_has_the_least_penalised_loss_of_its_rows_and_no_other_row_has_a_part_in_it(classes):
     """SciPy's minimum of the same loss: half the squared weights, without the constants, over 10 of the log loss."""
