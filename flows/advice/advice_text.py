@@ -99,11 +99,11 @@ def _lead(first: str, second: str, differences: Differences, quantity: TaskMetri
     return 0.0 if backward is None else -quantity.gain(backward.mean)
 
 
-def excluded_silos(advised: str, proof: Proof, quantity: TaskMetrics) -> list[str]:
-    """Return the silos without which FedAvg is proved better than the advised method; they should not take part."""
+def excluded_silos(advised: str, proof: Proof, quantity: TaskMetrics, matters: float = 0.0) -> list[str]:
+    """Return the silos without which FedAvg is proved better than the advised method, by what matters or more."""
     exclusion = proof.exclusion
     measured = None if exclusion is None else exclusion.differences.get(advised)
-    if exclusion is None or measured is None or not measured.distinguishable or quantity.gain(measured.mean) < 0:
+    if exclusion is None or measured is None or better_method(SHARED, advised, measured, quantity, matters) != SHARED:
         return []
     return list(exclusion.silos)
 
@@ -134,7 +134,7 @@ def decide(
     compared = [pair["matters"] for pair in comparison.get("paired", ())]
     matters = compared[0] if compared else quantity.least_that_matters(None)
     proved = advised_method(choice, differences, quantity, {*rows}.difference(diverged), diverged, matters)
-    outside = excluded_silos(proved, proof, quantity)
+    outside = excluded_silos(proved, proof, quantity, matters)
     advised = SHARED if outside else proved
     given = [*settings.get(advised, ()), *([leave_setting(leave or {}, outside)] if outside else [])]
     useless = sentences_first(comparison)
@@ -155,8 +155,9 @@ def decide(
     unknown = sum(math.isnan(measured.mean) for pair, measured in proof.differences.items() if POOLED not in pair)
     if proof.exclusion and not outside and proved in proof.exclusion.differences:
         without = f"FedAvg without {listed(proof.exclusion.silos)}"
-        proved_lines.append(_difference((without, proved), proof.exclusion.differences[proved], quantity))
-        unknown += math.isnan(proof.exclusion.differences[proved].mean)
+        measured = proof.exclusion.differences[proved]
+        proved_lines.append(_difference((without, proved), measured, quantity, matters=matters))
+        unknown += math.isnan(measured.mean)
     if is_better(POOLED, proved, differences, quantity, matters) and not outside:
         gain = _size(differences[POOLED, proved], quantity)
         would = f"would gain {gain}" if quantity.higher_is_better else f"would be better ({gain})"
@@ -288,12 +289,20 @@ def _doubt(advised: str, differences: Differences, quantity: TaskMetrics, matter
             else f"Neither {' nor '.join(names)} did {did} on average."
         ]
     simpler = [method for method in (ALONE, SHARED) if method != advised]
-    unproved = [NAMES[method] for method in simpler if not is_better(advised, method, differences, quantity, matters)]
-    if not unproved:
-        return []
+    certain = [method for method in simpler if is_better(advised, method, differences, quantity)]
+    small = [NAMES[m] for m in certain if not is_better(advised, m, differences, quantity, matters)]
+    unproved = [NAMES[method] for method in simpler if method not in certain]
+    verdicts = {
+        "is not certain": unproved,
+        f"is certain, but by less than what matters ({quantity.amount(matters)})": small,
+    }
     did = "best" if is_best else "nearly best"
-    simple = f"{joined(unproved)}, which {'is' if len(unproved) == 1 else 'are'} simpler,"
-    return [f"It did {did} on average; that it is better than {simple} is not certain."]
+    return [
+        f"It did {did} on average; that it is better than {joined(methods)}, which "
+        f"{'is' if len(methods) == 1 else 'are'} simpler, {verdict}."
+        for verdict, methods in verdicts.items()
+        if methods
+    ]
 
 
 def _difference(

@@ -18,7 +18,7 @@ import numpy as np
 
 from flows.config.params_schema import Params
 from flows.console.safe_text import shortened
-from flows.experiment.comparison.paired_runs import compare_pairs, prior_shift_by_client
+from flows.experiment.comparison.paired_runs import compare_pairs, prior_shift_by_client, smallest_that_matters
 from flows.experiment.project import Project
 from flows.experiment.run.round_record import mean_uncertainty, metric_by_client, metrics_of
 from flows.experiment.run.run_folder import RunFolder
@@ -252,17 +252,21 @@ def _score_constant(silos: Silos, quantity: TaskMetrics) -> Iterator[Baseline | 
 def against_baseline(
     project: Project, scored: Baseline, runs: Mapping[str, Sequence[Outcomes]], tuned: bool
 ) -> dict[str, Any]:
-    """Compare each method with the baseline, on all of its seeds; `sentence` is set if no method is better."""
+    """Compare each method with the baseline, on all of its seeds; `sentence` is set if none is better by what matters."""
     name, quantity = scored.about["name"], project.quantity
+    matters, small = smallest_that_matters(project, scored.about["metrics"][quantity.headline]), False
     paired = []
     for method, outcomes in runs.items():
         same = [scored.outcomes] * len(outcomes)
         difference = compare_pairs(PlainRunner(), scored.silos, outcomes, same, quantity)
         if difference is None:  # no client has two rows of each of its classes, for a metric that needs them
             continue
-        paired.append({"method": method, **difference_record(method, name, difference, quantity)})
+        paired.append({"method": method, **difference_record(method, name, difference, quantity, matters)})
+        is_gain = difference.distinguishable and quantity.gain(difference.mean) > 0
+        small |= is_gain and paired[-1]["better"] is None
     none_better = bool(paired) and all(record["better"] != record["method"] for record in paired)
-    sentence = _none_is_better(project, scored.about, tuned) if none_better else None
+    least = f" by what matters ({quantity.amount(matters)})" if small else ""
+    sentence = _none_is_better(project, scored.about, tuned, least) if none_better else None
     return {**scored.about, "paired": paired, "sentence": sentence}
 
 
@@ -312,13 +316,13 @@ def _named(silos: Silos, constant: Constant, quantity: TaskMetrics) -> dict[str,
     return {"name": f'always "{shortened(label, _LETTERS)}"', "answer": label, "kind": kind}
 
 
-def _none_is_better(project: Project, baseline: Mapping[str, Any], tuned: bool) -> str:
+def _none_is_better(project: Project, baseline: Mapping[str, Any], tuned: bool, least: str) -> str:
     quantity = project.quantity
     score = f"{quantity.label} {quantity.number(baseline['metrics'][quantity.headline])}"
     prediction = baseline["name"].replace("always", "always predicting", 1)
     advice = _advice(project.params, tuned) or "the inputs may not predict the target"
     constant = f"{prediction}, the {baseline['kind']} of the training rows ({score})"
-    return f"No method is certainly better than {constant}: {advice}."
+    return f"No method is certainly better{least} than {constant}: {advice}."
 
 
 def _advice(params: Params, tuned: bool) -> str:

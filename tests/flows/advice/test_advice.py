@@ -170,6 +170,25 @@ def test_silos_are_excluded_only_if_fedavg_without_them_is_proved_better_than_wh
         assert advice["settings"][1:] == ['clients.leave={"c01": 5, "c07": 1, "c08": 1}']
 
 
+def test_no_silo_is_excluded_for_a_gain_smaller_than_what_matters():
+    proof = Proof({(SHARED, ALONE): DOWN}, Exclusion(["c07"], {ALONE: SMALL}))
+    advice = decide(ACCURACY, SHARED, {}, proof, {"table": []})
+    assert (advice["advised"], advice["train_alone"]) == (ALONE, [])
+    small = "is certain, but smaller than what matters (0.5 points): "
+    assert any(
+        line.startswith(f"The difference of FedAvg without c07 to training alone {small}") for line in advice["lines"]
+    )
+
+
+def test_a_certain_gain_that_is_smaller_than_what_matters_is_no_doubt():
+    found = {("ditto", SHARED): SMALL, ("ditto", ALONE): UP, (SHARED, ALONE): SMALL}
+    advice = decide(ACCURACY, "ditto", {}, Proof(found), {"table": []})
+    assert advice["advised"] == SHARED
+    assert advice["lines"][1].endswith(
+        "that it is better than training alone, which is simpler, is certain, but by less than what matters (0.5 points)."
+    )
+
+
 def test_an_error_that_falls_is_no_gain_below_zero():
     found = {(POOLED, ALONE): DOWN, (SHARED, ALONE): UP}
     pooled = decide(ERROR, SHARED, {}, Proof(found), {"table": []})["lines"]

@@ -199,6 +199,26 @@ def test_a_method_is_compared_with_it_row_by_row_and_what_is_not_better_is_said(
 
 
 @pytest.mark.parametrize(
+    ("right", "said"),
+    [
+        (lambda *_: True, "No method is certainly better by what matters (90.0 points) than always"),
+        (lambda *_: False, None),
+    ],
+    ids=["a small gain", "a small loss"],
+)
+def test_a_difference_smaller_than_what_matters_has_no_winner_and_a_small_gain_is_not_denied(
+    right, said, open_labels, tmp_path
+):
+    project = open_labels(LABELS, "comparison.matters=0.9")
+    with scored_baseline(project) as found:
+        answer = against_baseline(
+            project, found, {"mine": [right_on(project, tmp_path / "runs", right)] * 2}, tuned=False
+        )
+    assert answer["paired"][0]["better"] is None
+    assert answer["sentence"].startswith(said or "No method is certainly better than always")
+
+
+@pytest.mark.parametrize(
     ("tuned", "more", "advice"),
     [
         (False, [], "try `--tune`, fewer training.rounds, evaluation.report=best or model.hidden=[]."),
