@@ -93,7 +93,7 @@ def _decide(project: Project) -> dict[str, Any]:
             return _concluded(project, _challenge(project, champion, judged["watch"]))
         changed = changed_silos.changed_silos(project, champion)
         progress.current().say(f"changed since champion {champion.number}: {some([*changed], NAMED)}")
-        progress.current().say("compares each silo with its rows of then")
+        progress.current().say("compares each silo with its rows at that time")
         diagnosis = _diagnose(project, champion, changed)
         shifted = shifted_silos(diagnosis, project.params.watch.grade)
         unchecked = unchecked_silos(diagnosis, changed)

@@ -129,8 +129,10 @@ def print_history(answer: dict[str, Any], console: "PlainConsole") -> None:
         saw = decision.get("watch") or {}
         shifted = f"shifted: {', '.join(silo['client'] for silo in saw['shifted'])}" if saw.get("shifted") else None
         unchecked = unchecked_text(saw.get("unchecked") or {}).removeprefix("; ")
-        is_told = unchecked in decision["reason"]  # of a decision without training
-        parts = [part for part in (shifted, None if is_told else unchecked, sentence, decision["reason"], data) if part]
+        is_in_reason = unchecked in decision["reason"]  # of a decision without training
+        parts = [
+            part for part in (shifted, None if is_in_reason else unchecked, sentence, decision["reason"], data) if part
+        ]
         console.print(f"  {'; '.join(parts)}")
     more = len(answer["decisions"]) - _MAX_LISTED
     if more > 0:

@@ -249,7 +249,7 @@ def _judge(
 ) -> tuple[bool, dict[str, Any]]:
     """Return whether the version may become the champion, and the part of the decision that says why.
 
-    A first champion is compared with nobody, so what its own comparison proved better speaks against it.
+    There is no champion to compare a first one with. What its own comparison proved better speaks against it.
     """
     run, method = version.tags.get("run"), version.tags.get("method")
     comparison = comparison_of(project, run)

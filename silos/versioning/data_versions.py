@@ -180,8 +180,8 @@ def _must_be_there(root: Path, digest: str) -> None:
     if is_cached(root, digest) or has_remote(root):
         return
     raise UserError(
-        f"DVC cannot restore version {digest}: its cache lacks files (`dvc gc` deletes versions that it is not told to "
-        "keep), and there is no remote. Copy the cache back, or take params.yaml of that version from git and run "
+        f"DVC cannot restore version {digest}: its cache lacks files (`dvc gc` deletes versions that its options do "
+        "not keep), and there is no remote. Copy the cache back, or take params.yaml of that version from git and run "
         "`siloflow partition`."
     )
 
