@@ -23,7 +23,7 @@ help:            ## What there is to type
 run: $(INSTALLED)    ## Partition the embedded digits, diagnose them, compare five methods
 	@$(BIN)/siloflow partition
 	@$(BIN)/siloflow diagnose
-	@$(BIN)/siloflow compare
+	@$(BIN)/siloflow compare local_only fedavg ifca conditional uefl
 
 test: $(INSTALLED)   ## The fast tests: all but those marked slow
 	@$(PYTEST) -m "not slow"

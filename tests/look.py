@@ -33,7 +33,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 SILOFLOW = str(Path(sys.executable).parent / "siloflow")
 LOOK = CHECKOUT / "runs" / "look"
 PICTURES = CHECKOUT / "docs" / "pictures"
-COMPARISON = "five-methods"
+COMPARISON, METHODS = "five-methods", ["local_only", "fedavg", "ifca", "conditional", "uefl"]  # as `make run` has them
 COLOURS = 128  # of a picture in docs/, to keep it small
 QUIET = [
     "--headless",
@@ -67,7 +67,7 @@ def main() -> None:
 def run_examples(project: Path) -> None:
     """Run what README shows."""
     shutil.copy(CHECKOUT / "params.yaml", project)
-    for command in (["partition"], ["diagnose"], ["compare", "--name", COMPARISON]):
+    for command in (["partition"], ["diagnose"], ["compare", *METHODS, "--name", COMPARISON]):
         subprocess.run([SILOFLOW, *command], cwd=project, check=True)
 
 

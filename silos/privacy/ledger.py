@@ -333,11 +333,13 @@ class Ledger:
             groups, values = unpacked(self._load(digest))
             if digest == covered.file[0]:  # the same rows
                 continue
-            after = renamed_as(values, covered.values)
-            bins = other_bins(values, after)
-            if bins and not self.policy.other_bins:
-                raise bins_refusal(self.client, bins)
-            sizes = [smallest_change(values, after)]
+            sizes = []
+            if kind.counts_values_as(question):
+                after = renamed_as(values, covered.values)
+                bins = other_bins(values, after)
+                if bins and not self.policy.other_bins:
+                    raise bins_refusal(self.client, bins)
+                sizes = [smallest_change(values, after)]
             sizes += [smallest_difference(groups, covered.groups)] if kind.sums_as(question) else []
             if any(0 < size < least for size in sizes):
                 close.add(digest)

@@ -26,7 +26,7 @@ from silos.cohort import Cohort, Silos, Stack
 from silos.dataset import SPLITS
 from silos.errors import RefusalError
 from silos.privacy.ledger import Draw, Ledger
-from silos.privacy.silo_policy import Kind
+from silos.privacy.silo_policy import NEW_ROWS, Kind
 from silos.storage.partition_store import open_client, open_common_rows, open_missing
 from tasks.diagnosis.compare_silos import Verdict, VersionComparison, compare_summaries
 from tasks.diagnosis.report_summary import (
@@ -41,7 +41,7 @@ from tasks.execution.prefect_tasks import step
 from tasks.messages.statistics_messages import NewRowsShift, Refusal
 
 _KIND = Kind(
-    "how new rows differ",
+    NEW_ROWS,
     "a class",
     "compare whole versions only, or wait until ten rows or more of the class have come",
     once="ask with the version and params that it was asked with, or wait until ten rows or more have come",
@@ -95,7 +95,7 @@ def _answer(
     if not is_new.any() or is_new.all():
         return []
     new, old = local.select(is_new), _earlier_rows(before, local)
-    groups, _ = new.covered(ledger, query)
+    groups, values = new.covered(ledger, query)
     if not any(map(len, groups.values())):
         raise RefusalError(
             f"client {ledger.client} has got fewer than {local.least_rows} different training rows of any class since, and "
@@ -110,7 +110,7 @@ def _answer(
 
     question = f"{verdict} {readings} {old.version} {query.id}"
     digest = hashlib.sha256(question.encode()).hexdigest()
-    answer = ledger.answer(new.version, digest, compute, groups=groups, kind=_KIND)
+    answer = ledger.answer(new.version, digest, compute, groups=groups, values=values, kind=_KIND)
     return [answer[part] for part in _PARTS]
 
 
@@ -128,7 +128,7 @@ def _described(found: VersionComparison, query: Query) -> list[np.ndarray]:
     """Return the parts of the report after the rows; means are those of the named features, rounded."""
     pairs = found.pairs
     differs = pairs.verdicts.types[0]
-    parts = pairs.inputs[0] if differs[0] else pairs.parts[0]
+    parts = pairs.parts[0]
     named = parts >= max(LEAST_EFFECT, MIN_SHARE * parts.max(initial=0.0))
     named &= bool(differs[[0, 2]].any())
     means = np.full(len(parts), np.nan)

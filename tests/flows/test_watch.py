@@ -48,6 +48,7 @@ def diagnosed(pairs: list[dict[str, Any]], new: list[dict[str, Any]] | None = No
         "verdict": "guarded",
         "noise": None,
         "against": "0badcafe",
+        "unit": None,
     }
     return {**report, "query": query, "features": ["age", "sbp"], **also}
 

@@ -184,3 +184,24 @@ def test_with_many_copies_and_rows_that_left_new_rows_are_not_known():
     found = copies_that_are_new(np.r_[alone[2:], 160], alone[:0], alone, rng)
     assert found is not None
     assert found.tolist() == [False] * 98 + [True]
+
+
+def test_one_more_newcomer_is_not_compared_whatever_columns_are_left_out(world, three):
+    """Rows of other columns are other rows to the ledger; values of the columns that stay tell that one row came."""
+    own = world()
+    sets = (["age", "sbp"], ["age"], ["sbp"])
+    columns = {feature["name"]: index for index, feature in enumerate(NAMED)}
+
+    def written(rows, names):
+        kept = [columns[name] for name in names]
+        features = [feature for feature in NAMED if feature["name"] in names]
+        return own.write({client: (x[:, kept], y) for client, (x, y) in rows.items()}, features=features)
+
+    before = {tuple(names): written(three, names) for names in sets}
+    newcomers = joined(visits(9, 40, 30.0), (np.array([[20.0, 140.0]]), np.array([1])))
+    answered = []
+    for names, count in ((sets[0], 40), (sets[1], 41), (sets[2], 41)):
+        rows = tuple(part[:count] for part in newcomers)
+        written({**three, "north": joined(three["north"], rows)}, names)
+        answered.append([record["client"] for record in against(own, before[tuple(names)])["new_rows"]["silos"]])
+    assert answered == [["north"], [], []]
