@@ -222,6 +222,7 @@ def _means(project: Project, client: str) -> dict[str, float]:
     missing, means = open_missing(folder, manifest.client(client), "train"), {}
     for index, feature in enumerate(manifest.features):
         present = np.ones(len(x), bool) if missing is None else ~missing[:, index]
-        if present.any():
-            means[feature.name] = float(x[present, index].astype(np.float64).mean())
+        # without a value, the client's rows hold what training filled in: a mean over other clients
+        counted = present if present.any() else slice(None)
+        means[feature.name] = float(x[counted, index].astype(np.float64).mean())
     return means

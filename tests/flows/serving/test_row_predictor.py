@@ -141,6 +141,19 @@ def test_a_missing_value_is_the_mean_of_the_rows_own_client_as_in_training(table
     assert len(table.predict(["x,,eye"], "south", "id,age,ward")[1]) == 1
 
 
+def test_a_client_without_any_value_of_a_feature_gets_what_training_filled_in(table: Table) -> None:
+    cells = [line.split(",") for line in LINES]
+    empty = [",".join([*row[:2], "" if row[0] == "south" else row[2], *row[3:]]) for row in cells]
+    (table.root / "own.csv").write_text("\n".join(empty) + "\n")
+    table.of_rule("{fill: mean}")
+    manifest, silos = table.project.manifest, table.project.silos
+    at = [feature.name for feature in manifest.features].index("age")
+    (age,) = set(open_client(Path(silos.folder), manifest.client("south"), "train")[0][:, at].tolist())
+    _, filled = table.predict(["south,x,,eye,ill"])
+    _, given = table.predict([f"south,x,{age},eye,ill"])
+    np.testing.assert_allclose(filled["probability"], given["probability"], rtol=1e-6)
+
+
 def test_a_row_that_training_would_have_dropped_is_left_out_and_named(table: Table) -> None:
     lacking = [GOOD[0], "south,s1,,day,well", "north,n2,50,,ill", GOOD[1]]
     with pytest.raises(
