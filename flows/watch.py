@@ -21,14 +21,8 @@ from flows.flow_decorator import MethodNames, Overrides, one_of, project_flow
 from flows.partition import make
 from flows.registry import FOLDER, changed_silos, promotion_history
 from flows.registry.promotion import finish, keep, promote
-from flows.registry.shifted_silos import (
-    NAMED,
-    shift_text,
-    shifted_silos,
-    unchecked_silos,
-    unchecked_text,
-    unseen_shifts,
-)
+from flows.registry.shifted_silos import shifted_silos, unchecked_silos, unseen_shifts
+from flows.registry.watch_text import NAMED, shift_text, unchecked_text
 from flows.run_history.clean_runs import enforce_retention
 from flows.servers.prefect_failure import ignore_prefect_failure
 from silos.dataset import some

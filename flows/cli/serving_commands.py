@@ -118,7 +118,7 @@ def history(overrides: Overrides = None, json: Json = False) -> None:
 
 def print_history(answer: dict[str, Any], console: "PlainConsole") -> None:
     """Print two lines for each decision: what and when, then on which numbers."""
-    from flows.registry.shifted_silos import unchecked_text
+    from flows.registry.watch_text import unchecked_text
 
     for decision in answer["decisions"][:_MAX_LISTED]:
         at = decision["at"][:16].replace("T", " ")
@@ -184,7 +184,7 @@ def watch(
 def print_watch(answer: dict[str, Any], console: "PlainConsole") -> None:
     """Print what was decided; if nothing changed, on one line."""
     if answer["decision"] is not None:
-        from flows.registry.shifted_silos import shift_text
+        from flows.registry.watch_text import shift_text
 
         names = [silo if how == "changed" else f"{silo} ({how})" for silo, how in answer["changed"].items()]
         more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""

@@ -1,15 +1,11 @@
 """Which silos a diagnosis against an earlier version shows to have shifted, which it could not check, and what it misses."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from flows.diagnosis.text.caveats import of_power
 from models.shift.classify import GRADES
 from models.shift.magnitudes import smallest_visible
-from silos.dataset import some
-
-NAMED = 5
-"""The silos that a sentence names."""
 
 ALL_ROWS, NEW_ROWS = "all", "new"
 """Which rows of a silo shifted: its whole versions differ, or the rows that came since differ from its earlier ones."""
@@ -49,17 +45,6 @@ def shifted_silos(diagnosis: Mapping[str, Any] | None, least: str) -> list[dict[
     return [found[client] for client in order if client in found]
 
 
-def shift_text(shifted: Sequence[Mapping[str, Any]]) -> str:
-    """Return the silos with their kinds of shift, as in `north (feature: critical)`, and whether it is in new rows."""
-    return some([f"{silo['client']} ({_kinds(silo)})" for silo in shifted], NAMED)
-
-
-def _kinds(silo: Mapping[str, Any]) -> str:
-    kinds = ", ".join(f"{kind}: {grade or 'no grade'}" for kind, grade in silo["kinds"].items())
-    number = silo.get("new_rows")  # decisions of earlier versions have none
-    return kinds if number is None else f"{kinds}, in {number:,} new row{'' if number == 1 else 's'}"
-
-
 def unchecked_silos(diagnosis: Mapping[str, Any] | None, changed: Mapping[str, str]) -> dict[str, str]:
     """Return why silos were not checked, or only in part, by silo; `changed` says how each silo changed."""
     found = {
@@ -78,11 +63,6 @@ def unchecked_silos(diagnosis: Mapping[str, Any] | None, changed: Mapping[str, s
     for client, why in sorted({**reasons, **few, **new["refused"]}.items()):
         found.setdefault(client, f"only its whole version was checked, not its new rows by themselves: {why}")
     return found
-
-
-def unchecked_text(unchecked: Mapping[str, str]) -> str:
-    """Return the end of a sentence that names silos that were not checked, or only in part; empty if all were."""
-    return f"; not checked, or only in part: {some([*unchecked], NAMED)}" if unchecked else ""
 
 
 def unseen_shifts(diagnosis: Mapping[str, Any] | None) -> list[str]:

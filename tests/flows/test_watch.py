@@ -11,7 +11,8 @@ from flows.console.safe_text import PlainConsole
 from flows.experiment.project import Project
 from flows.registry.changed_silos import make_answer
 from flows.registry.promotion_history import may_pass
-from flows.registry.shifted_silos import shift_text, shifted_silos, unchecked_silos, unseen_shifts
+from flows.registry.shifted_silos import shifted_silos, unchecked_silos, unseen_shifts
+from flows.registry.watch_text import shift_text
 from flows.watch import answer_of, why_no_challenger, without_second_look
 
 
