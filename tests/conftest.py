@@ -32,6 +32,7 @@ from prefect.events.schemas.events import Event
 from prefect.events.worker import EventsWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
+from flows.console import progress
 from flows.experiment.trainer import play_method_round as play_round
 from flows.methods.base import Method, RoundReport
 from flows.methods.round_context import RoundContext, TrainingSetup
@@ -134,6 +135,14 @@ def pytest_collection_finish() -> None:
 def _dvc(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keeps what DVC remembers of every repository in a folder of the session, and not in /var/tmp for good."""
     os.environ["DVC_SITE_CACHE_DIR"] = str(tmp_path_factory.mktemp("dvc"))
+
+
+@pytest.fixture(autouse=True)
+def _progress_of_before() -> Iterator[None]:
+    """Restores the progress of before a test: a command that a test runs in this process writes to that test's screen."""
+    before = progress.current()
+    yield
+    progress.use(before)
 
 
 @dataclass
