@@ -19,7 +19,7 @@ class Printing(progress.ProgressSink):
         print("said:", line)
 
 @project_flow(run_name="inner")
-def inner(resume: bool = False):
+def inner():
     return 6
 
 @project_flow(run_name="whole")
@@ -27,7 +27,7 @@ def whole():
     return 7
 
 @project_flow(run_name="outer")
-def outer(nested):
+def outer(nested, resume: bool = False):
     with open(".prefect/ballast", "wb", buffering=0) as file:
         try:
             while file.write(bytes(4096)):
