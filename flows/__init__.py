@@ -22,7 +22,7 @@ SETTINGS = {
     "PREFECT_CLIENT_MAX_RETRIES": "3",  # 14 s instead of 62 s until a call to a stopped server ends
     "PREFECT_RUNNER_HEARTBEAT_FREQUENCY": "30",
 }
-"""What a command sets. Beside the project's own server nothing else counts; beside another one, the user's come first."""
+"""What a command sets. With the project's own server nothing else counts; with another one, the user's come first."""
 
 # of a server that the user names: its database may be away for a minute, in which it responds with code 500
 _ELSEWHERE = {"PREFECT_CLIENT_MAX_RETRIES": "6", "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500"}  # 126 s

@@ -79,7 +79,7 @@ class ScoringRequest:
     def clients(self, column: str | None) -> list[str | None] | None:
         """Return the client that each row names, a number as the body has it; None if rows have no such column.
 
-        Call it if `rows` are a data frame, which makes floats of integers beside null.
+        Call it if `rows` are a data frame, which makes floats of integers if some are null.
         """
         if column is None:
             return None

@@ -62,7 +62,7 @@ def report_new_rows(
     Args:
         cohort: The clients, which the earlier version has, too.
         private: Where their ledgers are.
-        before: The earlier version, whose files lie beside those of the present one.
+        before: The earlier version, in a folder of its own next to the present one.
         query: What whole versions were queried for, without noise.
         verdict: The tests.
         readings: How grades are read from the paper.
