@@ -18,8 +18,9 @@ from benchmarks.advice.federations import Federation
 from benchmarks.advice.run_table import ByClient, RunTable, paired
 from benchmarks.advice.strategies import RACE_SEED, REPORT_SEEDS, Contest, hindsight, replay, strategies
 from benchmarks.run_benchmark import command, scratch
-from flows.advice.apply_advice import with_overrides
-from flows.advice.candidates import (
+from flows.diagnose import run_diagnosis
+from flows.experiments.advice.apply_advice import with_overrides
+from flows.experiments.advice.candidates import (
     EVIDENCE,
     POOLED,
     SHARED,
@@ -31,11 +32,10 @@ from flows.advice.candidates import (
     predicted_gains,
     situation_of,
 )
-from flows.advice.race import Candidate, Race
-from flows.diagnose import run_diagnosis
-from flows.experiment.comparison.client_gains import ALONE
-from flows.experiment.project import Project
+from flows.experiments.advice.race import Candidate, Race
+from flows.experiments.comparison.client_gains import ALONE
 from flows.init_project.create_project import template_text
+from flows.training.project import Project
 from models.metrics.base_metrics import TaskMetrics
 from models.metrics.paired_difference import difference_over_draws, holm_intervals
 from models.shift.nested_tests import TYPES

@@ -12,9 +12,9 @@ import torch
 import yaml
 
 from benchmarks.run_benchmark import PAUSE, command, scratch
-from flows.experiment.project import Project
-from flows.experiment.run.run_folder import RunFolder
 from flows.partition import make
+from flows.training.project import Project
+from flows.training.run_folder import RunFolder
 from tasks.cluster_clients import overlap
 from tasks.messages.round_messages import CorrectnessBits
 

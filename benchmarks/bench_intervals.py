@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flows.advice.advice_text import NAMES, decide
-from flows.advice.candidates import POOLED, SHARED
-from flows.advice.proof import Proof, pair_differences
-from flows.experiment.comparison.client_gains import ALONE, Measured, gain_sentences, gains_of_methods
-from flows.experiment.comparison.paired_runs import MeasuredPair, paired_records
+from flows.experiments.advice.advice_text import NAMES, decide
+from flows.experiments.advice.candidates import POOLED, SHARED
+from flows.experiments.advice.proof import Proof, pair_differences
+from flows.experiments.comparison.client_gains import ALONE, Measured, gain_sentences, gains_of_methods
+from flows.training.paired_runs import MeasuredPair, paired_records
 from models.metrics.paired_difference import (
     ACCURACY,
     Difference,

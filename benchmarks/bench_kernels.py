@@ -19,10 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from benchmarks.baselines.reference_loop import finish
-from flows.config.method_settings import method_of
-from flows.experiment.project import Project
 from flows.methods.base import Method, start_method
+from flows.methods.method_settings import method_of
 from flows.methods.round_context import TrainingSetup
+from flows.training.project import Project
 from models.client_model import first_client
 from models.prng import client_streams
 

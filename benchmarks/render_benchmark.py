@@ -3,7 +3,7 @@
 from statistics import median
 from typing import Any
 
-from flows.console.safe_text import PlainConsole
+from flows.core.console.safe_text import PlainConsole
 
 
 def bench(answer: dict[str, Any], console: PlainConsole) -> None:

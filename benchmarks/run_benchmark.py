@@ -27,11 +27,11 @@ import yaml
 
 from benchmarks.bench_results import processor_name
 from benchmarks.workloads import THREADS, Workload, chosen_workloads
-from flows.config.method_settings import method_of
-from flows.experiment.project import Project
-from flows.experiment.run.run_folder import RunFolder
 from flows.methods.base import start_method
+from flows.methods.method_settings import method_of
 from flows.partition import make
+from flows.training.project import Project
+from flows.training.run_folder import RunFolder
 from models.client_model import first_client
 from models.metrics.flops import network_cost
 from silos.errors import UserError

@@ -12,8 +12,12 @@ from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
 
-from flows.advice.advice_text import Cost, decide, described, race_line
-from flows.advice.candidates import (
+from flows.compare import conclude, run_all
+from flows.core.console import progress
+from flows.core.console.safe_text import duration
+from flows.diagnose import run_diagnosis
+from flows.experiments.advice.advice_text import Cost, decide, described, race_line
+from flows.experiments.advice.candidates import (
     POOLED,
     SHARED,
     candidates,
@@ -23,8 +27,8 @@ from flows.advice.candidates import (
     predicted_gains,
     situation_of,
 )
-from flows.advice.exclude_silos import can_leave, leave_setting, losing_silos
-from flows.advice.proof import (
+from flows.experiments.advice.exclude_silos import can_leave, leave_setting, losing_silos
+from flows.experiments.advice.proof import (
     SEEDS,
     Proof,
     check_minutes,
@@ -32,28 +36,24 @@ from flows.advice.proof import (
     plan_proof,
     race_seconds,
 )
-from flows.advice.race import Candidate, Leg, Pace, Race, TrainAll, Trained, run_race, rungs_of
-from flows.compare import conclude, run_all
-from flows.config.override_policy import open_project
-from flows.console import progress
-from flows.console.safe_text import duration
-from flows.diagnose import run_diagnosis
-from flows.diagnosis.save_report import save_report
-from flows.experiment import prefect_artifacts
-from flows.experiment.comparison.client_gains import ALONE
-from flows.experiment.comparison.comparison_text import not_complete
-from flows.experiment.comparison.paired_runs import compare_pairs, outcomes_of_run
-from flows.experiment.comparison.run_trials import Plan, trial_name
-from flows.experiment.comparison.trial_processes import Trial, TrialProcesses
-from flows.experiment.comparison.tuner import validation_score
-from flows.experiment.project import Project, begun_before, experiment, new_experiment, newest_experiment
-from flows.experiment.run.run_folder import RunFolder, run_name
-from flows.experiment.run_identity import unused_name
-from flows.experiment.training_setup import check_metric
-from flows.flow_decorator import IncompleteError, MethodNames, Overrides, Text, project_flow
+from flows.experiments.advice.race import Candidate, Leg, Pace, Race, TrainAll, Trained, run_race, rungs_of
+from flows.experiments.comparison.client_gains import ALONE
+from flows.experiments.comparison.comparison_text import not_complete
+from flows.experiments.comparison.run_trials import Plan, trial_name
+from flows.experiments.comparison.trial_processes import Trial, TrialProcesses
+from flows.experiments.comparison.tuner import validation_score
 from flows.methods.client_sampler import validation_rows
-from flows.reports.comparison_report import newest_diagnosis
-from flows.run_history.list_runs import find_runs
+from flows.orchestration.flow_decorator import IncompleteError, MethodNames, Overrides, Text, project_flow
+from flows.orchestration.open_project import open_project
+from flows.results.reports.comparison_report import newest_diagnosis
+from flows.results.reports.diagnosis_report import save_report
+from flows.results.run_history.list_runs import find_runs
+from flows.run import run_trial
+from flows.training.paired_runs import compare_pairs, outcomes_of_run
+from flows.training.project import Project, begun_before, experiment, new_experiment, newest_experiment
+from flows.training.run_folder import RunFolder, run_name
+from flows.training.run_identity import unused_name
+from flows.training.training_setup import check_metric
 from models.metrics.client_metrics import metric_record
 from models.metrics.paired_difference import Difference
 from silos.dataset import some
@@ -62,6 +62,7 @@ from silos.io.locks import exclusive_lock
 from tasks.evaluate import OUTCOMES
 from tasks.execution.task_runner import PlainRunner, PrefectRunner, Runner
 from tasks.paired_outcomes import Outcomes
+from tasks.tracking import prefect_artifacts
 from tasks.tracking.json_io import read_json, write_json
 
 RACE = "race.json"
@@ -178,7 +179,7 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
     flow_run = prefect_artifacts.name_flow_run(f"advise on {project.params.data.name}, {name}")
     began = time.perf_counter()
     seed = project.params.comparison.seeds[0]
-    with project.workers() as workers, TrialProcesses(project, name) as processes:
+    with project.workers() as workers, TrialProcesses(project, name, run_trial) as processes:
         if not (folder / RACE).is_file():
             _time_rounds(project, processes, seed, budget)
         diagnosis = _diagnosis(project, PrefectRunner(workers))

@@ -6,35 +6,22 @@ from dataclasses import asdict
 from itertools import product
 from typing import Any
 
-from flows.config.method_settings import method_of
-from flows.config.override_policy import open_project
-from flows.console import progress
-from flows.experiment import prefect_artifacts, run_identity
-from flows.experiment.comparison import record_comparison
-from flows.experiment.comparison.client_gains import (
+from flows.core.console import progress
+from flows.experiments.comparison import record_comparison
+from flows.experiments.comparison.client_gains import (
     class_records,
     client_records,
     gains_in_data_alone,
     gains_over_training_alone,
     worst_client,
 )
-from flows.experiment.comparison.comparison_cost import costs_of, read_cost_curves
-from flows.experiment.comparison.comparison_text import (
+from flows.experiments.comparison.comparison_text import (
     has_too_few_silos,
     not_complete,
     sentences_after,
     sentences_first,
 )
-from flows.experiment.comparison.paired_runs import (
-    MeasuredPair,
-    check_over,
-    outcomes_of_run,
-    paired_records,
-    smallest_that_matters,
-    strata_of_pairs,
-    withhold_winners,
-)
-from flows.experiment.comparison.run_trials import (
+from flows.experiments.comparison.run_trials import (
     Plan,
     check_partitions,
     check_tuning,
@@ -49,24 +36,47 @@ from flows.experiment.comparison.run_trials import (
     trial_name,
     tuned_methods,
 )
-from flows.experiment.comparison.trial_processes import Trial, TrialProcesses, run_trial
-from flows.experiment.evaluation import against_baseline, scored_baseline
-from flows.experiment.project import UNNAMED, Project, begun_before, experiment, new_experiment, newest_experiment
-from flows.experiment.run.run_folder import RunFolder, run_name
-from flows.experiment.run_identity import unused_name
-from flows.experiment.run_warnings import merge_notes
-from flows.flow_decorator import IncompleteError, MethodNames, MethodOrNone, Overrides, Seeds, Text, project_flow
+from flows.experiments.comparison.trial_processes import Trial, TrialProcesses
 from flows.methods.base import start_method
-from flows.registry.register_candidates import register_candidates
-from flows.reports.comparison_report import write_comparison_report
-from flows.reports.html_report import FILE as REPORT
-from flows.reports.open_faults import open_faults
-from flows.run_history.list_runs import find_runs
+from flows.methods.method_settings import method_of
+from flows.orchestration.flow_decorator import (
+    IncompleteError,
+    MethodNames,
+    MethodOrNone,
+    Overrides,
+    Seeds,
+    Text,
+    project_flow,
+)
+from flows.orchestration.open_project import open_project
+from flows.results.registry.register_candidates import register_candidates
+from flows.results.reports.comparison_report import write_comparison_report
+from flows.results.reports.html_report import FILE as REPORT
+from flows.results.reports.open_faults import open_faults
+from flows.results.run_history.comparison_cost import costs_of, read_cost_curves
+from flows.results.run_history.list_runs import find_runs
+from flows.run import run_trial
+from flows.training import run_identity
+from flows.training.evaluation import against_baseline, scored_baseline
+from flows.training.paired_runs import (
+    MeasuredPair,
+    check_over,
+    outcomes_of_run,
+    paired_records,
+    smallest_that_matters,
+    strata_of_pairs,
+    withhold_winners,
+)
+from flows.training.project import UNNAMED, Project, begun_before, experiment, new_experiment, newest_experiment
+from flows.training.run_folder import RunFolder, run_name
+from flows.training.run_identity import unused_name
+from flows.training.run_warnings import merge_notes
 from models.metrics.client_metrics import metric_record
 from silos.errors import UserError
 from silos.io.locks import write_lock
 from tasks.execution.task_runner import PrefectRunner
 from tasks.paired_outcomes import Outcomes
+from tasks.tracking import prefect_artifacts
 from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.connection import check_server
 from tasks.tracking.plots.curve_figures import draw_comparison, draw_cost
@@ -181,7 +191,7 @@ def _run_comparison(project: Project, name: str, plan: Plan) -> dict[str, Any]:
     suffix = name.rpartition("-")[2] if UNNAMED.fullmatch(name) else name
     flow_run = prefect_artifacts.name_flow_run(f"compare {title}, {suffix}")
     prefect_artifacts.log_artifact(f"runs/{name}, in MLflow the run {name}")
-    with project.workers(), TrialProcesses(project, name) as processes:
+    with project.workers(), TrialProcesses(project, name, run_trial) as processes:
         partitions = draw_partitions(project, plan.partitions)
         chosen, first = tuned_methods(project, processes, plan) if plan.tune else ({}, {})
         if not plan.tune:

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from flows.config.diagnose_params import DiagnoseParams
-from flows.config.override_policy import open_project
-from flows.console import progress
+from flows.core.config.diagnose_params import DiagnoseParams
+from flows.core.console import progress
 from flows.diagnosis.build_report import report, report_of_versions
 from flows.diagnosis.data_faults import data_faults
 from flows.diagnosis.load_version import load_version
@@ -29,10 +28,11 @@ from flows.diagnosis.query_clients import (
     no_answers_message,
     query_clients,
 )
-from flows.diagnosis.save_report import save_report
 from flows.diagnosis.text.findings_page import refusal_sentences, report_text, version_report_text
-from flows.experiment.project import Project
-from flows.flow_decorator import Overrides, Text, project_flow
+from flows.orchestration.flow_decorator import Overrides, Text, project_flow
+from flows.orchestration.open_project import open_project
+from flows.results.reports.diagnosis_report import save_report
+from flows.training.project import Project
 from models.shift.client_summaries.model_predictions import Design
 from models.shift.client_summaries.query import Query
 from models.shift.fomichev_distances import Readings

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from flows.config.override_policy import as_lines, open_project, settings_between
-from flows.console import progress
-from flows.experiment import prefect_artifacts
-from flows.experiment.project import SOURCE_HASHES, Project, exclusive_data_access
-from flows.flow_decorator import Overrides, project_flow
+from flows.core.config.data_settings import as_lines, settings_between
+from flows.core.console import progress
+from flows.orchestration.flow_decorator import Overrides, project_flow
+from flows.orchestration.open_project import open_project
+from flows.training.project import SOURCE_HASHES, Project, exclusive_data_access
 from silos.dataset import SPLITS
 from silos.errors import UserError
 from silos.privacy.silo_policy import OPENED, POLICY, has_store, make_store, policy_of
@@ -17,6 +17,7 @@ from silos.storage import partition_store
 from silos.storage.manifest import read_manifest
 from silos.versioning import dvc_files, git_commands
 from silos.versioning.data_versions import partition_files
+from tasks.tracking import prefect_artifacts
 from tasks.tracking.json_io import read_json, write_json
 
 

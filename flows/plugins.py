@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from flows.config.clients_params import SAMPLERS
 from silos.data_params import PARTITIONERS
 from silos.plugin_registry import Registry
 from silos.sources.source_params import SOURCES
 
 _METHODS = Path(__file__).parent / "methods"
-_NOT_METHODS = ("base", "client_sampler", "round_context")  # shared by all methods
+_NOT_METHODS = ("base", "client_sampler", "figure_context", "method_settings", "round_context")  # shared by all methods
 
 
 @cache
@@ -52,6 +51,14 @@ METRICS = Registry(
         "mae": "models.metrics.client_metrics:MeanAbsoluteError",
         "r2": "models.metrics.client_metrics:RSquared",
         **dict.fromkeys(("correct", "entropy", "loss", "squared_error"), "models.training.objectives:measures"),
+    },
+)
+SAMPLERS = Registry(
+    "sampler",
+    {
+        "uniform": "flows.methods.client_sampler:Uniform",
+        "by_size": "flows.methods.client_sampler:BySize",
+        "improving": "flows.methods.client_sampler:LossBasedSampler",
     },
 )
 FIGURES = Registry(

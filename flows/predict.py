@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from flows.config.override_policy import is_from_outside, open_project
-from flows.flow_decorator import Overrides, Text, Texts, project_flow
-from flows.serving.predict_file import FOLDER, predict_file
+from flows.orchestration.flow_decorator import Overrides, Text, Texts, project_flow
+from flows.orchestration.open_project import is_from_outside, open_project
+from flows.results.serving.predict_file import FOLDER, predict_file
 from silos.errors import UserError, shown
 
 

@@ -1,21 +1,29 @@
 """Defines the flow `run`: one method, one seed, one data version."""
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from flows.config.method_settings import method_of
-from flows.config.override_policy import open_project
-from flows.experiment.callbacks.callback import user_callbacks
-from flows.experiment.project import Project, begun_before, new_experiment, newest_experiment
-from flows.experiment.run.run_context import open_run
-from flows.experiment.run.run_folder import RunFolder, run_name
-from flows.experiment.run_identity import fingerprint_of
-from flows.experiment.trainer import Trainer, default_callbacks
-from flows.flow_decorator import MethodName, Overrides, Seed, Text, project_flow
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+from flows.core.console import progress
+from flows.core.console.process_control import interruption
 from flows.methods.base import Method
+from flows.methods.method_settings import method_of
+from flows.orchestration.flow_decorator import MethodName, Overrides, Seed, Text, project_flow
+from flows.orchestration.open_project import open_project
+from flows.training.callbacks.callback import user_callbacks
+from flows.training.project import Project, begun_before, new_experiment, newest_experiment
+from flows.training.run_context import open_run
+from flows.training.run_folder import RunFolder, run_name
+from flows.training.run_identity import fingerprint_of
+from flows.training.trainer import Trainer, default_callbacks
+from silos.errors import DivergedError, MethodError, UserError
 from silos.io.locks import exclusive_lock
 from silos.param_types import plain
+from tasks.execution.prefect_failure import api_answers, is_prefect_failure
 from tasks.execution.task_runner import PrefectRunner
+from tasks.tracking.json_io import unwritable
 
 
 @project_flow(run_name="run {method}-seed{seed}")
@@ -84,3 +92,44 @@ def _run_in_folder(
         run = open_run(project, method, method_name, setup, identity, folder, PrefectRunner(workers), began)
         extra = user_callbacks(project.params.callbacks)
         return Trainer(run, default_callbacks(project.params.evaluation, extra, bool(until))).fit(until)
+
+
+def run_trial(
+    project: Project, method: str, seed: int, experiment: str, cell: str = "", until: int = 0
+) -> dict[str, Any] | str:
+    """Return a run's result, or the reason why it failed; an error that other runs would also meet is raised.
+
+    The result is empty if the run paused after the round `until`. A run that Prefect's server failed, but that still
+    answers, is continued once.
+
+    Prefect's page shows the project's overrides as the run's parameters; the run gets the project itself.
+    """
+    for is_last in (False, True):
+        try:
+            with project.shared(), _no_heartbeat():
+                options: dict[str, Any] = {"experiment": experiment, "cell": cell, "derived": project.derived}
+                return run(method, seed, project.overrides, resume=True, **options, until=until)
+        except Exception as error:
+            stop = interruption(error)
+            if not is_last and stop is None and is_prefect_failure(error) and api_answers():
+                continue
+            if unwritable(error) or (
+                isinstance(error, UserError) and not isinstance(error, MethodError | DivergedError)
+            ):
+                raise
+            if stop is not None:
+                raise stop from None
+            reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            progress.current().fail(run_name(method, seed, cell), reason)
+            return reason
+    raise AssertionError("the second attempt returns or raises")
+
+
+def _no_heartbeat() -> AbstractContextManager[Any]:
+    """Run flows without a heartbeat of their own; that of the outer flow shows that the process lives.
+
+    Joining a thread for each run would take a second, and to change settings takes tenths.
+    """
+    if PREFECT_FLOWS_HEARTBEAT_FREQUENCY.value() is None:
+        return nullcontext()
+    return temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})

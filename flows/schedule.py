@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from flows.console.process_control import Stopped
-from flows.console.safe_text import say
-from flows.experiment.comparison.comparison_text import headline, sentences_after, sentences_first
-from flows.flow_decorator import IncompleteError
+from flows.core.console.process_control import Stopped
+from flows.core.console.safe_text import say
+from flows.experiments.comparison.comparison_text import headline, sentences_after, sentences_first
+from flows.orchestration.flow_decorator import IncompleteError
 from silos.errors import UserError
 from silos.io.locks import hold, is_locked
 
@@ -65,8 +65,8 @@ def serve(root: Path, schedule: Any, api: str, parameters: dict[str, Any], overr
         UserError: If another schedule runs in this project, or Prefect's API fails.
     """
     from flows.compare import compare
-    from flows.run_history.abandoned_runs import SCHEDULE, close_in_prefect, delete_deployment, deployment_name
-    from flows.servers.prefect_failure import ignore_prefect_failure
+    from flows.results.run_history.abandoned_runs import SCHEDULE, close_in_prefect, delete_deployment, deployment_name
+    from tasks.execution.prefect_failure import ignore_prefect_failure
 
     mark = root / SCHEDULE
     if is_locked(mark):
@@ -95,7 +95,7 @@ def serve(root: Path, schedule: Any, api: str, parameters: dict[str, Any], overr
 @contextmanager
 def _explain_api_failure() -> Iterator[None]:
     """Raise a UserError if Prefect's API fails."""
-    from flows.servers.prefect_failure import failure_sentence, is_prefect_failure
+    from tasks.execution.prefect_failure import failure_sentence, is_prefect_failure
 
     try:
         yield
@@ -175,7 +175,7 @@ def _with_overrides(overrides: list[str], function: Callable[..., Any]) -> Calla
 
     @functools.wraps(function)
     def with_overrides(*args: Any, **kwargs: Any) -> Any:
-        from flows.config.override_policy import trusted_overrides
+        from flows.orchestration.open_project import trusted_overrides
 
         threading.Thread(target=_end_with_parent, daemon=True).start()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's ctrl-C; the schedule ends its comparison itself

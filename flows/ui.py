@@ -4,12 +4,12 @@ import signal
 import time
 from pathlib import Path
 
-from flows.console.safe_text import say
-from flows.experiment.project import Project
-from flows.servers import services
-from flows.servers.mlflow_server import ExternalServer, MlflowServer
-from flows.servers.prefect_server import PrefectServer
-from flows.servers.server_process import PORT, must_be_free, ui_address
+from flows.core.console.safe_text import say
+from flows.orchestration.servers import services
+from flows.orchestration.servers.mlflow_server import ExternalServer, MlflowServer
+from flows.orchestration.servers.prefect_server import PrefectServer
+from flows.orchestration.servers.server_process import PORT, must_be_free, ui_address
+from flows.training.project import Project
 from silos.errors import UserError
 from tasks.tracking.mlflow_logging.connection import TRAINING, is_server, make_database, views
 from tasks.tracking.mlflow_logging.run_spec import DIAGNOSES, TREND, VIEW
@@ -50,7 +50,7 @@ def serve(mlflow_port: int, prefect_port: int | None) -> None:
     try:
         prefect.wait()
         mlflow.wait()
-        from flows.run_history.abandoned_runs import (
+        from flows.results.run_history.abandoned_runs import (
             close_abandoned,  # imports Prefect, whose settings now name the server
         )
 

@@ -11,23 +11,23 @@ from prefect.events import emit_event
 from pydantic import WithJsonSchema
 
 from flows.compare import check_resume, compare, make_plan
-from flows.config.override_policy import open_project
-from flows.config.params_schema import WatchParams
-from flows.console import progress
+from flows.core.config.params_schema import WatchParams
+from flows.core.console import progress
 from flows.diagnose import diagnose
-from flows.experiment import prefect_artifacts
-from flows.experiment.project import Project
-from flows.flow_decorator import MethodNames, Overrides, one_of, project_flow
+from flows.orchestration.flow_decorator import MethodNames, Overrides, one_of, project_flow
+from flows.orchestration.open_project import open_project
 from flows.partition import make
-from flows.registry import FOLDER, changed_silos, promotion_history
-from flows.registry.promotion import finish, keep, promote
-from flows.registry.shifted_silos import shifted_silos, unchecked_silos, unseen_shifts
-from flows.registry.watch_text import NAMED, shift_text, unchecked_text
-from flows.run_history.clean_runs import enforce_retention
-from flows.servers.prefect_failure import ignore_prefect_failure
+from flows.results.registry import FOLDER, changed_silos, promotion_history
+from flows.results.registry.promotion import finish, keep, promote
+from flows.results.registry.shifted_silos import shifted_silos, unchecked_silos, unseen_shifts
+from flows.results.registry.watch_text import NAMED, shift_text, unchecked_text
+from flows.results.run_history.clean_runs import enforce_retention
+from flows.training.project import Project
 from silos.dataset import some
 from silos.errors import UserError
 from silos.io.locks import exclusive_lock
+from tasks.execution.prefect_failure import ignore_prefect_failure
+from tasks.tracking import prefect_artifacts
 from tasks.tracking.metric_names import as_markdown
 from tasks.tracking.mlflow_logging.model_registry import ModelVersion
 
@@ -66,7 +66,7 @@ def watch(
         answer = changed_silos.look(project)
         if answer is None:
             answer = _decide(project)
-            enforce_retention(project)
+        enforce_retention(project)
         return answer
 
 

@@ -10,9 +10,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from flows.config.clients_params import SAMPLERS
-from flows.config.params_schema import Params
-from flows.plugins import METHODS, NETWORKS
+from flows.core.config.params_schema import Params
+from flows.plugins import METHODS, NETWORKS, SAMPLERS
 from silos.data_params import PARTITIONERS
 from silos.errors import UserError
 from silos.plugin_registry import Registry
@@ -22,13 +21,13 @@ from silos.versioning.git_commands import has_repository, run_git
 CODE = Path(__file__).parents[1]
 """The checkout, with the code of siloflow."""
 
-_TRAINERS = ("flows.experiment.evaluation", "flows.experiment.trainer", "flows.experiment.training_setup")
+_TRAINERS = ("flows.training.evaluation", "flows.training.trainer", "flows.training.training_setup")
 _OF_TRAINING = (
     *_TRAINERS,
-    "flows.experiment.client_optimizer_state",
-    "flows.experiment.comparison.paired_runs",
-    "flows.experiment.fit_standardizer",
-    "flows.experiment.run.round_record",
+    "tasks.client_optimizer_state",
+    "flows.training.paired_runs",
+    "flows.training.fit_standardizer",
+    "flows.training.round_record",
     "flows.methods",
     "models",
     "silos.cohort",
@@ -62,7 +61,7 @@ _OF_VERDICTS = (
     "tasks.diagnosis",
     "tasks.messages.statistics_messages",
 )
-_NOT_OF_VERDICTS = ("flows.diagnosis.save_report", "flows.diagnosis.text")
+_NOT_OF_VERDICTS = ("flows.results.reports.diagnosis_report", "flows.diagnosis.text")
 
 
 def modules_of_run(method: str, params: Params) -> tuple[str, ...]:
@@ -70,7 +69,7 @@ def modules_of_run(method: str, params: Params) -> tuple[str, ...]:
     modules = _of_data(params) | _module(METHODS, method) | _module(NETWORKS, params.model.kind)
     modules |= _module(SAMPLERS, params.clients.sampling.kind)
     if {params.model.inputs, params.model.targets, params.clients.align.kind} != {"none"}:
-        modules.add("flows.experiment.fit_standardizer")
+        modules.add("flows.training.fit_standardizer")
     return _reached((*_TRAINERS, *sorted(modules)), _OF_TRAINING, _NOT_OF_TRAINING)
 
 

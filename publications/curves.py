@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from flows.experiment.comparison.search_space import insert_value
+from flows.core.search_space import insert_value
 
 
 def _flat(value: Any) -> Any:

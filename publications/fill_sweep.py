@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench_results import processor_name
-from flows.config.method_settings import method_of
-from flows.console import progress
-from flows.experiment.comparison.paired_runs import compare_pairs, count_correct_by_class, outcomes_of_run
-from flows.experiment.comparison.run_trials import ensemble
-from flows.experiment.project import Project, scratch_dir
-from flows.experiment.run.mlflow_run_metadata import git_commit
-from flows.experiment.run.run_folder import RunFolder
+from flows.core.console import progress
+from flows.experiments.comparison.run_trials import ensemble
+from flows.methods.method_settings import method_of
 from flows.run import probe, run
+from flows.training.mlflow_run_metadata import git_commit
+from flows.training.paired_runs import compare_pairs, count_correct_by_class, outcomes_of_run
+from flows.training.project import Project, scratch_dir
+from flows.training.run_folder import RunFolder
 from models.metrics.client_metrics import recorded_metric
 from models.metrics.paired_difference import cell_difference_record
 from publications.code_version import CODE, code_hash

@@ -3,7 +3,7 @@
 from textwrap import wrap
 from typing import Any
 
-from flows.console.safe_text import PlainConsole, duration
+from flows.core.console.safe_text import PlainConsole, duration
 from publications.render.table_list import lines
 from silos.dataset import some
 

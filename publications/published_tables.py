@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, ValidationError, field_validator, model_validator
 
-from flows.config.validation_errors import nearest_hint
-from flows.experiment.comparison.search_space import Axis, Grid, Point, insert_value
+from flows.core.config.validation_errors import nearest_hint
+from flows.core.search_space import Axis, Grid, Point, insert_value
 from publications.curves import Curves, Record, Settings, Shared
 from publications.synthetic_pairs.evaluate_verdicts import named_types
 from publications.synthetic_pairs.families import FAMILIES

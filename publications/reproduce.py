@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from pydantic import WithJsonSchema
 
-from flows.config.override_policy import is_from_outside, open_project
-from flows.flow_decorator import Overrides, Seeds, one_of, project_flow
+from flows.orchestration.flow_decorator import Overrides, Seeds, one_of, project_flow
+from flows.orchestration.open_project import is_from_outside, open_project
 from publications.compare_with_published import table_of_records
 from publications.fill_sweep import estimate as seconds_of
 from publications.fill_sweep import fill, run_again

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.experiment.comparison.search_space import Grid, Point
+from flows.core.search_space import Grid, Point
 from flows.init_project import create_project
 from models.metrics.base_metrics import TASK_METRICS, TaskMetrics
 from models.metrics.client_metrics import lower_is_better
@@ -28,8 +28,8 @@ from silos.sources.source_params import Synthetic
 from silos.sources.synthetic import coefficients
 
 if TYPE_CHECKING:
-    from flows.experiment.project import Project
-    from flows.experiment.run.run_folder import RunFolder
+    from flows.training.project import Project
+    from flows.training.run_folder import RunFolder
 
 
 def floor_of(data: DataParams, statistic: str) -> float:
@@ -350,7 +350,7 @@ class Sweep:
 
     def folder(self, cell: str, seed: int, choice: str | None) -> "RunFolder":
         """Return the folder of a run."""
-        from flows.experiment.run.run_folder import RunFolder, run_name
+        from flows.training.run_folder import RunFolder, run_name
 
         name = run_name(self.page.method_of(cell), seed, self.place(cell, choice))
         return RunFolder(self.root / "runs" / self.experiment_of(cell) / name)
@@ -367,7 +367,7 @@ class Sweep:
 
     def project(self, cell: str, seed: int, choice: str | None) -> "Project":
         """Open the project of a run."""
-        from flows.experiment.project import Project
+        from flows.training.project import Project
 
         return Project.open_shared(self.settings(cell, seed, choice), self.root, derived=True)
 
@@ -430,8 +430,8 @@ class Sweep:
 
     def _without_machine(self, settings: Sequence[str]) -> "Project":
         """Make a project from the page's settings; siloflow's own pages need no params.yaml in this folder."""
-        from flows.config.load_config import load_params
-        from flows.experiment.project import Project
+        from flows.core.config.load_config import load_params
+        from flows.training.project import Project
 
         return Project(
             self.root,

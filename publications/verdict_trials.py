@@ -11,10 +11,10 @@ from zlib import crc32
 
 import numpy as np
 
-from flows.console import progress
-from flows.console.process_control import raise_if_interrupted
+from flows.core.console import progress
+from flows.core.console.process_control import raise_if_interrupted
 from flows.diagnose import run_diagnosis
-from flows.experiment.project import Project, scratch_dir
+from flows.training.project import Project, scratch_dir
 from publications.sweep import Sweep
 from publications.synthetic_pairs.evaluate_verdicts import (
     Opinion,

@@ -19,7 +19,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 class PlainText:
     """Marks text in params that is only compared or shown: no file is opened, run or called by it.
 
-    Text without the mark may be code, a path or an address (flows/config/override_policy.py).
+    Text without the mark may be code, a path or an address (flows/orchestration/open_project.py).
     """
 
 

@@ -32,11 +32,11 @@ from prefect.events.schemas.events import Event
 from prefect.events.worker import EventsWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from flows.console import progress
-from flows.experiment.trainer import play_method_round as play_round
+from flows.core.console import progress
 from flows.methods.base import Method, RoundReport
 from flows.methods.round_context import RoundContext, TrainingSetup
-from flows.servers.prefect_server import PrefectServer
+from flows.orchestration.servers.prefect_server import PrefectServer
+from flows.training.trainer import play_method_round as play_round
 from models.gaussians import DEVIATION
 from models.networks.mlp import MLP
 from models.networks.wrappers.posterior_update import RAW, WEIGHT, Tilted
@@ -67,7 +67,7 @@ import os
 from flows import quiet_prefect
 quiet_prefect()
 os.environ["PREFECT_HOME"] = os.getcwd()
-from flows.servers.server_process import make_tables
+from flows.orchestration.servers.server_process import make_tables
 make_tables("tables.lock")
 """
 

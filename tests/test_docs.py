@@ -26,15 +26,15 @@ from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.config.load_config import load_params
-from flows.config.method_settings import method_of
-from flows.config.params_schema import Params, layers_of
-from flows.experiment.fit_standardizer import fit_standardizer
-from flows.experiment.project import Project
-from flows.experiment.training_setup import training_setup
+from flows.core.config.load_config import load_params
+from flows.core.config.params_schema import Params, layers_of
 from flows.methods.base import find_method, method_names
 from flows.methods.fedavg import FedAvg
+from flows.methods.method_settings import method_of
 from flows.partition import make
+from flows.training.fit_standardizer import fit_standardizer
+from flows.training.project import Project
+from flows.training.training_setup import training_setup
 from models.metrics.flops import largest_activation, network_cost
 from models.networks.network_factory import build
 from models.networks.resnet_vgg import Residual

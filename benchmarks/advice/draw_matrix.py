@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.advice.federations import matrix
-from flows.advice.candidates import POOLED, SHARED
-from flows.experiment.comparison.client_gains import ALONE
+from flows.experiments.advice.candidates import POOLED, SHARED
+from flows.experiments.comparison.client_gains import ALONE
 from tasks.tracking.json_io import read_json
 from tasks.tracking.plots.style import new_figure, set_title, write_figure
 

@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flows.advice.race import Candidate, Leg, rungs_of
-from flows.config.method_settings import method_of
-from flows.experiment.comparison.tuner import Score
-from flows.experiment.evaluation import score_model, scored_model
-from flows.experiment.project import Project, scratch_dir
-from flows.experiment.run.round_record import metrics_of
-from flows.experiment.run.run_context import RunContext, open_run
-from flows.experiment.run.run_folder import RunFolder
-from flows.experiment.trainer import Trainer
+from flows.experiments.advice.race import Candidate, Leg, rungs_of
+from flows.experiments.comparison.tuner import Score
 from flows.methods.client_sampler import SampledClients
+from flows.methods.method_settings import method_of
+from flows.training.evaluation import score_model, scored_model
+from flows.training.project import Project, scratch_dir
+from flows.training.round_record import metrics_of
+from flows.training.run_context import RunContext, open_run
+from flows.training.run_folder import RunFolder
+from flows.training.trainer import Trainer
 from models.metrics.base_metrics import TaskMetrics
 from models.metrics.paired_difference import Difference, Stratum, difference
 from silos.errors import UserError

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.advice.run_table import RunTable, paired, strata_of
-from flows.advice.advice_text import advised_method
-from flows.advice.candidates import SHARED
-from flows.advice.proof import pair_differences, race_seconds, seeds_that_fit
-from flows.advice.race import Candidate, Leg, Pace, Race, in_turn, run_race
-from flows.experiment.comparison.client_gains import ALONE
+from flows.experiments.advice.advice_text import advised_method
+from flows.experiments.advice.candidates import SHARED
+from flows.experiments.advice.proof import pair_differences, race_seconds, seeds_that_fit
+from flows.experiments.advice.race import Candidate, Leg, Pace, Race, in_turn, run_race
+from flows.experiments.comparison.client_gains import ALONE
 from models.metrics.paired_difference import Difference
 
 RACE_SEED, PROOF_SEEDS, REPORT_SEEDS = 0, (1, 2, 3, 4, 5), (10, 11)

@@ -18,7 +18,7 @@ from flows.cli import (
     serving_commands,
     training_commands,
 )
-from flows.console.process_control import pause_gc
+from flows.core.console.process_control import pause_gc
 
 # in the order of `siloflow --help`
 _GROUPS = (

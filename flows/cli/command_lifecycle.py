@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows import quiet_prefect
-from flows.console import progress
-from flows.console.process_control import exit_code, install_handlers, interruption, resume_gc
-from flows.servers.prefect_server import PrefectServer
+from flows.core.console import progress
+from flows.core.console.process_control import exit_code, install_handlers, interruption, resume_gc
+from flows.orchestration.servers.prefect_server import PrefectServer
 from silos.errors import UserError, shown
 from silos.io.addresses import keep_loopback_direct, mask_passwords
 from tasks.tracking.json_io import unwritable
 
 if TYPE_CHECKING:  # a command that prints JSON imports no rich
-    from flows.console.progress_bar import Terminal
-    from flows.console.safe_text import PlainConsole
-    from flows.experiment.project import Project
+    from flows.core.console.progress_bar import Terminal
+    from flows.core.console.safe_text import PlainConsole
+    from flows.training.project import Project
 
 USER_MISTAKE = 2  # the exit code
 _NOTICE = "starting ..."
@@ -48,13 +48,13 @@ class CommandLifecycle(progress.ProgressSink):
     @cached_property
     def output(self) -> "PlainConsole":
         """The console of stdout."""
-        from flows.console.safe_text import PlainConsole
+        from flows.core.console.safe_text import PlainConsole
 
         return PlainConsole()
 
     @cached_property
     def _errors(self) -> "PlainConsole":
-        from flows.console.safe_text import PlainConsole
+        from flows.core.console.safe_text import PlainConsole
 
         return PlainConsole(file=sys.stderr)  # of now: progress is shown while DVC's own output is suppressed
 
@@ -81,7 +81,7 @@ class CommandLifecycle(progress.ProgressSink):
             self._deliver_task_runs(failed=error is not None)
             self.record_time("delivery of task runs")
             if "prefect.events.worker" in sys.modules and self._server.is_gone():
-                from flows.servers.prefect_failure import discard_events
+                from tasks.execution.prefect_failure import discard_events
 
                 discard_events()
             self._server.stop()
@@ -127,7 +127,7 @@ class CommandLifecycle(progress.ProgressSink):
         self._clear_notice()
         from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-        from flows.console.progress_bar import Terminal
+        from flows.core.console.progress_bar import Terminal
 
         with (
             project.shared(),
@@ -173,7 +173,7 @@ class CommandLifecycle(progress.ProgressSink):
             self._server.settle(runner.started, 2.0 if failed else 15.0)
 
     def _print_timings(self) -> None:
-        artifacts = sys.modules.get("flows.experiment.prefect_artifacts")
+        artifacts = sys.modules.get("tasks.tracking.prefect_artifacts")
         for step, seconds in self._steps:
             self._errors.print(f"{seconds:7.2f} s  {step}")
             if step == "work" and artifacts is not None and artifacts.log_stats.lines:

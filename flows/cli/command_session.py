@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from flows.registry import JOURNAL
+from flows.results.registry import JOURNAL
 
 if TYPE_CHECKING:  # `siloflow --help` imports neither rich nor pydantic
-    from flows.console.safe_text import PlainConsole
-    from flows.experiment.project import Project
+    from flows.core.console.safe_text import PlainConsole
+    from flows.training.project import Project
 
 Overrides = Annotated[
     list[str] | None,
@@ -89,7 +89,7 @@ class Session:
             check: Raises UserError if the command cannot work on the project. Within a flow Prefect would log a traceback.
             lock_data_for: The name of the work that needs data/ unchanged until the command ends.
         """
-        from flows.experiment.project import Project
+        from flows.training.project import Project
 
         project = Project.open(overrides or [])
         self._lifecycle.record_time("params")
@@ -107,7 +107,7 @@ class Session:
         """Complete a promotion or rollback that was interrupted; other commands only report if that fails."""
         if not (project.root / JOURNAL).is_file():
             return
-        from flows.registry.promotion import finish
+        from flows.results.registry.promotion import finish
         from silos.errors import UserError
 
         try:

@@ -13,8 +13,8 @@ from silos import param_limits
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flows.console.safe_text import PlainConsole
-    from flows.experiment.project import Project
+    from flows.core.console.safe_text import PlainConsole
+    from flows.training.project import Project
 
 SPLITS = ("train", "validation", "test")
 _CHANGES = ("added", "removed", "changed")
@@ -93,7 +93,7 @@ def init(
 
 def _ask_for_column(role: str, columns: "Sequence[str]", guess: str | None) -> str:
     """Ask the user for the column of a role until one of these columns is named."""
-    from flows.console.safe_text import PlainConsole
+    from flows.core.console.safe_text import PlainConsole
 
     console = PlainConsole()
     console.print(f"It is unclear which column is the {_ROLES[role]}. The columns are {', '.join(columns)}.")
@@ -179,8 +179,8 @@ def partition(overrides: Overrides = None, json: Json = False, timings: Timings 
 
 def _check_partition(project: "Project") -> None:
     """Raise UserError if another command works on data/, or the source cannot be read."""
-    from flows.console.progress import saying_if_long
-    from flows.experiment.project import exclusive_data_access
+    from flows.core.console.progress import saying_if_long
+    from flows.training.project import exclusive_data_access
     from silos.storage.partition_store import read
 
     with exclusive_data_access(project.root, "`siloflow partition`"):
@@ -227,7 +227,7 @@ def data_log(json: Json = False) -> None:
     Example: siloflow data log
     """
     with Session(json) as session:
-        from flows.cli import describe_data
+        from flows.diagnosis import describe_data
 
         session.print_result(describe_data.log(session.root), print_data_log)
 
@@ -266,7 +266,7 @@ def data_diff(
     Example: siloflow data diff HEAD~1
     """
     with Session(json) as session:
-        from flows.cli import describe_data
+        from flows.diagnosis import describe_data
 
         session.print_result(describe_data.diff(session.root, revision, to), print_data_diff)
 
@@ -317,7 +317,7 @@ def data_use(
     Example: siloflow data use 3f2a91c
     """
     with Session(json) as session:
-        from flows.cli import describe_data
+        from flows.diagnosis import describe_data
 
         session.print_result(describe_data.use(session.root, revision), print_data_use)
 
@@ -346,7 +346,7 @@ def data_ledger(
     """
     with Session(json) as session:
         project = session.open_project(overrides)
-        from flows.cli import describe_data
+        from flows.diagnosis import describe_data
 
         session.print_result(describe_data.ledgers(project, new), print_data_ledger)
 

@@ -10,8 +10,8 @@ from flows.cli.training_commands import LOOK_CLOSER
 from silos.errors import UserError
 
 if TYPE_CHECKING:
-    from flows.console.safe_text import PlainConsole
-    from flows.experiment.project import Project
+    from flows.core.console.safe_text import PlainConsole
+    from flows.training.project import Project
 
 _MAX_CLIENTS = 15  # that `show` lists
 
@@ -26,7 +26,7 @@ def show(overrides: Overrides = None, json: Json = False) -> None:
     """
     with Session(json) as session:
         project = session.open_project(overrides)
-        from flows.cli.describe_data import overview_with_figure
+        from flows.diagnosis.describe_data import overview_with_figure
 
         session.print_result(overview_with_figure(project), print_show)
 
@@ -188,7 +188,7 @@ def stats(
     """
     with Session(json) as session:
         project = session.open_project(overrides)
-        from flows.serving.client_statistics import client_statistics
+        from flows.results.serving.client_statistics import client_statistics
 
         session.print_result(client_statistics(project, client, method, output), print_stats)
 

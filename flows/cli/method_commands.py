@@ -9,7 +9,7 @@ import typer
 from flows.cli.command_session import Json, Overrides, Session
 
 if TYPE_CHECKING:
-    from flows.console.safe_text import PlainConsole
+    from flows.core.console.safe_text import PlainConsole
 
 _SOURCE = re.compile(r" \([^()]*\)\.?$")  # of a method, at the end of its summary: `methods NAME` prints it
 
@@ -29,12 +29,12 @@ def methods(
     Example: siloflow methods uefl
     """
     with Session(json) as session:
-        from flows.experiment.plugin_loader import NONE
+        from flows.core.plugin_loader import NONE
         from flows.methods import base
 
         plugins = session.open_project(overrides).plugins if Path("params.yaml").is_file() else NONE
         if method is not None:
-            from flows.config.method_settings import method_details
+            from flows.methods.method_settings import method_details
 
             session.print_result(method_details(method, plugins), print_method)
             return
@@ -105,7 +105,7 @@ def cost(
     """
     with Session(json) as session:
         project = session.open_project(overrides)
-        from flows.cli.profile_model import network_profile
+        from flows.training.profile_model import network_profile
 
         profile = network_profile(project, method, not without_memory, session.print_progress)
         session.print_result(profile, print_cost)
@@ -189,7 +189,7 @@ def export(
     """
     with Session(json) as session:
         project = session.open_project(overrides)
-        from flows.cli.export_model import export_model
+        from flows.results.serving.export_model import export_model
 
         session.print_result(export_model(project, run, client, format, output), print_export)
 

@@ -11,9 +11,9 @@ from flows.cli.training_commands import print_compare, print_run
 from silos.errors import UserError, shown
 
 if TYPE_CHECKING:
-    from flows.console.safe_text import PlainConsole
-    from flows.experiment.project import Project
-    from flows.run_history.clean_runs import Leftover
+    from flows.core.console.safe_text import PlainConsole
+    from flows.results.run_history.clean_runs import Leftover
+    from flows.training.project import Project
 
 _MAX_RESULTS = 10  # of the newest
 _MAX_PLACES = 3  # of a kind
@@ -56,27 +56,27 @@ def results(
         if clients:
             session.print_result(_client_results(project, name, other), print_clients)
         elif cost or target is not None:
-            from flows.experiment.comparison.comparison_cost import cost_of_result
+            from flows.results.run_history.comparison_cost import cost_of_result
 
             session.print_result(cost_of_result(project, name, other, target), print_cost_to_target)
         elif name is None:
-            from flows.run_history.list_runs import list_runs
+            from flows.results.run_history.list_runs import list_runs
 
             session.print_result(list_runs(project.root), print_results)
         elif other is None:
-            from flows.run_history.list_runs import load_result
+            from flows.results.run_history.list_runs import load_result
 
             result, kind = load_result(project, name)
             session.print_result(result, {"run": print_run, "compare": print_compare}[kind])
         else:
-            from flows.run_history.compare_results import compare_results
+            from flows.results.run_history.compare_results import compare_results
 
             session.print_result(compare_results(project, name, other), print_two_results)
 
 
 def _client_results(project: "Project", name: str | None, other: str | None) -> dict[str, Any]:
     """Return what a comparison records on its clients; UserError if the name is not that of one comparison."""
-    from flows.run_history.list_runs import load_result
+    from flows.results.run_history.list_runs import load_result
 
     if name is None or other is not None:
         raise UserError(
@@ -100,7 +100,7 @@ def _client_results(project: "Project", name: str | None, other: str | None) -> 
 
 def print_clients(answer: dict[str, Any], console: "PlainConsole") -> None:
     """Print a row for each client, with metric and gain by method, then the gains of each method, then classes."""
-    from flows.experiment.comparison.comparison_text import (
+    from flows.experiments.comparison.comparison_text import (
         clients_of_role,
         clients_table,
         confusion_sentences,
@@ -163,7 +163,7 @@ def print_results(answer: dict[str, Any], console: "PlainConsole") -> None:
 
 def print_cost_to_target(answer: dict[str, Any], console: "PlainConsole") -> None:
     """Print what each method costs until it reaches the target, and which methods do not reach it."""
-    from flows.experiment.comparison.comparison_text import cost_sentences, cost_table
+    from flows.experiments.comparison.comparison_text import cost_sentences, cost_table
     from models.metrics.client_metrics import recorded_metric
 
     if answer["cost"]:
@@ -178,7 +178,7 @@ def print_cost_to_target(answer: dict[str, Any], console: "PlainConsole") -> Non
 
 def print_two_results(answer: dict[str, Any], console: "PlainConsole") -> None:
     """Print two rows for each method, then the differences between the comparisons, then those of params."""
-    from flows.experiment.comparison.comparison_text import mean_and_sd
+    from flows.experiments.comparison.comparison_text import mean_and_sd
     from models.metrics.client_metrics import recorded_metric
 
     quantity = recorded_metric(answer)
@@ -227,7 +227,7 @@ def clean(
     """
     with Session(json) as session:
         project = session.open_project(overrides)
-        from flows.run_history.clean_runs import clean_runs
+        from flows.results.run_history.clean_runs import clean_runs
 
         session.print_result(clean_runs(project, _confirmation(yes, silent=json)), print_clean)
 

@@ -7,7 +7,7 @@ import typer
 from flows.cli.command_session import Json, Session
 
 if TYPE_CHECKING:
-    from flows.console.safe_text import PlainConsole
+    from flows.core.console.safe_text import PlainConsole
 
 _TITLES = {"prefect": "Prefect", "mlflow": "MLflow", "worker": "worker"}
 
@@ -32,7 +32,7 @@ def up(
     """
     with Session(json) as session:
         project = session.open_project(None)
-        from flows.servers import services
+        from flows.orchestration.servers import services
         from silos.io.addresses import without_login
         from tasks.tracking.mlflow_logging.connection import check_server, is_server, make_database
 
@@ -66,7 +66,7 @@ def down(json: Json = False) -> None:
     Example: siloflow down
     """
     with Session(json) as session:
-        from flows.servers import server_process, services
+        from flows.orchestration.servers import server_process, services
 
         stopped = services.stop(session.root)
         in_use = stopped and server_process.in_use(session.root / ".prefect")
@@ -87,7 +87,7 @@ def status(json: Json = False) -> None:
     Example: siloflow status
     """
     with Session(json) as session:
-        from flows.servers import services
+        from flows.orchestration.servers import services
         from silos.versioning.dvc_files import remote_status
 
         answer = services.describe(session.root)

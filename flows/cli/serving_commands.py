@@ -13,7 +13,7 @@ from silos.errors import UserError
 from silos.io.addresses import mask_passwords
 
 if TYPE_CHECKING:
-    from flows.console.safe_text import PlainConsole
+    from flows.core.console.safe_text import PlainConsole
 
 _MAX_LISTED = 20  # of the newest
 _MAX_LABELS = 10  # that are printed
@@ -49,7 +49,7 @@ def promote(
     with Session(json) as session:
         project = session.open_project(overrides)
         session.print_progress(_READS_REGISTRY)
-        from flows.registry.promotion import promote as promote_model
+        from flows.results.registry.promotion import promote as promote_model
 
         decision = promote_model(project, run, force, data)
         session.print_result(decision, print_decision, failed=decision["decision"] == "refused")
@@ -64,14 +64,14 @@ def rollback(data: WithData = False, overrides: Overrides = None, json: Json = F
     with Session(json) as session:
         project = session.open_project(overrides)
         session.print_progress(_READS_REGISTRY)
-        from flows.registry.promotion import roll_back
+        from flows.results.registry.promotion import roll_back
 
         session.print_result(roll_back(project, data), print_decision)
 
 
 def print_decision(decision: dict[str, Any], console: "PlainConsole") -> None:
     """Print what was decided, on which numbers, and why."""
-    from flows.registry.register_candidates import older_sentence
+    from flows.results.registry.register_candidates import older_sentence
 
     name = f"version {decision['version']} ({decision['run']})"
     if decision["decision"] == "refused":
@@ -111,14 +111,14 @@ def history(overrides: Overrides = None, json: Json = False) -> None:
     """
     with Session(json) as session:
         project = session.open_project(overrides)
-        from flows.registry.promotion_history import decisions
+        from flows.results.registry.promotion_history import decisions
 
         session.print_result({"decisions": decisions(project.root)}, print_history)
 
 
 def print_history(answer: dict[str, Any], console: "PlainConsole") -> None:
     """Print two lines for each decision: what and when, then on which numbers."""
-    from flows.registry.watch_text import unchecked_text
+    from flows.results.registry.watch_text import unchecked_text
 
     for decision in answer["decisions"][:_MAX_LISTED]:
         at = decision["at"][:16].replace("T", " ")
@@ -160,10 +160,13 @@ def watch(
         while True:
             try:
                 project = session.open_project(overrides)
-                from flows.registry.changed_silos import look
+                from flows.results.registry.changed_silos import look
+                from flows.results.run_history.clean_runs import enforce_retention
 
                 answer = look(project)
-                if answer is None:
+                if answer is not None:
+                    enforce_retention(project)
+                else:
                     if not is_started:
                         session.print_progress("there is something to do: starts Prefect's server")
                         session.start_server()
@@ -184,7 +187,7 @@ def watch(
 def print_watch(answer: dict[str, Any], console: "PlainConsole") -> None:
     """Print what was decided; if nothing changed, on one line."""
     if answer["decision"] is not None:
-        from flows.registry.watch_text import shift_text
+        from flows.results.registry.watch_text import shift_text
 
         names = [silo if how == "changed" else f"{silo} ({how})" for silo, how in answer["changed"].items()]
         more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
@@ -234,7 +237,7 @@ def predict(
     """
     with Session(json) as session:
         project = session.open_project(overrides)
-        from flows.serving.predict_file import predict_file
+        from flows.results.serving.predict_file import predict_file
 
         answer = predict_file(project, input, output, client, model, keep or (), skip_bad_rows)
         session.print_result(answer, print_predict)
@@ -273,7 +276,7 @@ def evaluate(model: ModelArgument = "champion", overrides: Overrides = None, jso
     """
     with Session(json) as session:
         project = session.open_project(overrides)
-        from flows.serving.open_model import evaluate_model
+        from flows.results.serving.open_model import evaluate_model
 
         session.print_result(evaluate_model(project, model), print_evaluate)
 
@@ -317,6 +320,6 @@ def serve(
     """
     with Session() as session:
         project = session.open_project(overrides)
-        from flows.serving import scoring_server
+        from flows.results.serving import scoring_server
 
         scoring_server.serve(project, model, host, port, max_body)

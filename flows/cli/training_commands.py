@@ -11,9 +11,9 @@ from silos import param_limits
 from silos.errors import UserError, shown
 
 if TYPE_CHECKING:
-    from flows.console.safe_text import PlainConsole
-    from flows.experiment.comparison.run_trials import Plan
-    from flows.experiment.project import Project
+    from flows.core.console.safe_text import PlainConsole
+    from flows.experiments.comparison.run_trials import Plan
+    from flows.training.project import Project
 
 LOOK_CLOSER = "`siloflow ui` serves MLflow's and Prefect's pages"
 """Where the user finds more than a command prints."""
@@ -62,7 +62,7 @@ def run(
 
 def print_run(result: dict[str, Any], console: "PlainConsole") -> None:
     """Print the metrics of a run."""
-    from flows.experiment.comparison.comparison_text import baseline_scores, notes_after_training
+    from flows.experiments.comparison.comparison_text import baseline_scores, notes_after_training
     from models.metrics.client_metrics import recorded_metric
 
     metrics, quantity = result["metrics"], recorded_metric(result)
@@ -150,7 +150,7 @@ def compare(
         options = {"resume": resume, "parallel": parallel}
         comparison = session.run_flow("flows.compare", "compare", project, **parameters, **options)
         if summary is not None:
-            from flows.experiment.comparison.record_comparison import write_summary
+            from flows.experiments.comparison.record_comparison import write_summary
 
             write_summary(project, comparison, summary)
         session.print_result(comparison, print_compare, failed=bool(comparison["failed"]))
@@ -158,7 +158,7 @@ def compare(
 
 def print_compare(comparison: dict[str, Any], console: "PlainConsole") -> None:
     """Print the table of methods, the differences, and where the files are."""
-    from flows.experiment.comparison.comparison_text import (
+    from flows.experiments.comparison.comparison_text import (
         answer_sentence,
         comparison_table,
         notes_after_training,
@@ -221,7 +221,7 @@ def _becomes_first(comparison: dict[str, Any], registry: dict[str, Any]) -> bool
 
     The challenger may be of an earlier comparison; whether `promote` takes it is then not known here.
     """
-    from flows.registry.recorded_comparison import proved_better
+    from flows.results.registry.recorded_comparison import proved_better
 
     if not registry["candidates"] or registry["champion"] is not None:
         return False
@@ -262,7 +262,7 @@ def _heading(comparison: dict[str, Any], seeds: int, unequal: bool) -> str:
         seeds: The number of seeds.
         unequal: Methods finished with different numbers of seeds.
     """
-    from flows.experiment.comparison.comparison_text import interval_heading
+    from flows.experiments.comparison.comparison_text import interval_heading
 
     partitions = len(comparison.get("partitions", ())) + 1
     over = "the runs that each method finished" if unequal else f"{seeds} seeds"
@@ -286,7 +286,7 @@ def _comparison_overrides(project: "Project", tune: bool, partitions: int | None
     if (tune or publish) and not comparison.tune:
         overrides.append("comparison.tune=8")
     if publish:
-        from flows.experiment.comparison.run_trials import PUBLISHED, can_draw
+        from flows.experiments.comparison.run_trials import PUBLISHED, can_draw
 
         overrides.append("comparison.publish=true")
         if len(comparison.seeds) < PUBLISHED:
@@ -340,7 +340,7 @@ def advise(
         advice["apply"] = None if apply or failed else shlex.join(again)
         session.print_result(advice, print_advice, failed=failed)
         if apply:
-            from flows.advice.apply_advice import apply_advice
+            from flows.experiments.advice.apply_advice import apply_advice
 
             for line in apply_advice(session.root, advice) or ["params.yaml has this advice already"]:
                 session.print_progress(line)
@@ -348,7 +348,7 @@ def advise(
 
 def print_advice(advice: dict[str, Any], console: "PlainConsole") -> None:
     """Print the advice and where its files are."""
-    from flows.advice.advice_text import described
+    from flows.experiments.advice.advice_text import described
 
     for line in described(advice):
         console.print(line)
@@ -379,7 +379,7 @@ def schedule(
     with Session(retry_hint=_SCHEDULED) as session:
         numbers = parse_seeds(seeds)
         project = session.open_project(overrides)
-        from flows.servers.server_process import last_port, save_port
+        from flows.orchestration.servers.server_process import last_port, save_port
 
         session.start_server(ui=True, **last_port(project.root, port))
         from flows.schedule import cron_schedule, serve
@@ -388,7 +388,7 @@ def schedule(
         _plan(project, methods, numbers, None)
         address = session.wait_for_server()
         save_port(project.root, address)
-        from flows.run_history.abandoned_runs import close_abandoned
+        from flows.results.run_history.abandoned_runs import close_abandoned
 
         with project.shared():
             close_abandoned(project.root)
@@ -444,8 +444,8 @@ def _check_advisable(project: "Project") -> None:
 
 
 def _check_method(project: "Project", method: str, seed: int) -> None:
-    from flows.config.method_settings import method_of
     from flows.methods.base import start_method
+    from flows.methods.method_settings import method_of
 
     start_method(method_of(project.params, method), project.training_setup(seed))
 
@@ -457,9 +457,9 @@ def _check_runner(project: "Project") -> None:
 
 
 def _check_resumed_run(project: "Project", method: str, seed: int) -> None:
-    from flows.experiment.project import newest_experiment
-    from flows.experiment.run.run_folder import run_name
-    from flows.experiment.run_identity import check_resume
+    from flows.training.project import newest_experiment
+    from flows.training.run_folder import run_name
+    from flows.training.run_identity import check_resume
 
     check_resume(project, method, seed, newest_experiment(project, "run", inside=run_name(method, seed)))
 
@@ -477,6 +477,6 @@ def _check_resumed_comparison(project: "Project", wanted: "Plan", name: str | No
 
 
 def _check_unused(project: "Project", name: str) -> None:
-    from flows.experiment.run_identity import unused_name
+    from flows.training.run_identity import unused_name
 
     unused_name(project, name)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from flows.console import progress
-from flows.experiment.project import Project, scratch_dir
+from flows.core.console import progress
+from flows.training.project import Project, scratch_dir
 from silos.cohort import Silos
 from silos.errors import UserError, shown
 from silos.io import locks

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flows.config.diagnose_params import DiagnoseParams
+from flows.core.config.diagnose_params import DiagnoseParams
 from flows.diagnosis.query_clients import collect_answers
 from flows.diagnosis.text.findings_page import refusal_sentences
 from flows.diagnosis.text.phrases import joined, type_words

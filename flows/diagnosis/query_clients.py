@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy.stats import norm
 
-from flows.config.diagnose_params import FEW_BINS, DiagnoseParams
+from flows.core.config.diagnose_params import FEW_BINS, DiagnoseParams
 from models.shift.client_summaries.client_summary import Layout, Summaries, overall_moments
 from models.shift.client_summaries.gaussian_mechanism import rho
 from models.shift.client_summaries.query import Query, light_bounds, project_pictures

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from flows.config.load_config import load_params
+from flows.core.config.load_config import load_params
 from flows.init_project.guess_roles import Ask
 from flows.init_project.infer_schema import DataOptions, OwnData, infer_schema
 from silos import strict_yaml

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from flows.experiment import plugin_loader
-from flows.experiment.comparison.search_space import Axis
-from flows.experiment.plugin_loader import NONE, Plugins
+from flows.core import plugin_loader
+from flows.core.plugin_loader import NONE, Plugins
+from flows.core.search_space import Axis
 from flows.plugins import METHODS
 from silos.errors import UserError, shown
 from silos.strict_yaml import refuse_booleans
 from tasks.tracking.metric_names import metric_name_fault
 
 if TYPE_CHECKING:  # these modules import torch, and the command line needs the names of methods without it
-    from flows.experiment.draw_figures import FigureWriter
     from flows.methods.client_sampler import Sampler
     from flows.methods.common.conditioning import Conditioning
+    from flows.methods.figure_context import FigureWriter
     from flows.methods.round_context import RoundContext, TrainingSetup
     from models.client_model import Model
     from models.server_state import ServerState
@@ -139,7 +139,7 @@ class Method(BaseModel, ABC):
         return usual
 
     def figures(self) -> "Sequence[FigureWriter]":
-        """Return the figures that are drawn at the end of a run (see flows.experiment.draw_figures)."""
+        """Return the figures that are drawn at the end of a run (see flows.methods.figure_context)."""
         return ()
 
     def conditioning(self) -> "Conditioning | None":

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from flows.experiment.comparison.search_space import axes
+from flows.core.search_space import axes
 from flows.methods.base import Method, RoundReport
 from flows.methods.client_sampler import FractionSampler, Sampler
 from flows.methods.common.group_training import Tree, group_members, grouped_model, stack_groups

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from flows.config.clients_params import OwnSampler
+from flows.core.config.clients_params import OwnSampler
 from flows.methods.base import RoundReport
 from flows.methods.round_context import RoundContext, TrainingSetup, uniform_by_client
 from models.prng import client_streams, server_stream, uniform

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from flows.experiment.comparison.search_space import axes
+from flows.core.search_space import axes
 from flows.methods.base import Method, RoundReport
 from flows.methods.common.conditioning import Conditioning, FewRows, Source, StatisticsMatrix
 from flows.methods.common.network_checks import require_memory

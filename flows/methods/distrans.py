@@ -8,7 +8,7 @@ repeat: each client k trains w_k from w, and t_k from its last value, for E loca
 
 from pydantic import Field
 
-from flows.experiment.comparison.search_space import Axis, axes
+from flows.core.search_space import Axis, axes
 from flows.methods import fedavg
 from flows.methods.base import RoundReport
 from flows.methods.common.network_checks import require_linear_head, split_personal

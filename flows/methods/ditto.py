@@ -6,7 +6,7 @@ v_k minimizes  F_k(v_k) + lambda/2 ||v_k - w||^2  from its last v_k, with w as r
 
 from pydantic import Field
 
-from flows.experiment.comparison.search_space import axes
+from flows.core.search_space import axes
 from flows.methods import fedavg
 from flows.methods.base import RoundReport
 from flows.methods.round_context import RoundContext, TrainingSetup

@@ -9,7 +9,7 @@ alpha = 0 is FedAvg with clients of equal weight
 
 from pydantic import Field
 
-from flows.experiment.comparison.search_space import axes
+from flows.core.search_space import axes
 from flows.methods import fedavg
 from flows.methods.base import RoundReport
 from flows.methods.round_context import RoundContext, TrainingSetup

@@ -10,7 +10,7 @@ repeat: each client k sends G_k, the gradient of its mean loss at w with respect
 import torch
 from pydantic import Field
 
-from flows.experiment.comparison.search_space import axes
+from flows.core.search_space import axes
 from flows.methods import fedavg
 from flows.methods.base import RoundReport
 from flows.methods.common.network_checks import require_linear_head

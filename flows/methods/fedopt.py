@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from flows.experiment.comparison.search_space import axes
+from flows.core.search_space import axes
 from flows.methods import fedavg
 from flows.methods.base import RoundReport
 from flows.methods.round_context import RoundContext, TrainingSetup

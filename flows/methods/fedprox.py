@@ -5,7 +5,7 @@ each client k minimizes F_k(w_k) + mu/2 ||w_k - w||^2 in its local epochs; mu = 
 
 from pydantic import Field
 
-from flows.experiment.comparison.search_space import axes
+from flows.core.search_space import axes
 from flows.methods import fedavg
 from flows.methods.base import RoundReport
 from flows.methods.round_context import RoundContext

@@ -7,7 +7,7 @@ repeat: each client k trains v_k for `head_epochs` epochs with w fixed, then w_k
 
 from pydantic import Field
 
-from flows.experiment.comparison.search_space import axes
+from flows.core.search_space import axes
 from flows.methods import fedper
 from flows.methods.base import RoundReport
 from flows.methods.round_context import RoundContext, TrainingSetup

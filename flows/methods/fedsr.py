@@ -8,7 +8,7 @@ repeat: each client k trains w_k from w, and (r_mu, r_sigma, C)_k from their las
 
 from pydantic import Field
 
-from flows.experiment.comparison.search_space import axes
+from flows.core.search_space import axes
 from flows.methods import fedavg
 from flows.methods.base import RoundReport
 from flows.methods.common.network_checks import require_linear_head, require_memory, split_personal

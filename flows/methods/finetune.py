@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pydantic import Field
 
-from flows.experiment.comparison.search_space import axes
+from flows.core.search_space import axes
 from flows.methods import fedavg
 from flows.methods.base import RoundReport
 from flows.methods.round_context import RoundContext, TrainingSetup

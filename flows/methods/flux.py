@@ -17,7 +17,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from flows.experiment.comparison.search_space import axes
+from flows.core.search_space import axes
 from flows.methods.base import Method, RoundReport
 from flows.methods.common.group_training import group_members, grouped_model, select_group, stack_groups, train_groups
 from flows.methods.common.network_checks import require_part

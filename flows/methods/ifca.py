@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from pydantic import Field
 
-from flows.experiment.comparison.search_space import Axis, axes
+from flows.core.search_space import Axis, axes
 from flows.methods.base import Method, RoundReport
 from flows.methods.common.group_training import group_members, grouped_model, select_group, stack_groups, train_groups
 from flows.methods.common.network_checks import require_memory

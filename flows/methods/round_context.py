@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import Tensor
 
-from flows.experiment.client_optimizer_state import ClientOptimizerStates
 from models.client_model import Model
 from models.networks.network_factory import Network
 from models.prng import client_streams, server_stream, uniform
@@ -19,6 +18,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import MethodError
 from tasks.aggregate import Aggregation, aggregate
+from tasks.client_optimizer_state import ClientOptimizerStates
 from tasks.execution.prefect_tasks import ClientStep, ServerStep
 from tasks.execution.task_runner import RoundCost, Runner, cohort_calls
 from tasks.messages.round_messages import Update

@@ -12,12 +12,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from flows.experiment.draw_figures import FigureWriter
 from flows.methods.base import Method, RoundReport
 from flows.methods.common import correctness_overlap
 from flows.methods.common.correctness_overlap import best_threshold
 from flows.methods.common.group_training import grouped_model, participants, select_group, stack_groups, train_groups
 from flows.methods.common.method_figures import group_history
+from flows.methods.figure_context import FigureWriter
 from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.clustering import Assign, Overlap

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from flows.experiment.comparison.search_space import Axis, axes
+from flows.core.search_space import Axis, axes
 from flows.methods.base import Method, RoundReport
 from flows.methods.client_sampler import FractionSampler, Sampler
 from flows.methods.round_context import RoundContext, TrainingSetup

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from flows.experiment.draw_figures import FigureWriter
 from flows.methods.base import Method, RoundReport
 from flows.methods.common import codebook_stages
 from flows.methods.common.codebook_stages import SECTION, Check, Until
@@ -30,6 +29,7 @@ from flows.methods.common.codebook_transfer import (
 )
 from flows.methods.common.method_figures import codewords, stages
 from flows.methods.common.network_checks import require_memory
+from flows.methods.figure_context import FigureWriter
 from flows.methods.round_context import RoundContext, TrainingSetup, uniform_by_client
 from models.client_model import Model
 from models.networks.network_factory import Network

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from flows.experiment.comparison.search_space import axes
+from flows.core.search_space import axes
 from flows.methods.base import Method, RoundReport
 from flows.methods.common import posterior_sites
 from flows.methods.common.network_checks import reject_batchnorm, require_mlp

@@ -1,10 +1,11 @@
-"""Addresses of servers: keep those of this machine out of proxies, mask passwords, and check ports.
+"""Addresses of servers: keep those of this machine out of proxies, mask passwords, check and take ports.
 
 Proxies are those of the environment, for this process and its children.
 """
 
 import os
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -134,6 +135,31 @@ def is_port(number: int) -> bool:
     return 1 <= number <= 65535
 
 
+def listen(port: int, option: str, host: str = "127.0.0.1") -> socket.socket:
+    """Return a socket that listens at this port, by default of loopback; UserError if the port is invalid or taken."""
+    if not is_port(port):
+        raise UserError(f"{option}: got {port}, expected a port from 1 to 65535. Choose another.")
+    try:
+        return listening_socket(port, host)
+    except OSError as error:
+        raise UserError(
+            f"{option}: got {port}, which cannot be used ({error.strerror}), expected a free port. Choose another."
+        ) from None
+
+
+def listening_socket(port: int, host: str = "127.0.0.1") -> socket.socket:
+    """Return a socket that listens at this port, or for 0 at a free one; OSError if the port is taken."""
+    listener = socket.socket()
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen()
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
 def has_wrong_port(address: str) -> bool:
     """Return whether host:port, or scheme://host:port, names an invalid port."""
     try:
@@ -141,3 +167,14 @@ def has_wrong_port(address: str) -> bool:
     except ValueError:
         return True
     return port is not None and not is_port(port)
+
+
+def answers(url: str, patience: float) -> bool:
+    """Return whether Prefect's API at this address answers within `patience` seconds."""
+    import urllib.request  # loads http.client and ssl
+
+    try:
+        urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=patience).close()
+    except (OSError, ValueError):  # includes URLError; ValueError for no address
+        return False
+    return True

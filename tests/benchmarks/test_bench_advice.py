@@ -11,9 +11,9 @@ from benchmarks.advice import federations
 from benchmarks.advice.run_table import RunTable, paired
 from benchmarks.advice.strategies import TRIALS, Contest, advise, genetic_search, hindsight, published_tree, strategies
 from benchmarks.bench_advice import MINUTES, AdviceStudy, summary
-from flows.advice.candidates import SHARED
-from flows.advice.race import Candidate
-from flows.experiment.comparison.client_gains import ALONE
+from flows.experiments.advice.candidates import SHARED
+from flows.experiments.advice.race import Candidate
+from flows.experiments.comparison.client_gains import ALONE
 from flows.run import run
 from models.metrics.paired_difference import ACCURACY
 from tasks.tracking.json_io import read_json

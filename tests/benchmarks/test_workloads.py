@@ -14,10 +14,10 @@ from benchmarks import bench_clustering, bench_codebook, bench_diagnose, bench_p
 from benchmarks.baselines import bayes_by_backprop, reference_loop, uefl_author_code
 from benchmarks.bench_tuning import tune
 from benchmarks.workloads import WORKLOADS, Workload, chosen_workloads
-from flows.experiment.project import Project
 from flows.methods.fedavg import FedAvg
 from flows.methods.uefl import UEFL
 from flows.methods.virtual import Virtual
+from flows.training.project import Project
 from models.gaussians import Natural
 from models.networks.cnn import CNN
 from models.networks.mlp import MLP

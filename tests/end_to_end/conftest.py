@@ -28,7 +28,7 @@ import numpy as np
 import pytest
 import yaml
 
-from flows.servers.prefect_server import PrefectServer
+from flows.orchestration.servers.prefect_server import PrefectServer
 from tests.look import free_ports
 
 ROOT = Path(__file__).parents[2]

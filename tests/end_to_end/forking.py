@@ -116,10 +116,10 @@ def _import() -> None:
         "flows.run",
         "flows.schedule",
         "flows.watch",
-        "flows.cli.describe_data",
-        "flows.serving.open_model",
-        "flows.serving.predict_file",
-        "flows.console.progress_bar",
+        "flows.diagnosis.describe_data",
+        "flows.results.serving.open_model",
+        "flows.results.serving.predict_file",
+        "flows.core.console.progress_bar",
         "publications.reproduce",
     ):
         importlib.import_module(verb)

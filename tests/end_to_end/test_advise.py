@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.advice.advice_text import NAMES
+from flows.experiments.advice.advice_text import NAMES
 from silos.io.locks import exclusive_lock
 
 pytestmark = pytest.mark.slow

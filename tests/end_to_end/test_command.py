@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.compare import compare
-from flows.experiment.project import Project
 from flows.partition import make, partition
 from flows.run import run
+from flows.training.project import Project
 
 COMMAND = Path(sys.executable).parent / "siloflow"
 SUBCOMMANDS = ("partition", "run", "compare", "schedule", "ui", "show", "methods", "stats")

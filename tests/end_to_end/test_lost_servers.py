@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.servers.prefect_server import PrefectServer
+from flows.orchestration.servers.prefect_server import PrefectServer
 
 pytestmark = pytest.mark.slow
 

@@ -79,8 +79,8 @@ LINES = ("--set", "data.name=lines", "--set", f"data.source={LINEAR}", "--set", 
 
 
 def a_regression(folder: Path) -> None:
-    from flows.experiment.project import Project
     from flows.partition import make
+    from flows.training.project import Project
 
     make(Project.open(LINES[1::2], folder))
 

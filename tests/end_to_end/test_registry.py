@@ -19,8 +19,8 @@ KILLED = """
 import json, os, sys
 from pathlib import Path
 
-from flows.experiment.project import Project
-from flows.registry import JOURNAL, model_finder, promotion, promotion_history
+from flows.training.project import Project
+from flows.results.registry import JOURNAL, model_finder, promotion, promotion_history
 from tasks.tracking.mlflow_logging.model_registry import Registry
 
 

@@ -18,8 +18,8 @@ import pandas as pd
 import pytest
 import torch
 
-from flows.experiment.project import Project
-from flows.experiment.run.load_finished_run import finished_run
+from flows.training.load_finished_run import finished_run
+from flows.training.project import Project
 from models.preprocessing import RawInputModel
 from silos.cohort import Stack
 from silos.storage.partition_store import open_client

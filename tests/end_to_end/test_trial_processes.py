@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.experiment.comparison.trial_processes import usable_cores
+from flows.experiments.comparison.trial_processes import usable_cores
 
 pytestmark = pytest.mark.slow
 

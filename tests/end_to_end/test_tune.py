@@ -74,7 +74,7 @@ def test_the_screen_names_what_was_chosen(tuned):
 
 
 PAGE = """
-from flows.experiment.comparison.search_space import axes
+from flows.core.search_space import axes
 from flows.methods import fedavg
 from flows.plugins import register_method
 

@@ -9,9 +9,9 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.console import progress
+from flows.core.console import progress
+from flows.orchestration.servers.prefect_server import PrefectServer
 from flows.run import run
-from flows.servers.prefect_server import PrefectServer
 from tasks.execution.open_workers import open_workers
 
 OWN = """

@@ -23,9 +23,9 @@ from pydantic import BaseModel
 
 from flows.cli import app
 from flows.cli.command_session import Session
-from flows.experiment.project import Project
 from flows.methods.base import method_names
 from flows.partition import make
+from flows.training.project import Project
 from silos.data_params import Assignment, Change, Subsample
 from silos.sources.source_params import Synthetic
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from flows.experiment.project import Project
-from flows.experiment.run.run_folder import RunFolder
+from flows.training.project import Project
+from flows.training.run_folder import RunFolder
 from models.metrics.client_metrics import CLIENT_METRICS
 from silos.errors import UserError
 from tasks.evaluate import OUTCOMES

@@ -7,10 +7,10 @@ import mlflow
 import numpy as np
 import pytest
 
-from flows.cli.export_model import export_model
-from flows.config.load_config import load_params
-from flows.experiment.project import Project
-from flows.experiment.run.run_folder import RunFolder
+from flows.core.config.load_config import load_params
+from flows.results.serving.export_model import export_model
+from flows.training.project import Project
+from flows.training.run_folder import RunFolder
 from silos.errors import UserError
 from silos.storage.partition_store import open_client
 from tasks.evaluate import OUTCOMES

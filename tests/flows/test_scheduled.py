@@ -6,7 +6,7 @@ import httpx
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.run_history import abandoned_runs
+from flows.results.run_history import abandoned_runs
 from flows.schedule import cron_schedule, serve
 from silos.errors import UserError
 

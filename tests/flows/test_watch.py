@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from flows.cli.serving_commands import print_history, print_watch
-from flows.console.safe_text import PlainConsole
-from flows.experiment.project import Project
-from flows.registry.changed_silos import make_answer
-from flows.registry.promotion_history import may_pass
-from flows.registry.shifted_silos import shifted_silos, unchecked_silos, unseen_shifts
-from flows.registry.watch_text import shift_text
+from flows.core.console.safe_text import PlainConsole
+from flows.results.registry.changed_silos import make_answer
+from flows.results.registry.promotion_history import may_pass
+from flows.results.registry.shifted_silos import shifted_silos, unchecked_silos, unseen_shifts
+from flows.results.registry.watch_text import shift_text
+from flows.training.project import Project
 from flows.watch import answer_of, why_no_challenger, without_second_look
 
 

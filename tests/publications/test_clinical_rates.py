@@ -8,7 +8,7 @@ import pytest
 import yaml
 from scipy.stats import binomtest
 
-from flows.console.safe_text import PlainConsole
+from flows.core.console.safe_text import PlainConsole
 from publications.clinical_rates import HEDGED, _with_hedges, confidently_wrong, is_right, wilson
 from publications.compare_with_published import table_of_records
 from publications.fill_sweep import fill

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 import yaml
 
-from flows.config.load_config import load_params
+from flows.core.config.load_config import load_params
 from flows.init_project import create_project
 from flows.plugins import method_modules
 from publications import code_version
@@ -33,9 +33,9 @@ def test_a_run_depends_on_its_method_and_on_no_other_verb(method, params):
     modules = modules_of_run(method, params)
     assert {method_modules()[method], "models.training.engine", "tasks.evaluate"} <= {*modules}
     computing = {"silos.cohort", "tasks.execution.load_client_data", "tasks.tracking.result_tables"}
-    computing |= {"flows.experiment.comparison.paired_runs", "flows.experiment.run.round_record"}
+    computing |= {"flows.training.paired_runs", "flows.training.round_record"}
     assert computing <= {*modules}
-    around = ("flows.cli", "flows.console", "tasks.execution", "tasks.tracking")
+    around = ("flows.cli", "flows.core.console", "tasks.execution", "tasks.tracking")
     assert not [name for name in modules if name.startswith(around) and name not in computing]
     assert ("flows.methods.cfl" in modules) == (method == "cfl")
 
@@ -49,7 +49,7 @@ def test_a_run_depends_on_its_network_its_data_and_its_sampler(params):
     settings += ["data.source={kind: npz, path: a.npz}", "clients.sampling={kind: improving, focus: 0.8}"]
     other = {*modules_of_run("fedavg", load_params(create_project.TEMPLATES, settings))}
     assert other - plain >= {
-        "flows.experiment.fit_standardizer",
+        "flows.training.fit_standardizer",
         "models.networks.cnn",
         "silos.partitioners.label_partitioners",
         "silos.sources.npz",
@@ -70,7 +70,7 @@ def test_a_run_depends_on_its_network_its_data_and_its_sampler(params):
 )
 def test_a_run_depends_on_the_fit_of_its_scale_if_it_scales_or_aligns(setting, fits):
     modules = modules_of_run("fedavg", load_params(create_project.TEMPLATES, [setting]))
-    assert ("flows.experiment.fit_standardizer" in modules) == fits
+    assert ("flows.training.fit_standardizer" in modules) == fits
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from benchmarks.bench_results import processor_name
-from flows.console.safe_text import PlainConsole
+from flows.core.console.safe_text import PlainConsole
 from publications import print_tables
 from publications.reproduce import reproduce
 from publications.results_file import without_places

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from scipy.stats import beta
 
-from flows.console.safe_text import PlainConsole
+from flows.core.console.safe_text import PlainConsole
 from publications import verdict_trials
 from publications.compare_with_published import table_of_records
 from publications.detection_rates import mean_of, share

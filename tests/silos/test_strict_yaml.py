@@ -1,4 +1,4 @@
-"""What is read as YAML, and what is refused with its line; hostile files are in tests/flows/config/test_params_schema.py."""
+"""What is read as YAML, and what is refused with its line; hostile files: tests/flows/core/config/test_params_schema.py."""
 
 import pytest
 import yaml

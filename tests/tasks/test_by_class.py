@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flows.experiment.comparison.paired_runs import count_correct_by_class, predictions_by_class
+from flows.training.paired_runs import count_correct_by_class, predictions_by_class
 from silos.client_store import ClientStore
 from silos.cohort import open_common
 from silos.privacy.silo_policy import POLICY

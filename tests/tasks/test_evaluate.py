@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from flows.experiment.comparison.paired_runs import compare_pairs
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
+from flows.training.paired_runs import compare_pairs
 from models.metrics.client_metrics import CLIENT_METRICS
 from silos.client_store import ClientStore
 from silos.storage.partition_store import open_client

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flows.experiment.comparison.paired_runs import prior_shift_by_client
+from flows.training.paired_runs import prior_shift_by_client
 from silos.client_store import ClientStore
 from tasks.evaluate import OUTCOMES
 from tasks.execution.task_runner import PlainRunner

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.experiment.comparison.paired_runs import client_strata, compare_pairs, means_by_client, scales_of_clients
+from flows.training.paired_runs import client_strata, compare_pairs, means_by_client, scales_of_clients
 from models.metrics.base_metrics import TASK_METRICS
 from models.metrics.client_metrics import CLIENT_METRICS
 from models.metrics.paired_difference import ACCURACY, Stratum, difference, difference_record

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from flows.experiment.draw_figures import FigureContext
+from flows.methods.figure_context import FigureContext
 from flows.plugins import register_figure
 from tasks.tracking.plots.style import COLOURS, new_figure, set_title, write_figure
 

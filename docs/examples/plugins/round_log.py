@@ -4,9 +4,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flows.experiment.callbacks.callback import Callback, PlayedRound
-from flows.experiment.run.run_context import RunContext
 from flows.plugins import register_callback
+from flows.training.callbacks.callback import Callback, PlayedRound
+from flows.training.run_context import RunContext
 
 
 @register_callback("round_log")

@@ -13,7 +13,6 @@ from functools import partial
 import numpy as np
 import torch
 
-from flows.experiment.client_optimizer_state import ClientOptimizerStates
 from flows.methods.common.group_training import group_members, select_group, stack_groups, train_groups
 from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
@@ -23,6 +22,7 @@ from models.server_state import ServerState, Weights
 from silos.cohort import open_common
 from silos.dataset import some
 from silos.errors import UserError
+from tasks.client_optimizer_state import ClientOptimizerStates
 from tasks.cluster_clients import OverlapClusters, candidates, correctness_by_client, split_rows
 from tasks.messages.round_messages import CorrectnessBits, PriorShiftAccuracy
 from tasks.regroup import prior_shift_fit, regroup, report_correctness

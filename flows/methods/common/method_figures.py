@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.experiment.draw_figures import FigureContext
+from flows.methods.figure_context import FigureContext
 from models.metrics.base_metrics import TASK_METRICS, TaskMetrics
 from models.networks.wrappers.codebook_network import SHARED
 from tasks.codebooks import principal_plane, projection

@@ -14,11 +14,11 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from flows.experiment.draw_figures import FigureWriter
 from flows.methods.base import Method, RoundReport
 from flows.methods.common import correctness_overlap
 from flows.methods.common.group_training import group_members, grouped_model, participants, select_group, stack_groups
 from flows.methods.common.method_figures import group_history
+from flows.methods.figure_context import FigureWriter
 from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.clustering import Assign, Overlap

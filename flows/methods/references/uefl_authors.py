@@ -14,13 +14,13 @@ from typing import Any
 
 from pydantic import Field
 
-from flows.experiment.draw_figures import FigureWriter
 from flows.methods.base import Method, RoundReport
 from flows.methods.common import codebook_stages
 from flows.methods.common.codebook_stages import SECTION, Check, Until
 from flows.methods.common.codebook_transfer import measure_uncertainty, quantize_network, require_classes, require_rows
 from flows.methods.common.method_figures import stages
 from flows.methods.common.network_checks import require_memory
+from flows.methods.figure_context import FigureWriter
 from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.networks.deep_ensemble import plain

@@ -12,8 +12,8 @@ from rich.progress import Task
 from benchmarks import render_benchmark
 from flows import cli
 from flows.cli.command_session import Session
-from flows.console.progress_bar import Terminal
-from flows.console.safe_text import PlainConsole, say, shortened
+from flows.core.console.progress_bar import Terminal
+from flows.core.console.safe_text import PlainConsole, say, shortened
 from models.metrics.base_metrics import TASK_METRICS
 from publications import print_tables
 from silos.errors import UserError

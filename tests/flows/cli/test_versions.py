@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.cli import describe_data
-from flows.cli.describe_data import overview_with_figure
+from flows.diagnosis import describe_data
+from flows.diagnosis.describe_data import overview_with_figure
 from flows.diagnosis.load_version import load_version
-from flows.experiment.project import Project
-from flows.experiment.run.run_folder import RunFolder
 from flows.partition import make
+from flows.training.project import Project
+from flows.training.run_folder import RunFolder
 from silos.errors import UserError
 from silos.versioning import data_versions
 from silos.versioning.dvc_files import recorded_version

@@ -32,7 +32,7 @@ def test_a_problem_of_a_later_look_ends_nothing_and_one_of_the_first_ends_the_co
         if len(slept) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("flows.registry.changed_silos.look", look)
+    monkeypatch.setattr("flows.results.registry.changed_silos.look", look)
     monkeypatch.setattr("flows.cli.serving_commands.time.sleep", sleep)
     with pytest.raises((SystemExit, KeyboardInterrupt)):
         watch(minutes=2, json=True)
@@ -53,7 +53,7 @@ def test_a_watch_that_lost_its_server_ends(project: Path, monkeypatch: pytest.Mo
             raise answer
         return answer
 
-    monkeypatch.setattr("flows.registry.changed_silos.look", look)
+    monkeypatch.setattr("flows.results.registry.changed_silos.look", look)
     monkeypatch.setattr("flows.cli.serving_commands.time.sleep", lambda _: None)
     monkeypatch.setattr("flows.cli.command_session.Session.has_lost_server", lambda _: True)
     with pytest.raises(SystemExit) as end:

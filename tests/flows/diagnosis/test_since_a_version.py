@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flows.cli.diagnosis_commands import print_diagnose
-from flows.console.safe_text import PlainConsole
+from flows.core.console.safe_text import PlainConsole
 from flows.diagnose import diagnose
 from tasks.tracking.json_io import replace_nonfinite
 from tasks.tracking.mlflow_logging.connection import connect

@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flows.experiment.project import Project
 from flows.init_project.create_project import create_project
 from flows.init_project.infer_schema import DataOptions, infer_schema
 from flows.partition import make
+from flows.training.project import Project
 from silos.errors import UserError
 
 ROWS = 240

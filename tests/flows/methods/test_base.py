@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from flows.config.load_config import load_params
-from flows.config.method_settings import method_of
-from flows.experiment.plugin_loader import PluginFiles
+from flows.core.config.load_config import load_params
+from flows.core.plugin_loader import PluginFiles
 from flows.methods.base import (
     Method,
     RoundReport,
@@ -15,6 +14,7 @@ from flows.methods.base import (
     method_summaries,
     start_method,
 )
+from flows.methods.method_settings import method_of
 from silos.errors import UserError
 
 PAGE = '''"""Half way: FedAvg that goes half of the way to the mean."""

@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from flows.experiment.draw_figures import FigureContext, draw_figures
 from flows.methods.fedavg import FedAvg
+from flows.methods.figure_context import FigureContext
 from flows.methods.local_only import LocalOnly
+from flows.training.draw_figures import draw_figures
 from models.client_model import Model
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.network_factory import Network, is_bundled

@@ -8,7 +8,6 @@ from itertools import permutations
 import pytest
 from scipy import stats
 
-from flows.experiment.run.run_folder import RunFolder
 from flows.methods.client_sampler import (
     BySize,
     FractionSampler,
@@ -19,6 +18,7 @@ from flows.methods.client_sampler import (
     evaluation_clients,
     sample_clients,
 )
+from flows.training.run_folder import RunFolder
 from models.server_state import ServerState
 from silos.errors import UserError
 from tasks.tracking.checkpoint import Journal, load_state, save_state

@@ -9,10 +9,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from flows.experiment.project import Project
 from flows.methods.conditional import Conditional
 from flows.methods.fedavg import FedAvg
 from flows.methods.fedsgd import FedSGD
+from flows.training.project import Project
 from models.metrics.base_metrics import TASK_METRICS
 from models.networks.cnn import CNN
 from models.networks.mlp import MLP

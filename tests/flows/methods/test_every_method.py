@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flows.experiment.plugin_loader import PluginFiles
+from flows.core.plugin_loader import PluginFiles
 from flows.methods.base import Method, find_method, method_names, start_method
 from models import prng
 from models.server_state import ClientStateRefs

@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 from scipy import stats
 
-from flows.experiment.run.run_folder import RunFolder
 from flows.methods.base import RoundReport
 from flows.methods.client_sampler import LossBasedSampler, Uniform
 from flows.methods.fedavg import FedAvg
+from flows.training.run_folder import RunFolder
 from silos.errors import UserError
 from tasks.tracking.checkpoint import Journal, load_state
 

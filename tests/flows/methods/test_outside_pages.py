@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flows.experiment.plugin_loader import PluginFiles
+from flows.core.plugin_loader import PluginFiles
 from flows.methods.base import find_method
 from flows.methods.fedavg import FedAvg
 from models.networks.deep_ensemble import DeepEnsemble

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flows.experiment.plugin_loader import PluginFiles
+from flows.core.plugin_loader import PluginFiles
 from flows.methods.base import find_method
 from models.networks.cnn import CNN
 from models.networks.deep_ensemble import DeepEnsemble

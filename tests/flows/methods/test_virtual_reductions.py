@@ -8,11 +8,11 @@ import torch
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import cross_entropy, softplus
 
-from flows.experiment.evaluation import scored_model
 from flows.methods.base import start_method
 from flows.methods.common.posterior_sites import KNOWN, SITES, variational_weights
 from flows.methods.fedavg import FedAvg
 from flows.methods.virtual import Virtual
+from flows.training.evaluation import scored_model
 from models.gaussians import DEVIATION, PRECISION, PULL, natural
 from models.networks.cnn import CNN
 from models.networks.deep_ensemble import DeepEnsemble

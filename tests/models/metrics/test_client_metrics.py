@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as oracle
 
-from flows.config.load_config import load_params, quantity_of
+from flows.core.config.load_config import load_params, quantity_of
 from flows.init_project import create_project
 from flows.plugins import METRICS
 from models.metrics.base_metrics import TASK_METRICS

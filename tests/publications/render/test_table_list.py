@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.console.safe_text import PlainConsole
+from flows.core.console.safe_text import PlainConsole
 from publications.print_tables import listing as printed
 from publications.published_tables import names, tables
 from publications.render.table_list import lines, listing, read_sentences

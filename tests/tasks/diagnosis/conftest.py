@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.config.diagnose_params import DiagnoseParams
+from flows.core.config.diagnose_params import DiagnoseParams
 from flows.diagnosis.query_clients import Responses, build_query, first_query, query_clients
 from silos.client_store import ClientStore
 from silos.cohort import Silos

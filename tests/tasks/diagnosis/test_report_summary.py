@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flows.config.diagnose_params import DiagnoseParams
+from flows.core.config.diagnose_params import DiagnoseParams
 from flows.diagnosis.query_clients import bytes_reported, first_query, query_clients
 from models.shift.client_summaries import client_summary
 from silos.client_store import ClientStore

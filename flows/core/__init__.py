@@ -1,0 +1,1 @@
+"""What every floor above reads: params.yaml, plugin files, search spaces, and the terminal."""

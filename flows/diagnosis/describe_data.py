@@ -1,0 +1,156 @@
+"""Describe data/ in figures and a plot, and list, compare and restore its versions."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flows.core.config.data_settings import as_overrides, settings_between
+from flows.core.config.load_config import load_params
+from flows.training.project import Project, exclusive_data_access
+from models.shift.client_summaries.gaussian_mechanism import epsilon
+from silos import data_overview
+from silos.errors import UserError
+from silos.privacy.ledger import Ledger
+from silos.privacy.silo_policy import make_store, named_silos, policy_file
+from silos.sources.source_params import is_public
+from silos.storage.manifest import ClientEntry, Manifest, read_manifest
+from silos.storage.partition_store import open_client
+from silos.versioning import data_versions, dvc_files
+from silos.versioning import data_versions as changes
+from tasks.tracking.plots.silo_figure import Examples, draw_silos
+
+CLIENTS_SHOWN, CLASSES_SHOWN = 20, 10
+
+
+def overview_with_figure(project: Project) -> dict[str, Any]:
+    """Return the silos' overview with their version, and draw the figure that it names.
+
+    Of very many clients only some are opened, which `opened` counts, and a few of these are listed.
+
+    Raises:
+        UserError: If the data are not as recorded.
+    """
+    silos, folder = project.silos, Path(project.silos.folder)
+    entries = data_overview.opened_clients(silos.manifest)
+    names = [entry.name for entry in entries]
+    silos.check(names)
+    overview = {**data_overview.overview(silos.manifest, folder), "data_version": silos.version}
+    few = (
+        slice(0, CLIENTS_SHOWN) if len(entries) == len(silos.clients) else slice(0, None, len(entries) // CLIENTS_SHOWN)
+    )
+    figure = project.runs / f"show-{silos.manifest.name}.png"
+    pictures = examples(silos.manifest, folder, entries[few])
+    silos.check(names)  # the data have not changed since
+    draw_silos(figure, overview, pictures)
+    if len(entries) < len(silos.clients):
+        overview["clients"] = overview["clients"][few]
+    return {**overview, "opened": len(entries), "figure": str(figure.relative_to(project.root))}
+
+
+def examples(manifest: Manifest, folder: Path, clients: Sequence[ClientEntry]) -> Examples:
+    """Find the first training row of each of the first classes, of these clients.
+
+    Returns an empty mapping if rows are no images, or if no client has such a row.
+    """
+    if len(manifest.shape) not in (2, 3) or not manifest.classes:
+        return {}
+    rows = {}
+    for client in clients:
+        x, y = open_client(folder, client, "train")
+        first = [np.flatnonzero(y == label)[:1] for label in range(min(len(manifest.classes), CLASSES_SHOWN))]
+        rows[client.name] = [x[at[0]] if len(at) else None for at in first]
+    return rows if any(image is not None for images in rows.values() for image in images) else {}
+
+
+def log(root: Path) -> dict[str, Any]:
+    """Return every version that git knows, newest first, and the one that data.dvc records now."""
+    versions = [
+        {
+            "revision": v.revision,
+            "date": v.date,
+            "subject": v.subject,
+            "digest": v.digest,
+            "partitions": [*v.partitions],
+        }
+        for v in data_versions.version_log(root)
+    ]
+    return {"now": dvc_files.recorded_version(root), "versions": versions}
+
+
+def diff(root: Path, revision: str, to: str | None) -> dict[str, Any]:
+    """Return what changed from `revision` to `to`, or to what data.dvc records now."""
+    before = data_versions.find_digest(root, revision)
+    after = data_versions.find_digest(root, to) if to else dvc_files.recorded_version(root)
+    if after is None:
+        raise UserError("data.dvc is missing. Run `siloflow partition` to make data and record their version.")
+    return {"before": before, "after": after, **changes.diff(root, before, after)}
+
+
+def use(root: Path, revision: str) -> dict[str, Any]:
+    """Restore a version of data/, and return what params.yaml must say for a run on it.
+
+    Returns:
+        `settings`, to be given by `--set`; `params_differ` has the reason if no settings fit.
+
+    Raises:
+        UserError: While a run works on data/.
+    """
+    with exclusive_data_access(root, f"`siloflow data use {revision}`"):
+        digest = data_versions.use_version(root, revision)
+    partitions = list(data_versions.partitions(root, digest))
+    settings, differ = _params_for(root, partitions)
+    return {"digest": digest, "partitions": partitions, "settings": settings, "params_differ": differ}
+
+
+def ledgers(project: Project, new: bool) -> dict[str, Any]:
+    """Return what each silo reported and may report; `new` first makes the store and ledgers that are missing.
+
+    Raises:
+        RefusalError: If the store is missing.
+    """
+    folder, names = Path(project.ledgers.folder), [*project.silos.manifest.names]
+    if new:
+        make_store(folder, other_silos=is_public(project.params.data.source))
+        for name in names:
+            Ledger(str(folder), name).forget()
+    return {
+        "policy": str(policy_file(folder).relative_to(project.root)),
+        "silos": [_reported(Ledger.of(str(folder), name)) for name in names],
+        "unknown": sorted({*named_silos(folder)} - {*names}),
+    }
+
+
+def _reported(ledger: Ledger) -> dict[str, Any]:
+    policy, missing = ledger.policy, ledger.is_missing()
+    entries = [] if missing else ledger.entries()
+    return {
+        "name": ledger.client,
+        "missing": missing,
+        "exact": sum(not entry.rho for entry in entries),
+        "noisy": sum(entry.rho > 0 for entry in entries),
+        "spent": epsilon(math.fsum(entry.rho for entry in entries), policy.delta),
+        **policy.model_dump(),
+    }
+
+
+def _params_for(root: Path, partitions: list[str]) -> tuple[list[str], str | None]:
+    """Return the overrides that a run on the current data needs, or the reason why there are none."""
+    data = load_params(root).data
+    name = data.name if data.name in partitions or len(partitions) != 1 else partitions[0]
+    if name not in partitions:
+        return [], (
+            f"params.yaml: data.name: got {name}, expected {', '.join(partitions) or 'no data'} as in this "
+            "version. Correct data.name."
+        )
+    manifest = read_manifest(root / "data" / name)
+    settings = settings_between(data, manifest.params)
+    if settings is not None:
+        return as_overrides(settings), None
+    try:
+        dvc_files.must_match_params(manifest, data)
+    except UserError as error:
+        return [], str(error)
+    return [], None

@@ -1,1 +1,0 @@
-"""Holds what a run needs: its project, setup, trainer, callbacks and folder."""

@@ -1,0 +1,1 @@
+"""Several runs: compared, tuned, and raced against each other for advice."""

@@ -1,0 +1,394 @@
+"""Decide what to advise from the differences of a proof, and say in sentences what is certain about it."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import yaml
+
+from flows.core.console.safe_text import duration
+from flows.diagnosis.text.phrases import joined, listed
+from flows.experiments.advice.candidates import ALIGN, POOLED, SHARED
+from flows.experiments.advice.exclude_silos import leave_setting
+from flows.experiments.advice.proof import Proof
+from flows.experiments.advice.race import Race
+from flows.experiments.comparison.client_gains import ALONE, losers_text
+from flows.experiments.comparison.comparison_text import sentences_first, short_setting
+from models.metrics.base_metrics import TaskMetrics
+from models.metrics.paired_difference import Difference, better_method
+from silos.io.memory_and_disk import size
+
+Differences = Mapping[tuple[str, str], Difference]
+
+NAMES = {SHARED: "FedAvg", ALONE: "training alone"}
+"""What the advice calls the references."""
+
+_NOT_HELD_OUT = "how well it then does is not known, since no silo was held out"
+
+_NAMED = 3
+"""The most silos that a sentence names."""
+
+
+class Cost(NamedTuple):
+    """What a run of a method costs, the mean over seeds.
+
+    Attributes:
+        sent: Bytes that a silo sends.
+        received: Bytes that a silo receives.
+        seconds: Seconds of the whole run on this machine.
+        keeps_state: Whether silos keep tensors of their own between rounds.
+    """
+
+    sent: float
+    received: float
+    seconds: float
+    keeps_state: bool
+
+
+def is_better(first: str, second: str, differences: Differences, quantity: TaskMetrics, matters: float = 0.0) -> bool:
+    """Return whether the interval shows that the first method is better than the second, by what matters or more."""
+    pair = (first, second) if (first, second) in differences else (second, first)
+    return pair in differences and better_method(*pair, differences[pair], quantity, matters) == first
+
+
+def advised_method(
+    choice: str,
+    differences: Differences,
+    quantity: TaskMetrics,
+    finite: Collection[str] = (),
+    diverged: Collection[str] = (),
+    matters: float = 0.0,
+) -> str:
+    """Return the simplest method that is as good as any in the proof: training alone, then FedAvg, then the choice.
+
+    It is as good if its mean on test rows is at most `matters` behind each other's, and none is proved to be better.
+    A method without a finite difference is not advised, unless none has one: then the choice is, or if it diverged the
+    simplest that did not.
+
+    Args:
+        choice: The method that won the race.
+        differences: The differences of the proof, first minus second.
+        quantity: The metric.
+        finite: The methods whose predictions are finite in all runs of the proof.
+        diverged: Those whose predictions are not.
+        matters: The smallest difference that matters.
+    """
+    differences = _finite(differences)
+    measured = {method for pair in differences for method in pair}
+    methods = [method for method in dict.fromkeys((ALONE, SHARED, choice)) if method in measured]
+    if not methods and choice in diverged:
+        return next((method for method in (ALONE, SHARED) if method in finite), choice)
+
+    def is_near(method: str) -> bool:
+        return all(_lead(other, method, differences, quantity) <= matters for other in methods if other != method)
+
+    unbeaten = [m for m in methods if not any(is_better(other, m, differences, quantity, matters) for other in methods)]
+    return next((method for method in unbeaten if is_near(method)), (unbeaten or [choice])[-1])
+
+
+def _finite(differences: Differences) -> dict[tuple[str, str], Difference]:
+    """Return the differences of pairs in which the predictions of both methods are finite."""
+    return {pair: measured for pair, measured in differences.items() if math.isfinite(measured.mean)}
+
+
+def _lead(first: str, second: str, differences: Differences, quantity: TaskMetrics) -> float:
+    """Return the mean gain of the first method over the second; 0 if they were not compared."""
+    forward, backward = differences.get((first, second)), differences.get((second, first))
+    if forward is not None:
+        return quantity.gain(forward.mean)
+    return 0.0 if backward is None else -quantity.gain(backward.mean)
+
+
+def excluded_silos(advised: str, proof: Proof, quantity: TaskMetrics, matters: float = 0.0) -> list[str]:
+    """Return the silos without which FedAvg is proved better than the advised method, by what matters or more."""
+    exclusion = proof.exclusion
+    measured = None if exclusion is None else exclusion.differences.get(advised)
+    if exclusion is None or measured is None or better_method(SHARED, advised, measured, quantity, matters) != SHARED:
+        return []
+    return list(exclusion.silos)
+
+
+def decide(
+    quantity: TaskMetrics,
+    choice: str,
+    settings: Mapping[str, Sequence[str]],
+    proof: Proof,
+    comparison: Mapping[str, Any],
+    leave: Mapping[str, int] | None = None,
+    costs: Mapping[str, Cost] | None = None,
+) -> dict[str, Any]:
+    """Return the advice as plain JSON; `train_alone` names the silos that should not take part in FedAvg.
+
+    Args:
+        quantity: The metric.
+        choice: The method that won the race.
+        settings: The settings that each proved method was given.
+        proof: What the proof measured.
+        comparison: The record of the proof's runs.
+        leave: `clients.leave` of params.yaml; None if no client leaves.
+        costs: What a run of each proved method costs; None if that is not known.
+    """
+    differences = _finite(proof.differences)
+    rows = {row["method"]: row for row in comparison["table"]}
+    diverged = [method for method, row in rows.items() if row.get(quantity.headline) is None]
+    compared = [pair["matters"] for pair in comparison.get("paired", ())]
+    matters = compared[0] if compared else quantity.least_that_matters(None)
+    proved = advised_method(choice, differences, quantity, {*rows}.difference(diverged), diverged, matters)
+    outside = excluded_silos(proved, proof, quantity, matters)
+    advised = SHARED if outside else proved
+    given = [*settings.get(advised, ()), *([leave_setting(leave or {}, outside)] if outside else [])]
+    useless = sentences_first(comparison)
+    unmeasured = "Whether what follows is better than that was not measured."
+    of_no_use = "So no model is of use yet. Of these, the advice would be:"
+    lines = [*useless, *([unmeasured if outside else of_no_use] if useless else [])]
+    lines += (
+        _exclude(proof, proved, settings, quantity)
+        if outside
+        else [_use(advised, given), *_doubt(advised, differences, quantity, matters)]
+    )
+    names = {**NAMES, SHARED: f"{NAMES[SHARED]} with all silos"} if outside else NAMES
+    proved_lines = [
+        _difference(pair, measured, quantity, names, diverged, matters)
+        for pair, measured in proof.differences.items()
+        if POOLED not in pair
+    ]
+    unknown = sum(math.isnan(measured.mean) for pair, measured in proof.differences.items() if POOLED not in pair)
+    if proof.exclusion and not outside and proved in proof.exclusion.differences:
+        without = f"FedAvg without {listed(proof.exclusion.silos)}"
+        measured = proof.exclusion.differences[proved]
+        proved_lines.append(_difference((without, proved), measured, quantity, matters=matters))
+        unknown += math.isnan(measured.mean)
+    if is_better(POOLED, proved, differences, quantity, matters) and not outside:
+        gain = _size(differences[POOLED, proved], quantity)
+        would = f"would gain {gain}" if quantity.higher_is_better else f"would be better ({gain})"
+        proved_lines.append(f"Training on pooled rows {would}: ask whether rows may be pooled.")
+    ranges = len(proved_lines) - unknown + bool(outside)
+    lines += [*proved_lines, *([_legend(quantity, ranges)] if ranges else [])]
+    gains = (comparison.get("gains") or {}).get("methods", {}).get(advised)
+    if gains and gains["compared"] and not outside:
+        most = _greatest_losses(gains, quantity)
+        lines.append(f"With {NAMES.get(advised, advised)}, {losers_text(gains, 'silo')}, against training alone{most}.")
+    lines += _costs(advised, {} if outside else costs or {})  # those of FedAvg with all silos
+    if not useless and not outside:  # a score of FedAvg with all silos says nothing of that without some
+        lines.append(_new_silo(_aligned_features(given), rows.get(advised, {}), quantity))
+    return {
+        "choice": choice,
+        "advised": advised,
+        "settings": given,
+        "train_alone": outside,
+        "differences": [
+            {"first": a, "second": b, "difference": d.mean, "low": d.low, "high": d.high}
+            for (a, b), d in proof.differences.items()
+        ],
+        "costs": {method: cost._asdict() for method, cost in (costs or {}).items()},
+        "lines": lines,
+        "comparison": comparison,
+    }
+
+
+def described(advice: Mapping[str, Any]) -> list[str]:
+    """Return the advice as lines: what to use and why, what the silos differ in, and what the race was."""
+    sentences = " ".join(advice["diagnosis"]["sentences"][:2])
+    diagnosis = [f"How the silos differ: {sentences}"] if sentences else []
+    legs, dropped = advice["race"]["legs"], advice["race"]["dropped"]
+    reasons = [why for name, why in dropped.items() if name in legs]
+    worse, late = reasons.count("behind"), reasons.count("time")
+    settings, last = len({*legs, *dropped}), advice["race"]["rungs"][-1]
+    whole = sum(leg[0] == last and name not in dropped for name, leg in legs.items())
+    failed = len(reasons) - worse - late
+    counts = {
+        f"{_were(worse)} dropped as clearly behind the leader, in the one seed of the race": worse,
+        f"{_were(late)} dropped for a low rank or lack of time": late,
+        "failed or diverged": failed,
+        "never started for lack of time": settings - len(legs),
+    }
+    clauses = [f"{whole} trained to the end", *(f"{count} {what}" for what, count in counts.items() if count)]
+    race = f"Of {settings} setting{'' if settings == 1 else 's'}, {joined(clauses)}."
+    measured = any(proved["method"] == POOLED for proved in advice["proved"])
+    late = any(n.startswith(f"{POOLED} ") and why == "time" for n, why in advice["race"]["dropped"].items())
+    pooling = (
+        ["What pooling the rows would gain is not known: training on them takes longer than these minutes allow."]
+        if late and not measured
+        else []
+    )
+    return [*advice["lines"], *diagnosis, race, *pooling]
+
+
+def race_line(race: Race, quantity: TaskMetrics) -> str:
+    """Return what a rung came to: the leader, and how many train on."""
+    ranking = race.ranking()
+    rounds = race.rungs[race.rung - 1]
+    if not ranking:
+        return f"round {rounds}: no setting has a score"
+    leg = race.legs[ranking[0].name]
+    assert leg.score is not None, "candidates of the ranking have a score"
+    score = f"{quantity.label} {quantity.number(quantity.gain(leg.score.value))}"
+    onward = f"; {len(race.alive)} settings train on" if race.rung < len(race.rungs) else ""
+    return f"round {rounds}: {ranking[0].method} leads with {score} on validation rows{onward}"
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
+def _exclude(proof: Proof, proved: str, settings: Mapping[str, Sequence[str]], quantity: TaskMetrics) -> list[str]:
+    """Return which silos should train alone, what the federation gains by that, and which model each silo then uses."""
+    assert proof.exclusion is not None, "silos are excluded"
+    silos, gain = proof.exclusion.silos, _size(proof.exclusion.differences[proved], quantity)
+    over = NAMES.get(proved, proved)
+    over = f"{over} {'of' if proved == ALONE else 'with'} all"
+    better = f"gains {gain} over {over}" if quantity.higher_is_better else f"is better than {over} ({gain})"
+    one, named = len(silos) == 1, listed(silos)
+    shared, alone = settings.get(SHARED, ()), settings.get(ALONE, ())
+    return [
+        f"{_aligning(shared)}Train FedAvg{_others(shared)} without {named}, which train{'s' if one else ''} alone"
+        f"{_others(alone)}: over all silos this {better}.",
+        f"On validation rows {named} {'does' if one else 'do'} worse with FedAvg than alone: check whether units or codes "
+        f"differ there. {named} then use{'s' if one else ''} {'its model' if one else 'their models'} of {ALONE}, the "
+        f"others that of {SHARED}; `siloflow compare` scores both on all silos.",
+    ]
+
+
+def _aligning(settings: Sequence[str]) -> str:
+    """Return the sentence on the features that are aligned first; empty if there are none."""
+    aligned = _aligned_features(settings)
+    return f"Align first: let each silo standardise {joined(aligned)} by its own rows. " if aligned else ""
+
+
+def _others(settings: Sequence[str]) -> str:
+    """Return the settings but the alignment, in brackets; empty if there are none."""
+    others = [setting for setting in settings if not setting.startswith(f"{ALIGN}=")]
+    return f" ({', '.join(map(short_setting, others))})" if others else ""
+
+
+def _use(advised: str, settings: Sequence[str]) -> str:
+    given = _others(settings)
+    if advised == ALONE:
+        return f"Train alone{given}."
+    if aligning := _aligning(settings):
+        return f"{aligning}Then FedAvg is enough{given}."
+    if advised == SHARED:
+        return f"FedAvg is enough{given}."
+    return f"Use {advised}{given}."
+
+
+def _doubt(advised: str, differences: Differences, quantity: TaskMetrics, matters: float) -> list[str]:
+    """Return what is not proved about the advised method; empty if it is proved better than the simpler ones."""
+    others = {method for pair in differences for method in pair} - {advised, POOLED}
+    if not others:
+        return ["It did best on validation rows of the race; test rows do not say whether it is better than others."]
+    is_best = all(_lead(other, advised, differences, quantity) <= 0 for other in others)
+    if advised == ALONE:
+        if all(is_better(ALONE, other, differences, quantity, matters) for other in others):
+            return []
+        did = "better" if is_best else "notably better"
+        names = sorted(NAMES.get(method, method) for method in others)
+        return [
+            f"{names[0]} did not do {did} on average."
+            if len(names) == 1
+            else f"Neither {' nor '.join(names)} did {did} on average."
+        ]
+    simpler = [method for method in (ALONE, SHARED) if method != advised]
+    certain = [method for method in simpler if is_better(advised, method, differences, quantity)]
+    small = [NAMES[m] for m in certain if not is_better(advised, m, differences, quantity, matters)]
+    unproved = [NAMES[method] for method in simpler if method not in certain]
+    verdicts = {
+        "is not certain": unproved,
+        f"is certain, but by less than what matters ({quantity.amount(matters)})": small,
+    }
+    did = "best" if is_best else "nearly best"
+    return [
+        f"It did {did} on average; that it is better than {joined(methods)}, which "
+        f"{'is' if len(methods) == 1 else 'are'} simpler, {verdict}."
+        for verdict, methods in verdicts.items()
+        if methods
+    ]
+
+
+def _difference(
+    pair: tuple[str, str],
+    measured: Difference,
+    quantity: TaskMetrics,
+    names: Mapping[str, str] = NAMES,
+    diverged: Collection[str] = (),
+    matters: float = 0.0,
+) -> str:
+    """Return which of two methods is better, and by how much; the one with the better mean comes first."""
+    if math.isnan(measured.mean):
+        first, second = (names.get(method, method) for method in pair)
+        known = [names.get(method, method) for method in pair if method in diverged]
+        whose = joined(known) if known else "one of them"
+        return f"Whether {first} is better than {second} is not known: predictions of {whose} are not finite."
+    mean, low, high = measured.mean, measured.low, measured.high
+    if quantity.gain(mean) < 0:
+        pair, mean, low, high = (pair[1], pair[0]), -mean, -high, -low
+    better, worse = (names.get(method, method) for method in pair)
+    text = quantity.difference(mean, low, high)
+    if not measured.distinguishable:
+        return f"Whether {better} is better than {worse} is not certain: {text}."
+    if abs(mean) < matters:
+        small = f"certain, but smaller than what matters ({quantity.amount(matters)})"
+        return f"The difference of {better} to {worse} is {small}: {text}."
+    return f"{better[0].upper() if pair[0] == ALONE else better[0]}{better[1:]} is better than {worse}: {text}."
+
+
+def _legend(quantity: TaskMetrics, ranges: int) -> str:
+    """Return what a point and a range are."""
+    point = f"A point is a hundredth of {quantity.label}. " if quantity.axis(1.0) > 1 else ""
+    holds = "The range holds the true difference" if ranges == 1 else "All ranges together hold the true differences"
+    narrow = "it is" if ranges == 1 else "they are"
+    return f"{point}{holds} with 95 % confidence; where results differ much from seed to seed, {narrow} too narrow."
+
+
+def _size(measured: Difference, quantity: TaskMetrics) -> str:
+    return quantity.difference(measured.mean, measured.low, measured.high)
+
+
+def _aligned_features(settings: Sequence[str]) -> list[str]:
+    """Return the features that a setting aligns."""
+    values = [setting.partition("=")[2] for setting in settings if setting.startswith(f"{ALIGN}=")]
+    return [feature for value in values for feature in yaml.safe_load(value)["features"]]
+
+
+def _greatest_losses(gains: Mapping[str, Any], quantity: TaskMetrics) -> str:
+    """Name the silos that lose most on average, as the end of a sentence; empty if none loses, or some do certainly."""
+    differences = {silo: record["difference"] for silo, record in gains.get("clients", {}).items()}
+    by_silo = {silo: quantity.gain(mean) for silo, mean in differences.items() if mean is not None}
+    count = 0 if gains["certain_worse"] else gains["worse"]
+    names = sorted(by_silo, key=lambda silo: by_silo[silo])[: min(count, _NAMED)]
+    if not names:
+        return ""
+    if count > _NAMED:
+        return f"; {joined(names)} lose most on average"
+    return f"; {'it is' if count == 1 else 'these are'} {joined(names)}"
+
+
+def _costs(advised: str, costs: Mapping[str, Cost]) -> list[str]:
+    """Return what a run of the advised method costs, compared with FedAvg; empty if that is not known."""
+    if advised not in costs:
+        return []
+    own, shared = costs[advised], costs.get(SHARED)
+    traffic = f"a silo sends {size(round(own.sent))} and receives {size(round(own.received))}"
+    if not own.sent and not own.received:
+        traffic = "a silo sends and receives nothing"
+    kept = ", and keeps weights or other state of its own" if own.keeps_state else ""
+    if advised == ALONE and own.sent:
+        amount = size(round(own.sent)) if own.sent >= 100 else f"{own.sent:.0f} bytes"
+        traffic = f"a silo keeps its weights, and sends {amount} of metrics and common statistics"
+        kept = ""
+    line = f"Costs of a run of {NAMES.get(advised, advised)}: {duration(own.seconds)} on this machine; {traffic}{kept}."
+    if advised == SHARED or shared is None:
+        return [line]
+    same = round(own.sent) == round(shared.sent) and round(own.received) == round(shared.received)
+    others = "as much" if same else f"{size(round(shared.sent))} and {size(round(shared.received))}"
+    return [f"{line} FedAvg: {duration(shared.seconds)}; {others}."]
+
+
+def _new_silo(aligned: Sequence[str], row: Mapping[str, Any], quantity: TaskMetrics) -> str:
+    fresh = row.get(f"fresh/{quantity.headline}")
+    if fresh is not None:
+        return f"Silos that took no part in training have {quantity.label} {quantity.number(fresh)} with it."
+    if row.get("model") == "personal":
+        return f"A new silo trains on its own rows before it has a model; {_NOT_HELD_OUT}."
+    how = f"once it standardises {joined(aligned)} by its own rows" if aligned else "as it is"
+    return f"A new silo can use the model {how}; {_NOT_HELD_OUT}."

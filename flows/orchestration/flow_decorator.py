@@ -1,0 +1,273 @@
+"""Makes a function of flows/ a Prefect flow that the command, Python or a deployment starts in the same way.
+
+A user's mistake ends the flow in the state Failed with a one-sentence message, and without a traceback in Prefect's
+log. In Python the same mistake raises the UserError, without Prefect's frames.
+
+Annotated types describe the parameters to Prefect's forms: what a field takes, and which choices exist. They check
+nothing, since parameters also come from elsewhere; the flow itself reports wrong ones. Each type is a single plain type
+in a form: with null as a second type, the page shows a switch instead of a field, and a field of one type refuses null.
+So a missing parameter is an empty list or an empty text, and None means the same.
+"""
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import IO, Annotated, Any, get_args, get_origin
+
+from prefect import Flow
+from prefect.context import FlowRunContext
+from prefect.states import Failed
+from prefect.task_runners import ThreadPoolTaskRunner
+from pydantic import WithJsonSchema
+
+from flows.core.config.load_config import params_file_of
+from flows.core.config.validation_errors import nearest_hint
+from flows.core.console import progress
+from flows.core.console.process_control import interruption
+from flows.methods.base import method_names as methods
+from flows.orchestration.servers.ephemeral_api import ephemeral_api
+from flows.results.registry.promotion_history import emit_queued
+from flows.results.run_history.abandoned_runs import OPEN, close_abandoned
+from silos import param_limits
+from silos.errors import UserError
+from silos.io.locks import hold
+from tasks.execution.prefect_failure import (
+    discard_events,
+    failure_sentence,
+    ignore_prefect_failure,
+    is_prefect_failure,
+)
+
+
+class IncompleteError(Exception):
+    """A flow's result of which a part failed: the caller gets the result, and Prefect shows a failed flow run."""
+
+    def __init__(self, message: str, result: Any) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class ProjectFlow(Flow):
+    """A flow that starts Prefect's API if it is called from Python and no API runs."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        signature = inspect.signature(self.fn)
+        self.__signature__ = _Signature([*signature.parameters.values()], return_annotation=signature.return_annotation)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Return the flow's result; raises a TypeError if these are not its parameters."""
+        self._bind(args, options)
+        try:
+            if FlowRunContext.get() is not None:
+                args, options = tuple(map(_copy, args)), {name: _copy(value) for name, value in options.items()}
+                with _hold_run_file():
+                    return self._call_flow(*args, **options)
+            params_file_of(Path())  # fails before Prefect creates its folder here
+            with ephemeral_api(), _hold_run_file():
+                return self._call_flow(*args, **options)
+        except IncompleteError as error:
+            return error.result
+        except UserError as error:
+            if FlowRunContext.get() is not None:
+                raise
+            mistake = error
+        raise mistake.with_traceback(None) from None
+
+    def _bind(self, args: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+        """Raise a TypeError in one sentence for wrong parameters; Prefect's own error lists types."""
+        signature = inspect.signature(self.fn)
+        for keyword in options:
+            if keyword not in signature.parameters:
+                hint = nearest_hint(keyword, list(signature.parameters))
+                raise TypeError(f"{self.name}: got an unknown keyword {keyword!r}{hint}")
+        try:
+            signature.bind(*args, **options)
+        except TypeError as error:
+            raise TypeError(f"{self.name}: {error}; expected {self.name}({', '.join(signature.parameters)}).") from None
+
+    def _call_flow(self, *args: Any, **options: Any) -> Any:
+        """Call the flow; if Prefect's API fails, return or raise what the function returned or raised.
+
+        Raises:
+            UserError: If Prefect's API failed before the function ended.
+        """
+        outcome: list[Any] = []
+        token = _outcome.set(outcome)
+        try:
+            return super().__call__(*args, **options)
+        except Exception as error:
+            if not is_prefect_failure(error):
+                raise
+            discard_events()
+            ended = outcome[0] if outcome else error
+            reason = failure_sentence(error)
+            if isinstance(ended, BaseException):
+                if not is_prefect_failure(ended):
+                    raise ended from None
+                resumes = "resume" in inspect.signature(self.fn).parameters
+                way_out = "--resume continues after the last complete round" if resumes else "run the command again"
+                raise UserError(f"{reason}. Then {way_out}.") from error
+            progress.current().say_once(
+                f"{reason}; the result is complete, but Prefect's page does not show the end of the run."
+            )
+            return ended
+        finally:
+            _outcome.reset(token)
+
+
+_outcome: ContextVar[list[Any]] = ContextVar("outcome")
+"""What the running flow's function returned or raised: Prefect loses it if its API fails afterwards."""
+
+
+class _Signature(inspect.Signature):
+    """The signature of a flow: help() shows plain types, and Prefect reads the annotations."""
+
+    def __str__(self) -> str:
+        types = {name: parameter.annotation for name, parameter in self.parameters.items()}
+        plain = {name: get_args(t)[0] if get_origin(t) is Annotated else t for name, t in types.items()}
+        parameters = [p.replace(annotation=plain[name]) for name, p in self.parameters.items()]
+        return str(inspect.Signature(parameters, return_annotation=self.return_annotation))
+
+    def format(self, **options: Any) -> str:
+        """Return the text that pydoc shows from Python 3.13 on."""
+        return str(self)
+
+
+def project_flow(run_name: str | Callable[[], str]) -> Callable[[Callable[..., Any]], ProjectFlow]:
+    """Make the function a flow of the same name; Prefect's page shows its runs under `run_name`."""
+
+    def decorate(function: Callable[..., Any]) -> ProjectFlow:
+        return ProjectFlow(
+            _with_failed_state(function),
+            name=function.__name__,
+            description=inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:")[0],  # a form shows the rest
+            flow_run_name=run_name,
+            task_runner=ThreadPoolTaskRunner(),
+            validate_parameters=False,
+        )
+
+    return decorate
+
+
+def _copy(value: Any) -> Any:
+    """Copy a value: Prefect would take an object that is part of an earlier result for that run's output."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass").decode("utf-8", "surrogatepass")
+    if isinstance(value, Mapping):
+        return {_copy(key): _copy(inner) for key, inner in value.items()}
+    return [*map(_copy, value)] if isinstance(value, list) else value
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """Let a log record pass; drops the traceback of a user's mistake."""
+    if record.exc_info and isinstance(record.exc_info[1], UserError):
+        record.msg, record.args, record.exc_info = str(record.exc_info[1]), (), None
+    return True
+
+
+for _log in ("prefect.flow_runs", "prefect.engine"):  # the end of a deployment's run is logged by both
+    logging.getLogger(_log).addFilter(_without_traceback)
+
+
+_run_files: ContextVar[dict[Path, IO[str]] | None] = ContextVar("files", default=None)
+_process_files: dict[Path, IO[str]] = {}
+
+
+@contextmanager
+def _hold_run_file() -> Iterator[None]:
+    """Hold the file of the flow run that is called inside: see `flows.results.run_history.abandoned_runs`.
+
+    After an error the file stays, unlocked: Prefect may not know that the run ended.
+    """
+    if _run_files.get() is not None:  # a flow that another flow calls
+        yield
+        return
+    files: dict[Path, IO[str]] = {}
+    token = _run_files.set(files)
+    try:
+        yield
+        for path in files:
+            path.unlink(missing_ok=True)
+    finally:
+        _run_files.reset(token)
+        for file in files.values():
+            file.close()
+
+
+def _begin_run() -> None:
+    """Hold the file of this flow run, close the runs of processes that no longer exist, and emit the events they queued."""
+    context, files = FlowRunContext.get(), _run_files.get()
+    if files is None:  # a deployment's run has its own process
+        files = _process_files
+    if context is None or context.flow_run is None or files or not Path("params.yaml").is_file():
+        return
+    root = Path().resolve()
+    path = root / OPEN / str(context.flow_run.id)
+    files[path] = hold(path)
+    close_abandoned(root)
+    with ignore_prefect_failure():
+        emit_queued(root)
+
+
+def _with_failed_state(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the function so that a user's mistake ends its flow run with a state.
+
+    Prefect pickles the wrapper by value for worker processes, so it must refer to no ContextVar.
+    """
+
+    @functools.wraps(function)
+    def run(*args: Any, **options: Any) -> Any:
+        return _call_and_record(function, args, options)
+
+    return run
+
+
+def _call_and_record(function: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+    """Call a flow's function and record its outcome for `ProjectFlow`; a user's error becomes the state Failed."""
+    outcome, in_flow = _outcome.get([]), FlowRunContext.get() is not None
+    try:
+        _begin_run()
+        result = function(*args, **options)
+    except IncompleteError as error:
+        outcome[:] = [error.result]
+        return Failed(message=str(error), data=error) if in_flow else error.result
+    except UserError as error:
+        outcome[:] = [error]
+        if not in_flow:
+            raise
+        return Failed(message=str(error), data=error)
+    except Exception as error:
+        stop = interruption(error)  # Prefect's own error may hide it, and the run would be Failed
+        outcome[:] = [stop or error]
+        if stop is not None:
+            raise stop from None
+        raise
+    outcome[:] = [result]
+    return result
+
+
+_SEED = {"type": "integer", "minimum": 0, "maximum": param_limits.SEED}
+
+
+def one_of(*values: str) -> dict[str, Any]:
+    """Return the JSON schema of a text that is one of these values."""
+    return {"type": "string", "enum": list(values)}
+
+
+def _array_of(item: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": item}
+
+
+MethodName = Annotated[str, WithJsonSchema(one_of(*methods()))]
+MethodNames = Annotated[Sequence[str] | None, WithJsonSchema(_array_of(one_of(*methods())))]
+MethodOrNone = Annotated[str | None, WithJsonSchema(one_of("", *methods()))]
+Seed = Annotated[int, WithJsonSchema(_SEED)]
+Seeds = Annotated[Sequence[int] | None, WithJsonSchema(_array_of(_SEED))]
+Overrides = Annotated[Sequence[str] | Mapping[str, Any] | None, WithJsonSchema(_array_of({"type": "string"}))]
+Text = Annotated[str | None, WithJsonSchema({"type": "string"})]
+Texts = Annotated[Sequence[str] | None, WithJsonSchema(_array_of({"type": "string"}))]

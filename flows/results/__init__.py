@@ -1,0 +1,1 @@
+"""What is made of finished runs: reports, their history, registered models, and models in use."""

@@ -1,0 +1,354 @@
+"""Promotes a registered model to champion, and rolls back to the one before, each as one transaction.
+
+A transaction moves aliases and tags in MLflow, logs the decision as an artifact, restores a version of data/ if the
+user wants it, appends a line to the history, and queues Prefect's event of a promotion by `watch`. It is first written
+to a journal. After a kill, or while MLflow does not answer, the next command carries it out: every step has the same
+effect when it is repeated.
+"""
+
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from flows.core.config.params_schema import WatchParams
+from flows.core.console import progress
+from flows.methods.method_settings import method_of
+from flows.results.registry import FOLDER, JOURNAL, promotion_history
+from flows.results.registry.model_finder import all_registries, model_name
+from flows.results.registry.promotion_history import append_decision, find_repeated
+from flows.results.registry.recorded_comparison import COMPARISON, comparison_of, proved_better, quote
+from flows.results.registry.register_candidates import challenge, is_better, is_certain, is_cheaper, register_run
+from flows.training.load_finished_run import find_run
+from flows.training.mlflow_run_metadata import git_commit
+from flows.training.project import (
+    Project,
+    exclusive_data_access,
+    is_of_other_partition,
+    newest_experiment,
+)
+from silos.errors import UserError, shown
+from silos.io.locks import in_turn
+from silos.versioning import data_versions, dvc_files
+from tasks.tracking.json_io import read_json, write_json
+from tasks.tracking.mlflow_logging.connection import describe_problem
+from tasks.tracking.mlflow_logging.model_registry import (
+    CHALLENGER,
+    CHAMPION,
+    PREVIOUS,
+    ModelVersion,
+    Registry,
+    is_store_failure,
+)
+
+
+def promote(
+    project: Project, run: str | None, force: bool, with_data: bool, watch: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Make a model the champion if it is better than the present one; return the decision as plain JSON.
+
+    Args:
+        project: The project.
+        run: The run's folder or name, or the number of a version; None is the challenger.
+        force: Promote also without evidence; the decision says so.
+        with_data: Restore the data version on which the model was trained.
+        watch: What `siloflow watch` saw, if it decides; the decision has it under `watch`.
+
+    Raises:
+        UserError: If there is no such model, if it is the champion, or if MLflow does not answer.
+    """
+    with _exclusive(project):
+        registry = Registry(project.tracking, model_name(project))
+        aliases = registry.aliases()
+        version = _find(project, registry, run, aliases)
+        number = aliases.get(CHAMPION)
+        if number == version.number:
+            raise UserError(
+                f"promote: got version {number} of {registry.model}, which is the champion, expected another. "
+                "Name another run."
+            )
+        champion = registry.find(number) if number is not None else None
+        passed, verdict = _judge(project, version, champion, force)
+        decision = _decision(project, registry, "promoted" if passed else "refused", version, champion)
+        decision |= verdict | ({"watch": watch} if watch else {})
+        if not passed:
+            earlier = find_repeated(project.root, decision) if watch else None
+            if earlier is not None:
+                return earlier
+            _carry_out(project, registry, decision, {}, {}, with_data=False)
+            return decision
+        former = [] if champion is None else [champion.number, *_former_champions(champion)]
+        tags, moved = _champion(version.number, [other for other in former if other != version.number][:_MOST_FORMER])
+        if aliases.get(CHALLENGER) == version.number:
+            moved[CHALLENGER] = None
+        _carry_out(project, registry, decision, tags, moved, with_data)
+        return decision
+
+
+def roll_back(project: Project, with_data: bool) -> dict[str, Any]:
+    """Make the model before the champion the champion again; return the decision as plain JSON.
+
+    Former champions are a stack: a second call goes further back, and never to a version that a call has withdrawn.
+
+    Raises:
+        UserError: If there is none, or if MLflow does not answer.
+    """
+    with _exclusive(project):
+        registry = Registry(project.tracking, model_name(project))
+        aliases = registry.aliases()
+        champion = registry.find(aliases[CHAMPION]) if CHAMPION in aliases else None
+        numbers = [] if champion is None else _former_champions(champion)
+        left = [version for version in map(registry.find, numbers) if version is not None]
+        if champion is None or not left:
+            raise UserError(
+                f"rollback: got no former champion of {registry.model}, expected one. `siloflow promote` makes a model "
+                "the champion."
+            )
+        former, *others = left
+        decision = _decision(project, registry, "rolled back", former, champion)
+        decision |= {"forced": False, "reason": f"version {champion.number} was withdrawn", "against": None}
+        _carry_out(
+            project, registry, decision, *_champion(former.number, [other.number for other in others]), with_data
+        )
+        return decision
+
+
+def needed_runs(project: Project) -> set[str]:
+    """Return the folders of the runs whose versions have an alias, or to which a rollback may return, of all data.
+
+    The run of a transaction that is under way is one of them: its version has no alias yet.
+    """
+    journal = read_json(project.root / JOURNAL)
+    needed: set[str] = set() if journal is None else {str(journal["decision"]["run"])}
+    for registry in all_registries(project):
+        aliases = registry.aliases()
+        versions = {version.number: version for version in registry.versions()} if aliases else {}
+        champion = versions.get(aliases.get(CHAMPION, ""))
+        numbers = {*aliases.values(), *(_former_champions(champion) if champion else ())} & {*versions}
+        needed |= {versions[number].tags["run"] for number in numbers if "run" in versions[number].tags}
+    return needed
+
+
+def keep(
+    project: Project, champion: ModelVersion, reason: str, watch: Mapping[str, Any], may_pass: bool = False
+) -> dict[str, Any]:
+    """Record in the history that `siloflow watch` kept the champion without a challenger; return the decision.
+
+    Args:
+        project: The project.
+        champion: The champion.
+        reason: Why there is no challenger.
+        watch: What the watch has seen.
+        may_pass: Whether the reason may pass until the next watch, which then tries again.
+    """
+    with _exclusive(project):
+        decision = _decision(project, Registry(project.tracking, model_name(project)), "kept", champion, champion)
+        against = {"why_not": reason, "may_pass": True} if may_pass else None
+        decision |= {"forced": False, "reason": reason, "against": against, "watch": watch}
+        earlier = find_repeated(project.root, decision)
+        if earlier is None:
+            append_decision(project.root, decision)
+        return earlier or decision
+
+
+def finish(project: Project) -> None:
+    """Carry out a transaction that was interrupted; UserError if that fails again."""
+    with _exclusive(project):
+        pass
+
+
+_REPLACED = "replaced"  # the champion's tag with the numbers of the former champions, newest first
+_MOST_FORMER = 100
+
+
+def _former_champions(champion: ModelVersion) -> list[str]:
+    """Return the numbers of the champions before this one, newest first, without those that were withdrawn."""
+    return [number for number in champion.tags.get(_REPLACED, "").split(",") if number]
+
+
+def _champion(number: str, former: list[str]) -> tuple[dict[str, str], dict[str, str | None]]:
+    """Return the tags and aliases that make a version the champion after these ones."""
+    return {_REPLACED: ",".join(former)}, {CHAMPION: number, PREVIOUS: former[0] if former else None}
+
+
+@contextmanager
+def _exclusive(project: Project) -> Iterator[None]:
+    """Let one process at a time decide; finish an interrupted transaction first, and explain MLflow's failures."""
+    try:
+        with in_turn(project.root / FOLDER / "lock"):
+            journal = read_json(project.root / JOURNAL)
+            if journal is not None:
+                _apply(project, Registry(project.tracking, journal["model"]), journal)
+            yield
+    except Exception as error:
+        if not is_store_failure(error):
+            raise
+        is_open = (project.root / JOURNAL).is_file()
+        advice = "The next command completes the decision" if is_open else "Nothing was changed; try again"
+        raise UserError(f"{describe_problem(project.tracking, error)}. {advice}.") from error
+
+
+def _find(project: Project, registry: Registry, run: str | None, aliases: Mapping[str, str]) -> ModelVersion:
+    """Return the version that the user names; a finished run is registered if it is not."""
+    if run is None:
+        challenger = registry.find(aliases[CHALLENGER]) if CHALLENGER in aliases else None
+        if challenger is None:
+            raise UserError(
+                f"promote: got no RUN, and {registry.model} has no challenger, expected one of them. "
+                f"{_how_to_register(project)} registers candidates."
+            )
+        return challenger
+    if run.isascii() and run.isdigit():
+        version = registry.find(run)
+        if version is None:
+            numbers = ", ".join(v.number for v in reversed(registry.versions())) or "none"
+            raise UserError(f"promote: got version {shown(run)}, expected one of {registry.model}: {numbers}.")
+        return version
+    folder = find_run(project, run)
+    result = folder.finished()
+    if result is None:
+        raise UserError(
+            f"promote: got the unfinished run {folder.path.name}, expected a finished one. Finish it first."
+        )
+    if method_of(project.params, result["method"]).is_bound:
+        raise UserError(
+            f"promote: got {folder.path.name}, expected a candidate, since {result['method']} uses what no server may see. "
+            "Name a run of another method."
+        )
+    if is_of_other_partition(project, folder.path, result["data_version"]):
+        raise UserError(
+            f"promote: got {folder.path.name}, which was trained on another partition, expected a run on data/, since its "
+            "training rows may be test rows of data/. Name another run."
+        )
+    version = register_run(project, registry, result)
+    if version is None and result["mlflow_run_id"] is None:
+        raise UserError(
+            f"promote: got {folder.path.name}, which ended while MLflow was away, expected a run that MLflow received. Run "
+            "the command that started it again with --resume: it sends the run, and trains nothing again."
+        )
+    if version is None:
+        raise UserError(
+            f"promote: got {folder.path.name}, whose model MLflow does not have, expected a logged model. Personal "
+            "models are logged with --set tracking.personal_models=true."
+        )
+    return version
+
+
+def _how_to_register(project: Project) -> str:
+    """Return the command that registers candidates: the newest comparison again, if MLflow was away at its end."""
+    name = newest_experiment(project, "compare")
+    newest = None if name is None else read_json(project.runs / name / COMPARISON)
+    if newest and newest["runs"] and newest.get("registry") is None:
+        return f"MLflow was away when {name} ended: its command with --resume --name {name}"
+    return "`siloflow compare`"
+
+
+def _judge(
+    project: Project, version: ModelVersion, champion: ModelVersion | None, force: bool
+) -> tuple[bool, dict[str, Any]]:
+    """Return whether the version may become the champion, and the part of the decision that says why.
+
+    There is no champion to compare a first one with. What its own comparison proved better speaks against it.
+    """
+    run, method = version.tags.get("run"), version.tags.get("method")
+    comparison = comparison_of(project, run)
+    if champion is None:
+        better = proved_better(comparison, method) if comparison else []
+        passed, reason = not better, "there was no champion"
+        if comparison and better:
+            reason = f"{comparison['experiment']} found: {'; '.join(better)}"
+        against = None
+    else:
+        progress.current().say(f"comparing version {version.number} with the champion on the present test rows")
+        against = challenge(project, run, champion.tags.get("run"))
+        passed, reason = _verdict(against, project.params.watch)
+    forced = force and not passed
+    return passed or force, {
+        "forced": forced,
+        "reason": f"forced, although {reason}" if forced else reason,
+        "against": against,
+        "comparison": comparison and quote(comparison, method),
+    }
+
+
+def _verdict(against: Mapping[str, Any], watch: WatchParams) -> tuple[bool, str]:
+    if "why_not" in against:
+        return False, f"there is no interval: {against['why_not']}"
+    if is_better(against):
+        return True, "its interval is above zero"
+    if watch.prefer == "cheaper":
+        if is_cheaper(against, watch.margin):
+            return True, f"it sent fewer bytes, and is not worse by more than {watch.margin:g}"
+        return False, f"it is neither better, nor cheaper and not worse by more than {watch.margin:g}"
+    if is_certain(against):
+        return False, "its gain is certain, but smaller than what matters"
+    return False, "its interval is not above zero"
+
+
+def _decision(
+    project: Project, registry: Registry, what: str, version: ModelVersion, champion: ModelVersion | None
+) -> dict[str, Any]:
+    return {
+        "id": secrets.token_hex(6),
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "decision": what,
+        "model": registry.model,
+        "version": version.number,
+        "run": version.tags.get("run"),
+        "run_id": version.run_id,
+        "data_version": version.tags.get("data_version"),
+        "champion": champion and champion.number,
+        "git_commit": git_commit(project.root),
+    }
+
+
+def _carry_out(
+    project: Project,
+    registry: Registry,
+    decision: dict[str, Any],
+    tags: dict[str, str],
+    aliases: dict[str, str | None],
+    with_data: bool,
+) -> None:
+    """Write the journal, then do what it says."""
+    tags = {"decision": f"{decision['decision']} at {decision['at']}: {decision['reason']}", **tags}
+    journal = {
+        "model": registry.model,
+        "decision": decision,
+        "aliases": aliases,
+        "tags": tags,
+        "data": decision["data_version"] if with_data else None,
+        "event": None,
+    }
+    if decision["decision"] == "promoted" and "watch" in decision:
+        journal["event"] = promotion_history.promotion_event(decision, project.params.data.name)
+    write_json(project.root / JOURNAL, journal)
+    _apply(project, registry, journal)
+
+
+def _apply(project: Project, registry: Registry, journal: Mapping[str, Any]) -> None:
+    """Do all steps of the transaction, or do them again, and delete the journal.
+
+    The data come first. If the user has to mend them, the transaction is given up, and nothing has changed.
+    """
+    decision = journal["decision"]
+    if journal["data"] is not None:
+        try:
+            _restore_data(project, journal["data"])
+        except UserError:
+            (project.root / JOURNAL).unlink()
+            raise
+    registry.tag(decision["version"], journal["tags"])
+    registry.log_decision(decision["run_id"], decision)
+    registry.set_aliases(journal["aliases"])
+    append_decision(project.root, decision)
+    if journal.get("event") is not None:  # earlier versions wrote none
+        promotion_history.queue(project.root, journal["event"])
+    (project.root / JOURNAL).unlink()
+
+
+def _restore_data(project: Project, digest: str) -> None:
+    if dvc_files.recorded_version(project.root) != digest:
+        with exclusive_data_access(project.root, f"`siloflow data use {digest[:10]}`"):
+            data_versions.use_version(project.root, digest)

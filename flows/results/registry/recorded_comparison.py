@@ -1,0 +1,76 @@
+"""Reads the comparison that a model comes from: what it says of the model's method, and what it proved better."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flows.experiments.comparison.client_gains import ALONE
+from flows.training.project import Project
+from tasks.tracking.json_io import read_json
+
+COMPARISON = "comparison.json"
+_QUOTED = 3  # sentences on a method
+
+
+def comparison_of(project: Project, run: str | None) -> dict[str, Any] | None:
+    """Return the recorded comparison whose run this folder is; None of a single run."""
+    if run is None:
+        return None
+    found: dict[str, Any] | None = read_json(
+        (project.root / run).parent / COMPARISON, keys=("experiment", "paired", "table")
+    )
+    return found
+
+
+def quote(comparison: Mapping[str, Any], method: str | None) -> dict[str, Any]:
+    """Return the comparison's name and what it says of a method, as plain JSON.
+
+    `open_faults` are those of the data that it was trained on. `sentences` are at most three of its paired differences,
+    certain ones first; `omitted` counts the others.
+    """
+    about = [pair for pair in comparison["paired"] if method in (pair["method"], pair["reference"])]
+    about.sort(key=lambda pair: not pair.get("distinguishable"))
+    sentences = [pair["sentence"] for pair in about]
+    return {
+        "experiment": comparison["experiment"],
+        "open_faults": list(comparison.get("open_faults", ())),
+        "sentences": sentences[:_QUOTED],
+        "omitted": max(len(sentences) - _QUOTED, 0),
+    }
+
+
+def proved_better(comparison: Mapping[str, Any], method: str | None) -> list[str]:
+    """Return the sentences that prove something better than this method, and that a first champion may not ignore.
+
+    These are training alone, the constant answer, and another registered candidate. Comparisons of earlier versions have
+    no baseline and no gains.
+    """
+    return list(
+        dict.fromkeys([*_alone(comparison, method), *_constant(comparison, method), *_other(comparison, method)])
+    )
+
+
+def _alone(comparison: Mapping[str, Any], method: str | None) -> Iterator[str]:
+    """Yield the sentence that training alone is better: the paired one, or that on gains if it is not the reference."""
+    paired = [pair for pair in comparison["paired"] if {pair["method"], pair["reference"]} == {method, ALONE}]
+    if paired:
+        yield from (pair["sentence"] for pair in paired if pair["better"] == ALONE)
+        return
+    gain = (comparison.get("gains") or {}).get("methods", {}).get(method)
+    matters = max((pair.get("matters", 0.0) for pair in comparison["paired"]), default=0.0)
+    if gain is not None and gain["distinguishable"] and gain["mean"] < 0 and -gain["mean"] >= matters:
+        yield gain["sentence"].rstrip(".")
+
+
+def _constant(comparison: Mapping[str, Any], method: str | None) -> Iterator[str]:
+    """Yield the sentence that the constant answer is better."""
+    for record in (comparison.get("baseline") or {}).get("paired", ()):
+        if record["method"] == method and record["better"] not in (None, method):
+            yield record["sentence"]
+
+
+def _other(comparison: Mapping[str, Any], method: str | None) -> Iterator[str]:
+    """Yield the sentences that another registered candidate is better."""
+    candidates = {each["method"] for each in (comparison.get("registry") or {}).get("candidates", ())}
+    for pair in comparison["paired"]:
+        if method in (pair["method"], pair["reference"]) and pair["better"] in candidates - {method}:
+            yield pair["sentence"]

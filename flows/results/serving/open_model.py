@@ -1,0 +1,192 @@
+"""Opens the champion or the model of a run, and evaluates it on the test rows that are in data/ now."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from flows.methods.method_settings import method_of
+from flows.results.registry.model_finder import ModelFinder
+from flows.training.evaluation import other_metrics
+from flows.training.load_finished_run import check_same_data, find_run, finished_run, score_on_present_rows
+from flows.training.mlflow_run_metadata import model_spec
+from flows.training.project import Project
+from flows.training.round_record import metrics_of
+from models.metrics.client_metrics import metric_record
+from models.served_model import ServedModel, named_tensors
+from models.server_state import ClientStateRefs
+from silos.dataset import some
+from silos.errors import UserError
+from tasks.tracking.mlflow_logging.model_registry import CHAMPION, ModelVersion
+from tasks.tracking.result_tables import by_client
+
+if TYPE_CHECKING:  # pandas takes long to import
+    import pandas as pd
+
+_TEST = "test/"
+
+
+@dataclass(frozen=True)
+class OpenModel:
+    """A model in memory.
+
+    Attributes:
+        name: What the user knows it by.
+        method: The name of the method that trained it.
+        version: The number of its version in the registry; None if it was opened as a run.
+        run: The folder of its run, relative to the project; None if its version does not name it.
+        served: What predicts: preprocessing, weights and classes, as they were logged.
+    """
+
+    name: str
+    method: str
+    version: str | None
+    run: str | None
+    served: ServedModel
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """Return what describes the model's inputs and outputs."""
+        return self.served.card
+
+    def predict(
+        self, rows: Any, client: str = "", statistics: Sequence[float] = (), made_as: str = ""
+    ) -> "pd.DataFrame":
+        """Return one prediction per row; ValueError for rows, a client or statistics that the model does not take.
+
+        A model that all clients share answers for any client, also for one that took no part.
+
+        Args:
+            rows: A data frame with the columns of the table, or an array of rows.
+            client: The client whose model to use, if each has its own.
+            statistics: What a conditional model reads of the client.
+            made_as: How the statistics were computed.
+        """
+        params = {"client": client if self.card["personal"] else "", "statistics": statistics, "made_as": made_as}
+        return self.served.predict(rows, params)
+
+
+def open_model(project: Project, model: str, clients: Sequence[str] = ()) -> OpenModel:
+    """Open the champion, or the model that a finished run reports.
+
+    The logged model is opened, which needs no data. If a run logged none because its models are private, those of
+    `clients` are opened from the clients' stores, so call this on their machine.
+
+    Args:
+        project: The project.
+        model: `champion`, or the run's folder or name.
+        clients: The clients that will use it.
+
+    Raises:
+        UserError: If there is no such model, or if it has no weights for the client.
+    """
+    finder = ModelFinder(project)
+    if model == CHAMPION:
+        return open_version(project, finder, finder.champion())
+    folder = find_run(project, model)
+    result = folder.finished()
+    if result is None:
+        raise UserError(f"{model}: got an unfinished run, expected a finished one. Finish it with --resume.")
+    location = finder.logged_by(result["mlflow_run_id"]) if result["mlflow_run_id"] is not None else None
+    run = str(folder.path.relative_to(project.root))
+    served = _load(project, location) if location is not None else _from_run_folder(project, run, clients)
+    return OpenModel(run, result["method"], None, run, served)
+
+
+def open_version(project: Project, finder: ModelFinder, version: ModelVersion) -> OpenModel:
+    """Open a registered version."""
+    run = version.tags.get("run")
+    name = f"{finder.registered} version {version.number}" + (f" ({run})" if run else "")
+    return OpenModel(name, version.tags.get("method", ""), version.number, run, _load(project, version.location))
+
+
+def _load(project: Project, location: str) -> ServedModel:
+    from tasks.tracking.mlflow_logging.logged_model import load_logged
+
+    served: ServedModel = load_logged(project.tracking, location)
+    return served
+
+
+def _from_run_folder(project: Project, run: str, clients: Sequence[str]) -> ServedModel:
+    """Return the model that would have been logged, with the private weights of these clients only."""
+    opened = finished_run(project, run)
+    model, method = opened.model, method_of(opened.project.params, opened.method)
+    if isinstance(model.personal, ClientStateRefs):
+        known = [name for name in model.clients if name in model.personal.refs]
+        if not clients:
+            raise UserError(
+                f"{run}: got a model for each client that MLflow does not have, expected a logged one or --client. Name "
+                "one client for `siloflow predict`, or train with --set tracking.personal_models=true."
+            )
+        with_model = [client for client in clients if client in known]
+        if not with_model:
+            raise UserError(
+                f"--client: got {some(clients, 5)}, which has no model in {run}, expected one of {some(known, 5)}, since "
+                f"{opened.method} has a model for each client. Choose another client, or a run with a common model."
+            )
+        model = model.select(with_model)
+    setup = opened.project.training_setup(opened.seed)
+    if opened.project.scaling.own_columns:
+        if not clients:
+            raise UserError(
+                f"{run}: got a model whose clients align features by their own rows, expected --client. Name one "
+                "client for `siloflow predict`, or train with --set tracking.personal_models=true."
+            )
+        manifest = opened.project.manifest
+        own = [client for client in clients if client in manifest.names] or [manifest.client(clients[0]).name]
+        setup = replace(setup, silos=opened.project.silos.select(own))
+        model = model.select(own) if model.is_personal else model
+    spec = model_spec(opened.project, method, setup, opened.private, model, of_clients=True)
+    if spec is None:
+        raise UserError(
+            f"{run}: got a model that cannot be served, expected one of built-in networks. Use another run."
+        )
+    return ServedModel(spec["card"], named_tensors(spec["shared"], spec["personal"]))
+
+
+def evaluate_model(project: Project, model: str) -> dict[str, Any]:
+    """Return a model's test metrics on the present data version, and those of each client, as plain JSON.
+
+    They are computed as at the end of a run, from the run's folder, so private weights stay with their clients.
+
+    Args:
+        project: The project.
+        model: `champion`, or the run's folder or name.
+
+    Raises:
+        UserError: If there is no such model, or if it cannot be scored on the present rows.
+    """
+    version = None
+    if model == CHAMPION:
+        version = ModelFinder(project).champion()
+        model = version.tags.get("run") or ""
+        if not model:
+            raise UserError(
+                f"champion: got version {version.number} without the tag `run`, expected one that siloflow registered. Name "
+                "a run."
+            )
+    with project.working("evaluate"):
+        folder = find_run(project, model).path
+        run, scores = score_on_present_rows(project, folder, final=True)
+        quantity, silos = run.project.quantity, run.project.scored
+        others = other_metrics(quantity)
+        table = by_client(scores, quantity.with_metrics((), others))
+        return {
+            "run": str(folder.relative_to(project.root)),
+            "version": version and version.number,
+            "method": run.method,
+            "seed": run.seed,
+            "round": run.round,
+            "data_version": project.silos.version,
+            "trained_on": check_same_data(project, folder)["data_version"],
+            **metric_record(quantity),
+            "metrics": metrics_of(table, silos, quantity, others),
+            "clients": [
+                {
+                    "client": client,
+                    "role": silos.role(client),
+                    **{name.removeprefix(_TEST): value for name, value in table[client].items()},
+                }
+                for client in silos.clients
+                if client in table
+            ],
+        }

@@ -1,0 +1,228 @@
+"""Predicts raw rows of a table, each for its own client, and finds the rows that cannot be predicted, with the reason."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from flows.results.serving.open_model import OpenModel
+from flows.results.serving.raw_rows import client_column
+from flows.training.project import Project
+from models.preprocessing import Faults, RowFault, encode_usable
+from silos.dataset import some
+from silos.errors import shown
+from silos.sources.source_params import Table
+from silos.storage.partition_store import open_client, open_missing
+
+Clients = Sequence[str | None]
+"""The client of each row; None where it is not known."""
+
+
+class ClientMismatchError(ValueError):
+    """The client that the user names is another one than a row's own."""
+
+
+@dataclass(frozen=True)
+class RowPredictor:
+    """Predicts rows by one model; what it needs of a client is read from data/.
+
+    Attributes:
+        project: The open project.
+        opened: The model.
+        option: How the user names the client of all rows.
+        of_data: Whether the statistics that a conditional model reads are those of data/.
+    """
+
+    project: Project
+    opened: OpenModel
+    option: str
+    of_data: bool = True
+
+    @property
+    def client_column(self) -> str | None:
+        """Return the column that names each row's client, unless it is a feature of the model."""
+        column = client_column(self.project.params.data)
+        features = [each["name"] for each in self.opened.card["columns"] or ()]
+        return None if column in features else column
+
+    def clients(self, own: Clients | None, client: str | None, numbers: Sequence[int]) -> Clients:
+        """Return the client of each row.
+
+        Args:
+            own: The rows' own clients; None if the rows do not name them.
+            client: The client whose rows they are, as the user says.
+            numbers: The number of each row.
+
+        Raises:
+            ClientMismatchError: If a row's own client is another one.
+        """
+        if own is None:
+            return [client] * len(numbers)
+        for each, number in zip(own, numbers, strict=True):
+            if client is not None and each not in (None, client):
+                raise ClientMismatchError(
+                    f"{self.option}: got {shown(client)}, expected {shown(each)}, which the column "
+                    f"{shown(repr(self.client_column))} names in row {number}. Leave out {self.option}: each row is "
+                    "predicted for its own client."
+                )
+        return [client if each is None else each for each in own]
+
+    def predict(
+        self, rows: pd.DataFrame | np.ndarray, clients: Clients, params_of: Callable[[str | None], Mapping[str, Any]]
+    ) -> pd.DataFrame:
+        """Return one prediction per row; ValueError for rows that cannot be predicted, of which `faults` knows more.
+
+        Args:
+            rows: The rows.
+            clients: Their clients.
+            params_of: What the model reads of a client besides its rows.
+        """
+        groups = list(self._groups(clients))
+        if len(groups) < 2 or not self._differs_by_client(rows):
+            client = clients[0] if clients else None
+            return self._predict(client, rows, params_of)
+        parts = []
+        for client, at in groups:
+            of_client = rows.iloc[at] if isinstance(rows, pd.DataFrame) else rows[at]
+            try:
+                part = self._predict(client, of_client, params_of)
+            except ValueError as error:
+                raise ValueError(
+                    f"the rows of {shown(client or 'no client')}, counted by themselves: {error}"
+                ) from None
+            parts.append(part.set_axis(at, axis=0))
+        return pd.concat(parts).sort_index().reset_index(drop=True)
+
+    def _predict(
+        self, client: str | None, rows: pd.DataFrame | np.ndarray, params_of: Callable[[str | None], Mapping[str, Any]]
+    ) -> pd.DataFrame:
+        if self.opened.card["statistics"] is not None and (expected := self.expected_client(client)):
+            raise ValueError(f"client: got {shown(client or 'none')}, expected {expected}. Name one of them.")
+        return self._for(client, rows).predict(rows, client or "", **params_of(client))
+
+    def faults(
+        self, rows: pd.DataFrame | np.ndarray, clients: Clients, numbers: Sequence[int], named_by: str
+    ) -> Faults:
+        """Return why rows cannot be predicted, by position: a value that the model does not take, or their own client.
+
+        Args:
+            rows: The rows.
+            clients: Their clients.
+            numbers: The number by which a message names each row.
+            named_by: The column or option that names the clients.
+
+        Raises:
+            ValueError: If columns are missing, unknown or repeated.
+        """
+        found, named = Faults(), np.asarray(numbers)
+        if isinstance(rows, pd.DataFrame):
+            ignored = (self.opened.card.get("reading") or {}).get("ignored", [])
+            rows = rows.drop(columns=ignored, errors="ignore")
+        for client, at in self._groups(clients):
+            if named_by != self.option and (expected := self.expected_client(client)):
+                got = "no client" if client is None else shown(repr(client))
+                for row in at.tolist():
+                    place = f"{named_by}: got {got} in row {named[row]}"
+                    message = f"{place}, expected {expected}. Correct the client, or drop the row."
+                    found[row] = RowFault(message, named_by, client is None)
+            elif isinstance(rows, pd.DataFrame):
+                of_client = rows.iloc[at]
+                columns = self._for(client, of_client).card["columns"]
+                _, faults = encode_usable(of_client, columns, named[at].tolist())
+                found |= {
+                    int(at[row]): self._with_way_out(fault, client, columns, named[at[row]])
+                    for row, fault in faults.items()
+                }
+        return dict(sorted(found.items()))
+
+    def leaves_out(self, fault: RowFault) -> bool:
+        """Return whether a row with this fault was left out of training, too: by `missing: drop_rows`."""
+        data = self.project.params.data
+        if not isinstance(data.source, Table) or data.source.missing != "drop_rows" or not fault.is_missing:
+            return False
+        return all(each.name != fault.column or "missing" not in each.model_fields_set for each in data.features)
+
+    def _differs_by_client(self, rows: pd.DataFrame | np.ndarray) -> bool:
+        card = self.opened.card
+        return bool(card["personal"] or card["statistics"] is not None or _without_mean(card, rows))
+
+    def _groups(self, clients: Clients) -> Iterator[tuple[str | None, np.ndarray]]:
+        """Yield each client with the positions of its rows, in the order of their first rows."""
+        if not clients:
+            return
+        codes, names = pd.factorize(np.array(clients, object), use_na_sentinel=False)
+        order = np.argsort(codes, kind="stable")
+        for name, at in zip(names, np.split(order, np.cumsum(np.bincount(codes))[:-1]), strict=True):
+            yield None if pd.isna(name) else str(name), at
+
+    def expected_client(self, client: str | None) -> str:
+        """Return which clients the model answers for, and why; "" if it answers for this one."""
+        card = self.opened.card
+        if card["personal"] and client not in card["clients"]:
+            return f"one of {some(card['clients'], 5)}, since {self.opened.name} has a model for each client"
+        if self.of_data and card["statistics"] is not None and client not in self.project.manifest.names:
+            return f"a client of data/, since {self.opened.name} also reads the client's statistics"
+        return ""
+
+    def _with_way_out(
+        self, fault: RowFault, client: str | None, columns: Sequence[Mapping[str, Any]], number: int
+    ) -> RowFault:
+        """Return the fault of a missing value without a client's mean, with what the user can do about it."""
+        rule = next(each["missing"] for each in columns if each["name"] == fault.column)
+        if not fault.is_missing or rule != "mean":
+            return fault
+        if client is None:
+            column = f" or in the column {self.client_column!r}" if self.client_column else ""
+            reason = "since the row's client, whose mean fills it in, is not known"
+            advice = f"Name the client by {self.option}{column}"
+        else:
+            reason = f"since data/ has no rows of {shown(client)}, whose mean would fill it in"
+            advice = "Fill in a value, or name a client of data/"
+        return fault._replace(
+            message=f"{fault.column}: got no value in row {number}, expected one, {reason}. {advice}, or drop the row."
+        )
+
+    def _for(self, client: str | None, rows: pd.DataFrame | np.ndarray) -> OpenModel:
+        """Return the model with the client's means for columns with `fill: mean`, if these rows lack values.
+
+        The model refuses what stays missing: a client that is not in data/ has no mean here.
+        """
+        lacking = _without_mean(self.opened.card, rows)
+        if not lacking or client is None or client not in self.project.manifest.names:
+            return self.opened
+        means = self.project.once(("means", client), lambda: _means(self.project, client))
+        card, served = self.opened.card, self.opened.served
+        columns = [
+            {**each, "missing": means.get(each["name"], each["missing"])} if each["name"] in lacking else each
+            for each in card["columns"]
+        ]
+        return replace(self.opened, served=type(served)({**card, "columns": columns}, served.tensors))
+
+
+def _without_mean(card: Mapping[str, Any], rows: pd.DataFrame | np.ndarray) -> list[str]:
+    """Return the columns in which rows lack a value that a client's mean fills in."""
+    if not isinstance(rows, pd.DataFrame):
+        return []
+    lacking = []
+    for column in card["columns"]:
+        values = rows[column["name"]] if column["missing"] == "mean" and column["name"] in rows else None
+        if isinstance(values, pd.Series) and values.isna().any():
+            lacking.append(column["name"])
+    return lacking
+
+
+def _means(project: Project, client: str) -> dict[str, float]:
+    """Return the client's mean of each feature over its training rows that have a value, as in training."""
+    manifest, folder = project.manifest, Path(project.silos.folder)
+    project.silos.check([client])
+    x, _ = open_client(folder, manifest.client(client), "train")
+    missing, means = open_missing(folder, manifest.client(client), "train"), {}
+    for index, feature in enumerate(manifest.features):
+        present = np.ones(len(x), bool) if missing is None else ~missing[:, index]
+        # without a value, the client's rows hold what training filled in: a mean over other clients
+        counted = present if present.any() else slice(None)
+        means[feature.name] = float(x[counted, index].astype(np.float64).mean())
+    return means

@@ -1,0 +1,219 @@
+"""Holds the callbacks that report a run: its result, to MLflow, to the screen and to Prefect's log."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flows.core.console import progress
+from flows.core.console.process_control import interruption
+from flows.methods.client_sampler import SampledClients
+from flows.methods.figure_context import FigureContext
+from flows.training.callbacks.callback import Callback, PlayedRound, log_warnings
+from flows.training.draw_figures import draw_figures
+from flows.training.evaluation import (
+    baseline,
+    final_scores,
+    other_metrics,
+    score_other_models,
+    scored_model,
+    select_scored_clients,
+    write_validation,
+)
+from flows.training.mlflow_run_metadata import final_artifacts, run_spec
+from flows.training.round_record import mean_uncertainty, run_totals, time_breakdown
+from flows.training.run_context import RunContext
+from flows.training.run_warnings import (
+    notes_of_best,
+    notes_of_rows,
+    notes_of_scores,
+    notes_of_training,
+    notes_of_undefined,
+)
+from models.metrics.base_metrics import TaskMetrics
+from models.metrics.client_metrics import metric_record
+from models.networks.network_factory import num_trainable
+from tasks.tracking import prefect_artifacts
+from tasks.tracking.checkpoint import Checkpoint
+from tasks.tracking.json_io import write_json
+from tasks.tracking.mlflow_logging.async_logger import MLflowLogger
+
+_LOGGED = 10  # lines of rounds in a run's log on Prefect's page, or less than twice as many
+
+
+class FinalEvaluation(Callback):
+    """Evaluate the reported model at the end, let each client store its outcomes, and draw the method's figures.
+
+    Fills `run.artifacts`, and `run.result` except the id of the MLflow run and the total seconds.
+    """
+
+    def on_end(self, run: RunContext) -> None:
+        project, method, folder, last = run.project, run.method, run.folder, run.number
+        quantity, silos = project.quantity, project.silos
+        rounds, (state, reported, _) = folder.rounds(last), _reported(run)
+        round = run.round(reported, SampledClients(run.setup.silos.clients), "result")
+        model = scored_model(method, silos, state, round)
+        metrics, uncertainty = final_scores(project, select_scored_clients(project, method, model), round, folder)
+        metrics |= score_other_models(project, method, state, round)
+        result: dict[str, Any] = {
+            "method": run.method_name,
+            "seed": run.setup.seed,
+            "model": method.tested_model,
+            **metric_record(quantity),
+            "data_version": run.setup.silos.version,
+            "rounds": last,
+            "reported_round": reported,
+            "ended_by": run.ended_by,
+            "resumed_from_round": run.resumed_from,
+            **run_totals(rounds),
+            "parameters": num_trainable(model.network),
+            "metrics": metrics,
+            "baseline": baseline(project),
+            "doubts": uncertainty,
+            "notes": [
+                *run.notes,
+                *notes_of_undefined(metrics, quantity),
+                *notes_of_training(folder, last, metrics, quantity),
+                *notes_of_best(folder, reported, last, quantity),
+            ],
+            "weights_sha256": state.sha256(),
+            "folder": str(folder.path.relative_to(project.root)),
+            "mlflow_run_id": None,
+            "seconds": time_breakdown(rounds),
+        }
+        means = mean_uncertainty(uncertainty, silos)
+        means |= {name: metrics[name] for m in other_metrics(quantity) for name in m.columns if name in metrics}
+        final = {"round": reported, "time_ms": rounds[-1]["time_ms"], "metrics": means}
+        each, personal = folder.journal.each, project.params.tracking.personal_models
+        figure_context = FigureContext(folder.path, model, silos, round, rounds, lambda: each(last), quantity, personal)
+        figures = draw_figures([*method.figures(), *project.figures], figure_context)
+        run.artifacts = final_artifacts(project, method, run.setup, run.private, model, folder, result, final, figures)
+        run.result = result
+
+
+def _reported(run: RunContext) -> Checkpoint:
+    """Return the state that the run reports: that of the last round, or of the best one."""
+    last = Checkpoint(run.state, run.number, {})
+    if run.project.params.evaluation.report != "best":
+        return last
+    return run.folder.require_best(run.number, run.project.quantity) or last
+
+
+class ValidationOutcomes(Callback):
+    """Let each client store the outcomes of its validation rows, when the run pauses or ends."""
+
+    def on_pause(self, run: RunContext) -> None:
+        state, reported, _ = _reported(run)
+        round = run.round(reported, SampledClients(run.setup.silos.clients), f"validation after round {run.number}")
+        model = scored_model(run.method, run.project.silos, state, round)
+        write_validation(
+            run.project, select_scored_clients(run.project, run.method, model), round, run.folder, run.number
+        )
+
+    def on_end(self, run: RunContext) -> None:
+        self.on_pause(run)
+
+
+@dataclass
+class MLflowTracking(Callback):
+    """Deliver rounds that are on disk to MLflow in the background, and end the MLflow run with its status."""
+
+    logger: MLflowLogger | None = field(default=None, init=False)
+
+    def before_training(self, run: RunContext) -> None:
+        self.logger = MLflowLogger(run.folder.path, run_spec(run.project, run.method, run.identity, run.folder))
+        self.logger.round_done(run.number)
+
+    def after_commit(self, run: RunContext, played: PlayedRound) -> None:
+        self._started().round_done(played.round.number)
+
+    def on_end(self, run: RunContext) -> None:
+        logger = self._started()
+        run.result["mlflow_run_id"] = logger.finish(run.artifacts)
+        run.undelivered = logger.problem
+        if logger.notice:
+            progress.current().say_once(f"{logger.notice}.")
+
+    def on_pause(self, run: RunContext) -> None:
+        """End the MLflow run as killed; it runs again when training continues."""
+        self._started().mark_failed("KILLED")
+
+    def on_error(self, run: RunContext, error: BaseException) -> None:
+        if self.logger is not None:
+            self.logger.mark_failed("FAILED" if interruption(error) is None else "KILLED")
+
+    def _started(self) -> MLflowLogger:
+        assert self.logger is not None, "before_training begins it"
+        return self.logger
+
+
+class ResultFile(Callback):
+    """Write result.json, which marks the run as finished."""
+
+    def on_end(self, run: RunContext) -> None:
+        before = sum(r["seconds"]["round"] for r in run.folder.rounds(run.resumed_from))  # by an earlier process
+        total = time.perf_counter() - run.began + before
+        run.result["seconds"] = {"total": total, **run.result["seconds"]}
+        write_json(run.folder.result, run.result)
+
+
+class Progress(Callback):
+    """Show the run on the screen and on Prefect's page: its start, rounds that are on disk, and its result."""
+
+    def before_training(self, run: RunContext) -> None:
+        progress.current().begin(run.folder.name, run.number, run.project.params.training.rounds)
+
+    def after_commit(self, run: RunContext, played: PlayedRound) -> None:
+        rounds = run.project.params.training.rounds
+        _log_round(run.folder.name, played.record, run.project.quantity, played.report.messages, rounds)
+
+    def on_end(self, run: RunContext) -> None:
+        _log_result(run.folder.name, run.result, run.project.quantity, run.undelivered)
+
+
+class RunNotes(Callback):
+    """Report before training what the user should know about the rows, the settings and the sampler."""
+
+    def before_training(self, run: RunContext) -> None:
+        of_rows = notes_of_rows(run.project, run.setup, run.runner, run.private)
+        run.notes += [*notes_of_scores(run.project, run.method), *run.agreement.notes, *of_rows]
+        _log_notes(run.notes)
+        log_warnings(run.folder.name, run.sampler.warnings(run.setup))
+
+
+def _log_notes(notes: Sequence[Mapping[str, str]]) -> None:
+    """Report notes on the training rows; on the screen once, since all runs of a command have the same."""
+    for note in notes:
+        progress.current().say_once(note["sentence"])
+        prefect_artifacts.log_artifact(note["sentence"])
+
+
+def _log_round(name: str, record: dict[str, Any], quantity: TaskMetrics, messages: Sequence[str], rounds: int) -> None:
+    """Report a round of at most `rounds`, with the messages of the method."""
+    number, score = record["round"], quantity.headline_text(record["metrics"])
+    progress.current().round(name, number, score)
+    if number % max(1, rounds // _LOGGED) == 0:
+        prefect_artifacts.log_artifact(f"round {number} of {rounds}" + (f": {score}" if score else ""))
+    for sentence in messages:
+        progress.current().say(f"{name}, round {record['round']}: {sentence}")
+
+
+def _log_result(name: str, result: dict[str, Any], quantity: TaskMetrics, problem: str | None) -> None:
+    """Report the result of a run. `problem` is the reason why MLflow lacks a part of the run."""
+    score = quantity.headline_text(result["metrics"])
+    progress.current().end(name, score, result["seconds"]["total"])
+    prefect_artifacts.log_artifact(
+        f"{name} is done: {score or 'no test rows'}; {result['folder']}, {_in_mlflow(result)}"
+    )
+    if problem:
+        progress.current().say(
+            f"{name}: {problem}; its metrics are saved in {result['folder']}, and --resume delivers them."
+        )
+    if result["dropped_out"]:
+        progress.current().say(
+            f"{name}: clients dropped out {result['dropped_out']} times; the rounds went on without them"
+        )
+
+
+def _in_mlflow(result: dict[str, Any]) -> str:
+    return f"MLflow's run {result['mlflow_run_id']}" if result["mlflow_run_id"] else "not yet in MLflow"

@@ -1,0 +1,219 @@
+"""Loads a finished run from its folder, and scores its model on the test rows that are in data/ now.
+
+What is loaded is the run's method, its silos, and the model that it reports.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from flows.core.config.load_config import plugins_of
+from flows.core.config.plugin_params import params_type
+from flows.core.config.validation_errors import nearest_hint
+from flows.methods.method_settings import method_of
+from flows.methods.round_context import RoundContext, TrainingSetup
+from flows.training.evaluation import score_model, scored_model, select_scored_clients
+from flows.training.fit_standardizer import scaled_as
+from flows.training.project import Project, is_of_other_partition
+from flows.training.run_folder import RunFolder
+from models.client_model import Model
+from models.prng import server_stream
+from models.server_state import ClientStateRefs
+from silos.client_store import ClientStore
+from silos.errors import UserError, shown
+from silos.io.atomic_io import is_there
+from tasks.execution.task_runner import PlainRunner
+from tasks.messages.score_messages import Scores
+from tasks.tracking.checkpoint import load_state
+from tasks.tracking.json_io import RESTORE_ADVICE, read_json
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished run and its model; `project` has the params that the run was started with, not the current ones."""
+
+    folder: RunFolder
+    project: Project
+    method: str
+    seed: int
+    round: int
+    model: Model
+    private: ClientStore
+
+
+def finished_run(project: Project, run: str, on_present_data: bool = False) -> FinishedRun:
+    """Load the run of this path or name, with the model that was scored at its end.
+
+    Clients may be queried again for the model, as at the end of the run.
+
+    Args:
+        project: The project.
+        run: The path or name of the run.
+        on_present_data: Open data/ as it is now, also if the run was trained on another version.
+
+    Raises:
+        UserError: If there is no such run, if it is not finished, if data/ differs from what it was trained on, or if
+            the model does not take the rows that are in data/ now.
+    """
+    folder = find_run(project, run)
+    saved = _read_run(folder)
+    result = folder.finished()
+    if result is None:
+        raise UserError(
+            f"{folder.path}: got an unfinished run, expected a finished one. Run the command that "
+            "started it with --resume."
+        )
+    project = _with_saved_params(project, folder, saved, on_present_data)
+    setup = project.training_setup(saved["seed"])
+    _check_start(folder, saved, {one.network.starts_from for one in setup.network.single_networks} - {""})
+    private = project.private(folder.path)
+    checkpoint = load_state(folder.checkpoint)
+    if project.params.evaluation.report == "best":
+        checkpoint = folder.load_best(result["rounds"], project.quantity) or checkpoint
+    if checkpoint is None:
+        raise UserError(f"{folder.checkpoint} is missing. {RESTORE_ADVICE}.")
+    method = method_of(project.params, saved["method"])
+    round = RoundContext(checkpoint.round, setup, setup.silos.clients, (), PlainRunner(), private)
+    model = scored_model(method, project.silos, checkpoint.state, round)
+    if on_present_data:
+        _check_inputs(folder, model, setup)
+    return FinishedRun(folder, project, saved["method"], saved["seed"], checkpoint.round, model, private)
+
+
+def find_run(project: Project, run: str) -> RunFolder:
+    """Find a run by its path, by a folder that holds only this run, or by its name in runs/.
+
+    Raises:
+        UserError: If there is no such run, or if several match.
+    """
+    runs = project.runs.resolve()
+    candidates = [(project.root / run).resolve(), *((folder / run).resolve() for folder in (runs, *_folders(runs)))]
+    inside = [path for path in dict.fromkeys(candidates) if path.is_relative_to(runs)]
+    matches = [path for path in inside if _is_run(path)] or [p for path in inside for p in _folders(path) if _is_run(p)]
+    if not matches:
+        names = [path.name for folder in _folders(runs) for path in (folder, *_folders(folder)) if _is_run(path)]
+        names += [folder.name for folder in _folders(runs) if is_there(folder / "experiment.json")]
+        otherwise = ". Give the path that `siloflow run` prints after files, such as runs/run-…/fedavg-seed0."
+        raise UserError(f"{runs}: got no run {shown(repr(run))}{nearest_hint(run, sorted({*names}), otherwise)}")
+    if len(matches) > 1:
+        listed = ", ".join(str(path.relative_to(runs.parent)) for path in matches[:5])
+        more = f" and {len(matches) - 5} more" if len(matches) > 5 else ""
+        raise UserError(
+            f"{shown(repr(run))}: got a name of {len(matches)} runs, expected one: {listed}{more}. "
+            "Type more of the name."
+        )
+    return RunFolder(project.runs / matches[0].relative_to(runs))  # runs/ may be a link to another disk
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_dir())
+    except OSError:  # missing, or a name that no folder can have
+        return []
+
+
+def _is_run(folder: Path) -> bool:
+    return is_there(folder / "run.json")
+
+
+def _read_run(folder: RunFolder) -> dict[str, Any]:
+    saved: dict[str, Any] | None = read_json(
+        folder.path / "run.json", RESTORE_ADVICE, ("method", "seed", "data_version", "params", "plugins")
+    )
+    assert saved is not None, "looked for before"
+    return saved
+
+
+def _check_inputs(folder: RunFolder, model: Model, setup: TrainingSetup) -> None:
+    """Raise a UserError if the present rows or classes need a network of other shapes."""
+    needed = setup.network.init(server_stream(0, 0, "init"))
+    differ = [name for name in needed.keys() & model.shared.keys() if needed[name].shape != model.shared[name].shape]
+    if differ:
+        raise UserError(
+            f"{folder.path.name}: got a model of other rows or classes than those in data/, expected the same. Train "
+            "it again."
+        )
+
+
+def _with_saved_params(
+    project: Project, folder: RunFolder, saved: dict[str, Any], on_present_data: bool = False
+) -> Project:
+    """Return the project with the run's params, computed on the CPU; UserError if its data no longer exist."""
+    raw, method = {**saved["params"], "plugins": saved["plugins"]}, saved["method"]
+    if on_present_data:
+        raw["data"] = project.params.data.model_dump(mode="json")
+    if raw["model"].get("pretrained"):  # identified by its hash; params keep no path
+        raw["model"] = {**raw["model"], "pretrained": getattr(project.params.model, "pretrained", None)}
+    raw["engine"] = {**raw["engine"], "device": "cpu"}
+    raw["comparison"] = {"methods": [method], "seeds": [saved["seed"]], "reference": method}
+    raw["method"] = {method: raw["method"]}
+    try:
+        params = params_type(project.plugin_files.load(plugins_of(raw))).model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(
+            f"{folder.path}: got params of another version of siloflow in {'.'.join(map(str, first['loc']))} ("
+            f"{first['msg']}), expected those of this version. Open the run with its own version."
+        ) from None
+    derived = is_of_other_partition(project, folder.path, saved["data_version"])
+    loaded = replace(project, params=params, derived=derived)
+    if not on_present_data and not loaded.same_rows(saved["data_version"], loaded.silos.version):
+        raise UserError(
+            f"{folder.path}: got data version {loaded.silos.version} in data/, expected {saved['data_version']}, "
+            f"on which it was trained. Run `siloflow data use {saved['data_version'][:10]}` to restore it."
+        )
+    return scaled_as(loaded, folder)
+
+
+def _check_start(folder: RunFolder, saved: dict[str, Any], hashes: set[str]) -> None:
+    """Raise a UserError if the network starts from another pretrained file than the run's, or from none."""
+    expected = saved["params"]["model"].get("pretrained")
+    if expected and {f"sha256:{start}" for start in hashes} != {expected}:
+        raise UserError(
+            f"{folder.path}: got other pretrained weights, expected a file with the hash {expected}. Name it with "
+            "--set model.pretrained=FILE."
+        )
+
+
+def check_same_data(project: Project, folder: Path) -> dict[str, Any]:
+    """Return a run's saved fingerprint; UserError if it was trained on other data than those that params.yaml names."""
+    saved: dict[str, Any] | None = read_json(folder / "run.json", RESTORE_ADVICE, ("params", "data_version"))
+    if saved is None:
+        raise UserError(f"{folder} is missing. Restore it from a copy.")
+    name, now = saved["params"]["data"]["name"], project.params.data.name
+    if name != now:
+        raise UserError(f"{folder.name} was trained on {name}, and data.name is {now}. Name a run on {now}.")
+    return saved
+
+
+def score_on_present_rows(project: Project, folder: Path, final: bool = False) -> tuple[FinishedRun, list[Scores]]:
+    """Return a run, and what its clients report of its model on their present test rows.
+
+    Args:
+        project: The project.
+        folder: The run's folder.
+        final: Compute all metrics of the task, as at the end of a run.
+
+    Raises:
+        UserError: If the run is not finished, if its training rows may be test rows now, or if its models are private
+            and were trained on other rows.
+    """
+    saved = check_same_data(project, folder)
+    if is_of_other_partition(project, folder, saved["data_version"]):
+        raise UserError(
+            f"{folder.name}: got a run on another partition, expected one on data/, since its training rows may be test "
+            "rows of data/. Name another run."
+        )
+    is_same = project.same_rows(saved["data_version"], project.silos.version)
+    run = finished_run(project, str(folder.relative_to(project.root)), on_present_data=not is_same)
+    if not is_same and isinstance(run.model.personal, ClientStateRefs):
+        raise UserError(
+            f"{folder.name} has a model for each client, which was trained on other rows. Run `siloflow data use "
+            f"{saved['data_version'][:10]}` to restore these."
+        )
+    setup = run.project.training_setup(run.seed)
+    round = RoundContext(run.round, setup, setup.silos.clients, (), PlainRunner(), run.private)
+    model = select_scored_clients(run.project, method_of(run.project.params, run.method), run.model)
+    return run, score_model(run.project, model, round, keep_outcomes=not final, final=final, splits=("test",))

@@ -1,0 +1,127 @@
+"""Holds the context of a run: its settings, its folder and its progress. The trainer and the callbacks change it."""
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from flows.core.plugin_loader import plugin_error
+from flows.methods.base import Method, start_method
+from flows.methods.client_sampler import SampledClients, Sampler
+from flows.methods.round_context import RoundContext, TrainingSetup
+from flows.training.fit_standardizer import FittedStandardization, fit_or_load
+from flows.training.project import Project
+from flows.training.run_folder import RunFolder
+from flows.training.run_warnings import Note
+from models.server_state import ServerState
+from silos.client_store import ClientStore
+from silos.errors import MethodError
+from tasks.execution.task_runner import PlainRunner, PrefectRunner
+from tasks.tracking.checkpoint import Checkpoint, load_state
+from tasks.tracking.mlflow_logging.run_spec import FinalArtifacts
+
+
+@dataclass
+class RunContext:
+    """Holds one run of a method.
+
+    Attributes:
+        identity: What determines the run's results, and the tag of its MLflow run.
+        agreement: The standardization that the clients agreed on.
+        private: The store of the clients' private state in this run.
+        state: The server's state after the last round.
+        number: The last round that was played, 0 before the first.
+        memory: The sampler's state between rounds.
+        resumed_from: The round that this process continues after.
+        best_round: The best round so far, 0 if the state of the best round is not saved.
+        stop_reason: Set by a callback to end training after this round; it is not part of the checkpoint.
+        scored_late: The last round's record if it was scored after training, and is on disk without scores before.
+        notes: Sentences on the run's rows and settings, which its result repeats.
+        result: The content of result.json; empty before the end of the run.
+        artifacts: Files, model and metrics that MLflow receives once, at the end.
+        undelivered: Why MLflow did not receive everything; None if it did.
+    """
+
+    project: Project
+    method: Method
+    method_name: str
+    setup: TrainingSetup
+    identity: dict[str, Any]
+    folder: RunFolder
+    runner: PrefectRunner | PlainRunner
+    private: ClientStore
+    agreement: FittedStandardization
+    state: ServerState
+    number: int
+    memory: Mapping[str, Any]
+    resumed_from: int
+    began: float = field(default_factory=time.perf_counter)
+    best_round: int = 0
+    stop_reason: str = ""
+    scored_late: dict[str, Any] | None = None
+    notes: list[Note] = field(default_factory=list)
+    result: dict[str, Any] = field(default_factory=dict)
+    artifacts: FinalArtifacts = field(default_factory=FinalArtifacts)
+    undelivered: str | None = None
+
+    @cached_property
+    def sampler(self) -> Sampler:
+        """Return the sampler of a round's clients: the method's own, or that of params.yaml."""
+        return self.method.sampler(self.project.sampler)
+
+    @property
+    def ended_by(self) -> str:
+        """Return why no further round is played; empty while training continues."""
+        is_spent = self.number >= self.project.params.training.rounds
+        return self.state.finished or self.stop_reason or ("training.rounds" if is_spent else "")
+
+    def round(self, number: int, sampled: SampledClients, when: str) -> RoundContext:
+        """Build the context of a round; `when` starts the names of its task runs."""
+        setup, clients, runner = self.setup, sampled.clients, replace(self.runner, when=when)
+        stores = (self.private, self.project.device)
+        return RoundContext(number, setup, clients, sampled.dropped, runner, *stores, leaving=sampled.leaving)
+
+    def error_of_method(self, error: BaseException) -> MethodError | None:
+        """Explain an error that a plugin file raised; None for any other error."""
+        files = {str(self.project.root / file): file for file in self.project.params.plugins}
+        method_file = getattr(sys.modules.get(type(self.method).__module__), "__file__", None) or ""
+        return plugin_error(error, self.method_name, files, method_file if method_file in files else "")
+
+
+def open_run(
+    project: Project,
+    method: Method,
+    method_name: str,
+    setup: TrainingSetup,
+    identity: dict[str, Any],
+    folder: RunFolder,
+    runner: PrefectRunner | PlainRunner,
+    began: float,
+) -> RunContext:
+    """Open a run at its start, or after the last round that its checkpoint counts.
+
+    Args:
+        project: With the params of the run.
+        method: The method, with its own section of params.yaml.
+        method_name: Its name there.
+        setup: What stays the same over all rounds, before clients agree on a standardization.
+        identity: As `RunFolder.identify` wrote it.
+        folder: The run's folder.
+        runner: Where tasks run.
+        began: When this process began with the run, by `time.perf_counter`.
+
+    Raises:
+        UserError: If a file that the run continues from is damaged or missing.
+    """
+    private = project.private(folder.path)
+    agreement = fit_or_load(project, setup, folder, runner)
+    if agreement.scaling != project.scaling:
+        project = replace(project, scaling=agreement.scaling)
+        setup = project.training_setup(setup.seed)
+    state, number, memory = load_state(folder.checkpoint) or Checkpoint(start_method(method, setup), 0, {})
+    for _ in folder.journal.each(number):
+        pass  # report a damaged record now, not after the remaining rounds
+    stores = (folder, runner, private, agreement)
+    return RunContext(project, method, method_name, setup, identity, *stores, state, number, memory, number, began)

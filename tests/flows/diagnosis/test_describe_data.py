@@ -1,0 +1,52 @@
+"""`siloflow show` shows the rows that the data version says, and no others."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flows.diagnosis import describe_data
+from flows.training.project import Project
+from silos.data_params import DataParams
+from silos.errors import UserError
+from silos.storage.partition_store import write
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_rows_that_are_no_more_what_the_version_says_are_not_shown(project, late, monkeypatch):
+    opened = Project.open(root=project, derived=True)
+    file = Path(opened.silos.folder) / "c03.safetensors"
+
+    def spoil():
+        held = file.read_bytes()
+        file.write_bytes(held[:-1] + bytes([held[-1] ^ 1]))
+
+    if late:  # while they are read
+        look = describe_data.examples
+        monkeypatch.setattr(describe_data, "examples", lambda *asked: (look(*asked), spoil())[0])
+    else:
+        spoil()
+    with pytest.raises(UserError, match=r"c03\.safetensors, with the rows of client c03, differs from data version"):
+        describe_data.overview_with_figure(opened)
+    assert not (opened.runs / "show-digits.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("shape", "classes", "drawn"),
+    [((8, 8, 5), 3, True), ((3, 8, 8, 3), 3, False), ((9,), 3, False), ((8, 8), 40, False)],
+)
+def test_examples_are_rows_of_pictures_that_there_are(tmp_path, shape, classes, drawn):
+    """Neither videos nor rows of a table, nor clients that have none of the first classes."""
+    y = np.arange(40) % classes if drawn else 39 - np.arange(40) % 3
+    y = np.append(y, range(classes))
+    client = ["a"] * 40 + ["b"] * classes
+    np.savez(tmp_path / "own.npz", x=np.zeros((len(y), *shape), np.uint8), y=y, client=client)
+    held = {
+        "name": "own",
+        "seed": 0,
+        "source": {"kind": "npz", "path": "own.npz"},
+        "split": {"validation": 0, "test": 0.2},
+    }
+    data = DataParams.model_validate({**held, "scheme": [{"kind": "column", "column": "client"}]})
+    manifest = write(tmp_path / "silos", data, tmp_path)
+    assert bool(describe_data.examples(manifest, tmp_path / "silos", manifest.clients[:1])) == drawn

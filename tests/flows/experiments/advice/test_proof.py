@@ -1,0 +1,220 @@
+"""What a proof trains fits the minutes, and FedAvg without silos is measured over all silos."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flows.advise import _plan_race
+from flows.experiments.advice.candidates import POOLED, SHARED
+from flows.experiments.advice.exclude_silos import losing_silos
+from flows.experiments.advice.proof import ProofPlan, measure, plan_proof, race_seconds, seconds_needed, seeds_that_fit
+from flows.experiments.advice.race import Candidate, Leg, Pace, Race
+from flows.experiments.comparison.client_gains import ALONE
+from flows.experiments.comparison.run_trials import trial_name
+from flows.experiments.comparison.tuner import Score
+from flows.training.paired_runs import client_strata
+from flows.training.run_folder import RunFolder, run_name
+from models.metrics.base_metrics import TASK_METRICS
+from models.metrics.paired_difference import difference
+from silos.client_store import ClientStore
+from silos.errors import UserError
+from tasks.evaluate import OUTCOMES
+from tasks.execution.task_runner import PlainRunner
+from tasks.tracking.json_io import write_json
+
+SILOS, ROWS = ("a", "b", "c", "d", "e"), 60
+PROVED = {m: Candidate(m, (), 0) for m in (SHARED, ALONE, "ditto", POOLED)}
+
+
+def race(seconds):
+    return Race([9], list(PROVED.values()), {c.name: Leg(9, None, seconds) for c in PROVED.values()})
+
+
+@pytest.mark.parametrize("one_run", [1.0, 10.0, 30.0])
+@pytest.mark.parametrize("budget", [100.0, 300.0, 1000.0])
+def test_race_and_proof_fit_the_budget_if_any_advice_does(budget, one_run):
+    if seconds_needed(one_run) > budget:
+        pytest.skip("refused before")
+    racing = race_seconds(Race([9], [], pace=Pace(one_run, one_run / 9)), budget)
+    assert racing >= 2 * one_run
+    assert racing + 9 * one_run <= budget + 1e-9
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_what_a_diagnosis_took_is_not_for_the_race(tmp_path, at_once):
+    first = Candidate(SHARED, (), 0)
+    project: Any = SimpleNamespace(runs=tmp_path, params=SimpleNamespace(training=SimpleNamespace(rounds=9)))
+    journal = RunFolder(tmp_path / "advise" / run_name(SHARED, 0, trial_name(0))).journal
+    record = {"round": 1, "time_ms": 0, "metrics": {}, "seconds": {"round": 0.5}, "dropped": []}
+    write_json(journal.folder / "000001.json", record)
+
+    processes: Any = SimpleNamespace(
+        experiment="advise", start_for=lambda *_: None, start_asked=lambda _: None, at_once=at_once
+    )
+
+    def seconds(before, pace=None):
+        legs = {first.name: Leg(1, Score(0.5, 1.0), 0.5)}
+        started = Race([1, 3, 9], [first], legs, before=before, pace=pace)
+        _plan_race(project, processes, 0, started, lambda *_: iter(()), 100.0)
+        return started.pace, race_seconds(started, 100.0 - before, at_once)
+
+    pace, of_proof = Pace(4.5, 0.5), 9 * 4.5 if at_once == 1 else 5 * 4.5
+    assert seconds(0.0) == (pace, pytest.approx(min(60.0, 100.0 - of_proof)))
+    assert seconds(40.0) == (pace, pytest.approx(min(36.0, 60.0 - of_proof)))
+    if at_once > 1:
+        assert seconds(60.0) == (pace, pytest.approx(40.0 - of_proof))  # two at once fit
+        return
+    with pytest.raises(
+        UserError,
+        match=r"expected at least 2, .* with `--minutes 2 --resume`, or with `--set training\.rounds=5`\.",
+    ):
+        seconds(60.0)  # eleven runs of 5 rounds take 27.5 of 40 seconds, of 6 rounds 33
+    with pytest.raises(UserError, match=r"eleven runs\. Type the command with `--minutes 3 --resume`\.$"):
+        seconds(99.0)  # not even one round fits
+    assert seconds(60.0, pace) == (pace, 9.0)  # a resumed race is not refused; its references train to the end
+
+
+def test_a_race_leaves_the_time_that_the_proof_of_its_leader_takes():
+    legs = {name: Leg(1, Score(0.5, 1.0), 1.0) for name in ("fedavg 0", "local_only 0")}
+    candidates = [PROVED[m] for m in (SHARED, ALONE, "ditto")]
+    started = Race([1, 9], candidates, legs, pace=Pace(9.0, 1.0))
+    started.legs["ditto 0"] = Leg(1, Score(0.9, 1.0), 3.0)
+    started.alive.append(PROVED[POOLED])
+    assert race_seconds(started, 160.0) == 160.0 - 3 * 3 * 9.0  # the leader of a rung that is not complete may change
+    started.alive.pop()
+    assert race_seconds(started, 160.0) == 160.0 - 3 * (2 * 9.0 + 27.0)
+    assert race_seconds(started, 1000.0) == 600.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "methods", "seeds"),
+    [(100.0, 4, 5), (13.0, 4, 3), (11.0, 3, 3), (0.0, 3, 3)],
+)
+def test_a_proof_has_as_many_seeds_as_fit_and_pooled_training_only_if_it_fits(tmp_path, seconds, methods, seeds):
+    plan = plan_proof(tmp_path / "proof.json", race(1.0), PROVED, 0, seconds)
+    assert (len(plan.methods), len(plan.seeds)) == (methods, seeds)
+    assert 0 not in plan.seeds
+    resumed = plan_proof(tmp_path / "proof.json", race(50.0), PROVED, 0, 1.0)
+    assert resumed == plan == ProofPlan(list(PROVED)[:methods], list(range(1, 1 + seeds)))
+
+
+def test_runs_without_silos_cost_time_too(tmp_path):
+    plans = [
+        plan_proof(tmp_path / f"{excludes} {seconds}.json", race(1.0), PROVED, 0, seconds, excludes)
+        for excludes, seconds in ((False, 20.0), (True, 20.0), (True, 12.0), (True, 11.0))
+    ]
+    assert [(len(plan.methods), len(plan.seeds), plan.excludes) for plan in plans] == [
+        (4, 5, False),
+        (4, 4, True),
+        (3, 3, True),  # rather than pooled training
+        (3, 3, False),
+    ]
+
+
+def project_of(silos) -> Any:
+    quantity = TASK_METRICS["classification"]
+    return SimpleNamespace(scored=SimpleNamespace(federated=lambda: silos), quantity=quantity)
+
+
+def outcomes(folder, right, silos=SILOS):
+    """Store outcomes of which the first `right` rows of each silo are correct."""
+    store = ClientStore(str(folder))
+    correct = (np.arange(ROWS) < np.array([[right[silo]] for silo in silos])).astype(np.uint8)
+    return store, store.save(OUTCOMES, silos, {"correct": correct})
+
+
+@pytest.mark.parametrize(
+    ("gains", "common", "losers"),
+    [
+        ({"a": -30, "b": -3}, [], ["a"]),
+        ({"a": -30, "b": -30}, [], ["a", "b"]),
+        ({"a": -30, "b": -30, "c": -30}, [], []),  # more than half: then FedAvg is wrong for all
+        ({"a": -30}, ["test"], []),
+        ({"a": 30}, [], []),
+    ],
+)
+def test_silos_that_certainly_lose_by_fedavg_are_named(gains, common, losers, write_silos, tmp_path):
+    silos = write_silos(dict.fromkeys(SILOS, 2), validation=ROWS, test=ROWS + 7, common=common)
+    alone = dict.fromkeys(SILOS, 30)
+    shared = {silo: right + gains.get(silo, 10) for silo, right in alone.items()}
+    runs = [outcomes(tmp_path / name, right) for name, right in (("shared", shared), ("alone", alone))]
+    assert losing_silos(project_of(silos), *runs) == losers
+
+
+@pytest.mark.parametrize(("names", "losers"), [(SILOS[:4], []), (SILOS, ["a", "b"])])
+def test_half_of_the_silos_are_not_left_out(names, losers, write_silos, tmp_path):
+    silos = write_silos(dict.fromkeys(names, 2), validation=ROWS, test=ROWS + 7)
+    alone = dict.fromkeys(SILOS, 30)
+    shared = {**dict.fromkeys(SILOS, 40), "a": 0, "b": 0}
+    runs = [outcomes(tmp_path / name, right, names) for name, right in (("shared", shared), ("alone", alone))]
+    assert losing_silos(project_of(silos), *runs) == losers
+
+
+def test_intervals_of_methods_and_of_fedavg_without_silos_hold_at_once(write_silos, tmp_path):
+    """One pair of methods, and FedAvg without a silo less each of two methods, are three intervals."""
+    silos = write_silos(dict.fromkeys(SILOS, 2), validation=0, test=ROWS)
+    right = {SHARED: {**dict.fromkeys(SILOS, 40), "a": 10}, ALONE: dict.fromkeys(SILOS, 30)}
+    runs = {
+        m: [outcomes(tmp_path / f"{m}{i}", {k: v + i for k, v in own.items()}) for i in range(3)]
+        for m, own in right.items()
+    }
+    without = [outcomes(tmp_path / f"without{i}", dict.fromkeys(SILOS, 50 + i)) for i in range(3)]
+    alone = measure(project_of(silos), SHARED, runs).differences[SHARED, ALONE]
+    found = measure(project_of(silos), SHARED, runs, ["a"], without)
+    strata = client_strata(PlainRunner(), silos, runs[SHARED], runs[ALONE], TASK_METRICS["classification"])
+    for measured, intervals in ((alone, 1), (found.differences[SHARED, ALONE], 3)):
+        expected = difference(list(strata.values()), 1 - 0.05 / intervals, TASK_METRICS["classification"].bound)
+        assert (measured.low, measured.high) == pytest.approx((expected.low, expected.high))
+    rest = client_strata(PlainRunner(), silos.select(SILOS[1:]), without, runs[SHARED], TASK_METRICS["classification"])
+    own = client_strata(PlainRunner(), silos.select(["a"]), runs[ALONE], runs[SHARED], TASK_METRICS["classification"])
+    both = [*rest.values(), *own.values()]
+    expected = difference(both, 1 - 0.05 / 3, TASK_METRICS["classification"].bound, pooled_variance=False)
+    assert found.exclusion is not None
+    measured = found.exclusion.differences[SHARED]
+    assert (measured.low, measured.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_fedavg_without_silos_is_measured_over_all_silos_of_which_those_train_alone(write_silos, tmp_path):
+    silos = write_silos(dict.fromkeys(SILOS, 2), validation=0, test=ROWS)
+    right = {SHARED: {**dict.fromkeys(SILOS, 40), "a": 10}, ALONE: dict.fromkeys(SILOS, 30)}
+    runs = {method: [outcomes(tmp_path / method, of_method)] * 3 for method, of_method in right.items()}
+    without = [outcomes(tmp_path / "without", dict.fromkeys(SILOS, 50))] * 3  # at `a`, training alone counts instead
+    found = measure(project_of(silos), SHARED, runs, ["a"], without)
+    assert found.differences.keys() == {(SHARED, ALONE)}
+    assert found.differences[SHARED, ALONE].mean == pytest.approx((4 * 10 - 20) / 5 / ROWS)
+    assert found.exclusion is not None
+    assert found.exclusion.differences[SHARED].mean == pytest.approx((4 * 10 + 20) / 5 / ROWS)
+    assert found.exclusion.differences[ALONE].mean == pytest.approx(4 * 20 / 5 / ROWS)
+    assert measure(project_of(silos), SHARED, runs).exclusion is None
+
+
+def test_silos_that_train_alone_in_both_have_no_variance_and_hide_none(write_silos, tmp_path):
+    """Many rows that are equal in both do not make the rows of other silos look less variable."""
+    rows = {**dict.fromkeys(SILOS, 30), "a": 500}
+    silos = write_silos(dict.fromkeys(SILOS, 2), validation=0, test=rows)
+
+    def run_of(name, seed):
+        store = ClientStore(str(tmp_path / f"{name}{seed}"))
+        rng = np.random.default_rng([seed, len(name)])
+        right = {silo: rng.integers(0, 2, (1, count), np.uint8) for silo, count in rows.items()}
+        return store, {
+            silo: ref for silo in SILOS for silo, ref in store.save(OUTCOMES, [silo], {"correct": right[silo]}).items()
+        }
+
+    runs = {name: [run_of(name, seed) for seed in range(3)] for name in (SHARED, ALONE, "without")}
+    found = measure(project_of(silos), SHARED, {m: runs[m] for m in (SHARED, ALONE)}, ["a"], runs["without"])
+    rest = silos.select(SILOS[1:])
+    strata = client_strata(PlainRunner(), rest, runs["without"], runs[ALONE], TASK_METRICS["classification"])
+    assert found.exclusion is not None
+    expected = difference(list(strata.values()), pooled_variance=False).error * 4 / 5
+    assert found.exclusion.differences[ALONE].error == pytest.approx(expected)
+
+
+def test_runs_at_once_are_planned_as_one_queue():
+    """Nine runs of a second in two processes take five; three seeds one after another would take six."""
+    assert seeds_that_fit(4.9, [1.0, 1.0, 1.0], 2) == 3
+    assert seeds_that_fit(6.0, [1.0, 1.0, 1.0], 2) == 4
+    assert seeds_that_fit(8.0, [1.0, 1.0, 1.0], 2) == 5
+    assert seeds_that_fit(12.0, [1.0, 1.0, 1.0]) == 4

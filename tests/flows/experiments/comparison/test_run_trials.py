@@ -1,0 +1,54 @@
+"""What one run of a comparison may end, and what it may not."""
+
+import pytest
+
+from flows.experiments.comparison import run_trials
+from flows.run import run_trial
+from flows.training.project import Project
+from silos.errors import DivergedError, MethodError, UserError
+
+
+def ended_by(error, monkeypatch, folder):
+    def run(*_, **__):
+        raise error
+
+    monkeypatch.setattr("flows.run.run", run)
+    return run_trial(Project.open(root=folder), "uefl", 0, "compare")
+
+
+def test_a_run_that_diverged_leaves_the_others_going_on(monkeypatch, folder):
+    assert ended_by(DivergedError("no finite numbers"), monkeypatch, folder) == "no finite numbers"
+
+
+def test_a_method_that_a_setting_does_not_fit_leaves_the_others_going_on(monkeypatch, folder):
+    assert ended_by(MethodError("resets its optimiser"), monkeypatch, folder) == "resets its optimiser"
+
+
+def test_what_would_end_every_run_is_raised(monkeypatch, folder):
+    with pytest.raises(UserError, match="a full disk"):
+        ended_by(UserError("a full disk"), monkeypatch, folder)
+
+
+def test_settings_may_be_chosen_on_common_validation_rows_and_not_on_none(folder):
+    def check(*overrides):
+        project = Project.open(["comparison.tune=4", *overrides], folder, derived=True)
+        run_trials.check_tuning(project, ["fedavg"], project.training_setup(0))
+
+    check("data.split.validation_rows=common", "evaluation.clients=2")
+    with pytest.raises(UserError, match="got no validation rows in the data"):
+        check("data.split.validation=0")
+    with pytest.raises(
+        UserError, match=r"got no validation rows in the clients that are scored \(evaluation.clients\)"
+    ):
+        check("data.split.validation=0", "evaluation.clients=2")
+
+
+def test_validation_rows_of_fresh_clients_choose_no_setting(folder, monkeypatch):
+    """Fresh clients are never trained: a check over all roles would count their rows."""
+    scheme = "data.scheme=[{kind: equal, clients: 6}, {kind: fresh, per_domain: 3}]"
+    project = Project.open(["comparison.tune=4", scheme], folder, derived=True)
+    rows = {c: 9 if project.scored.role(c) == "fresh" else 0 for c in project.scored.clients}
+    assert any(rows.values())
+    monkeypatch.setattr(run_trials, "validation_rows", lambda silos: {c: rows[c] for c in silos.clients})
+    with pytest.raises(UserError, match="got no validation rows in the data"):
+        run_trials.check_tuning(project, ["fedavg"], project.training_setup(0))

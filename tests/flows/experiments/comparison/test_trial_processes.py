@@ -1,0 +1,53 @@
+"""Trial processes that do not end by themselves; tests/end_to_end/test_trial_processes.py has what a user sees."""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from multiprocessing.connection import Connection
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flows.experiments.comparison import trial_processes
+from flows.experiments.comparison.trial_processes import Trial, TrialProcesses
+from flows.run import run_trial
+from silos.errors import UserError
+
+
+def test_a_process_that_was_stopped_is_killed_after_the_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_processes, "_PATIENCE", 0.2)
+    monkeypatch.setattr(trial_processes, "_LAST_PATIENCE", 0.2)
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    project: Any = SimpleNamespace(params=SimpleNamespace(runner=SimpleNamespace(parallel_runs=2)), scratch=object())
+    ours, _theirs = socket.socketpair()
+    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    child.send_signal(signal.SIGSTOP)
+    process = trial_processes._Process(child, Connection(ours.detach()), is_ready=True)
+    began = time.monotonic()
+    processes = TrialProcesses(project, "any", run_trial)
+    processes._processes.append(process)
+    interrupt = KeyboardInterrupt()
+    processes.__exit__(KeyboardInterrupt, interrupt, None)
+    assert child.returncode is not None
+    assert time.monotonic() - began < 30
+
+
+def test_a_run_of_which_two_processes_died_is_not_tried_a_third_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    project: Any = SimpleNamespace(params=SimpleNamespace(runner=SimpleNamespace(parallel_runs=3)), scratch=object())
+    processes = TrialProcesses(project, "any", run_trial)
+
+    def died(seed: int | None) -> None:
+        ours, _ = socket.socketpair()
+        child = subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.PIPE)
+        trial = None if seed is None else Trial(project, "fedavg", seed)
+        processes._processes.append(trial_processes._Process(child, Connection(ours.detach()), True, trial))
+        processes._drop(processes._processes[-1])
+
+    for seed in (0, 1, None, None):
+        died(seed)
+    with pytest.raises(UserError, match="fedavg-seed1: two processes ended in it"):
+        died(1)

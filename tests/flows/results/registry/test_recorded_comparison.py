@@ -1,0 +1,73 @@
+"""What the comparison of a model says against making it the first champion."""
+
+from typing import Any
+
+import pytest
+
+from flows.results.registry.recorded_comparison import proved_better, quote
+
+
+def pair(method: str, better: str | None, reference: str = "fedavg") -> dict[str, Any]:
+    return {
+        "method": method,
+        "reference": reference,
+        "better": better,
+        "distinguishable": better is not None,
+        "sentence": f"{method} − {reference}: {better}",
+    }
+
+
+def gain(mean: float, distinguishable: bool) -> dict[str, Any]:
+    return {"mean": mean, "distinguishable": distinguishable, "sentence": f"gains {mean}."}
+
+
+RECORD = {
+    "experiment": "first",
+    "paired": [
+        pair("local_only", None),
+        pair("ifca", "ifca"),
+        pair("pooled", "pooled"),
+        pair("cfl", "fedavg"),
+        pair("ditto", None),
+    ],
+    "baseline": {
+        "paired": [
+            {"method": "fedavg", "better": "fedavg", "sentence": "fedavg − always"},
+            {"method": "cfl", "better": "always 3", "sentence": "cfl − always 3: always 3 is better"},
+            {"method": "ditto", "better": None, "sentence": "ditto − always 3: not distinguishable"},
+        ]
+    },
+    "gains": {"methods": {"ifca": gain(-0.1, False), "cfl": gain(-0.2, True), "ditto": gain(0.1, True)}},
+    "registry": {"candidates": [{"method": "fedavg"}, {"method": "ifca"}, {"method": "cfl"}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("fedavg", ["ifca − fedavg: ifca"]),  # pooled is no candidate
+        ("ifca", []),
+        ("cfl", ["gains -0.2", "cfl − always 3: always 3 is better", "cfl − fedavg: fedavg"]),
+        ("ditto", []),
+    ],
+)
+def test_training_alone_the_constant_answer_and_other_candidates_speak_against_a_model_if_proved_better(
+    method: str, said: list[str]
+) -> None:
+    assert proved_better(RECORD, method) == said
+
+
+def test_a_comparison_of_an_earlier_version_speaks_by_its_pairs_alone() -> None:
+    record = {"experiment": "first", "paired": [pair("local_only", "local_only")]}
+    assert proved_better(record, "fedavg") == ["local_only − fedavg: local_only"]
+    assert proved_better(record, "local_only") == []
+
+
+def test_at_most_three_sentences_are_quoted_certain_ones_first() -> None:
+    assert quote(RECORD, "fedavg") == {
+        "experiment": "first",
+        "open_faults": [],
+        "sentences": ["ifca − fedavg: ifca", "pooled − fedavg: pooled", "cfl − fedavg: fedavg"],
+        "omitted": 2,
+    }
+    assert quote(RECORD, "ditto")["sentences"] == ["ditto − fedavg: None"]
