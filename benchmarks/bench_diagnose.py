@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from models.shift.classify import judge_all_pairs
-from models.shift.client_summaries.client_summary import (
+from models.diagnosis.classify import judge_all_pairs
+from models.diagnosis.client_summaries.client_summary import (
     Layout,
     Summaries,
     assign_columns,
     concatenate_summaries,
     summarize,
 )
-from models.shift.client_summaries.feature_pairs import correlate_features, count_far_values
-from models.shift.client_summaries.query import Query
-from models.shift.fomichev_distances import Readings, statistics_from_summaries
-from models.shift.pairwise_tables import all_pairs
-from models.shift.wasserstein import Client, Server, point_mass
+from models.diagnosis.client_summaries.query import Query
+from models.diagnosis.client_summaries.rank_correlations import correlate_features, count_far_values
+from models.diagnosis.fomichev_distances import Readings, statistics_from_summaries
+from models.diagnosis.merged_tables import all_pairs
+from models.diagnosis.wasserstein import Client, Server, point_mass
 from tasks.diagnosis.compare_feature_pairs import pair_question, refine_by_feature_pairs
 from tasks.diagnosis.compare_silos import Comparison, compare_silos
 from tasks.messages.statistics_messages import FeatureCorrelations, ShiftNumbers

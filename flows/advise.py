@@ -49,10 +49,10 @@ from flows.results.reports.comparison_report import newest_diagnosis
 from flows.results.reports.diagnosis_report import save_report
 from flows.results.run_history.list_runs import find_runs
 from flows.run import run_trial
+from flows.training.fingerprint import unused_name
 from flows.training.paired_runs import compare_pairs, outcomes_of_run
 from flows.training.project import Project, begun_before, experiment, new_experiment, newest_experiment
 from flows.training.run_folder import RunFolder, run_name
-from flows.training.run_identity import unused_name
 from flows.training.training_setup import check_metric
 from models.metrics.client_metrics import metric_record
 from models.metrics.paired_difference import Difference

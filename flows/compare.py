@@ -56,8 +56,9 @@ from flows.results.reports.open_faults import open_faults
 from flows.results.run_history.comparison_cost import costs_of, read_cost_curves
 from flows.results.run_history.list_runs import find_runs
 from flows.run import run_trial
-from flows.training import run_identity
+from flows.training import fingerprint
 from flows.training.evaluation import against_baseline, scored_baseline
+from flows.training.fingerprint import unused_name
 from flows.training.paired_runs import (
     MeasuredPair,
     check_over,
@@ -69,8 +70,7 @@ from flows.training.paired_runs import (
 )
 from flows.training.project import UNNAMED, Project, begun_before, experiment, new_experiment, newest_experiment
 from flows.training.run_folder import RunFolder, run_name
-from flows.training.run_identity import unused_name
-from flows.training.run_warnings import merge_notes
+from flows.training.run_notes import merge_notes
 from models.metrics.client_metrics import metric_record
 from silos.errors import UserError
 from silos.io.locks import write_lock
@@ -179,10 +179,10 @@ def check_resume(project: Project, plan: Plan, name: str | None = None) -> None:
     for method in plan.methods:
         if plan.tune:
             first = project.with_overrides(first_setting(project, method))
-            run_identity.check_resume(first, method, plan.seeds[0], name, trial_name(0))
+            fingerprint.check_resume(first, method, plan.seeds[0], name, trial_name(0))
             continue
         for seed in plan.seeds:
-            run_identity.check_resume(project, method, seed, name)
+            fingerprint.check_resume(project, method, seed, name)
 
 
 def _run_comparison(project: Project, name: str, plan: Plan) -> dict[str, Any]:

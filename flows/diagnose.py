@@ -33,10 +33,10 @@ from flows.orchestration.flow_decorator import Overrides, Text, project_flow
 from flows.orchestration.open_project import open_project
 from flows.results.reports.diagnosis_report import save_report
 from flows.training.project import Project
-from models.shift.client_summaries.model_predictions import Design
-from models.shift.client_summaries.query import Query
-from models.shift.fomichev_distances import Readings
-from models.shift.pairwise_results import explaining_products
+from models.diagnosis.client_summaries.model_predictions import Design
+from models.diagnosis.client_summaries.query import Query
+from models.diagnosis.fomichev_distances import Readings
+from models.diagnosis.verdicts import explaining_products
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError, shown

@@ -13,10 +13,10 @@ from flows.methods.method_settings import method_of
 from flows.orchestration.flow_decorator import MethodName, Overrides, Seed, Text, project_flow
 from flows.orchestration.open_project import open_project
 from flows.training.callbacks.callback import user_callbacks
+from flows.training.fingerprint import fingerprint_of
 from flows.training.project import Project, begun_before, new_experiment, newest_experiment
 from flows.training.run_context import open_run
 from flows.training.run_folder import RunFolder, run_name
-from flows.training.run_identity import fingerprint_of
 from flows.training.trainer import Trainer, default_callbacks
 from silos.errors import DivergedError, MethodError, UserError
 from silos.io.locks import exclusive_lock

@@ -7,12 +7,12 @@ from pathlib import Path
 from flows.core.console.safe_text import say
 from flows.orchestration.servers import services
 from flows.orchestration.servers.mlflow_server import ExternalServer, MlflowServer
+from flows.orchestration.servers.prefect_process import PORT, must_be_free, ui_address
 from flows.orchestration.servers.prefect_server import PrefectServer
-from flows.orchestration.servers.server_process import PORT, must_be_free, ui_address
 from flows.training.project import Project
 from silos.errors import UserError
 from tasks.tracking.mlflow_logging.connection import TRAINING, is_server, make_database, views
-from tasks.tracking.mlflow_logging.run_spec import DIAGNOSES, TREND, VIEW
+from tasks.tracking.mlflow_logging.mlflow_records import DIAGNOSES, TREND, VIEW
 
 
 def serve(mlflow_port: int, prefect_port: int | None) -> None:

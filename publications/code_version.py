@@ -43,7 +43,7 @@ _OF_TRAINING = (
 _NOT_OF_TRAINING = (
     "flows.methods.common.method_figures",
     "models.served_model",
-    "models.shift",
+    "models.diagnosis",
     "tasks.diagnosis",
     "tasks.execution",
     "tasks.tracking",

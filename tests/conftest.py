@@ -67,7 +67,7 @@ import os
 from flows import quiet_prefect
 quiet_prefect()
 os.environ["PREFECT_HOME"] = os.getcwd()
-from flows.orchestration.servers.server_process import make_tables
+from flows.orchestration.servers.prefect_process import make_tables
 make_tables("tables.lock")
 """
 

@@ -66,10 +66,10 @@ def down(json: Json = False) -> None:
     Example: siloflow down
     """
     with Session(json) as session:
-        from flows.orchestration.servers import server_process, services
+        from flows.orchestration.servers import prefect_process, services
 
         stopped = services.stop(session.root)
-        in_use = stopped and server_process.in_use(session.root / ".prefect")
+        in_use = stopped and prefect_process.in_use(session.root / ".prefect")
         session.print_result({"stopped": stopped, "in_use": in_use}, print_down)
 
 

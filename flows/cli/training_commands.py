@@ -379,7 +379,7 @@ def schedule(
     with Session(retry_hint=_SCHEDULED) as session:
         numbers = parse_seeds(seeds)
         project = session.open_project(overrides)
-        from flows.orchestration.servers.server_process import last_port, save_port
+        from flows.orchestration.servers.prefect_process import last_port, save_port
 
         session.start_server(ui=True, **last_port(project.root, port))
         from flows.schedule import cron_schedule, serve
@@ -457,9 +457,9 @@ def _check_runner(project: "Project") -> None:
 
 
 def _check_resumed_run(project: "Project", method: str, seed: int) -> None:
+    from flows.training.fingerprint import check_resume
     from flows.training.project import newest_experiment
     from flows.training.run_folder import run_name
-    from flows.training.run_identity import check_resume
 
     check_resume(project, method, seed, newest_experiment(project, "run", inside=run_name(method, seed)))
 
@@ -477,6 +477,6 @@ def _check_resumed_comparison(project: "Project", wanted: "Plan", name: str | No
 
 
 def _check_unused(project: "Project", name: str) -> None:
-    from flows.training.run_identity import unused_name
+    from flows.training.fingerprint import unused_name
 
     unused_name(project, name)

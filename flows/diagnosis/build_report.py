@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from models.metrics.base_metrics import format_number
-from models.shift.classify import GRADES, EffectSizes
-from models.shift.client_summaries.client_summary import Layout, Summaries, mixture
-from models.shift.client_summaries.gaussian_mechanism import counts_sensitivity, sigma
-from models.shift.client_summaries.query import Query
-from models.shift.magnitudes import (
+from models.diagnosis.classify import GRADES, EffectSizes
+from models.diagnosis.client_summaries.client_summary import Layout, Summaries, mixture
+from models.diagnosis.client_summaries.gaussian_mechanism import counts_sensitivity, sigma
+from models.diagnosis.client_summaries.query import Query
+from models.diagnosis.correlation_tests import FeaturePair, Refinement, effect_on_prediction
+from models.diagnosis.magnitudes import (
     Change,
     feature_change,
     largest_label_change,
@@ -20,11 +20,11 @@ from models.shift.magnitudes import (
     rule_change,
     target_change,
 )
-from models.shift.nested_tests import ALPHA, TYPES
-from models.shift.pair_refinement import FeaturePair, Refinement, effect_on_prediction
-from models.shift.pair_screening import INSIDE, MIN_SHARE
-from models.shift.pairwise_results import REASONS, Findings, rule_features
-from models.shift.pseudo_rows import SharedModelLoss
+from models.diagnosis.nested_tests import ALPHA, TYPES
+from models.diagnosis.pseudo_rows import SharedModelLoss
+from models.diagnosis.screen_clients import INSIDE, MIN_SHARE
+from models.diagnosis.verdicts import REASONS, Findings, rule_features
+from models.metrics.base_metrics import format_number
 from tasks.diagnosis.compare_feature_pairs import FeaturePairs
 from tasks.diagnosis.compare_odd_silos import OddSilos
 from tasks.diagnosis.compare_silos import Comparison, VersionComparison

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from models.shift.client_summaries.client_summary import Summaries, mixture
-from models.shift.client_summaries.query import Query
-from models.shift.magnitudes import absent_classes, constant_features
-from models.shift.shared_rows import find_shared_rows
+from models.diagnosis.client_summaries.client_summary import Summaries, mixture
+from models.diagnosis.client_summaries.query import Query
+from models.diagnosis.magnitudes import absent_classes, constant_features
+from models.diagnosis.shared_rows import find_shared_rows
 from tasks.diagnosis.compare_silos import Comparison
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from flows.core.config.data_settings import as_overrides, settings_between
 from flows.core.config.load_config import load_params
 from flows.training.project import Project, exclusive_data_access
-from models.shift.client_summaries.gaussian_mechanism import epsilon
+from models.diagnosis.client_summaries.gaussian_mechanism import epsilon
 from silos import data_overview
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger

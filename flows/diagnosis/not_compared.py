@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from models.shift.client_summaries.client_summary import Layout, Summaries
-from models.shift.client_summaries.feature_pairs import LEAST_PAIR_ROWS, MOST_FEATURES
-from models.shift.client_summaries.query import Query
+from models.diagnosis.client_summaries.client_summary import Layout, Summaries
+from models.diagnosis.client_summaries.query import Query
+from models.diagnosis.client_summaries.rank_correlations import LEAST_PAIR_ROWS, MOST_FEATURES
 from tasks.diagnosis.compare_feature_pairs import FeaturePairs
 from tasks.diagnosis.compare_silos import Comparison
 

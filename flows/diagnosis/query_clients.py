@@ -10,9 +10,9 @@ import numpy as np
 from scipy.stats import norm
 
 from flows.core.config.diagnose_params import FEW_BINS, DiagnoseParams
-from models.shift.client_summaries.client_summary import Layout, Summaries, overall_moments
-from models.shift.client_summaries.gaussian_mechanism import rho
-from models.shift.client_summaries.query import Query, light_bounds, project_pictures
+from models.diagnosis.client_summaries.client_summary import Layout, Summaries, overall_moments
+from models.diagnosis.client_summaries.gaussian_mechanism import rho
+from models.diagnosis.client_summaries.query import Query, light_bounds, project_pictures
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError

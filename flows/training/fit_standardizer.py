@@ -11,7 +11,7 @@ from flows.core.config.params_schema import Params
 from flows.methods.round_context import RoundContext, TrainingSetup
 from flows.training.project import Project, is_of_other_partition
 from flows.training.run_folder import RunFolder
-from flows.training.run_warnings import Note, note_of_earlier
+from flows.training.run_notes import Note, note_of_earlier
 from flows.training.training_setup import own_columns
 from models.client_model import Model
 from silos.client_store import ClientStore
@@ -21,7 +21,7 @@ from silos.privacy.silo_policy import least_rows_of
 from silos.standardizer import NO_STANDARDIZATION, Standardization, Standardizer
 from silos.storage.manifest import Manifest, schema_of
 from tasks.execution.task_runner import PlainRunner, RoundCost, Runner
-from tasks.feature_moments import combine_moments, report_moments
+from tasks.fit_scale import combine_moments, report_moments
 from tasks.messages.statistics_messages import ScaleMoments
 from tasks.tracking.json_io import RESTORE_ADVICE, read_json, write_json
 

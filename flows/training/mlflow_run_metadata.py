@@ -25,7 +25,7 @@ from silos.errors import UserError
 from silos.sources.tabular.raw_columns import input_columns, reading_rules
 from silos.versioning.git_commands import failure_reason, has_repository, run_git
 from tasks.tracking import prefect_artifacts
-from tasks.tracking.mlflow_logging.run_spec import COMPARISON, RUN, FinalArtifacts, RunSpec
+from tasks.tracking.mlflow_logging.mlflow_records import COMPARISON, RUN, FinalArtifacts, RunSpec
 from tasks.tracking.result_tables import write_client_table
 
 

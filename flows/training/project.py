@@ -36,7 +36,7 @@ from silos.versioning import data_versions, dvc_files
 from silos.versioning.data_versions import recover
 from silos.versioning.hashing import code_digest, file_hashes, listing_digest
 from tasks.tracking.json_io import RESTORE_ADVICE, read_json, write_json
-from tasks.tracking.mlflow_logging.run_spec import Experiment
+from tasks.tracking.mlflow_logging.mlflow_records import Experiment
 
 if TYPE_CHECKING:
     from flows.methods.client_sampler import Sampler

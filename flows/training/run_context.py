@@ -14,13 +14,13 @@ from flows.methods.round_context import RoundContext, TrainingSetup
 from flows.training.fit_standardizer import FittedStandardization, fit_or_load
 from flows.training.project import Project
 from flows.training.run_folder import RunFolder
-from flows.training.run_warnings import Note
+from flows.training.run_notes import Note
 from models.server_state import ServerState
 from silos.client_store import ClientStore
 from silos.errors import MethodError
 from tasks.execution.task_runner import PlainRunner, PrefectRunner
 from tasks.tracking.checkpoint import Checkpoint, load_state
-from tasks.tracking.mlflow_logging.run_spec import FinalArtifacts
+from tasks.tracking.mlflow_logging.mlflow_records import FinalArtifacts
 
 
 @dataclass

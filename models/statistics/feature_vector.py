@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import moments, spectrum
+from . import row_moments, spectrum
 from .statistic_base import Statistic, StatisticError, StatisticResult
 
 __all__ = ["KINDS", "Statistic", "StatisticError", "Statistics", "check", "compute", "length", "make", "too_few_rows"]
@@ -22,16 +22,16 @@ __all__ = ["KINDS", "Statistic", "StatisticError", "Statistics", "check", "compu
 KINDS: Mapping[str, type[Statistic]] = {
     kind.kind: kind
     for kind in (
-        moments.Mean,
-        moments.Variance,
-        moments.Covariance,
-        moments.Skewness,
-        moments.Kurtosis,
-        moments.LabelMean,
-        moments.ClassFrequencies,
-        moments.ClassMeans,
-        moments.CovarianceXY,
-        moments.LeastSquares,
+        row_moments.Mean,
+        row_moments.Variance,
+        row_moments.Covariance,
+        row_moments.Skewness,
+        row_moments.Kurtosis,
+        row_moments.LabelMean,
+        row_moments.ClassFrequencies,
+        row_moments.ClassMeans,
+        row_moments.CovarianceXY,
+        row_moments.LeastSquares,
         spectrum.Loadings,
         spectrum.Fingerprint,
     )

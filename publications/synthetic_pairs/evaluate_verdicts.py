@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from models.shift import moment_tests, nested_tests
-from models.shift.classify import check_covariates, judge_pairs
-from models.shift.client_summaries.client_summary import (
+from models.diagnosis import nested_tests, wald_tests
+from models.diagnosis.classify import check_covariates, judge_pairs
+from models.diagnosis.client_summaries.client_summary import (
     Layout,
     Summaries,
     assign_columns,
@@ -15,13 +15,7 @@ from models.shift.client_summaries.client_summary import (
     effective_rows,
     summarize,
 )
-from models.shift.client_summaries.feature_pairs import (
-    Correlations,
-    concatenate_correlations,
-    correlate_features,
-    select_features,
-)
-from models.shift.client_summaries.gaussian_mechanism import (
+from models.diagnosis.client_summaries.gaussian_mechanism import (
     add_noise,
     clip_negative,
     counts_sensitivity,
@@ -30,7 +24,7 @@ from models.shift.client_summaries.gaussian_mechanism import (
     summaries_from_counts,
     with_effective_rows,
 )
-from models.shift.client_summaries.model_predictions import (
+from models.diagnosis.client_summaries.model_predictions import (
     Design,
     classes_in_both_halves,
     distribute_runs,
@@ -38,17 +32,23 @@ from models.shift.client_summaries.model_predictions import (
     predict_classes,
     predicted_counts,
 )
-from models.shift.client_summaries.query import Query
-from models.shift.fomichev_distances import Readings, distance_at_equal_priors, statistics_from_rows
-from models.shift.nested_tests import TYPES
-from models.shift.pair_refinement import refine_findings
-from models.shift.pairwise_results import EvidenceFunction, Findings, diagnose_pairs, explaining_products
+from models.diagnosis.client_summaries.query import Query
+from models.diagnosis.client_summaries.rank_correlations import (
+    Correlations,
+    concatenate_correlations,
+    correlate_features,
+    select_features,
+)
+from models.diagnosis.correlation_tests import refine_findings
+from models.diagnosis.fomichev_distances import Readings, distance_at_equal_priors, statistics_from_rows
+from models.diagnosis.nested_tests import TYPES
+from models.diagnosis.verdicts import EvidenceFunction, Findings, diagnose_pairs, explaining_products
 from publications.synthetic_pairs.generators import KnownPair
 from silos.row_units import unit_weights
 
 LOOKS: Mapping[str, EvidenceFunction] = {
     "guarded": nested_tests.count_evidence,
-    "moments": moment_tests.moment_evidence,
+    "moments": wald_tests.moment_evidence,
 }
 BY_ROW = "by row"
 """The verdict that takes rows for independent, of pairs whose rows belong to units."""

@@ -23,7 +23,7 @@ from functools import partial
 import numpy as np
 from scipy.optimize import brentq
 
-from models.shift.chi_square import compare_odds_ratios
+from models.diagnosis.chi_square import compare_odds_ratios
 from publications.synthetic_pairs.generators import KnownPair, Size
 from publications.synthetic_pairs.marginals import Margin, tilted
 from publications.synthetic_pairs.random_distributions import (

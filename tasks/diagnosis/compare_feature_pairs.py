@@ -7,8 +7,9 @@ from functools import partial
 import numpy as np
 import torch
 
-from models.shift.client_summaries.client_summary import MOMENTS, Summaries, leave_one_out, mixture
-from models.shift.client_summaries.feature_pairs import (
+from models.diagnosis.client_summaries.client_summary import MOMENTS, Summaries, leave_one_out, mixture
+from models.diagnosis.client_summaries.query import Query
+from models.diagnosis.client_summaries.rank_correlations import (
     Correlations,
     PairQuery,
     combine_correlations,
@@ -18,10 +19,9 @@ from models.shift.client_summaries.feature_pairs import (
     index_pairs,
     select_features,
 )
-from models.shift.client_summaries.query import Query
-from models.shift.pair_refinement import Refinement, refine_findings
-from models.shift.pair_screening import combine_groups, compare_inside, pair_details
-from models.shift.pairwise_results import append_rest, group_clients
+from models.diagnosis.correlation_tests import Refinement, refine_findings
+from models.diagnosis.screen_clients import combine_groups, compare_inside, pair_details
+from models.diagnosis.verdicts import append_rest, group_clients
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.privacy.ledger import Draw, Ledger

@@ -10,26 +10,26 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from models.shift import moment_tests, nested_tests
-from models.shift.classify import EffectSizes, Verdicts, effect_sizes
-from models.shift.client_summaries.client_summary import (
+from models.diagnosis import nested_tests, wald_tests
+from models.diagnosis.classify import EffectSizes, Verdicts, effect_sizes
+from models.diagnosis.client_summaries.client_summary import (
     LEAST_ROWS,
     Layout,
     Summaries,
     concatenate_summaries,
     overall_moments,
 )
-from models.shift.client_summaries.gaussian_mechanism import (
+from models.diagnosis.client_summaries.gaussian_mechanism import (
     clip_negative,
     counts_sensitivity,
     sigma,
     summaries_from_counts,
     with_effective_rows,
 )
-from models.shift.client_summaries.query import Query
-from models.shift.fomichev_distances import Readings
-from models.shift.moment_tests import ROWS
-from models.shift.pair_screening import (
+from models.diagnosis.client_summaries.query import Query
+from models.diagnosis.fomichev_distances import Readings
+from models.diagnosis.merged_tables import all_pairs
+from models.diagnosis.screen_clients import (
     PairDetails,
     combine_groups,
     compare_inside,
@@ -37,8 +37,8 @@ from models.shift.pair_screening import (
     pair_details,
     pair_p_values,
 )
-from models.shift.pairwise_results import Findings, append_rest, diagnose_pairs, find_differences, group_clients
-from models.shift.pairwise_tables import all_pairs
+from models.diagnosis.verdicts import Findings, append_rest, diagnose_pairs, find_differences, group_clients
+from models.diagnosis.wald_tests import ROWS
 from tasks.diagnosis.report_summary import join_summaries
 from tasks.execution.prefect_tasks import server_step
 from tasks.messages.statistics_messages import NoisyCounts, ShiftNumbers
@@ -225,8 +225,8 @@ class PairComparer:
     progress: ProgressReporter
 
     def compare(self, summaries: Summaries, layout: Layout, first: np.ndarray, second: np.ndarray) -> Findings:
-        collect_evidence = moment_tests.moment_evidence if self.verdict == "moments" else nested_tests.count_evidence
-        min_rows = moment_tests.LEAST_ROWS if self.verdict == "moments" else LEAST_ROWS
+        collect_evidence = wald_tests.moment_evidence if self.verdict == "moments" else nested_tests.count_evidence
+        min_rows = wald_tests.LEAST_ROWS if self.verdict == "moments" else LEAST_ROWS
         report_progress = self.progress.callback("types of shift", len(first))
         if summaries.noise is not None:
             summaries = with_effective_rows(summaries, layout)

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from models.shift.client_summaries.client_summary import Summaries
-from models.shift.client_summaries.query import Query
-from models.shift.fomichev_distances import Readings
-from models.shift.magnitudes import feature_change
-from models.shift.nested_tests import LEAST_EFFECT
-from models.shift.pair_screening import MIN_SHARE
+from models.diagnosis.client_summaries.client_summary import Summaries
+from models.diagnosis.client_summaries.query import Query
+from models.diagnosis.fomichev_distances import Readings
+from models.diagnosis.magnitudes import feature_change
+from models.diagnosis.nested_tests import LEAST_EFFECT
+from models.diagnosis.screen_clients import MIN_SHARE
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
 from silos.dataset import SPLITS

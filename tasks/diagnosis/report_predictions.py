@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 import torch
 
-from models.shift.classify import CovariateCheck, check_covariates
-from models.shift.client_summaries.client_summary import Summaries
-from models.shift.client_summaries.model_predictions import (
+from models.diagnosis.classify import CovariateCheck, check_covariates
+from models.diagnosis.client_summaries.client_summary import Summaries
+from models.diagnosis.client_summaries.model_predictions import (
     Design,
     classes_in_both_halves,
     distribute_runs,
@@ -18,9 +18,9 @@ from models.shift.client_summaries.model_predictions import (
     predict_classes,
     predicted_counts,
 )
-from models.shift.client_summaries.query import Query
-from models.shift.pair_screening import pair_details
-from models.shift.pairwise_results import Findings
+from models.diagnosis.client_summaries.query import Query
+from models.diagnosis.screen_clients import pair_details
+from models.diagnosis.verdicts import Findings
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.errors import RefusalError

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.shift.client_summaries.client_summary import (
+from models.diagnosis.client_summaries.client_summary import (
     LEAST_ROWS,
     Columns,
     Layout,
@@ -25,10 +25,10 @@ from models.shift.client_summaries.client_summary import (
     summarize,
     withheld_columns,
 )
-from models.shift.client_summaries.feature_pairs import clip_far_values
-from models.shift.client_summaries.gaussian_mechanism import add_noise, counts_sensitivity, epsilon, rho, sigma
-from models.shift.client_summaries.query import Query, project_pictures
-from models.shift.client_summaries.repeated_persons import has_repeated_persons
+from models.diagnosis.client_summaries.gaussian_mechanism import add_noise, counts_sensitivity, epsilon, rho, sigma
+from models.diagnosis.client_summaries.query import Query, project_pictures
+from models.diagnosis.client_summaries.rank_correlations import clip_far_values
+from models.diagnosis.client_summaries.repeated_persons import has_repeated_persons
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
 from silos.errors import RefusalError

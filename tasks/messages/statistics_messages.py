@@ -114,7 +114,7 @@ class ShiftNumbers(Message):
     """Summaries of the training rows of one stack's clients for a diagnosis: counts in agreed bins and moments, by class.
 
     Classes with too few rows are reported only together, in the last column. If they are too few together, only the
-    presence of such rows is revealed. Fields are as in models.shift.client_summaries.client_summary.Summaries. Of the
+    presence of such rows is revealed. Fields are as in models.diagnosis.client_summaries.client_summary.Summaries. Of the
     clients without units, `repeats` names those of whose rows a tenth or more are copies of others, and `persons` those
     whose rows look like several of each person.
     """
@@ -166,7 +166,7 @@ class FeatureCorrelations(Message):
     """Rank correlations of pairs of features by class, and numbers of far values, from the clients of one stack.
 
     A class with fewer than thirty different rows with both values has none. The last column is of all rows of the
-    reported classes. Fields are as in models.shift.client_summaries.feature_pairs.Correlations.
+    reported classes. Fields are as in models.diagnosis.client_summaries.rank_correlations.Correlations.
     """
 
     travels = False

@@ -16,7 +16,7 @@ from silos.privacy.silo_policy import POLICY, make_store
 from silos.standardizer import Standardization, Standardizer
 from silos.storage.partition_store import open_client, open_missing, write
 from tasks.client_stats import report_stats
-from tasks.feature_moments import check_scale, combine_moments, report_moments
+from tasks.fit_scale import check_scale, combine_moments, report_moments
 from tasks.messages.message_policy import LEAST_ROWS
 
 SIZES = {"oslo": 40, "lyon": 25, "rome": 11, "nine": 9, "three": 3, "copies": 30}

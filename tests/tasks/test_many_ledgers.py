@@ -18,7 +18,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort, make_stacks
 from silos.privacy.ledger import Ledger
 from silos.privacy.silo_policy import make_store
-from tasks.feature_moments import report_moments
+from tasks.fit_scale import report_moments
 
 CLIENTS = {f"c{number}": 12 + number for number in range(40)}
 WANTED = {"inputs": True, "targets": False}
@@ -35,7 +35,7 @@ def kill_then(file):
 
 os.fsync = kill_then
 from silos.client_store import ClientStore
-from tasks.feature_moments import report_moments
+from tasks.fit_scale import report_moments
 cohort = pickle.loads(Path(sys.argv[1]).read_bytes())
 for message in report_moments.fn(cohort, None, ClientStore(sys.argv[2]), inputs=True, targets=False):
     for client, sums in zip(message.clients, message.sums, strict=True):
@@ -56,7 +56,7 @@ def cohort(write_silos, tmp_path) -> Cohort:
 def test_clients_of_several_stacks_have_their_ledgers_synced_at_once_as_far_as_their_rows_fit(
     beside, least, most, cohort, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("tasks.feature_moments._MOST_CONCURRENT_BYTES", beside)
+    monkeypatch.setattr("tasks.fit_scale._MOST_CONCURRENT_BYTES", beside)
     sync, at_once, now = os.fsync, Counter(), Counter()
     lock, enough = threading.Lock(), threading.Event()
 

@@ -17,6 +17,11 @@ import tasks
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
 from models.client_model import Model
+from models.diagnosis.client_summaries.client_summary import Layout
+from models.diagnosis.client_summaries.model_predictions import Design
+from models.diagnosis.client_summaries.query import Query
+from models.diagnosis.client_summaries.rank_correlations import PairQuery
+from models.diagnosis.fomichev_distances import Readings
 from models.gaussians import natural
 from models.metrics.client_metrics import CLIENT_METRICS
 from models.networks.mlp import MLP
@@ -26,11 +31,6 @@ from models.networks.wrappers.domain_generalisation import GradientMatching
 from models.networks.wrappers.posterior_update import SiteTraining, Tilted
 from models.prng import server_stream
 from models.server_state import ClientStateRefs
-from models.shift.client_summaries.client_summary import Layout
-from models.shift.client_summaries.feature_pairs import PairQuery
-from models.shift.client_summaries.model_predictions import Design
-from models.shift.client_summaries.query import Query
-from models.shift.fomichev_distances import Readings
 from models.statistics.feature_vector import make
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack, open_stack

@@ -14,8 +14,8 @@ from flows.diagnosis.text.phrases import (
     small_silos,
     too_alike,
 )
+from models.diagnosis.magnitudes import smallest_visible
 from models.metrics.base_metrics import format_number
-from models.shift.magnitudes import smallest_visible
 
 _MAX_FEATURES = 3  # with missing values
 _SIZE_RATIO = 10  # of the largest and smallest silo, from which on a note is given

@@ -21,10 +21,10 @@ from flows.diagnosis.text.phrases import (
     shown_counts,
     type_phrases,
 )
-from models.shift.nested_tests import TYPES
-from models.shift.odd_clients import find_odd_clients
-from models.shift.pair_screening import MIN_SHARE
-from models.shift.pairwise_results import DISCOVERIES
+from models.diagnosis.nested_tests import TYPES
+from models.diagnosis.odd_clients import find_odd_clients
+from models.diagnosis.screen_clients import MIN_SHARE
+from models.diagnosis.verdicts import DISCOVERIES
 
 _MAX_FINDINGS = 5  # with a sentence of their own
 _MAX_ODD = 20  # silos that are all named

@@ -18,7 +18,7 @@ from flows.diagnosis.text.phrases import (
     type_words,
 )
 from flows.diagnosis.text.summary import sentences
-from models.shift.pairwise_results import REASONS
+from models.diagnosis.verdicts import REASONS
 from tasks.tracking.metric_names import as_markdown
 
 _MAX_SILOS = 20  # with a sentence of their own

@@ -8,7 +8,7 @@ from flows.diagnosis.build_report import is_rule_unknown
 from flows.diagnosis.text.fault_phrases import fault_steps
 from flows.diagnosis.text.findings import Finding, findings, of_version
 from flows.diagnosis.text.phrases import far_values, group_name, joined, listed
-from models.shift.nested_tests import TYPES
+from models.diagnosis.nested_tests import TYPES
 
 _UNIT = "Check the unit of {features} at {silos}, convert it there if it is another one, and diagnose again."
 _ONE_MODEL = "One model for all silos is a good start: siloflow compare fedavg"

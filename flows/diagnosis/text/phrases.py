@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from models.diagnosis import wald_tests
+from models.diagnosis.classify import MIN_ROWS
+from models.diagnosis.client_summaries import gaussian_mechanism
+from models.diagnosis.verdicts import REASONS
 from models.metrics.base_metrics import format_number
-from models.shift import moment_tests
-from models.shift.classify import MIN_ROWS
-from models.shift.client_summaries import gaussian_mechanism
-from models.shift.pairwise_results import REASONS
 
 _TYPE_PHRASES = {
     "feature": "inputs differ",
@@ -299,7 +299,7 @@ def reason_clause(why: str, report: Mapping[str, Any], both: str) -> str:
         "rows": f"a silo has {few_rows(report)}",
         "unreported": f"a silo has {too_alike(report)}",
         "apart": f"no {label} has {_rows_needed(report)} in {both}, and no other difference was seen",
-        "rough": f"no {label} has {moment_tests.LEAST_ROWS} rows in {both}, which the verdict moments needs",
+        "rough": f"no {label} has {wald_tests.LEAST_ROWS} rows in {both}, which the verdict moments needs",
         "constant": f"no feature varies within a {label} that {both} report",
     }[why]
 
@@ -308,7 +308,7 @@ def shared(report: Mapping[str, Any]) -> str:
     """Return the rows that a label needs on both sides for inputs within it to be compared by the verdict."""
     if report["noise"]:
         return "more rows than the noise hides"
-    return f"{moment_tests.LEAST_ROWS if report['verdict'] == 'moments' else least_rows(report)} rows or more"
+    return f"{wald_tests.LEAST_ROWS if report['verdict'] == 'moments' else least_rows(report)} rows or more"
 
 
 def few_rows(report: Mapping[str, Any]) -> str:

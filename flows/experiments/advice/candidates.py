@@ -22,7 +22,7 @@ from flows.methods.round_context import TrainingSetup
 from flows.plugins import METHODS
 from flows.training.project import Project
 from flows.training.training_setup import own_columns
-from models.shift.nested_tests import TYPES
+from models.diagnosis.nested_tests import TYPES
 from silos.errors import UserError
 
 SHARED, POOLED = "fedavg", "pooled"

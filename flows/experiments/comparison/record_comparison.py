@@ -31,7 +31,7 @@ from tasks.tracking import prefect_artifacts
 from tasks.tracking.json_io import write_json
 from tasks.tracking.metric_names import metric_name_parts
 from tasks.tracking.mlflow_logging.async_logger import MLflowLogger
-from tasks.tracking.mlflow_logging.run_spec import FinalArtifacts
+from tasks.tracking.mlflow_logging.mlflow_records import FinalArtifacts
 
 
 def comparison_settings(project: Project, plan: Plan) -> str:

@@ -18,8 +18,8 @@ from typing import IO
 
 from flows import SETTINGS, quiet_prefect
 from flows.core.console import progress
-from flows.orchestration.servers import server_process
-from flows.orchestration.servers.server_process import ADDRESS, PORT, USERS
+from flows.orchestration.servers import prefect_process
+from flows.orchestration.servers.prefect_process import ADDRESS, PORT, USERS
 from silos.errors import UserError
 from silos.io.addresses import answers, has_password, listening_socket, must_be_reachable
 from silos.io.memory_and_disk import full_disk
@@ -45,7 +45,7 @@ class PrefectServer:
         self._since = datetime.now(UTC).isoformat()
         self._lock: IO[str] | None = None
         self._is_published = False
-        self._joined: server_process.RunningServer | None = None
+        self._joined: prefect_process.RunningServer | None = None
         self._restarter: threading.Thread | None = None
         self._child_lock = threading.Lock()
         self.restarts = 0
@@ -59,7 +59,7 @@ class PrefectServer:
                 )
             must_be_reachable(self.url)
             return
-        self._joined = None if own else server_process.join_server(self.home)
+        self._joined = None if own else prefect_process.join_server(self.home)
         if self._joined is None:
             self._start(ui, _bind(port, own))
         else:
@@ -85,9 +85,9 @@ class PrefectServer:
 
     def _spawn(self) -> None:
         listener = self._listener
-        self._lock = server_process.lock_server(self.home) if self._ui else None
+        self._lock = prefect_process.lock_server(self.home) if self._ui else None
         offered = [self.home / name for name in (ADDRESS, USERS)] if self._lock else []
-        command = [sys.executable, "-P", "-m", server_process.__name__, listener.fileno(), self.home / "tables.lock"]
+        command = [sys.executable, "-P", "-m", prefect_process.__name__, listener.fileno(), self.home / "tables.lock"]
         with self.log.open("ab") as log:
             self._child = subprocess.Popen(
                 [*map(str, [*command, *offered])],
@@ -118,7 +118,7 @@ class PrefectServer:
 
     def _restart(self) -> None:
         """Restart the server if it ends by itself, at its port, where clients wait, and with its database."""
-        restarts = server_process.Restarts()
+        restarts = prefect_process.Restarts()
         while True:
             child, began = self._child, time.monotonic()
             assert child is not None
@@ -175,7 +175,7 @@ class PrefectServer:
             self._lock.close()
             self._lock = None
             self._is_published = True
-            server_process.publish_address(self.home, self.url)
+            prefect_process.publish_address(self.home, self.url)
 
     def settle(self, tasks: int, patience: float = 15.0) -> None:
         """Wait until the server has recorded `tasks` task runs of this process.
@@ -234,7 +234,7 @@ class PrefectServer:
         return True
 
     def _in_use(self) -> bool:
-        return self._is_published and server_process.in_use(self.home)
+        return self._is_published and prefect_process.in_use(self.home)
 
 
 def prefect_variables() -> dict[str, str]:

@@ -13,9 +13,9 @@ from typing import Any
 
 import psutil
 
-from flows.orchestration.servers import server_process
-from flows.orchestration.servers.keeper import FOLDER, KEEPER, LOG, MODULE, STATE, end_runs
-from flows.orchestration.servers.server_process import PORT, must_be_free
+from flows.orchestration.servers import prefect_process
+from flows.orchestration.servers.prefect_process import PORT, must_be_free
+from flows.orchestration.servers.services_process import FOLDER, KEEPER, LOG, MODULE, STATE, end_runs
 from silos.errors import UserError
 from silos.io.locks import in_turn, is_locked
 from tasks.tracking.json_io import read_json, write_json
@@ -139,7 +139,7 @@ def _refuse_other_ports(last: dict[str, Any], prefect_port: int | None, mlflow_p
 
 
 def _check_free(root: Path, ports: dict[str, int], store: str | None) -> None:
-    running = server_process.join_server(root / ".prefect") if (root / ".prefect").is_dir() else None
+    running = prefect_process.join_server(root / ".prefect") if (root / ".prefect").is_dir() else None
     if running is not None:
         running.share.close()
         raise UserError(

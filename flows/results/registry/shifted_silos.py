@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from flows.diagnosis.text.caveats import of_power
-from models.shift.classify import GRADES
-from models.shift.magnitudes import smallest_visible
+from models.diagnosis.classify import GRADES
+from models.diagnosis.magnitudes import smallest_visible
 
 ALL_ROWS, NEW_ROWS = "all", "new"
 """Which rows of a silo shifted: its whole versions differ, or the rows that came since differ from its earlier ones."""

@@ -23,13 +23,13 @@ from flows.results.reports.html_report import (
 )
 from flows.training.mlflow_run_metadata import dataset, git_commit
 from flows.training.project import Project, experiment, new_experiment
-from models.shift.nested_tests import TYPES
+from models.diagnosis.nested_tests import TYPES
 from silos.io.atomic_io import write_bytes
 from tasks.diagnosis.compare_silos import Comparison, VersionComparison
 from tasks.tracking import prefect_artifacts
 from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.async_logger import MLflowLogger
-from tasks.tracking.mlflow_logging.run_spec import DIAGNOSIS, FinalArtifacts, RunSpec
+from tasks.tracking.mlflow_logging.mlflow_records import DIAGNOSIS, FinalArtifacts, RunSpec
 from tasks.tracking.plots.shift_figures import draw_close_ups, draw_pairs, draw_ranking
 
 _COLUMNS = ("clients", "groups", "pairs/differ", *(f"pairs/{name}" for name in TYPES), "pairs/undetermined", "bytes/up")

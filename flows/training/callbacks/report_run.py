@@ -23,7 +23,7 @@ from flows.training.evaluation import (
 from flows.training.mlflow_run_metadata import final_artifacts, run_spec
 from flows.training.round_record import mean_uncertainty, run_totals, time_breakdown
 from flows.training.run_context import RunContext
-from flows.training.run_warnings import (
+from flows.training.run_notes import (
     notes_of_best,
     notes_of_rows,
     notes_of_scores,

@@ -27,7 +27,7 @@ from tasks.tracking.mlflow_logging.connection import (
     start_system_metrics,
     usable_experiment,
 )
-from tasks.tracking.mlflow_logging.run_spec import PARENT, FinalArtifacts, RunSpec, run_source, view_tags
+from tasks.tracking.mlflow_logging.mlflow_records import PARENT, FinalArtifacts, RunSpec, run_source, view_tags
 
 
 def metric_entities(record: Mapping[str, Any], **of: str) -> list[Any]:

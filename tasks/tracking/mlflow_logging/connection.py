@@ -19,7 +19,7 @@ from silos.errors import UserError
 from silos.io.addresses import mask_passwords, must_be_reachable
 from silos.io.memory_and_disk import file_system
 from tasks.tracking.json_io import plain_path, read_json
-from tasks.tracking.mlflow_logging.run_spec import SAVED_VIEW, Experiment
+from tasks.tracking.mlflow_logging.mlflow_records import SAVED_VIEW, Experiment
 
 _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from models.shift.pair_screening import PairDetails
+from models.diagnosis.screen_clients import PairDetails
 from tasks.tracking.plots import style
 from tasks.tracking.plots.style import (
     COLOURS,

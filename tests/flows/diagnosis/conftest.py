@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from flows.training.project import Project
-from models.shift.nested_tests import TYPES
+from models.diagnosis.nested_tests import TYPES
 from silos.privacy.silo_policy import make_store
 from silos.storage.partition_store import write
 from silos.versioning.dvc_files import record

@@ -18,9 +18,9 @@ from flows.cli import app
 from flows.cli.training_commands import print_compare
 from flows.compare import compare
 from flows.core.console.safe_text import PlainConsole
+from flows.training.fingerprint import check_resume
 from flows.training.project import Project
 from flows.training.run_folder import RunFolder
-from flows.training.run_identity import check_resume
 from models.metrics.base_metrics import TASK_METRICS
 from silos.client_store import ClientStore
 from silos.errors import MethodError, UserError

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from flows.methods.method_settings import method_of
+from flows.training.fingerprint import check_resume, fingerprint_of
 from flows.training.project import Project
 from flows.training.run_folder import RunFolder, run_name
-from flows.training.run_identity import check_resume, fingerprint_of
 from models.networks.pretrained_encoder import rename_torchvision
 from models.prng import server_stream
 from silos.errors import UserError

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from flows.training.fingerprint import unused_name
 from flows.training.project import Project, new_experiment, newest_experiment
-from flows.training.run_identity import unused_name
 from silos.errors import UserError
 from silos.io import locks
 from tasks.tracking.json_io import write_json
 
 OPEN = """
 from flows.core.console import progress
-from flows.training.run_identity import unused_name
+from flows.training.fingerprint import unused_name
 from flows.training.project import Project, new_experiment, newest_experiment
 class Told(progress.ProgressSink):
     def say(self, line):

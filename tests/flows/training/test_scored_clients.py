@@ -7,7 +7,7 @@ import pytest
 from flows.methods.method_settings import method_of
 from flows.training.project import Project
 from flows.training.run_folder import RunFolder
-from flows.training.run_warnings import notes_of_scores
+from flows.training.run_notes import notes_of_scores
 
 pytestmark = pytest.mark.slow
 

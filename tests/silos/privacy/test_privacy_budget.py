@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.shift.client_summaries.gaussian_mechanism import epsilon, rho
+from models.diagnosis.client_summaries.gaussian_mechanism import epsilon, rho
 from silos.errors import RefusalError
 from silos.privacy.silo_policy import RHO, Unit, check_budget
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flows.diagnose import refine
-from models.shift.fomichev_distances import Readings
+from models.diagnosis.fomichev_distances import Readings
 from publications.synthetic_pairs.fixed_pairs import SixFeatures
 from silos.client_store import ClientStore
 from tasks.diagnosis import compare_silos as room

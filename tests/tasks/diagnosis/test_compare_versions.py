@@ -5,7 +5,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from models.shift.fomichev_distances import Readings
+from models.diagnosis.fomichev_distances import Readings
 from tasks.diagnosis.compare_silos import compare_versions
 
 FEATURES = [

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from models.shift.client_summaries.client_summary import Layout, concatenate_summaries, summarize
+from models.diagnosis.client_summaries.client_summary import Layout, concatenate_summaries, summarize
 from tasks.diagnosis.compare_silos import missing_reports
 
 NAMES = ("age", "dose", "kind")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flows.core.config.diagnose_params import DiagnoseParams
 from flows.diagnosis.query_clients import bytes_reported, first_query, query_clients
-from models.shift.client_summaries import client_summary
+from models.diagnosis.client_summaries import client_summary
 from silos.client_store import ClientStore
 from silos.privacy import differencing
 from silos.privacy.ledger import Ledger

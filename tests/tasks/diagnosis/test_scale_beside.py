@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from models.client_model import Model
 from silos.client_store import ClientStore
-from tasks.feature_moments import report_moments
+from tasks.fit_scale import report_moments
 
 BOUNDED = [{"name": "a", "low": -4, "high": 4}, {"name": "b", "low": -4, "high": 4, "missing": {"fill": 0}}]
 SIZES = st.lists(st.integers(0, 14), min_size=2, max_size=5).filter(lambda sizes: sum(sizes) > 0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flows.diagnosis.query_clients import collect_answers
-from models.shift.client_summaries.model_predictions import SAME_RUN, Design
+from models.diagnosis.client_summaries.model_predictions import SAME_RUN, Design
 from silos.client_store import ClientStore
 from silos.cohort import Stack
 from silos.privacy.ledger import Ledger

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flows.diagnosis.query_clients import collect_answers, dependent_rows
-from models.shift.client_summaries.model_predictions import Design
+from models.diagnosis.client_summaries.model_predictions import Design
 from silos.client_store import ClientStore
 from silos.cohort import Stack
 from silos.privacy.ledger import Ledger

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.orchestration.servers import server_process
+from flows.orchestration.servers import prefect_process
 from flows.orchestration.servers.prefect_server import PrefectServer
 
 pytestmark = pytest.mark.slow
@@ -48,7 +48,7 @@ def test_a_server_that_runs_is_used_and_stays_for_those_who_use_it_when_its_keep
     assert server.url == url
     server.wait()
     assert keeper.communicate(timeout=PATIENCE)[0].strip() == "False"
-    assert server_process.join_server(tmp_path / ".prefect") is None  # nobody new
+    assert prefect_process.join_server(tmp_path / ".prefect") is None  # nobody new
     server.wait()
     server.stop()
     assert _gone(tmp_path)
@@ -60,12 +60,14 @@ def test_a_killed_keeper_leaves_no_server_and_an_address_that_nobody_takes(kept,
     keeper.kill()
     keeper.wait()
     assert _gone(tmp_path)
-    (home / server_process.ADDRESS).write_text(json.dumps({"url": url, "prefect": "3"}))  # as a killed server leaves it
+    (home / prefect_process.ADDRESS).write_text(
+        json.dumps({"url": url, "prefect": "3"})
+    )  # as a killed server leaves it
     asked: list[object] = []
-    monkeypatch.setattr(server_process.urllib.request, "urlopen", lambda *one, **_: asked.append(one))
-    assert server_process.join_server(home) is None
+    monkeypatch.setattr(prefect_process.urllib.request, "urlopen", lambda *one, **_: asked.append(one))
+    assert prefect_process.join_server(home) is None
     assert asked == [], "the lock says that the server is gone; no request waits for an answer"
-    assert not (home / server_process.ADDRESS).exists()
+    assert not (home / prefect_process.ADDRESS).exists()
 
 
 @pytest.mark.parametrize(
@@ -73,15 +75,15 @@ def test_a_killed_keeper_leaves_no_server_and_an_address_that_nobody_takes(kept,
 )
 def test_an_address_that_does_not_answer_or_is_of_another_prefect_is_not_taken(kept, tmp_path, said):
     _, url = kept
-    (tmp_path / ".prefect" / server_process.ADDRESS).write_text(said.replace("{url}", url))
-    assert server_process.join_server(tmp_path / ".prefect") is None
+    (tmp_path / ".prefect" / prefect_process.ADDRESS).write_text(said.replace("{url}", url))
+    assert prefect_process.join_server(tmp_path / ".prefect") is None
 
 
 def _gone(folder: Path) -> bool:
     """Whether the server has let go of its lock, which it does when it is no more."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
-        lock = server_process.lock_server(folder / ".prefect")
+        lock = prefect_process.lock_server(folder / ".prefect")
         if lock is not None:
             lock.close()
             return True

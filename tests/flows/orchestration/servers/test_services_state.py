@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.orchestration.servers import server_process, services
-from flows.orchestration.servers.keeper import _MARK, KEEPER, STATE, end_runs
-from flows.orchestration.servers.server_process import ADDRESS, PORT, SERVER_LOCK, Restarts
+from flows.orchestration.servers import prefect_process, services
+from flows.orchestration.servers.prefect_process import ADDRESS, PORT, SERVER_LOCK, Restarts
+from flows.orchestration.servers.services_process import _MARK, KEEPER, STATE, end_runs
 from silos.errors import UserError
 from silos.io.addresses import listening_socket
 from silos.io.locks import hold
@@ -100,15 +100,15 @@ def test_a_schedule_takes_the_port_that_is_asked_for_then_its_last_one_then_the_
         busy = taken.getsockname()[1]
         with listening_socket(0) as other:
             free = other.getsockname()[1]
-        assert server_process.last_port(tmp_path, None) == {"port": PORT}
-        server_process.save_port(tmp_path, f"http://127.0.0.1:{busy}/api")
-        assert server_process.last_port(tmp_path, None) == {"port": busy}
-        assert server_process.last_port(tmp_path, free) == {"port": free, "own": True}
+        assert prefect_process.last_port(tmp_path, None) == {"port": PORT}
+        prefect_process.save_port(tmp_path, f"http://127.0.0.1:{busy}/api")
+        assert prefect_process.last_port(tmp_path, None) == {"port": busy}
+        assert prefect_process.last_port(tmp_path, free) == {"port": free, "own": True}
         with pytest.raises(UserError, match=f"--port: got {busy}, which cannot be used"):
-            server_process.last_port(tmp_path, busy)
+            prefect_process.last_port(tmp_path, busy)
     for unreadable in ("", "4200.5", "0", "99999"):
         (tmp_path / ".prefect" / "schedule-port").write_text(unreadable)
-        assert server_process.last_port(tmp_path, None) == {"port": PORT}
+        assert prefect_process.last_port(tmp_path, None) == {"port": PORT}
 
 
 def test_the_runs_of_a_worker_are_ended_except_one_that_is_spared_and_those_of_other_projects(tmp_path):
@@ -149,17 +149,17 @@ def test_a_server_is_joined_while_it_lives_and_only_by_the_same_version_of_prefe
         fcntl.flock(lock, fcntl.LOCK_EX)
         for prefect in ("0.1", f"{version('prefect')}.1", None):
             (tmp_path / ADDRESS).write_text(json.dumps({"url": url, "prefect": prefect}))
-            assert server_process.join_server(tmp_path) is None, prefect
-        server_process.publish_address(tmp_path, url)
-        joined = server_process.join_server(tmp_path)
+            assert prefect_process.join_server(tmp_path) is None, prefect
+        prefect_process.publish_address(tmp_path, url)
+        joined = prefect_process.join_server(tmp_path)
         assert joined is not None
         assert joined.url == url
-        assert server_process.in_use(tmp_path)
+        assert prefect_process.in_use(tmp_path)
         joined.share.close()
-        assert not server_process.in_use(tmp_path)
-        server_process.publish_address(tmp_path, url.removesuffix("/api"))  # another program answers there
-        assert server_process.join_server(tmp_path) is None
-        server_process.publish_address(tmp_path, url)
+        assert not prefect_process.in_use(tmp_path)
+        prefect_process.publish_address(tmp_path, url.removesuffix("/api"))  # another program answers there
+        assert prefect_process.join_server(tmp_path) is None
+        prefect_process.publish_address(tmp_path, url)
         fcntl.flock(lock, fcntl.LOCK_UN)
-        assert server_process.join_server(tmp_path) is None
+        assert prefect_process.join_server(tmp_path) is None
         assert not (tmp_path / ADDRESS).exists()

@@ -21,7 +21,7 @@ from tasks.tracking.json_io import read_json
 from tasks.tracking.mlflow_logging import async_logger as module
 from tasks.tracking.mlflow_logging.async_logger import MLflowLogger
 from tasks.tracking.mlflow_logging.connection import connect
-from tasks.tracking.mlflow_logging.run_spec import COMPARISON, PARENT, Experiment, FinalArtifacts, RunSpec
+from tasks.tracking.mlflow_logging.mlflow_records import COMPARISON, PARENT, Experiment, FinalArtifacts, RunSpec
 
 HANDED_OVER = threading.Event()
 HANDED_OVER.set()

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tasks.tracking.mlflow_logging.run_spec import run_source
+from tasks.tracking.mlflow_logging.mlflow_records import run_source
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tasks.tracking.mlflow_logging.connection import connect, mark_killed, usable_experiment
-from tasks.tracking.mlflow_logging.run_spec import Experiment
+from tasks.tracking.mlflow_logging.mlflow_records import Experiment
 
 SET = Experiment("set", "artifacts")
 

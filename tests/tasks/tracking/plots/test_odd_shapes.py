@@ -8,7 +8,7 @@ import pytest
 from matplotlib.text import Text
 
 from flows.methods.common.method_figures import draw_codebook, draw_groups
-from models.shift.pair_screening import PairDetails
+from models.diagnosis.screen_clients import PairDetails
 from tasks.tracking.plots import style
 from tasks.tracking.plots.curve_figures import draw_comparison
 from tasks.tracking.plots.shift_figures import draw_close_ups, draw_ranking

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.shift.pair_screening import PairDetails
+from models.diagnosis.screen_clients import PairDetails
 from tasks.tracking.plots import style
 from tasks.tracking.plots.shift_figures import draw_close_ups, draw_pairs, draw_ranking
 

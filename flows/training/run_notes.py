@@ -1,0 +1,162 @@
+"""Builds notes on a run's numbers: rows that are not scaled, partial evaluation, and training that did not improve."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flows.methods.base import Method
+from flows.methods.client_sampler import validation_rows
+from flows.methods.round_context import RoundContext, TrainingSetup
+from flows.training.project import Project
+from flows.training.run_folder import RunFolder
+from models.client_model import Model
+from models.metrics.base_metrics import TaskMetrics
+from models.metrics.client_metrics import ClientMetric
+from silos.client_store import ClientStore
+from silos.cohort import Silos
+from silos.storage.manifest import ROLES
+from tasks.execution.task_runner import Runner
+from tasks.fit_scale import LARGE, SMALL, check_scale
+from tasks.messages.statistics_messages import ScaleCheck
+
+Note = dict[str, str]
+"""Plain JSON: `about` is inputs, targets, evaluation or training, and `sentence` is the note."""
+
+_WAY_OUT = (
+    "lower training.optimiser.learning_rate, or set model.inputs to standardise if inputs of a table are "
+    "not standardised."
+)
+
+_MAX_CLIENTS = 1000
+_MIN_ROUNDS = 3  # to report that the loss did not fall
+_MIN_DROP = 0.01  # relative to the best score on validation rows
+_MIN_FALL = 1e-3  # relative to the first round's loss; order and rounding of batches change it less
+
+
+def notes_of_scores(project: Project, method: Method) -> list[Note]:
+    """Note how many clients are scored if not all are, and if no best round can be determined."""
+    counts = _scored_counts(*map(method.silos_with_a_model, (project.scored, project.silos)))
+    sentences = [f"scored on {counts} (evaluation.clients)."] if counts else []
+    if project.params.evaluation.report == "best" and not any(validation_rows(project.scored.federated()).values()):
+        sentences.append(
+            "evaluation.report is best, and no scored client has validation rows: the last round is reported."
+        )
+    return [{"about": "evaluation", "sentence": sentence} for sentence in sentences]
+
+
+def notes_of_rows(project: Project, setup: TrainingSetup, runner: Runner, private: ClientStore) -> list[Note]:
+    """Note inputs and targets that are far from unit scale and not standardised.
+
+    Each queried client answers yes or no. At most `_MAX_CLIENTS` clients are queried, evenly spaced over their list.
+    """
+    params, manifest = project.params, setup.silos.manifest
+    unscaled = {
+        "inputs": params.model.inputs == "none" and manifest.dtype != "uint8",
+        "targets": params.model.targets == "none" and manifest.task == "regression",
+    }
+    if not any(unscaled.values()):
+        return []
+    round = RoundContext(0, setup, _evenly_spaced(setup.silos.clients, _MAX_CLIENTS), (), runner, private)
+    messages: list[ScaleCheck] = round.map_clients(check_scale, Model(setup.network, {}, clients=round.clients))
+    far = {about: sum(int(getattr(message, about).sum()) for message in messages) for about in unscaled}
+    return [
+        {"about": about, "sentence": _far_from_unit(about, far[about], len(round.clients))}
+        for about, is_unscaled in unscaled.items()
+        if is_unscaled and far[about]
+    ]
+
+
+def note_of_earlier(versions: Mapping[str, str], least: int, silent: bool) -> Note:
+    """Note clients whose ledgers withhold a new mean and scale.
+
+    Args:
+        versions: Each client and the version of its rows that it reported before.
+        least: The least rows of the first client's policy.
+        silent: Whether the clients report nothing; otherwise they repeat their earlier report.
+    """
+    first = min(versions)
+    others = len(versions) - 1
+    more = f" (and {others} more client{'' if others == 1 else 's'})" if others else ""
+    before = f"client {first}'s report of its earlier rows and its new one"
+    instead = "the client reports no mean and scale" if silent else "the client repeats its earlier mean and scale"
+    sentence = (
+        f"{before} differ by fewer than {least} different rows, which subtracting the reports would reveal: "
+        f"{instead}{more}"
+    )
+    return {"about": "inputs", "sentence": sentence}
+
+
+def notes_of_undefined(metrics: Mapping[str, Any], quantity: TaskMetrics) -> list[Note]:
+    """Note for how many federated clients the chosen metric is undefined."""
+    missing = int(metrics.get(f"{quantity.name}/undefined", 0))
+    if not missing or not isinstance(quantity, ClientMetric):
+        return []
+    clients, whose, them = ("1 client", "its", "it") if missing == 1 else (f"{missing:,} clients", "their", "them")
+    why = f"since {whose} test rows have {quantity.undefined_if}"
+    sentence = f"{clients} had no {quantity.label}, {why}: means leave {them} out."
+    return [{"about": "evaluation", "sentence": sentence}]
+
+
+def notes_of_training(folder: RunFolder, last: int, metrics: dict[str, Any], quantity: TaskMetrics) -> list[Note]:
+    """Note a training loss that is not finite at the end, unless the scores show it already, or that did not fall."""
+    losses = [loss for _, loss in folder.curve("loss/train", last)]
+    diverged = any(row.get("train_loss", 0.0) is None for row in folder.journal.read(last)["clients"].values())
+    if diverged and quantity.headline_text(metrics) != f"{quantity.label} diverged":
+        return [{"about": "training", "sentence": f"the training loss is not finite at the end: {_WAY_OUT}"}]
+    if not diverged and len(losses) >= _MIN_ROUNDS and min(losses[1:]) > losses[0] - _MIN_FALL * abs(losses[0]):
+        return [{"about": "training", "sentence": f"the training loss did not fall after the first round: {_WAY_OUT}"}]
+    return []
+
+
+def notes_of_best(folder: RunFolder, reported: int, last: int, quantity: TaskMetrics) -> list[Note]:
+    """Note that the score on validation rows became worse after the best round, which is the reported one."""
+    if reported == last:
+        return []
+    best, end = (
+        quantity.score(folder.journal.read(round_number)["metrics"], "validation/") for round_number in (reported, last)
+    )
+    if best - end < _MIN_DROP * abs(best):
+        return []
+    sentence = (
+        f"{quantity.label} on validation rows was worse at the end than in the best round, which is reported "
+        "(evaluation.report is best). Fewer training.rounds are enough."
+    )
+    return [{"about": "training", "sentence": sentence}]
+
+
+def merge_notes(results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Merge the notes of several runs: each note once, with the methods that it applies to."""
+    methods: dict[tuple[str, str], list[str]] = {}
+    for result in results:
+        for note in result.get("notes", ()):  # runs of earlier versions have none
+            methods.setdefault((note["about"], note["sentence"]), []).append(result["method"])
+    return [
+        {"about": about, "sentence": sentence, "methods": list(dict.fromkeys(names))}
+        for (about, sentence), names in methods.items()
+    ]
+
+
+def _scored_counts(scored: Silos, all_clients: Silos) -> str:
+    """Describe how many clients are scored, by role if there are several; empty if all are."""
+    if len(scored.clients) == len(all_clients.clients):
+        return ""
+    counts = {role: [int(silos.of_role(role).sum()) for silos in (scored, all_clients)] for role in ROLES}
+    parts = {role: f"{scored_count:,} of {total:,}" for role, (scored_count, total) in counts.items() if total}
+    if len(parts) == 1:
+        return f"{next(iter(parts.values()))} clients"
+    *first, last = (f"{count} {role}" for role, count in parts.items())
+    return f"{', '.join(first)} and {last} clients"
+
+
+def _evenly_spaced(clients: tuple[str, ...], most: int) -> tuple[str, ...]:
+    """Return all clients, or `most` of them at evenly spaced indices."""
+    count = min(most, len(clients))
+    return tuple(clients[index * len(clients) // count] for index in range(count))
+
+
+def _far_from_unit(about: str, far: int, clients: int) -> str:
+    column = "a feature's" if about == "inputs" else "their"
+    return (
+        f"{about} of {far} of {clients} clients are far from unit scale ({column} mean or standard deviation is "
+        f"above {LARGE[about]:g}, or all are below {SMALL:g}) and are not scaled: set model.{about} to "
+        "standardise."
+    )

@@ -1,0 +1,302 @@
+"""Screening of very many clients for pairs that differ, in closed form on shared bins, and details of the worst pairs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from models.diagnosis import chi_square as test
+from models.diagnosis.client_summaries.client_summary import (
+    LEAST_ROWS,
+    Layout,
+    Summaries,
+    divide_or_zero,
+    inner_edges,
+    merged_bin_index,
+    mixture,
+)
+from models.diagnosis.merged_tables import impute_labels, impute_rows, max_unreported
+from models.diagnosis.nested_tests import LEAST_EFFECT, MAX_UNREPORTED
+from models.diagnosis.verdicts import Findings
+
+_BATCH_BYTES = 2**20  # of the cells of the clients that one client is compared with at once
+
+
+def merge_shared_bins(summaries: Summaries, layout: Layout, max_bins: int = 10) -> tuple[Summaries, Layout]:
+    """Merge neighbouring bins once for all clients, so that each holds about as many rows of all clients."""
+    numeric = layout.numeric
+    merged = merged_bin_index(summaries.counts[:, numeric][..., : layout.bins, :].sum((0, -1)), max_bins)
+    assignment = (merged[..., None] == np.arange(max_bins)).astype(float)
+    coarse = replace(layout, bins=max_bins, joined=True)
+
+    def merge(table: np.ndarray) -> np.ndarray:
+        counts = np.zeros((*table.shape[:2], coarse.cells, table.shape[-1]))
+        counts[..., -1, :] = table[..., -1, :]
+        fine = table[:, numeric][..., : layout.bins, :]
+        counts[:, numeric, :max_bins] = np.einsum("cfbm,fbk->cfkm", fine, assignment)
+        for index in np.flatnonzero(~numeric):
+            size = len(layout.categories[index] or ()) + 1
+            counts[:, index, :size] = table[:, index, :size]
+        return counts
+
+    noise = None if summaries.noise is None else merge(summaries.noise)
+    return replace(summaries, counts=merge(summaries.counts), noise=noise), coarse
+
+
+def pair_p_values(summaries: Summaries, report_progress: Callable[[int], None] | None = None) -> np.ndarray:
+    """Return the p-value of the difference of every pair in P(Y) or P(X | Y), in the order of `all_pairs`.
+
+    If no class can be compared, P(X) replaces P(X | Y). Counts are on shared bins, without noise. Memory grows with
+    the number of clients, not of pairs. `report_progress` receives the number of finished pairs.
+    """
+    by_class, pooled = _Cells.from_counts(summaries.counts[..., :-1]), _Cells.from_counts(_all_rows(summaries))
+    features = summaries.counts.shape[1]
+    step = max(1, _BATCH_BYTES // max(1, by_class.cells[0].nbytes))
+    clients = len(summaries.rows)
+    p_values = []
+    for first in range(clients - 1):
+        for start in range(first + 1, clients, step):
+            others = slice(start, min(start + step, clients))
+            statistic, dof = _within_classes(by_class.take(first), by_class.take(others))
+            untested = np.flatnonzero(~dof.any(-1))
+            if len(untested):
+                statistic[untested], dof[untested] = _within_classes(pooled.take(first), pooled.take(start + untested))
+            p_value = test.p_value((statistic, dof)).min(-1, initial=1.0)
+            p_values.append(np.minimum(p_value * features, _label_p_value(summaries, first, others)))
+        if report_progress:
+            report_progress((first + 1) * (2 * clients - 2 - first) // 2)
+    return np.minimum(2 * np.concatenate(p_values), 1.0) if p_values else np.zeros(0)
+
+
+def combine_groups(summaries: Summaries, groups: list[list[int]]) -> Summaries:
+    """Combine the clients of each group: (groups)."""
+    parts = [summaries.take(group) for group in groups]
+    return Summaries(
+        np.array([part.rows.sum() for part in parts]),
+        np.stack([_labels_of_all(part) for part in parts]),
+        np.stack([part.counts.sum(0) for part in parts]),
+        np.stack([mixture(np.moveaxis(part.moments, 0, -2)) for part in parts]),
+        None if summaries.noise is None else np.stack([summaries.noise[group].sum(0) for group in groups]),
+    )
+
+
+def _labels_of_all(summaries: Summaries) -> np.ndarray:
+    """Return the rows of each class over all clients, (classes,); NaN if no client reports the class.
+
+    Clients that do not report a class are imputed to have it as often as those that do, as far as possible.
+    """
+    labels, withheld = np.nan_to_num(summaries.labels), np.isnan(summaries.labels)
+    reporting_rows = (summaries.rows[:, None] * ~withheld).sum(0)
+    share = np.divide(labels.sum(0), reporting_rows, out=np.zeros(labels.shape[1]), where=reporting_rows > 0)
+    unreported = np.maximum(summaries.rows - labels.sum(1), 0)
+    imputed = impute_rows(share * summaries.rows[:, None], max_unreported(summaries.labels, summaries.rows), unreported)
+    return np.where(withheld.all(0), np.nan, labels.sum(0) + imputed.sum(0))
+
+
+INSIDE = ("labels", "inputs_in_classes")
+"""The tests of whether the clients of a group are alike: P(Y), and P(X | Y) of the feature that differs most."""
+
+
+def compare_inside(summaries: Summaries, groups: list[list[int]]) -> np.ndarray:
+    """Test whether the clients of each group are alike, all together: p-values, (groups, 2) in the order of INSIDE.
+
+    Two clients may be too small to differ while many of them do. A p-value is 1 if the differences between two clients
+    are small on average, φ below LEAST_EFFECT, and under noise, for which the distribution does not hold.
+    """
+    p_values = np.ones((len(groups), len(INSIDE)))
+    if summaries.noise is not None:
+        return p_values
+    for index, group in enumerate(groups):
+        if len(group) < 2:
+            continue
+        part = summaries.take(group)
+        labels = np.where(np.isnan(part.labels).any(0), 0.0, part.labels)  # of other classes the sum is known
+        labels = np.concatenate([labels, np.maximum(part.rows - labels.sum(-1), 0)[:, None]], -1)
+        p_values[index, 0] = homogeneity(labels[:, None, :, None])[0]
+        if part.counts.shape[2]:
+            p_values[index, 1] = min(1.0, homogeneity(part.counts[..., :-1]).min() * part.counts.shape[1])
+    return p_values
+
+
+def homogeneity(counts: np.ndarray, least_effect: float = LEAST_EFFECT) -> np.ndarray:
+    """Return p-values of equal shares of cells at all clients: (features,); counts: (clients, features, cells, classes).
+
+    The test is Pearson's X² summed over classes; 1 if φ of two clients is below `least_effect` on average. Its distribution
+    is a multiple of chi-square with the variance of `homogeneity_moments`.
+    """
+    statistic, mean, variance, size = homogeneity_moments(counts)
+    scale = divide_or_zero(variance, 2 * mean)
+    effect = np.sqrt(2 * np.maximum(statistic - mean, 0) * divide_or_zero(1.0, size))
+    p_value = test.p_value((divide_or_zero(statistic, scale), divide_or_zero(mean, scale)))
+    return np.where(effect >= least_effect, p_value, 1.0)
+
+
+def homogeneity_moments(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return X² of equal shares of cells, summed over classes, its mean and variance, and the rows: (features,) each.
+
+    Cells with fewer than one row a client are pooled. The variance of X² is that with fixed margins (Haldane 1940).
+    """
+    counts = np.moveaxis(counts, -1, -2)
+    counts = counts * (counts.sum(-1, keepdims=True) >= LEAST_ROWS)
+    clients = (counts.sum(-1) > 0).sum(0)
+    cell = counts.sum(0)
+    rare = (cell > 0) & (cell < clients[..., None])
+    pooled = np.where(rare, counts, 0.0).sum(-1, keepdims=True)
+    counts = np.where(rare, 0.0, counts) + pooled * (np.arange(counts.shape[-1]) == cell.argmax(-1)[..., None])
+    rows, cell = counts.sum(-1), counts.sum(0)
+    total, cells = cell.sum(-1), (cell > 0).sum(-1)
+    tested = (clients > 1) & (cells > 1)
+    squares = (counts**2 * divide_or_zero(1.0, rows)[..., None]).sum(0)
+    statistic = total * divide_or_zero(squares, cell).sum(-1) - total
+    mean = (clients - 1) * (cells - 1)
+    of_rows = (total * divide_or_zero(1.0, rows).sum(0) - clients**2) / np.maximum(total - 2, 1)
+    of_cells = (total * divide_or_zero(1.0, cell).sum(-1) - cells**2) / np.maximum(total - 2, 1)
+    rest_of_rows = (clients - 1) * (total - clients) / np.maximum(total - 1, 1) - of_rows
+    rest_of_cells = (cells - 1) * (total - cells) / np.maximum(total - 1, 1) - of_cells
+    variance = 2 * total / np.maximum(total - 3, 1) * rest_of_rows * rest_of_cells
+    variance += total**2 / np.maximum(total - 1, 1) * of_rows * of_cells
+    size = total * (1 - 1 / np.maximum(clients, 1))
+    parts = (np.where(tested, part, 0.0).sum(-1) for part in (statistic, mean, variance, size))
+    statistic, mean, variance, size = parts
+    return statistic, mean, variance, size
+
+
+class _Cells(NamedTuple):
+    """Counts, (clients, features, classes, cells), their squares and `present`; the others have no axis of cells."""
+
+    cells: np.ndarray
+    squares: np.ndarray
+    rows: np.ndarray
+    present: np.ndarray
+    separate: np.ndarray
+
+    @classmethod
+    def from_counts(cls, counts: np.ndarray) -> "_Cells":
+        """Prepare counts, (clients, features, cells, classes)."""
+        cells = np.ascontiguousarray(np.moveaxis(counts, -1, -2), np.float32)
+        rows = cells.sum(-1)
+        return cls(cells, cells**2, rows, cells > 0, rows >= LEAST_ROWS)
+
+    def take(self, clients: int | slice | np.ndarray) -> "_Cells":
+        return _Cells(*(part[clients] for part in self))
+
+
+def _all_rows(summaries: Summaries) -> np.ndarray:
+    """Return counts as of one class, (clients, features, cells, 1); 0 if a client does not report nearly all rows."""
+    counts = summaries.counts.sum(-1, keepdims=True)
+    complete = counts.sum((-2, -1)) >= (1 - MAX_UNREPORTED) * summaries.rows[:, None]
+    return np.where(complete[..., None, None], counts, 0)
+
+
+def _within_classes(client: _Cells, others: _Cells) -> tuple[np.ndarray, np.ndarray]:
+    """Return Pearson's X² and its degrees of freedom, summed over classes that both report: (others, features) each."""
+    shares = (client.squares / (client.cells + others.cells + np.float32(1e-30))).sum(-1, dtype=np.float64)
+    compared = client.separate & others.separate
+    total, product = client.rows + others.rows, client.rows.astype(np.float64) * others.rows
+    ratio = np.divide(total**2, product, out=np.zeros_like(product), where=product > 0)
+    expected = np.divide(client.rows.astype(np.float64) ** 2, total, out=np.zeros_like(product), where=total > 0)
+    statistic = np.where(compared, ratio * (shares - expected), 0.0).sum(-1)
+    columns = (client.present | others.present).sum(-1)
+    return np.maximum(statistic, 0), np.where(compared, np.maximum(columns - 1, 0), 0).sum(-1)
+
+
+def _label_p_value(summaries: Summaries, first: int, others: slice) -> np.ndarray:
+    count = len(summaries.rows[others])
+    labels, rows = (
+        np.stack([np.broadcast_to(of_client[first], (count, *of_client.shape[1:])), of_client[others]], 1)
+        for of_client in (summaries.labels, summaries.rows)
+    )
+    return test.p_value(test.pearson(impute_labels(labels, rows)))
+
+
+PAIRS, FEATURES = 3, 2
+"""The number of described pairs, each of other groups, and of features of each."""
+
+MIN_SHARE = 1 / 3
+"""The share of the largest part that a feature needs to be named as carrying the shift."""
+
+
+@dataclass(frozen=True, eq=False)
+class PairDetails:
+    """One feature of one pair; first, second, feature: indices.
+
+    ends: (bins + 1,) ends of a numeric feature's bins, from the first to the last value, or None; values: the label of
+    each bin without ends; joined: whether bins were merged for all clients together; counts: (2, bins, classes) rows
+    by class; shown: (classes,) bool, the classes that both report.
+    """
+
+    first: int
+    second: int
+    feature: int
+    ends: np.ndarray | None
+    values: tuple[str, ...]
+    joined: bool
+    counts: np.ndarray
+    shown: np.ndarray
+
+
+def pair_details(
+    summaries: Summaries, layout: Layout, findings: Findings, groups: Sequence[Sequence[int]]
+) -> tuple[PairDetails, ...]:
+    """Describe the worst pair of each two groups of clients, the worst first; empty without counts."""
+    if not summaries.counts.shape[2]:
+        return ()
+    details = []
+    for pair in _worst_pairs(findings, groups):
+        parts, clients = findings.parts[pair], (int(findings.first[pair]), int(findings.second[pair]))
+        features = np.argsort(-parts, kind="stable")[:FEATURES].tolist()
+        leading = [feature for feature in features if parts[feature] >= MIN_SHARE * parts[features[0]]]
+        details += [_details(summaries, layout, *clients, feature) for feature in leading]
+    return tuple(details)
+
+
+def _worst_pairs(findings: Findings, groups: Sequence[Sequence[int]]) -> list[int]:
+    """Return for each two groups one pair with their most common verdict, ordered by the largest part."""
+    group_of = {client: index for index, group in enumerate(groups) for client in group}
+    between: dict[tuple[int, ...], list[int]] = {}
+    for pair in np.flatnonzero(findings.verdicts.types.any(-1)).tolist():
+        both = sorted((group_of[int(findings.first[pair])], group_of[int(findings.second[pair])]))
+        between.setdefault(tuple(both), []).append(pair)
+    largest = findings.parts.max(-1)
+    worst = []
+    for pairs in between.values():
+        verdicts = [tuple(findings.verdicts.types[pair].tolist()) for pair in pairs]
+        most_common = max(verdicts, key=verdicts.count)
+        candidates = [pair for pair, verdict in zip(pairs, verdicts, strict=True) if verdict == most_common]
+        worst.append(max(candidates, key=lambda pair: largest[pair]))
+    return sorted(worst, key=lambda pair: -largest[pair])[:PAIRS]
+
+
+def _details(summaries: Summaries, layout: Layout, first: int, second: int, feature: int) -> PairDetails:
+    table, values = summaries.counts[[first, second], feature], layout.categories[feature]
+    num_bins = layout.bins if values is None else len(values) + 1
+    cells, missing = table[:, :num_bins], table[:, -1:]
+    ends = None
+    if values is not None:
+        names = (*(f"{value:g}" for value in values), "other")
+    elif layout.joined:
+        names = tuple(str(index + 1) for index in range(num_bins))
+    else:
+        cells, ends = _merge_bins(cells, layout.low[feature], layout.high[feature])
+        names = ()
+    if ends is None:
+        cells, names = np.concatenate([cells, missing], 1), (*names, "missing")
+        present = cells.sum((0, 2)) > 0
+        cells = cells[:, present]
+        names = tuple(name for name, keep in zip(names, present.tolist(), strict=True) if keep)
+    reported = np.append(~np.isnan(summaries.labels[[first, second]]).any(0), False)
+    return PairDetails(first, second, feature, ends, names, values is None and layout.joined, cells, reported)
+
+
+def _merge_bins(cells: np.ndarray, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
+    """Merge neighbouring bins as for the tests, and return their ends."""
+    merged_index = merged_bin_index(cells.sum((0, 2)))
+    fine = np.array([low, *inner_edges(low, high, cells.shape[1]), high])
+    last = np.append(np.flatnonzero(np.diff(merged_index)), len(merged_index) - 1)
+    assignment = (merged_index[:, None] == np.unique(merged_index)).astype(float)
+    occupied = np.flatnonzero(cells.sum((0, 2)) > 0)
+    ends = np.append(low, fine[last + 1])
+    if len(occupied):
+        ends[0], ends[-1] = fine[occupied[0]], fine[occupied[-1] + 1]
+    return np.einsum("cbm,bk->ckm", cells, assignment), ends

@@ -1,0 +1,31 @@
+"""Find pairs of clients that are more alike than samples of one population, as clients that hold the same rows are.
+
+Only reported counts are used. If two clients share rows, their shares of cells differ less than by chance, so Pearson's X²
+within classes is far below its mean. Clients that differ otherwise hide it.
+"""
+
+import numpy as np
+from scipy.special import chdtr
+
+from models.diagnosis.client_summaries.client_summary import Summaries, divide_or_zero
+from models.diagnosis.nested_tests import ALPHA
+from models.diagnosis.screen_clients import homogeneity_moments
+
+_CORRELATION = 0.1
+"""The correlation that two features' statistics are taken to have; with many cells it is far below the features' own."""
+
+
+def find_shared_rows(summaries: Summaries, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return which pairs are too alike, at level ALPHA over all pairs: (pairs,) bool; no noise, and rows are independent."""
+    p_values = [_too_alike(summaries.counts[[a, b], ..., :-1]) for a, b in zip(first, second, strict=True)]
+    return np.array(p_values, float) * max(len(first), 1) < ALPHA
+
+
+def _too_alike(counts: np.ndarray) -> float:
+    """Return the chance of a sum of X² as small as this; counts: (2, features, cells, classes)."""
+    statistic, mean, variance, _ = homogeneity_moments(counts)
+    total = (1 - _CORRELATION) * variance.sum() + _CORRELATION * np.sqrt(variance).sum() ** 2
+    scale = divide_or_zero(total, np.array(2 * mean.sum()))
+    if not scale > 0:
+        return 1.0
+    return float(chdtr(mean.sum() / scale, statistic.sum() / scale))
