@@ -20,7 +20,7 @@ from silos.schema import Schema, is_table
 from silos.storage.manifest import schema_of
 from tasks.diagnosis.report_summary import TARGET_COLUMN, join_summaries, report_summary
 from tasks.execution.prefect_tasks import ClientStep
-from tasks.execution.task_runner import Runner, cohort_calls
+from tasks.execution.task_runner import Runner, map_clients
 from tasks.messages.message_policy import Message
 from tasks.messages.statistics_messages import NoisyCounts, Refusal, ShiftNumbers
 from tasks.tracking.json_io import read_json, write_json
@@ -163,9 +163,6 @@ class Bounds:
 _BOUNDS = "bounds.json"
 
 
-_STACK = 16  # clients loaded together
-
-
 @dataclass(frozen=True)
 class Responses:
     """The messages of clients, and the reasons of the clients that refused."""
@@ -208,8 +205,7 @@ def collect_answers(
     runner: Runner, task: ClientStep, silos: Silos, **options: Any
 ) -> tuple[list[Message], Mapping[str, str]]:
     """Run a step on every client; returns the messages, and the reasons of the clients that refused."""
-    calls = cohort_calls(silos, _STACK, runner.workers, **options)
-    received: list[Message] = [m for cohort in runner.map_cohorts(task, calls) for m in cohort]
+    received: list[Message] = map_clients(runner, task, silos, may_be_silent=True, **options)
     refusals = {client: why for m in received if isinstance(m, Refusal) for client, why in m.why.items()}
     return [m for m in received if not isinstance(m, Refusal)], refusals
 

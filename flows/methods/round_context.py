@@ -20,7 +20,7 @@ from silos.errors import MethodError
 from tasks.aggregate import Aggregation, aggregate
 from tasks.client_optimizer_state import ClientOptimizerStates
 from tasks.execution.prefect_tasks import ClientStep, ServerStep
-from tasks.execution.task_runner import RoundCost, Runner, cohort_calls
+from tasks.execution.task_runner import RoundCost, Runner, map_clients
 from tasks.messages.round_messages import Update
 
 
@@ -116,10 +116,9 @@ class RoundContext:
         if not silos.clients:
             return []
         options |= {"private": self.private, "device": self.device}
-        calls = cohort_calls(silos, self.setup.stack, self.runner.workers, model, **options)
-        return self.tally.count(
-            task.name, 0 if received else model.bytes_down, self.runner.map_cohorts(task, calls), silos
-        )
+        messages = map_clients(self.runner, task, silos, model, stack=self.setup.stack, **options)
+        self.tally.count(task.name, 0 if received else model.bytes_down, messages, silos)
+        return messages
 
     def train(
         self,

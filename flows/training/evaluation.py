@@ -34,7 +34,7 @@ from silos.cohort import Silos
 from silos.standardizer import NO_STANDARDIZATION
 from silos.storage.partition_store import open_client
 from tasks.evaluate import NONE, ClientMetrics, evaluate, evaluate_constant
-from tasks.execution.task_runner import PlainRunner, RoundCost, cohort_calls
+from tasks.execution.task_runner import PlainRunner, RoundCost, map_clients
 from tasks.messages.score_messages import Scores
 from tasks.paired_outcomes import Outcomes
 from tasks.tracking.json_io import write_json
@@ -187,7 +187,6 @@ def _prior_shift_mean(project: Project, scores: list[Scores], round: RoundContex
     return {"accuracy/own_law": math.fsum(values) / len(values)} if values else {}
 
 
-_STACK = 16  # clients
 _LETTERS = 20  # of a class's name
 
 
@@ -232,10 +231,9 @@ def _score_constant(silos: Silos, quantity: TaskMetrics) -> Iterator[Baseline | 
     with TemporaryDirectory(prefix="siloflow-") as folder:
         store, constant = ClientStore(folder), constant_prediction(silos)
         options = {"shares": constant.shares, "client_metrics": _client_metrics(quantity, final=False)}
-        calls = cohort_calls(silos, _STACK, 1, constant.answer, private=store, **options)
-        scores: list[Scores] = [
-            message for cohort in PlainRunner().map_cohorts(evaluate_constant, calls) for message in cohort
-        ]
+        scores: list[Scores] = map_clients(
+            PlainRunner(), evaluate_constant, silos, constant.answer, private=store, **options
+        )
         table = by_client(scores, quantity)
         metrics = {
             name: value

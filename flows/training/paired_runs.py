@@ -28,7 +28,7 @@ from models.metrics.paired_difference import (
 from silos.cohort import Silos
 from silos.errors import UserError
 from silos.storage.partition_store import open_common_units
-from tasks.execution.task_runner import Runner, cohort_calls
+from tasks.execution.task_runner import Runner, map_clients
 from tasks.messages.score_messages import (
     ClassCounts,
     CommonSums,
@@ -46,8 +46,6 @@ from tasks.paired_outcomes import (
     score_by_class,
     score_prior_shift,
 )
-
-_STACK = 16  # clients; fixed, since sums over common rows are added stack by stack
 
 
 def outcomes_of_run(project: Project, folder: Path) -> Outcomes:
@@ -118,7 +116,7 @@ def means_by_client(
     """Return the mean outcomes of both methods; empty if the metric is the mean outcome, so that nothing is scaled."""
     if quantity.is_mean:
         return {}
-    messages: list[OutcomeMeans] = _each_stack(
+    messages: list[OutcomeMeans] = map_clients(
         runner, mean_outcomes, silos, first, second, outcome=quantity.outcome, split=split
     )
     return {client: means for m in messages for client, means in zip(m.clients, m.means.numpy(), strict=True)}
@@ -143,7 +141,7 @@ def scales_of_clients(quantity: TaskMetrics, means: Means) -> Scales | None:
 
 def count_correct_by_class(runner: Runner, silos: Silos, run: Outcomes) -> dict[str, list[int]]:
     """Map each class to [correct, rows] of all clients' own test rows."""
-    messages: list[ClassCounts] = _each_stack(runner, score_by_class, silos, run)
+    messages: list[ClassCounts] = map_clients(runner, score_by_class, silos, run)
     correct, rows = (sum(getattr(m, name).numpy() for m in messages) for name in ("right", "rows"))
     return {name: [int(a), int(b)] for name, a, b in zip(silos.manifest.classes, correct, rows, strict=True)}
 
@@ -153,7 +151,7 @@ def predictions_by_class(runner: Runner, silos: Silos, runs: Sequence[Sequence[O
 
     The last column has rows without a finite prediction.
     """
-    messages: list[PredictionCounts] = _each_stack(runner, count_predictions, silos, runs)
+    messages: list[PredictionCounts] = map_clients(runner, count_predictions, silos, runs)
     counts: np.ndarray = sum(m.counts.numpy() for m in messages)  # type: ignore[assignment]
     return counts
 
@@ -163,15 +161,9 @@ def prior_shift_by_client(runner: Runner, silos: Silos, run: Outcomes) -> dict[s
 
     A client is left out if no common row is of one of its classes.
     """
-    messages: list[PriorShiftScores] = _each_stack(runner, score_prior_shift, silos, run)
+    messages: list[PriorShiftScores] = map_clients(runner, score_prior_shift, silos, run)
     values = {client: v for m in messages for client, v in zip(m.clients, m.accuracy.tolist(), strict=True)}
     return {client: value for client, value in values.items() if math.isfinite(value)}
-
-
-def _each_stack(runner: Runner, task: Any, silos: Silos, *args: Any, **options: Any) -> list[Any]:
-    """Run the task on every cohort, and return the messages of all stacks in stack order."""
-    cohorts = runner.map_cohorts(task, cohort_calls(silos, _STACK, runner.workers, *args, **options))
-    return [message for messages in cohorts for message in messages]
 
 
 def client_strata(
@@ -195,7 +187,7 @@ def client_strata(
     options: dict[str, Any] = {"classes": classes, "outcome": quantity.outcome, "split": split, "scales": scales}
     if quantity.by_class:
         options["least_of_class"] = least_of_class
-    messages: list[PairedSums] = _each_stack(runner, pair_outcomes, silos, first, second, **options)
+    messages: list[PairedSums] = map_clients(runner, pair_outcomes, silos, first, second, **options)
     for m in messages:
         columns = (m.rows.tolist(), m.by_seed.tolist(), m.mean_squares.tolist(), m.squares.tolist())
         strata |= {client: Stratum(*values) for client, *values in zip(m.clients, *columns, strict=True)}
@@ -212,7 +204,7 @@ def _common_strata(
     scales: Scales | None,
 ) -> list[Stratum]:
     """Return one stratum: the difference on a row is its mean over clients. Empty if the rows do not define the metric."""
-    messages: list[CommonSums] = _each_stack(
+    messages: list[CommonSums] = map_clients(
         runner, pair_common_rows, silos, first, second, outcome=outcome, split=split, scales=scales
     )
     total = sum((m.sums for m in messages[1:]), messages[0].sums)

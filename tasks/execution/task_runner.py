@@ -36,35 +36,22 @@ class RoundCost:
         """Add optimizer steps of a client's weights."""
         self.steps[client] = self.steps.get(client, 0) + steps
 
-    def count(self, task_name: str, bytes_down: int, answers: list[list[Any]], silos: Silos) -> list[Any]:
-        """Check and count the messages of a task, and return them in one list.
+    def count(self, task_name: str, bytes_down: int, messages: Sequence[Any], silos: Silos) -> None:
+        """Count the messages of a task.
 
         Bytes of pooled clients are not counted: their rows are in one place, and no weights travel.
 
         Args:
-            task_name: For the seconds, and for errors.
+            task_name: For the seconds.
             bytes_down: The size of the model that each client received for the task.
-            answers: The messages of each cohort.
+            messages: The messages; the first of a cohort has its seconds.
             silos: The clients that the task ran for.
-
-        Raises:
-            TypeError: If the task returns something other than messages, or messages of other clients.
         """
-        messages: list[Any] = [message for cohort in answers for message in cohort]
-        wrong = [type(message).__name__ for message in messages if not isinstance(message, Message)]
-        wrong += ["nothing" for cohort in answers if not cohort]
-        if wrong:
-            raise TypeError(f"{task_name}: got {wrong[0]} from a client step, expected messages")
-        check_few(messages)
-        strangers = {client for message in messages for client in message.clients} - {*silos.clients}
-        if strangers:
-            raise TypeError(f"{task_name}: got a message of {min(strangers)!r}, expected one of a sampled client")
-        seconds = max(cohort[0].seconds for cohort in answers)
+        seconds = max(message.seconds for message in messages)
         self.seconds[task_name] = self.seconds.get(task_name, 0.0) + seconds
         for message in (m for m in messages if m.travels and not silos.pooled):
             self.bytes_up += message.bytes_up
             self.bytes_down += len(message.clients) * bytes_down if message.with_model else 0
-        return messages
 
 
 class Runner(Protocol):
@@ -80,6 +67,9 @@ class Runner(Protocol):
     def run_on_server(self, task: ServerStep, *args: Any) -> Any:
         """Run the task once, on the server."""
 
+
+CLIENTS_OF_STACK = 16
+"""The most clients of a stack outside of training; fixed, since sums over rows are added stack by stack."""
 
 started = 0
 """The number of task runs that this process has started; Prefect's server must record all before it is stopped."""
@@ -190,6 +180,42 @@ def assign_stacks(silos: Silos, stacks: Sequence[Stack], workers: int) -> list[C
         else:
             low = limit + 1
     return [Cohort(silos, tuple(stacks[first:last])) for first, last in _runs(weights, low)]
+
+
+def map_clients(
+    runner: Runner,
+    step: ClientStep,
+    silos: Silos,
+    *args: Any,
+    stack: int = CLIENTS_OF_STACK,
+    may_be_silent: bool = False,
+    **options: Any,
+) -> list[Any]:
+    """Run a step on clients and return its messages in stack order: the only way by which clients are reached.
+
+    Args:
+        runner: Where the step runs.
+        step: The step.
+        silos: The clients.
+        args: Arguments of the step after the cohort; each cohort receives its clients' part, see `bind_arguments`.
+        stack: The most clients of a stack.
+        may_be_silent: Whether clients may have nothing to report.
+        options: Keyword arguments of the step.
+
+    Raises:
+        TypeError: If the step returns something other than messages, or messages of other clients.
+    """
+    answers = runner.map_cohorts(step, cohort_calls(silos, stack, runner.workers, *args, **options))
+    messages: list[Any] = [message for cohort in answers for message in cohort]
+    wrong = [type(message).__name__ for message in messages if not isinstance(message, Message)]
+    wrong += ["nothing" for cohort in answers if not cohort and not may_be_silent]
+    if wrong:
+        raise TypeError(f"{step.name}: got {wrong[0]} from a client step, expected messages")
+    check_few(messages)
+    strangers = {client for message in messages for client in message.clients} - {*silos.clients}
+    if strangers:
+        raise TypeError(f"{step.name}: got a message of {min(strangers)!r}, expected one of a sampled client")
+    return messages
 
 
 def cohort_calls(silos: Silos, stack: int, workers: int, *args: Any, **options: Any) -> list[Call]:

@@ -46,7 +46,9 @@ class Numbers:
 
 FEW, SEVERAL = Numbers("few"), Numbers("several", LEAST_ROWS)
 
-SEVERAL_ADDED, LEARNED_ADDED = Numbers("several", LEAST_ROWS, added=True), Numbers("learned", added=True)
+FEW_ADDED, SEVERAL_ADDED = Numbers("few", added=True), Numbers("several", LEAST_ROWS, added=True)
+
+LEARNED_ADDED = Numbers("learned", added=True)
 
 LEARNED = Numbers("learned")
 
@@ -115,10 +117,13 @@ def check_few(messages: Sequence[Message]) -> None:
     stack.
     """
     sizes: dict[str, float] = {}
-    few = {kind: [n for n, has in numbers_of(kind).items() if has.size == "few"] for kind in set(map(type, messages))}
+    fields = {kind: numbers_of(kind).items() for kind in set(map(type, messages))}
     for message in (m for m in messages if m.clients):
-        for name in few[type(message)]:
-            field, size = f"{type(message).__name__}.{name}", _count(getattr(message, name)) / len(message.clients)
+        for name, has in fields[type(message)]:
+            if has.size != "few":
+                continue
+            clients = 1 if has.added else len(message.clients)
+            field, size = f"{type(message).__name__}.{name}", _count(getattr(message, name)) / clients
             if sizes.setdefault(field, size) != size:
                 some = f"{sizes[field]:g} numbers for some clients and {size:g} for others"
                 raise TypeError(f"{field}: got {some}, expected equally many for all")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from torch import Tensor
 
-from tasks.messages.message_policy import FEW, SEVERAL_ADDED, Message
+from tasks.messages.message_policy import FEW, FEW_ADDED, SEVERAL_ADDED, Message
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class CommonSums(Message):
 
     travels = False
 
-    sums: Annotated[Tensor, FEW]  # (seeds, rows) float64: one number per row and seed, and the row belongs to no client
+    sums: Annotated[Tensor, FEW_ADDED]  # (seeds, rows) float64: a number per row and seed; the row belongs to no client
 
 
 @dataclass(frozen=True)
