@@ -1,9 +1,8 @@
-"""Measure the cost of diagnosing many silos, at a client, on the wire and on the server, and of other methods."""
+"""Measure the cost of diagnosing many silos, at a client, on the wire and on the server, and of the printed rule."""
 
 import time
 import tracemalloc
 from collections.abc import Callable
-from importlib.util import find_spec
 from statistics import median
 from typing import Any
 
@@ -21,8 +20,6 @@ from models.diagnosis.client_summaries.client_summary import (
 from models.diagnosis.client_summaries.query import Query
 from models.diagnosis.client_summaries.rank_correlations import correlate_features, count_far_values
 from models.diagnosis.fomichev_distances import Readings, statistics_from_summaries
-from models.diagnosis.merged_tables import all_pairs
-from models.diagnosis.wasserstein import Client, Server, point_mass
 from tasks.diagnosis.compare_feature_pairs import pair_question, refine_by_feature_pairs
 from tasks.diagnosis.compare_silos import Comparison, compare_silos
 from tasks.messages.statistics_messages import FeatureCorrelations, ShiftNumbers
@@ -30,7 +27,6 @@ from tasks.messages.statistics_messages import FeatureCorrelations, ShiftNumbers
 CLIENTS, ROWS, FEATURES, CLASSES = 1000, 500, 100, 10
 LAWS = 5
 TIMED_FEATURES = 5  # for the printed rule, which takes equally long for each
-TIMED_PAIRS = 100  # for FedWaD
 
 
 def diagnose_cost(say: Callable[[str], None]) -> dict[str, Any]:
@@ -69,7 +65,6 @@ def diagnose_cost(say: Callable[[str], None]) -> dict[str, Any]:
         "groups": [len(group) for group in found.groups],
         "laws_found": sorted(map(sorted, found.groups)) == [list(range(at, CLIENTS, LAWS)) for at in range(LAWS)],
         "printed_rule": _printed(summaries, layout, say),
-        "fedwad": _fedwad(pairs, say),
     }
 
 
@@ -139,33 +134,3 @@ def _printed(summaries: Summaries, layout: Layout, say: Callable[[str], None]) -
     judge_all_pairs(statistics, Readings(grid="federation"))
     seconds = time.perf_counter() - start
     return {"features": TIMED_FEATURES, "seconds": seconds, "all_extrapolated": seconds / TIMED_FEATURES * FEATURES}
-
-
-def _fedwad(pairs: int, say: Callable[[str], None]) -> dict[str, Any] | None:
-    """Time FedWaD on some pairs, and extrapolate to all; None if POT is not installed."""
-    if find_spec("ot") is None:
-        return None
-    say(f"FedWaD of {TIMED_PAIRS} pairs")
-    places = np.stack(all_pairs(CLIENTS), 1)[:: max(1, pairs // TIMED_PAIRS)][:TIMED_PAIRS]
-    start = time.perf_counter()
-    sent = 0
-    for first, second in places:
-        rows = [_rows(int(client), ROWS)[0] for client in (first, second)]
-        sent += _distance(Client(rows[0]), Client(rows[1]))
-    seconds = time.perf_counter() - start
-    return {
-        "pairs": len(places),
-        "seconds": seconds,
-        "all_extrapolated": seconds / len(places) * pairs,
-        "bytes_of_a_pair": sent // len(places),
-    }
-
-
-def _distance(first: Client, second: Client) -> int:
-    """Count the bytes that both clients send in ten rounds, four a number: points, weights and a distance an answer."""
-    server, sent = Server(point_mass(np.zeros(first.rows.shape[1]))), 0
-    while not server.finished:
-        answers = [client.answer(server.current) for client in (first, second)]
-        sent += sum(4 * (a.halfway.points.size + a.halfway.weights.size + 1) for a in answers)
-        server = server.after(*answers)
-    return sent

@@ -130,7 +130,7 @@ def population(answer: dict[str, Any], console: PlainConsole) -> None:
 
 def diagnose_cost(answer: dict[str, Any], console: PlainConsole) -> None:
     """Print seconds, memory and bytes, a line each."""
-    sent, printed, fedwad = (answer[part] for part in ("bytes_of_a_client", "printed_rule", "fedwad"))
+    sent, printed = answer["bytes_of_a_client"], answer["printed_rule"]
     lines = {
         "data": f"{answer['clients']:,} silos of {answer['rows']} rows, {answer['features']} features, "
         f"{answer['classes']} classes",
@@ -141,11 +141,6 @@ def diagnose_cost(answer: dict[str, Any], console: PlainConsole) -> None:
         "printed rule": f"{printed['seconds']:.1f} s on {printed['features']} features; all: "
         f"{printed['all_extrapolated']:,.0f} s (extrapolated)",
     }
-    if fedwad is not None:
-        lines["FedWaD"] = (
-            f"{fedwad['seconds']:.0f} s for {fedwad['pairs']} pairs, {fedwad['bytes_of_a_pair']:,} bytes a pair; all: "
-            f"{fedwad['all_extrapolated'] / 3600:,.0f} hours (extrapolated)"
-        )
     for name, text in lines.items():
         console.print(f"{name:<14}{text}")
 

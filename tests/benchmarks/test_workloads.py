@@ -200,7 +200,7 @@ def test_the_workloads_are_those_of_the_docs():
 
 @pytest.mark.slow
 def test_what_a_diagnosis_costs_is_measured_on_laws_that_are_found(monkeypatch):
-    for name, value in {"CLIENTS": 20, "FEATURES": 10, "ROWS": 600, "CLASSES": 4, "TIMED_PAIRS": 2}.items():
+    for name, value in {"CLIENTS": 20, "FEATURES": 10, "ROWS": 600, "CLASSES": 4}.items():
         monkeypatch.setattr(bench_diagnose, name, value)
     found = bench_diagnose.diagnose_cost(lambda _: None)
     assert found["laws_found"]
@@ -209,7 +209,6 @@ def test_what_a_diagnosis_costs_is_measured_on_laws_that_are_found(monkeypatch):
         "told": 4 * (1 + 4 + 10 * (33 + 5) * 5) + 4 * (2 * 45 * 5 + 2 * 10),
         "rows": 4 * 600 * 11,
     }
-    assert found["fedwad"]["pairs"] == 2
 
 
 @pytest.mark.slow

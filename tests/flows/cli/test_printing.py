@@ -210,7 +210,6 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             **{"client_seconds": 0.1, "server_seconds": 1.0, "server_peak_bytes": 1},
             "bytes_of_a_client": {"told": 1, "rows": 1},
             "printed_rule": {"seconds": 1.0, "features": 1, "all_extrapolated": 1.0},
-            "fedwad": {"seconds": 1.0, "pairs": 1, "bytes_of_a_pair": 1, "all_extrapolated": 3600.0},
         },
         0,
     ),
