@@ -43,8 +43,8 @@ def load_version(project: Project, revision: str) -> Iterator[Silos]:
         fault = _difference(schema_of(silos.manifest), schema_of(project.manifest))
         if fault:
             raise UserError(
-                f"data/{name} cannot be compared with what it was in {shown(revision)}: {fault}; name a version that has "
-                "the schema of data/, or partition with the schema that it had then."
+                f"--against: got {shown(revision)}, in which data/{name} has another schema ({fault}), expected a version "
+                "with the schema of data/. Name another version, or partition with the schema of that one."
             )
         yield silos
 

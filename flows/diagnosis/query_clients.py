@@ -41,9 +41,15 @@ def first_query(silos: Silos, params: DiagnoseParams) -> Query | None:
         return None
     if params.noise is not None:
         open_ends = [name for name, bounded in zip(layout.names, has_bounds, strict=True) if not bounded]
-        what = f"feature {open_ends[0]!r} has no bounds" if open_ends else "targets have no agreed groups"
-        fix = "declare its low and high under data.features" if open_ends else "leave noise out"
-        raise UserError(f"params.yaml: diagnose.noise is asked for, and {what}, which rows would tell; {fix}.")
+        if open_ends:
+            raise UserError(
+                f"data.features: got no low and high of {open_ends[0]!r}, expected both with diagnose.noise, since bounds "
+                "computed from rows would be sent without noise. Declare them."
+            )
+        raise UserError(
+            "diagnose.noise: got a budget, expected none for a regression, since groups of targets computed from rows would "
+            "be sent without noise. Leave diagnose.noise out."
+        )
     query = Query(schema.id, layout, _pictures(schema), counts=False)
     return replace(query, layout=_with_target(layout), targets=True) if regression else query
 

@@ -218,7 +218,7 @@ def test_another_schema_is_an_error_that_names_what_differs(changed, features, s
     before = own.write(three(), features=NAMED)
     own.write({name: changed(*there) for name, there in three().items()}, features=features)
     with pytest.raises(
-        UserError, match=rf"cannot be compared with what it was in {before}: .*{says}.*; name a version"
+        UserError, match=rf"--against: got {before}, in which .* another schema \(.*{says}.*\), expected"
     ):
         against(own, before)
 
@@ -302,3 +302,10 @@ def test_of_very_many_silos_the_groups_are_found_under_noise_too(world, monkeypa
     assert found["pairs_of"] == "groups"
     assert found["groups"] == [["a", "b", "c"], ["d", "e", "f"]]
     assert found["pairs"][0]["types"] == ["feature"]
+
+
+def test_noise_without_bounds_names_the_feature_to_declare(world):
+    own = world()
+    own.write(three())
+    with pytest.raises(UserError, match="data.features: got no low and high of 'x0', expected both with diagnose.noise"):
+        run_diagnosis(own.open("diagnose.noise={epsilon: 2}"), PlainRunner())
