@@ -15,7 +15,7 @@ SITE := rm -rf site && $(BIN)/sphinx-build -q -W --keep-going -E -d .venv/doctre
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all services check docs pictures look clean
+.PHONY: help run test test-all services check docs pictures look house clean
 
 help:            ## What there is to type
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -54,6 +54,9 @@ pictures: $(INSTALLED)  ## The pictures of docs/ from real runs: figures, MLflow
 
 look: $(INSTALLED)   ## Schedule and both pages in a headless browser, pictures into runs/look (needs chromium)
 	@$(BIN)/python tests/look.py
+
+house: $(INSTALLED)  ## Lines, types and longest functions of the code, and frames from a command to the engine
+	@$(BIN)/python tests/house.py
 
 clean:           ## Remove the environment, caches and the site; data and runs stay
 	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
