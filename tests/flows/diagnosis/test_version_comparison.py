@@ -307,5 +307,7 @@ def test_of_very_many_silos_the_groups_are_found_under_noise_too(world, monkeypa
 def test_noise_without_bounds_names_the_feature_to_declare(world):
     own = world()
     own.write(three())
-    with pytest.raises(UserError, match="data.features: got no low and high of 'x0', expected both with diagnose.noise"):
+    with pytest.raises(
+        UserError, match=r"data\.features: got no low and high of 'x0', expected both with diagnose\.noise"
+    ):
         run_diagnosis(own.open("diagnose.noise={epsilon: 2}"), PlainRunner())
