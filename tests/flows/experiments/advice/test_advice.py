@@ -57,6 +57,16 @@ def test_the_simplest_is_advised_that_is_as_good_as_any(over_shared, over_alone,
     assert advised("ditto", over_shared, over_alone, shared_over_alone) == expected
 
 
+def test_a_method_that_is_behind_by_just_what_matters_is_as_good_and_a_simpler_one_is_preferred_to_an_equal_one():
+    least = Difference(0.005, -0.02, 0.03)
+    assert ACCURACY.least_that_matters(None) == least.mean
+    assert advised("ditto", least, least, least) == ALONE
+    assert advised("ditto", least, UP, UP) == SHARED
+    equal = Difference(0.0, -1.0, 1.0)
+    assert advised("ditto", *[equal] * 3, quantity=ERROR) == ALONE
+    assert advised("ditto", equal, DOWN, DOWN, quantity=ERROR) == SHARED
+
+
 def test_references_that_win_the_race():
     assert advised(ALONE, shared_over_alone=NEAR) == ALONE
     assert advised(SHARED, shared_over_alone=NEAR) == ALONE

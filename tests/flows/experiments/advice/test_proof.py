@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.advise import _plan_race
+from flows.advise import _cost, _pace, _plan_race
+from flows.experiments.advice.advice_text import Cost
 from flows.experiments.advice.candidates import POOLED, SHARED
 from flows.experiments.advice.exclude_silos import losing_silos
 from flows.experiments.advice.proof import ProofPlan, measure, plan_proof, race_seconds, seconds_needed, seeds_that_fit
@@ -46,10 +47,7 @@ def test_race_and_proof_fit_the_budget_if_any_advice_does(budget, one_run):
 def test_what_a_diagnosis_took_is_not_for_the_race(tmp_path, at_once):
     first = Candidate(SHARED, (), 0)
     project: Any = SimpleNamespace(runs=tmp_path, params=SimpleNamespace(training=SimpleNamespace(rounds=9)))
-    journal = RunFolder(tmp_path / "advise" / run_name(SHARED, 0, trial_name(0))).journal
-    record = {"round": 1, "time_ms": 0, "metrics": {}, "seconds": {"round": 0.5}, "dropped": []}
-    write_json(journal.folder / "000001.json", record)
-
+    write_rounds(RunFolder(tmp_path / "advise" / run_name(SHARED, 0, trial_name(0))), 0.5)
     processes: Any = SimpleNamespace(
         experiment="advise", start_for=lambda *_: None, start_asked=lambda _: None, at_once=at_once
     )
@@ -74,6 +72,37 @@ def test_what_a_diagnosis_took_is_not_for_the_race(tmp_path, at_once):
     with pytest.raises(UserError, match=r"eleven runs\. Type the command with `--minutes 3 --resume`\.$"):
         seconds(99.0)  # not even one round fits
     assert seconds(60.0, pace) == (pace, 9.0)  # a resumed race is not refused; its references train to the end
+
+
+def write_rounds(folder: RunFolder, *seconds: float) -> RunFolder:
+    """Write the journal of a run whose rounds took these seconds."""
+    for number, spent in enumerate(seconds, 1):
+        record = {"round": number, "time_ms": 0, "metrics": {}, "seconds": {"round": spent}, "dropped": []}
+        write_json(folder.journal.folder / f"{number:06d}.json", record)
+    return folder
+
+
+def test_the_rounds_to_come_take_the_median_of_those_trained_so_that_a_slow_first_one_counts_once(tmp_path):
+    folder = write_rounds(RunFolder(tmp_path / "run"), 9.0, 0.5, 0.75, 7.0)
+    assert _pace(folder, Leg(3, None, 10.5), 9) == Pace(10.5 + 6 * 0.75, 0.75)  # round 4 is of a later leg
+
+
+def test_the_cost_of_a_run_is_the_mean_over_seeds_of_the_bytes_of_one_silo(tmp_path):
+    stores = {name: ClientStore(str(tmp_path / name)) for name in ("one", "two")}
+    project: Any = SimpleNamespace(
+        root=tmp_path,
+        silos=SimpleNamespace(federated=lambda: SimpleNamespace(clients=SILOS)),
+        private=lambda folder: stores[folder.name],
+    )
+    runs = [
+        {"folder": name, "bytes": {"up": up, "down": 3 * up}, "seconds": {"total": up / 100}}
+        for name, up in (("one", 1000), ("two", 2000))
+    ]
+    correct = np.ones((len(SILOS), 4), np.uint8)
+    stores["one"].save(OUTCOMES, SILOS, {"correct": correct})
+    assert _cost(project, runs) == Cost(300.0, 900.0, 15.0, keeps_state=False)
+    stores["two"].save("personal", SILOS, {"w": correct})
+    assert _cost(project, runs).keeps_state
 
 
 def test_a_race_leaves_the_time_that_the_proof_of_its_leader_takes():

@@ -1,13 +1,15 @@
 """The race: who trains on, for how long, and how often the best is lost."""
 
+import json
 import math
+from dataclasses import fields
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.experiments.advice.race import ALPHA, Candidate, Leg, Race, Trained, in_turn, run_race, rungs_of
+from flows.experiments.advice.race import ALPHA, Candidate, Leg, Pace, Race, Trained, in_turn, run_race, rungs_of
 from flows.experiments.comparison.tuner import Score
 from models.metrics.paired_difference import Difference, Stratum, difference
 
@@ -165,6 +167,16 @@ def test_a_race_goes_on_where_it_was_saved():
         assert track.trained == whole.trained
 
 
+def test_a_saved_race_is_the_race_in_every_field():
+    legs = {"m 0": Leg(3, Score(0.5, 0.25), 7.5), "fedavg 0": Leg(1, None, 2.5, "diverged")}
+    alive = [Candidate("m", ("method.m.x=1",), 2), Candidate(BOUND, (), 0, bound=True)]
+    race = Race([1, 3], alive, legs, {"fedavg 0": "diverged"}, 1, 10.0, 4.0, 5.0, Pace(9.0, 0.5))
+    empty = Race([], [])
+    assert all(getattr(race, each.name) != getattr(empty, each.name) for each in fields(Race))
+    for whole in (race, empty):
+        assert Race.from_json(json.loads(json.dumps(whole.as_json()))) == whole
+
+
 def test_the_best_is_seldom_dropped_as_behind():
     """Of 200 races of eight that are equally good, one in twenty may drop any as behind: 10, or 16 by chance."""
     lost = 0
@@ -210,6 +222,15 @@ def onward(race: Race, budget: float = math.inf, always: tuple[str, ...] = (), c
 def test_a_third_of_the_candidates_trains_on_rounded_up(number, kept):
     scores = [i / number for i in range(number)]
     assert onward(scored(*scores)) == [f"m{i}" for i in range(number - kept, number)]
+
+
+def test_the_third_that_trains_on_is_one_of_all_also_if_some_are_dropped_as_behind():
+    def compare(first: Candidate, leader: Candidate, level: float) -> Difference:
+        return Difference(-0.1, -0.2, -0.05 if first.method == "m0" else 0.1)
+
+    race = scored(0.1, 0.2, 0.3, 0.4)
+    assert onward(race, compare=compare) == ["m2", "m3"]
+    assert race.dropped == {"m0 0": "behind", "m1 0": "time", "m2 0": "time"}
 
 
 def test_what_trains_on_leaves_less_time_for_the_next():
