@@ -127,7 +127,7 @@ def without_second_look(project: Project) -> Project:
 
 def _challenge(project: Project, champion: ModelVersion, saw: dict[str, Any]) -> dict[str, Any]:
     """Train on the present data, and promote the challenger if it is better than the champion; return the decision."""
-    methods = project.params.watch.methods or [champion.tags["method"]]
+    methods = methods_to_train(project, champion)
     name, is_begun = _comparison_name(project, champion, methods)
     comparison = compare(methods=methods, overrides=project.overrides, name=name, resume=is_begun)
     saw = {**saw, "comparison": name}
@@ -139,6 +139,11 @@ def _challenge(project: Project, champion: ModelVersion, saw: dict[str, Any]) ->
         return promote(project, registry["challenger"], force=False, with_data=False, watch=saw)
     reason, may_pass = why_no_challenger(name, comparison["failed"])
     return keep(project, champion, reason, saw, may_pass=may_pass)
+
+
+def methods_to_train(project: Project, champion: ModelVersion) -> list[str]:
+    """Return the methods of `watch.methods`, or the champion's if it names none."""
+    return project.params.watch.methods or [champion.tags["method"]]
 
 
 def why_no_challenger(name: str, failed: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
@@ -165,25 +170,30 @@ def _comparison_name(project: Project, champion: ModelVersion, methods: list[str
 
 def _emit_shifts(project: Project, champion: ModelVersion, shifted: Sequence[Mapping[str, Any]]) -> None:
     """Emit an event of Prefect for each silo; a watch that continues after a kill emits it under the same id."""
-    data, since, version = project.params.data.name, champion.tags["data_version"], project.silos.version
     for silo in shifted:
-        resource = "siloflow." + quote(f"silo.{data}.{silo['client']}")
-        emit_event(
-            SHIFTED,
-            resource={"prefect.resource.id": resource, "prefect.resource.name": silo["client"]},
-            payload={
-                "silo": silo["client"],
-                "kind": list(silo["kinds"]),
-                "grade": silo["grade"],
-                "grades": silo["kinds"],
-                "features": silo["features"],
-                "rows": silo["rows"],
-                "since": since,
-                "data": data,
-                "data_version": version,
-            },
-            id=uuid5(NAMESPACE_URL, f"{project.root} {SHIFTED} {resource} {version} {since}"),
-        )
+        emit_event(**shift_event(project, champion, silo))
+
+
+def shift_event(project: Project, champion: ModelVersion, silo: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the event of a silo that shifted since the champion's data version, as Prefect's `emit_event` takes it."""
+    data, since, version = project.params.data.name, champion.tags["data_version"], project.silos.version
+    resource = "siloflow." + quote(f"silo.{data}.{silo['client']}")
+    return {
+        "event": SHIFTED,
+        "resource": {"prefect.resource.id": resource, "prefect.resource.name": silo["client"]},
+        "payload": {
+            "silo": silo["client"],
+            "kind": list(silo["kinds"]),
+            "grade": silo["grade"],
+            "grades": silo["kinds"],
+            "features": silo["features"],
+            "rows": silo["rows"],
+            "since": since,
+            "data": data,
+            "data_version": version,
+        },
+        "id": uuid5(NAMESPACE_URL, f"{project.root} {SHIFTED} {resource} {version} {since}"),
+    }
 
 
 def _emit_promotions(project: Project) -> None:

@@ -1,7 +1,9 @@
 """Which shifts make `watch` train again, how they are named, and who was not checked."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,8 @@ from flows.results.registry.promotion_history import may_pass
 from flows.results.registry.shifted_silos import shifted_silos, unchecked_silos, unseen_shifts
 from flows.results.registry.watch_text import shift_text
 from flows.training.project import Project
-from flows.watch import answer_of, why_no_challenger, without_second_look
+from flows.watch import answer_of, methods_to_train, shift_event, why_no_challenger, without_second_look
+from tasks.tracking.mlflow_logging.model_registry import ModelVersion
 
 
 def pair(client: str, **grades: str | None) -> dict[str, Any]:
@@ -95,6 +98,12 @@ def test_new_rows_shift_a_silo_of_which_the_whole_version_hardly_moved() -> None
     ]
     assert shift_text(found) == "north (feature: significant, in 135 new rows), west (feature: critical)"
     assert shifted_silos(diagnosed([], [of_new_rows("gone", feature="moderate")]), "moderate")[0]["client"] == "gone"
+
+
+@pytest.mark.parametrize("grade", ["moderate", "critical", None])
+def test_whole_versions_and_new_rows_that_shifted_alike_are_said_of_whole_versions(grade: str | None) -> None:
+    (found,) = shifted_silos(diagnosed([pair("north", feature=grade)], [of_new_rows("north", label=grade)]), "moderate")
+    assert (found["rows"], found["kinds"], found["new_rows"]) == ("all", {"feature": grade}, None)
 
 
 def test_silos_that_were_not_checked_are_named_with_the_reason() -> None:
@@ -186,6 +195,46 @@ def test_only_a_reason_that_may_pass_is_tried_again() -> None:
     assert not may_pass({"against": None})
     assert not may_pass({"against": {"sentence": "x"}})
     assert may_pass({"against": {"why_not": "x", "may_pass": True}})
+
+
+@pytest.fixture
+def champion() -> ModelVersion:
+    return ModelVersion("7", "r", "", {"method": "fedprox", "data_version": "then"})
+
+
+def test_the_event_of_a_shift_has_one_id_for_each_silo_of_each_version_of_each_project(champion: ModelVersion) -> None:
+    def event(root="/study", data="visits", version="now", since="then", client="north") -> Any:
+        project: Any = SimpleNamespace(
+            root=Path(root),
+            params=SimpleNamespace(data=SimpleNamespace(name=data)),
+            silos=SimpleNamespace(version=version),
+        )
+        (silo,) = shifted_silos(diagnosed([pair(client, feature="moderate", label="negligible")]), "moderate")
+        return shift_event(project, replace(champion, tags={"data_version": since}), silo)
+
+    first = event()
+    assert event() == first, "a watch that continues after a kill emits the same event"
+    others = [{"root": "/copy"}, {"data": "letters"}, {"version": "next"}, {"since": "before"}, {"client": "south"}]
+    assert len({first["id"], *(event(**other)["id"] for other in others)}) == 6
+    assert first["resource"] == {
+        "prefect.resource.id": "siloflow.silo.visits.north",
+        "prefect.resource.name": "north",
+    }
+    assert first["payload"] == {
+        **{"silo": "north", "kind": ["feature", "label"], "grade": "moderate", "features": ["age"], "rows": "all"},
+        **{"grades": {"feature": "moderate", "label": "negligible"}, "since": "then", "data": "visits"},
+        "data_version": "now",
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "methods"),
+    [([], ["fedprox"]), (["watch.methods=[]"], ["fedprox"]), (["watch.methods=[ditto, ifca]"], ["ditto", "ifca"])],
+)
+def test_the_methods_of_params_are_trained_and_else_that_of_the_champion(
+    settings: list[str], methods: list[str], project: Path, champion: ModelVersion
+) -> None:
+    assert methods_to_train(Project.open(settings, project), champion) == methods
 
 
 @pytest.mark.parametrize("asked", ["true", "false"])

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from flows.advise import ADVICE, check_advisable, folder_name, keep_advice
-from flows.experiments.advice.advice_text import Cost, advised_method, decide, described, is_better
+from flows.experiments.advice.advice_text import Cost, advised_method, decide, described, is_better, race_line
 from flows.experiments.advice.apply_advice import apply_advice
 from flows.experiments.advice.candidates import POOLED, SHARED, candidates
 from flows.experiments.advice.exclude_silos import can_leave
 from flows.experiments.advice.proof import Exclusion, Proof, proved_pairs
+from flows.experiments.advice.race import Candidate, Leg, Race
 from flows.experiments.comparison.client_gains import ALONE
+from flows.experiments.comparison.tuner import Score
 from flows.orchestration.flow_decorator import IncompleteError
 from flows.training.project import Project
 from models.metrics.base_metrics import TASK_METRICS
@@ -122,6 +124,7 @@ def test_silos_that_lose_without_certainty_are_named(losses, said):
 @pytest.mark.parametrize(("over_alone", "doubt"), [(UP, False), (EVEN, True)])
 def test_the_advice_says_who_loses_and_doubts_as_the_proof_does(over_alone, doubt):
     gains = {"mean": 0.04, "distinguishable": True, "worse": 2, "certain_worse": ["c07"], "compared": 9}
+    gains["clients"] = {"c07": {"difference": -0.02}, "c08": {"difference": -0.01}}
     found = {("ditto", SHARED): UP, ("ditto", ALONE): over_alone, (SHARED, ALONE): UP}
     comparison = {"table": [], "gains": {"methods": {"ditto": gains}}}
     advice = decide(ACCURACY, "ditto", {}, Proof(found), comparison)
@@ -160,8 +163,13 @@ def test_alignment_comes_first_in_the_advice():
 @pytest.mark.parametrize(("over", "excluded"), [(UP, True), (EVEN, False), (DOWN, False)])
 def test_silos_are_excluded_only_if_fedavg_without_them_is_proved_better_than_what_is_advised(over, excluded):
     proof = Proof({(SHARED, ALONE): DOWN}, Exclusion(["c07", "c08"], {ALONE: over, SHARED: UP}))
+    gains = {"worse": 1, "certain_worse": [], "compared": 9}
+    comparison = {"table": [], "gains": {"methods": {SHARED: gains, ALONE: gains}}}
+    costs = dict.fromkeys((SHARED, ALONE), Cost(1.0, 1.0, 1.0, False))
     rate = {SHARED: ("training.optimiser.learning_rate=0.1",), ALONE: ("training.optimiser.learning_rate=0.3",)}
-    advice = decide(ACCURACY, SHARED, rate, proof, {"table": []}, {"c01": 5})
+    advice = decide(ACCURACY, SHARED, rate, proof, comparison, {"c01": 5}, costs)
+    of_all_silos = [line for line in advice["lines"] if line.startswith(("Costs of", "With ", "A new silo"))]
+    assert len(of_all_silos) == (0 if excluded else 3), "what is known of FedAvg is about all silos"
     assert advice["train_alone"] == (["c07", "c08"] if excluded else [])
     assert advice["advised"] == (SHARED if excluded else ALONE)
     without = {EVEN: "Whether FedAvg without c07 and c08 is better than training alone is not certain:"}
@@ -197,6 +205,41 @@ def test_a_certain_gain_that_is_smaller_than_what_matters_is_no_doubt():
     assert advice["lines"][1].endswith(
         "that it is better than training alone, which is simpler, is certain, but by less than what matters (0.5 points)."
     )
+
+
+def test_a_difference_of_just_what_matters_is_said_to_be_better():
+    least = Difference(0.005, 0.001, 0.009)
+    found = {("ditto", SHARED): least, ("ditto", ALONE): UP, (SHARED, ALONE): UP}
+    lines = decide(ACCURACY, "ditto", {}, Proof(found), {"table": []})["lines"]
+    assert lines[1] == "ditto is better than FedAvg: +0.5 points, +0.1 to +0.9."
+
+
+def test_what_matters_is_what_the_comparison_of_the_proof_says():
+    found = Proof({("ditto", SHARED): Difference(0.02, 0.01, 0.03), ("ditto", ALONE): UP, (SHARED, ALONE): UP})
+    for matters, advised in ((0.02, "ditto"), (0.021, SHARED)):
+        comparison = {"table": [], "paired": [{"matters": matters}]}
+        assert decide(ACCURACY, "ditto", {}, found, comparison)["advised"] == advised
+
+
+def test_a_method_with_the_mean_of_the_best_did_best():
+    equal = Difference(0.0, -0.02, 0.02)
+    found = {("ditto", SHARED): equal, ("ditto", ALONE): EVEN, (SHARED, ALONE): EVEN}
+    advice = decide(ACCURACY, "ditto", {}, Proof(found), {"table": []})
+    assert (advice["advised"], advice["lines"][1]) == (SHARED, f"It did best on average; {NOT_PROVED}")
+
+
+@pytest.mark.parametrize(
+    ("quantity", "score", "said"), [(ACCURACY, 0.5, "accuracy 0.500"), (ERROR, -0.5, "rmse 0.5000")]
+)
+def test_the_line_of_a_rung_names_its_leader_and_how_many_train_on(quantity, score, said):
+    alive = [Candidate(method, (), 0) for method in (SHARED, "ditto")]
+    legs = {each.name: Leg(1, Score(score - index, 0.0), 1.0) for index, each in enumerate(alive)}
+    race = Race([1, 3], alive, legs, rung=1)
+    line = f"fedavg leads with {said} on validation rows"
+    assert race_line(race, quantity) == f"round 1: {line}; 2 settings train on"
+    race.rung = 2
+    assert race_line(race, quantity) == f"round 3: {line}"
+    assert race_line(Race([1, 3], alive, rung=1), quantity) == "round 1: no setting has a score"
 
 
 def test_an_error_that_falls_is_no_gain_below_zero():
@@ -246,6 +289,20 @@ def test_trees_race_with_options_of_their_own_and_pooled_trees_are_a_bound(proje
     assert not any(setting.startswith("training") for each in usual for setting in each.settings)
     assert not any(each.bound for each in usual)
     assert all(each.bound for each in trees("method.trees.arm=pooled"))
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"fresh/accuracy/mean": 0.75}, "Silos that took no part in training have accuracy 0.750 with it."),
+        ({"model": "personal"}, "A new silo trains on its own rows before it has a model;"),
+        ({"model": "global"}, "A new silo can use the model as it is;"),
+    ],
+)
+def test_the_advice_says_what_a_new_silo_has(row, said):
+    found = {("ditto", SHARED): UP, ("ditto", ALONE): UP, (SHARED, ALONE): UP}
+    table = [{"method": "ditto", "accuracy/mean": 0.8, **row}, {"method": SHARED, "accuracy/mean": 0.7}]
+    assert decide(ACCURACY, "ditto", {}, Proof(found), {"table": table})["lines"][-1].startswith(said)
 
 
 def test_that_nothing_is_better_than_a_constant_is_said_before_the_advice():

@@ -205,7 +205,9 @@ def scored(*scores: float, seconds: float = 1.0, rungs: tuple[int, ...] = (1, 3,
     return race
 
 
-def onward(race: Race, budget: float = math.inf, always: tuple[str, ...] = (), compare=lambda *_: None) -> list[str]:
+def onward(
+    race: Race, budget: float = math.inf, always: tuple[str, ...] = (), compare=lambda *_: None, at_once: int = 1
+) -> list[str]:
     """Return who trains after the first rung."""
     trained: list[str] = []
 
@@ -214,7 +216,7 @@ def onward(race: Race, budget: float = math.inf, always: tuple[str, ...] = (), c
             trained.append(candidate.method)
         return Leg(rounds, race.legs[candidate.name].score, 0.0)
 
-    run_race(race, lambda _: budget, always, in_turn(train), compare, lambda d: d, lambda _: None)
+    run_race(race, lambda _: budget, always, in_turn(train), compare, lambda d: d, lambda _: None, at_once)
     return trained
 
 
@@ -238,6 +240,49 @@ def test_what_trains_on_leaves_less_time_for_the_next():
     scores = [i / 9 for i in range(9)]
     assert onward(scored(*scores), 9.0) == ["m7", "m8"]
     assert onward(scored(*scores), 12.1) == ["m6", "m7", "m8"]
+
+
+def test_legs_that_train_two_at_once_take_half_the_time():
+    scores = [i / 9 for i in range(9)]
+    assert onward(scored(*scores), 4.5, at_once=2) == ["m7", "m8"]
+    assert onward(scored(*scores), 6.05, at_once=2) == ["m6", "m7", "m8"]
+
+
+def test_a_leg_that_takes_longer_than_all_the_time_left_is_not_started_although_others_train_beside_it():
+    for seconds, trained in ((2.0, ["m3"]), (1.2, ["m2", "m3"])):  # 16 of 10 seconds, or 9.6
+        race = scored(0.1, 0.2, 0.3, 0.4, rungs=(1, 9), seconds=0.1)
+        race.legs["m2 0"] = Leg(1, Score(0.3, 0.0), seconds)
+        assert onward(race, 10.0, at_once=2) == trained
+
+
+def test_what_takes_longest_starts_first_if_several_train_at_once():
+    for at_once, order in ((1, ["m0", "m1", "m2"]), (2, ["m1", "m2", "m0"])):
+        race = scored(0.1, 0.2, 0.3)
+        race.legs |= {f"m{i} 0": Leg(1, Score(i / 10, 0.0), seconds) for i, seconds in enumerate((1.0, 5.0, 3.0))}
+        assert onward(race, always=("m0", "m1", "m2"), at_once=at_once) == order
+
+
+def test_the_first_rung_takes_its_share_of_the_time_for_all_rungs():
+    skills = {SHARED: 0.5, ALONE: 0.4, **{f"m{i}": 0.5 for i in range(9)}}
+    track = Track(skills)
+    race = track.run(Race([1, 3, 9], field(*skills)), 13.5)
+    assert sum(rounds == 1 for _, rounds in track.trained) == 5  # the fifth starts after 4 of 4.5 seconds
+    assert [race.dropped[f"m{i} 0"] for i in range(3, 9)] == ["time"] * 6
+
+
+@pytest.mark.parametrize(("budget", "starts"), [(1.9, False), (2.0, True)])
+def test_a_bound_starts_only_within_the_time(budget, starts):
+    race = Track({SHARED: 0.5, ALONE: 0.4, BOUND: 0.9}).run(Race([1, 3, 9], field(SHARED, ALONE, BOUND)), budget)
+    assert ("pooled 0" in race.legs) == starts
+
+
+def test_a_reference_that_trains_already_does_not_start_another_setting_after_the_time():
+    track, second = Track({SHARED: 0.5}), Candidate(SHARED, (), 1)
+    race = Race([9], [*field(SHARED), second], seconds=1.0)
+    train = two_at_once(track)
+    run_race(race, lambda _: 0.0, (SHARED,), train, track.compare, lambda d: d, lambda _: None, at_once=2)
+    assert track.trained == [("fedavg 0", 9)]
+    assert race.dropped == {"fedavg 1": "time"}
 
 
 def test_seconds_of_the_legs_of_a_candidate_add_up():

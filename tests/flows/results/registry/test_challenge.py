@@ -1,5 +1,6 @@
 """What a candidate is compared with the champion by."""
 
+from collections.abc import Sequence
 from operator import eq
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,10 +81,10 @@ def trained(write_silos: Any, tmp_path: Path) -> Any:
         private=lambda folder: ClientStore(f"{folder}/private"),
     )
 
-    def run(name: str, errors: np.ndarray, sent: int = 1) -> str:
+    def run(name: str, errors: np.ndarray, sent: int = 1, clients: Sequence[str] = CLIENTS) -> str:
         folder = tmp_path / "runs" / "first" / name
         table = errors.astype(np.float64)
-        hashes = project.private(folder).save(OUTCOMES, list(CLIENTS), {"squared_error": table})
+        hashes = project.private(folder).save(OUTCOMES, list(clients), {"squared_error": table})
         metrics = {"rmse/pooled": float(np.sqrt(table.mean()))}
         result = {
             "task": "regression",
@@ -125,6 +126,19 @@ def test_a_gain_that_is_certain_and_does_not_matter_makes_no_better_model(traine
     assert "certain, but smaller than what matters" in found["sentence"]
     project.params.comparison.matters = 0.0
     assert is_better(challenge(project, slightly, present))
+
+
+def test_two_models_are_compared_on_the_rows_of_clients_that_both_have_scored(trained: Any) -> None:
+    project, run = trained
+    draws = np.random.default_rng(0).exponential(size=(2, ROWS))
+    both, late = run("fedprox-seed0", draws), run("fedavg-seed0", 4 * draws[1:], clients=["b"])
+    rmse = float(np.sqrt(draws[1].mean()))
+    for pair, difference in (((both, late), -rmse), ((late, both), rmse)):
+        found = challenge(project, *pair)
+        assert (found["clients"], found["difference"]) == (1, pytest.approx(difference))
+    other = run("ditto-seed0", draws[:1], clients=["a"])
+    for pair in ((other, late), (late, other)):
+        assert challenge(project, *pair) == {"why_not": "they share no test rows"}
 
 
 def test_a_model_that_sent_fewer_bytes_is_cheaper(trained: Any) -> None:

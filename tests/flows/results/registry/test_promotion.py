@@ -14,6 +14,7 @@ from flows.core.config.params_schema import ComparisonParams, WatchParams
 from flows.core.plugin_loader import NONE
 from flows.results.registry import JOURNAL, promotion, promotion_history
 from flows.results.registry.changed_silos import last_decision, read_champion, what_is_seen
+from flows.results.registry.model_finder import ModelFinder
 from flows.results.registry.promotion import finish, keep, promote, roll_back
 from flows.results.registry.promotion_history import (
     HISTORY,
@@ -179,6 +180,24 @@ def test_the_champion_is_read_again_after_any_change_of_the_database(project: An
     project.params.data.name = "other"
     with pytest.raises(UserError, match="got no champion"):
         read_champion(project)
+
+
+def test_a_champion_that_changes_while_it_is_read_is_read_again(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, client, find = f"{project.root.name}-digits", connect(project.tracking), ModelFinder.find_champion
+    for number in "12":
+        for key in ("method", "data_version"):
+            client.set_model_version_tag(model, number, key, f"{key} of {number}")
+    client.set_registered_model_alias(model, "champion", "1")
+
+    def find_and_change(finder: ModelFinder) -> Any:
+        found = find(finder)
+        client.set_registered_model_alias(model, "champion", "2")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ModelFinder, "find_champion", find_and_change)
+        assert read_champion(project).number == "1"
+    assert read_champion(project).number == "2"
 
 
 def _interrupt(*_: Any) -> None:

@@ -20,6 +20,7 @@ from tasks.tracking.mlflow_logging.connection import (
     connect,
     describe_problem,
     make_database,
+    own_store,
     set_current_store,
     tracking_uri,
 )
@@ -194,6 +195,25 @@ def test_the_store_of_a_run_does_not_become_that_of_the_next_project(
         assert mlflow.get_tracking_uri() == uri
         assert os.environ.get("MLFLOW_TRACKING_URI") == value
     mlflow.set_tracking_uri(None)
+
+
+@pytest.mark.parametrize(
+    ("configured", "variable", "expected"),
+    [
+        ("http://params", "http://variable", "http://params"),
+        ("http://params", None, "http://params"),
+        (None, "http://variable", "http://variable"),
+        (None, "", None),
+        (None, None, None),
+    ],
+)
+def test_the_store_is_that_of_params_and_then_that_of_mlflows_variable_and_then_the_projects_own(
+    configured: str | None, variable: str | None, expected: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", variable)
+    assert tracking_uri(tmp_path, configured) == (expected or own_store(tmp_path))
 
 
 def test_models_are_registered_in_the_store_of_the_project_and_not_where_a_variable_says(

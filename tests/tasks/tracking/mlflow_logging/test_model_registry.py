@@ -39,6 +39,16 @@ def test_the_commit_of_a_version_is_that_of_its_training_and_not_that_of_registe
     assert [version.run_id for version in registry.versions()] == [unknown, trained]
 
 
+def test_versions_are_ordered_by_number_and_not_as_text(store):
+    uri, _ = store
+    registry, client = Registry(uri, "digits"), connect(uri)
+    client.create_registered_model("digits")
+    for number in range(10):
+        client.create_model_version("digits", "file:///model", f"run {number + 1}", await_creation_for=None)
+    assert [version.number for version in registry.versions()] == [str(number) for number in range(10, 0, -1)]
+    assert registry.find("10").run_id == "run 10"
+
+
 def test_a_run_whose_model_was_not_logged_whole_is_not_registered(store):
     uri, log = store
     registry = Registry(uri, "digits")
