@@ -275,6 +275,19 @@ def test_roles_are_apart_and_methods_are_below_training_alone():
     assert fedavg == ["fedavg", "1, 1 certainly", "0", "0.900", "0.900 b", "0.071"]
 
 
+def test_a_class_is_rare_below_a_fifth_of_the_test_rows():
+    counts = np.zeros((4, 5), int)
+    counts[np.arange(4), np.arange(4)] = (400, 201, 200, 199)
+    assert describe_classes(["a", "b", "c", "d"], {"fedavg": counts}, 10)["rare"] == {"d": 0.199}
+
+
+def test_rows_without_a_finite_prediction_count_as_rows_of_their_class():
+    counts = np.array([[900, 0, 0], [30, 50, 20]])  # the last column: no finite prediction
+    found = describe_classes(["no", "rare"], {"fedavg": counts}, 10)
+    assert found["recall"]["fedavg"]["rare"] == 0.5
+    assert found["confusion"]["fedavg"]["rare"] == {"no": 0.3}
+
+
 def test_recall_and_confusion_are_shares_of_a_class_and_counts_below_ten_rows_are_left_out():
     counts = {
         "fedavg": np.array([[700, 20, 0, 0], [12, 80, 8, 0], [0, 0, 9, 0]]),  # the last column: no finite prediction

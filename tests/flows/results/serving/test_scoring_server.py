@@ -236,6 +236,7 @@ def test_what_the_model_cannot_answer_is_refused_in_a_sentence(ask: Ask, body: A
 
 def test_other_bodies_types_paths_and_methods_are_refused_and_health_is_as_in_mlflow(ask: Ask) -> None:
     assert [ask(path=path).status for path in ("/ping", "/health", "/version")] == [200, 200, 200]
+    assert ask(json.dumps({"dataframe_records": ROWS}).encode().ljust(LIMIT)).status == 200
     for size in (LIMIT + 1, 20 * LIMIT):
         large = ask(b" " * size)
         assert (large.status, large.json["error_code"]) == (413, "CONTENT_TOO_LARGE")
