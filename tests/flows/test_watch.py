@@ -1,7 +1,7 @@
 """Which shifts make `watch` train again, how they are named, and who was not checked."""
 
 import io
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,13 +9,22 @@ from typing import Any
 import pytest
 
 from flows.cli.serving_commands import print_history, print_watch
+from flows.compare import make_plan
 from flows.core.console.safe_text import PlainConsole
 from flows.results.registry.changed_silos import make_answer
 from flows.results.registry.promotion_history import may_pass
 from flows.results.registry.shifted_silos import shifted_silos, unchecked_silos, unseen_shifts
 from flows.results.registry.watch_text import shift_text
-from flows.training.project import Project
-from flows.watch import answer_of, methods_to_train, shift_event, why_no_challenger, without_second_look
+from flows.training.project import Project, new_experiment
+from flows.watch import (
+    _comparison_name,
+    _diagnose,
+    answer_of,
+    methods_to_train,
+    shift_event,
+    why_no_challenger,
+    without_second_look,
+)
 from tasks.tracking.mlflow_logging.model_registry import ModelVersion
 
 
@@ -235,6 +244,40 @@ def test_the_methods_of_params_are_trained_and_else_that_of_the_champion(
     settings: list[str], methods: list[str], project: Path, champion: ModelVersion
 ) -> None:
     assert methods_to_train(Project.open(settings, project), champion) == methods
+
+
+def test_silos_are_compared_with_the_champions_version_unless_all_of_them_are_new(
+    project: Path, champion: ModelVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("flows.watch.diagnose", lambda **given: asked.append(given) or {"folder": "there"})
+    opened = Project.open(["diagnose.second_look=true"], project, derived=True)
+    clients = opened.silos.federated().clients
+    assert _diagnose(opened, champion, dict.fromkeys(clients, "added")) is None
+    assert asked == []
+    changed = {**dict.fromkeys(clients, "added"), clients[0]: "changed"}
+    assert _diagnose(opened, champion, changed) == {"folder": "there"}
+    (given,) = asked
+    assert given["against"] == "then"
+    assert given["overrides"][-1] == "diagnose.second_look=false"
+
+
+def test_a_watch_goes_on_with_its_own_comparison_and_begins_another_for_another_champion_or_other_params(
+    project: Path, champion: ModelVersion
+) -> None:
+    opened = Project.open(["comparison.seeds=[0]"], project, derived=True)
+
+    def named(methods: list[str], of: ModelVersion = champion) -> tuple[str, bool]:
+        return _comparison_name(opened, of, methods)
+
+    base = f"watch-{opened.silos.version[:8]}-champion7"
+    assert named(["fedavg"]) == (base, False)
+    for methods, name in ((["fedavg"], base), (["ditto"], f"{base}-2"), (["ifca"], f"{base}-3")):
+        assert named(methods) == (name, False)
+        new_experiment(opened, "compare", asdict(make_plan(opened, methods, None, None)), name)
+        assert named(methods) == (name, True)
+    assert named(["fedavg"]) == (base, True)
+    assert named(["fedavg"], replace(champion, number="8")) == (f"{base[:-1]}8", False)
 
 
 @pytest.mark.parametrize("asked", ["true", "false"])
