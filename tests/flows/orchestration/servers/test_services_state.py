@@ -147,9 +147,10 @@ def healthy() -> Iterator[str]:
 def test_a_server_is_joined_while_it_lives_and_only_by_the_same_version_of_prefect(tmp_path):
     with healthy() as url, (tmp_path / SERVER_LOCK).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for prefect in ("0.1", f"{version('prefect')}.1", None):
-            (tmp_path / ADDRESS).write_text(json.dumps({"url": url, "prefect": prefect}))
-            assert prefect_process.join_server(tmp_path) is None, prefect
+        others = [{"prefect": "0.1"}, {"prefect": f"{version('prefect')}.1"}, {"prefect": None}, {}]
+        for other in others:
+            (tmp_path / ADDRESS).write_text(json.dumps({"url": url, **other}))
+            assert prefect_process.join_server(tmp_path) is None, other
         prefect_process.publish_address(tmp_path, url)
         joined = prefect_process.join_server(tmp_path)
         assert joined is not None

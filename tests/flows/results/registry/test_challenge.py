@@ -9,8 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flows.core.config.params_schema import WatchParams
+from flows.results.registry.promotion import _verdict
 from flows.results.registry.register_candidates import (
     _choose,
+    _interval_tags,
+    _merit,
     challenge,
     is_better,
     is_certain,
@@ -21,6 +25,7 @@ from models.metrics.client_metrics import METRICS_BY_NAME
 from silos.client_store import ClientStore
 from tasks.evaluate import OUTCOMES
 from tasks.tracking.json_io import write_json
+from tasks.tracking.mlflow_logging.model_registry import ModelVersion
 
 
 def test_models_that_were_scored_by_another_metric_have_no_interval_and_the_reason_names_both(tmp_path: Path) -> None:
@@ -165,6 +170,55 @@ def test_a_cheaper_model_is_taken_if_its_whole_interval_is_above_the_margin(
     gain: Any, cheaper: bool, taken: bool
 ) -> None:
     assert is_cheaper({"gain": gain, "cheaper": cheaper}, 0.01) is taken
+
+
+BETTER = {"gain": [0.01, 0.03], "better": "fedprox-seed0", "cheaper": False}
+SMALL = {"gain": [0.001, 0.003], "better": None, "cheaper": False}
+UNSURE = {"gain": [-0.005, 0.03], "better": None, "cheaper": True}
+
+
+@pytest.mark.parametrize(
+    ("against", "prefer", "passed", "reason"),
+    [
+        ({"why_not": "no rows"}, "better", False, "there is no interval: no rows"),
+        ({"why_not": "no rows"}, "cheaper", False, "there is no interval: no rows"),
+        (BETTER, "better", True, "its interval is above zero"),
+        (BETTER, "cheaper", True, "its interval is above zero"),
+        (SMALL, "better", False, "its gain is certain, but smaller than what matters"),
+        (SMALL, "cheaper", False, "it is neither better, nor cheaper and not worse by more than 0.01"),
+        (UNSURE, "better", False, "its interval is not above zero"),
+        (UNSURE, "cheaper", True, "it sent fewer bytes, and is not worse by more than 0.01"),
+    ],
+)
+def test_a_challenger_is_promoted_if_it_is_better_or_where_that_is_preferred_if_it_is_cheaper(
+    against: Any, prefer: Any, passed: bool, reason: str
+) -> None:
+    assert _verdict(against, WatchParams(prefer=prefer, margin=0.01)) == (passed, reason)
+
+
+@pytest.mark.parametrize(("scores", "gains", "best"), [((0.7, 0.9), (None, None), 1), ((0.7, 0.9), (0.02, 0.01), 0)])
+def test_the_best_candidate_gains_most_over_the_champion_or_has_the_best_score_while_there_is_none(
+    scores: Any, gains: Any, best: int
+) -> None:
+    candidates = [
+        {"against": gain and {"gain": [gain - 0.1 * place, gain + 0.1 * place]}, "score": score}
+        for place, (score, gain) in enumerate(zip(scores, gains, strict=True))
+    ]
+    assert max(candidates, key=_merit) is candidates[best]
+    of_no_interval = {"against": {"why_not": "no rows"}, "score": 1.0}
+    if gains[0] is not None:
+        assert max([of_no_interval, *candidates], key=_merit) is candidates[best]
+
+
+def test_the_tags_of_a_version_hold_its_interval_against_the_champion_or_why_there_is_none() -> None:
+    champion = ModelVersion("7", "r", "")
+    against = {"sentence": "fedprox − fedavg", "difference": 0.0123456789, "low": -0.01, "high": 0.03, "gain": [0, 1]}
+    assert _interval_tags(champion, against) == {
+        **{"champion": "7", "against_champion": "fedprox − fedavg"},
+        **{"difference": "0.0123457", "low": "-0.01", "high": "0.03"},
+    }
+    tags = {"champion": "7", "against_champion": "no interval: they share no test rows"}
+    assert _interval_tags(champion, {"why_not": "they share no test rows"}) == tags
 
 
 def test_the_run_of_a_method_is_chosen_on_validation_rows(tmp_path: Path) -> None:
