@@ -1,5 +1,6 @@
 """What a diagnosis did not compare and why, what its verdicts rest on, and what its second look changed."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from flows.diagnosis.text.phrases import (
@@ -90,13 +91,20 @@ def of_power(report: dict[str, Any]) -> list[str]:
         sizes = f"training rows worth {sizes} independent ones"
     else:
         sizes = f"{sizes} training rows"
-    seen = smallest_visible(smallest, 0.5, len(report["features"]))
-    target = "the share of a group of targets" if report["query"]["targets"] else "how often a label occurs"
     return [
-        f"At silos of {sizes}, differences of less than {100 * seen['share']:.0f} points in {target} or "
-        f"{format_number(seen['deviations'], 2)} standard deviations in a mean may be missed. So may another coding of "
+        f"At silos of {sizes}, {unseen_between(report, smallest)} So may another coding of "
         f"{'targets' if report['query']['targets'] else 'labels'} in a part of the rows."
     ]
+
+
+def unseen_between(report: Mapping[str, Any], rows: tuple[float, float]) -> str:
+    """Return the end of a sentence on how small a difference may be missed between two sides of so many rows."""
+    seen = smallest_visible(rows, 0.5, len(report["features"]))
+    label = "the share of a group of targets" if report["query"]["targets"] else "how often a label occurs"
+    return (
+        f"differences of less than {100 * seen['share']:.0f} points in {label} or "
+        f"{format_number(seen['deviations'], 2)} standard deviations in a mean may be missed."
+    )
 
 
 def of_gaps(report: dict[str, Any]) -> list[str]:

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from flows.diagnosis.text.phrases import change_phrases, described_changes, far_values, joined, listed, type_phrases
-from models.metrics.base_metrics import format_number
+from models.metrics.base_metrics import format_number, format_signed
 
 MAX_FEATURES = 3
 """Features of one type that a sentence names."""
@@ -121,7 +121,7 @@ def _with_far_values(phrase: str, feature: str, report: Mapping[str, Any]) -> st
 
 
 def _together_phrase(pair: Mapping[str, Any]) -> str:
-    correlations = (f"{pair[side]:.2f}".replace("-", "−") for side in ("first", "second"))
+    correlations = (format_signed(f"{pair[side]:.2f}") for side in ("first", "second"))
     return f"{joined(pair['features'])} go together differently (rank correlation {' against '.join(correlations)})"
 
 

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flows.diagnosis.text.caveats import of_power
+from flows.diagnosis.text.caveats import of_power, unseen_between
 from models.diagnosis.classify import GRADES
-from models.diagnosis.magnitudes import smallest_visible
 
 ALL_ROWS, NEW_ROWS = "all", "new"
 """Which rows of a silo shifted: its whole versions differ, or the rows that came since differ from its earlier ones."""
@@ -79,10 +78,5 @@ def _unseen_in_new_rows(diagnosis: Mapping[str, Any]) -> list[str]:
     if not records:
         return []
     fewest = min(records, key=lambda record: float(record["worth"][0]))
-    seen = smallest_visible(tuple(fewest["worth"]), 0.5, len(diagnosis["features"]))
-    label = "the share of a group of targets" if diagnosis["query"]["targets"] else "how often a label occurs"
-    return [
-        f"In {fewest['rows'][0]:,} new rows of {fewest['client']}, differences of less than "
-        f"{100 * seen['share']:.0f} points in {label} or {seen['deviations']:.2g} standard deviations in a mean "
-        "may be missed."
-    ]
+    unseen = unseen_between(diagnosis, tuple(fewest["worth"]))
+    return [f"In {fewest['rows'][0]:,} new rows of {fewest['client']}, {unseen}"]

@@ -151,6 +151,18 @@ def test_the_smallest_visible_difference_is_found_in_about_four_of_five_pairs():
     assert 0.74 <= np.mean(found) <= 0.86
 
 
+@pytest.mark.parametrize("features", [1, 12])
+@pytest.mark.parametrize("rows", [(400.0, 400.0), (300.0, 1200.0)])
+def test_the_smallest_visible_difference_of_a_mean_is_found_in_four_of_five_pairs_among_all_features(rows, features):
+    seen = smallest_visible(rows, 0.3, features)
+    size = rows[0] * rows[1] / sum(rows)
+    needed = stats.norm.isf(0.01 / features / 2)  # standard errors, of a test of one of so many features
+    assert stats.norm.sf(needed - seen["deviations"] * np.sqrt(size)) == pytest.approx(0.8)
+    of_label = seen["share"] / np.sqrt(0.3 * 0.7)
+    assert stats.norm.sf(stats.norm.isf(0.005) - of_label * np.sqrt(size)) == pytest.approx(0.8)
+    assert smallest_visible((1e6, 1e6), 0.5, features) == {"share": 0.05, "deviations": 0.1}  # less is no effect
+
+
 def test_tables_of_all_pairs_have_the_largest_differences_of_single_pairs():
     rng = np.random.default_rng(8)
     own = [rows(rng, 300, age=age, ill=ill) for age, ill in ((60, 0.2), (70, 0.2), (60, 0.5))]

@@ -1,11 +1,13 @@
 """One pass over all pairs finds what looking at each pair does, and groups of clients of one law come out as they are."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from models.diagnosis import chi_square, screen_clients
 from models.diagnosis.client_summaries.client_summary import LEAST_ROWS, Layout, concatenate_summaries, summarize
@@ -234,6 +236,36 @@ def test_the_test_of_a_group_is_rejected_as_often_as_asked(tell):
         p_values.append(screen_clients.homogeneity(merge_shared_bins(*tell_parts(tell, own))[0].counts[..., :-1], 0.0))
     assert 0.02 <= (np.array(p_values) < 0.05).mean() <= 0.09
     assert (np.array(p_values) < 0.001).mean() <= 0.02
+
+
+def tables_with_margins(rows, cells):
+    """Yield every table of clients and cells with these margins, and how likely it is if all clients are alike."""
+    total = stats.multivariate_hypergeom(cells, rows[0])
+    if len(rows) == 1:
+        yield np.array([cells]), 1.0
+        return
+    for first in product(*(range(count + 1) for count in cells)):
+        if sum(first) == rows[0]:
+            rest = [count - taken for count, taken in zip(cells, first, strict=True)]
+            for table, chance in tables_with_margins(rows[1:], rest):
+                yield np.vstack([first, table]), chance * float(total.pmf(first))
+
+
+@pytest.mark.parametrize(("rows", "cells"), [((10, 12, 17), (24, 9, 6)), ((10, 11, 12, 19), (35, 17))])
+def test_the_variance_of_a_groups_statistic_is_that_over_all_tables_with_these_margins(rows, cells):
+    tables, chances = zip(*tables_with_margins(rows, cells), strict=True)
+    expected = np.outer(rows, cells) / sum(rows)
+    exact = ((np.array(tables) - expected) ** 2 / expected).sum((1, 2))
+    mean = np.average(exact, weights=chances)
+    counts = np.zeros((len(rows), 1, len(cells), 2))
+    counts[:, 0, :, 0], counts[:, 0, :, 1] = tables[0], tables[-1]
+    statistic, freedom, variance, size = (part[0] for part in screen_clients.homogeneity_moments(counts))
+    assert sum(chances) == pytest.approx(1)
+    assert statistic == pytest.approx(exact[0] + exact[-1])
+    assert freedom == 2 * (len(rows) - 1) * (len(cells) - 1)
+    assert freedom == pytest.approx(2 * mean * (sum(rows) - 1) / sum(rows))
+    assert variance == pytest.approx(2 * np.average((exact - mean) ** 2, weights=chances))
+    assert size == pytest.approx(2 * sum(rows) * (1 - 1 / len(rows)))
 
 
 def tell_parts(tell, own):

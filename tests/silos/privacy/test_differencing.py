@@ -230,6 +230,14 @@ def values(rows, units=None):
     return Values.of(("x", "z"), tokens, np.ones(tokens.shape, bool), group, names, hashes, owner)
 
 
+@pytest.mark.parametrize(("copies", "counted"), [(1, 1), (2, 2), (3, 2), (12, 2)])
+def test_copies_of_a_row_that_came_count_as_the_row_and_once_more(copies, counted):
+    """A sum over twelve copies reveals the row, as a sum over two does."""
+    held = [("a", at, at) for at in range(40)]
+    before, after = values(held), values([*held, *[("a", 99, 99)] * copies])
+    assert smallest_change(before, after) == smallest_change(after, before) == counted
+
+
 def test_ten_rows_of_one_unit_are_one():
     rows = numbers(40)
     patients = rows // np.uint64(10)

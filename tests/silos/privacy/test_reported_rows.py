@@ -90,3 +90,25 @@ def test_fewer_rows_than_the_least_are_found_by_chance_and_pass(store):
     few[9] = ROWS[9]
     with pytest.raises(RefusalError, match="got 10 training rows"):
         answer(ledger(store, "rome", "third", few))
+
+
+@pytest.mark.parametrize(("common", "is_refused"), [(20, False), (21, True)])
+def test_rows_are_another_silos_if_they_are_more_than_twice_as_many_as_coincide_by_chance(store, common, is_refused):
+    """A fifth of the reported rows have a copy, so of 50 rows ten are expected to coincide."""
+    single, twice, own = (
+        np.random.default_rng(seed).normal(size=(count, 3)) for seed, count in enumerate((80, 10, 50))
+    )
+    answer(ledger(store, "oslo", "first", np.concatenate([single, twice, twice])))
+    own[:common] = single[:common]
+    other = ledger(store, "bergen", "second", own)
+    if is_refused:
+        with pytest.raises(RefusalError, match="got 21 training rows"):
+            answer(other)
+    else:
+        answer(other)
+
+
+def test_silos_with_the_few_rows_that_a_table_of_categories_can_have_are_no_copies_of_each_other(store):
+    rng = np.random.default_rng(3)
+    answer(ledger(store, "oslo", "first", rng.integers(0, 3, (200, 3)).astype(float)))
+    answer(ledger(store, "bergen", "second", rng.integers(0, 3, (200, 3)).astype(float)))

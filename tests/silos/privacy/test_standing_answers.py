@@ -41,6 +41,13 @@ def test_of_nearly_the_same_rows_it_tells_what_it_told(ledger):
     assert (ask(ledger, 50).answer["sums"].tobytes(), ask(ledger, 50).earlier) == (sums(50), "")
 
 
+def test_of_several_answers_that_stand_near_it_tells_the_latest(ledger):
+    for count in (40, 50):
+        assert ask(ledger, count).earlier == ""
+    again = ask(ledger, 45)
+    assert (again.answer["sums"].tobytes(), again.earlier) == (sums(50), "v50")
+
+
 def test_each_version_keeps_its_answer_whatever_is_told_after_it(ledger):
     first = [ask(ledger, count) for count in (40, 45, 54, 62, 70)]
     again = [ask(ledger, count) for count in (70, 62, 54, 45, 40)][::-1]

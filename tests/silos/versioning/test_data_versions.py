@@ -312,6 +312,25 @@ def test_the_start_of_a_version_needs_six_characters_and_the_present_one_comes_f
         data_versions.find_digest(tmp_path, versions[0][:5])
 
 
+@pytest.mark.parametrize("newest", [0, 1])
+def test_a_partitions_hash_is_that_of_the_present_version_and_else_of_the_one_recorded_last(newest, data, tmp_path):
+    """Records of earlier siloflows name the hash of a partition, which several versions of data/ may have."""
+    git(tmp_path, "init", "-q")
+    (data / "two").mkdir()
+    versions = []
+    for text in ("1", "2"):
+        (data / "two" / "rows").write_text(text)
+        versions.append(record(tmp_path))
+    for at, version in enumerate(versions):
+        os.utime(dvc_files.object_path(tmp_path, version), (1e9 + (at == newest),) * 2)
+    shared = data_versions.partitions(tmp_path, versions[0])["b"]
+    assert shared == data_versions.partitions(tmp_path, versions[1])["b"]
+    assert data_versions.find_digest(tmp_path, shared[:8]) == versions[1]  # which is there
+    (data / "b" / "x").write_text("another")
+    record(tmp_path)
+    assert data_versions.find_digest(tmp_path, shared[:8]) == versions[newest]
+
+
 def test_two_versions_have_the_same_rows_only_with_the_same_files_of_a_partition(data, tmp_path):
     git(tmp_path, "init", "-q")
     for name, text in (("one", "1"), ("two", "2")):

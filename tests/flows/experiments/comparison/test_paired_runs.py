@@ -1,0 +1,54 @@
+"""What a difference of two methods is scaled and divided by, from outcomes that clients stored."""
+
+import numpy as np
+import pytest
+
+from flows.training.paired_runs import scales_of_clients, scales_of_headline, strata_of_pairs
+from models.metrics.base_metrics import TASK_METRICS
+from silos.client_store import ClientStore
+from silos.cohort import Silos
+from silos.data_params import DataParams
+from silos.storage.partition_store import write
+from tasks.evaluate import OUTCOMES
+from tasks.execution.task_runner import PlainRunner
+
+ACCURACY, RMSE = TASK_METRICS["classification"], TASK_METRICS["regression"]
+
+
+def test_a_difference_is_scaled_to_the_headline_whose_clients_means_are_pooled():
+    """One client's errors are a hundred times the others', so their mean is far from their median."""
+    rng = np.random.default_rng(0)
+    means = {client: size * rng.uniform(1, 2, (2, 3)) for client, size in {"a": 1.0, "b": 2.0, "c": 100.0}.items()}
+    scales = scales_of_headline(RMSE, means)
+    differences = np.mean([(of[0] - of[1]) * scales[client] for client, of in means.items()], axis=0)
+    headline = np.sqrt(np.mean([*means.values()], axis=0))
+    np.testing.assert_allclose(differences, headline[0] - headline[1])
+    own = scales_of_clients(RMSE, means)
+    for client, of in means.items():
+        np.testing.assert_allclose((of[0] - of[1]) * own[client], np.sqrt(of[0]) - np.sqrt(of[1]))
+    assert scales_of_headline(ACCURACY, {}) is None
+
+
+@pytest.mark.parametrize("unit", [None, "patient"])
+def test_a_row_that_all_clients_share_has_its_mean_difference_over_all_clients_and_rows_of_a_unit_are_one(
+    unit, tmp_path
+):
+    """Two of three clients are right on every row by the first method alone."""
+    clients, count = ("a", "b", "c"), 72
+    rows = {"x": np.zeros((count, 2)), "y": np.arange(count) % 2, "client": np.repeat(clients, count // 3)}
+    np.savez(tmp_path / "own.npz", **rows, patient=np.arange(count) // 4)
+    source = {"kind": "npz", "path": "own.npz", "unit": unit}
+    data = {"name": "own", "seed": 0, "source": source, "scheme": [{"kind": "column", "column": "client"}]}
+    data |= {"split": {"validation": 0.0, "test": 0.25, "test_rows": "common"}}
+    write(tmp_path / "data" / "own", DataParams.model_validate(data), tmp_path)
+    silos = Silos.open(tmp_path / "data" / "own", f"shared by {unit}")
+    common, sides = silos.common("test"), []
+    for name, right in (("first", [1, 1, 0]), ("second", [0, 0, 0])):
+        store = ClientStore(str(tmp_path / name))
+        sides.append([(store, store.save(OUTCOMES, clients, {"correct": np.repeat(right, common).reshape(3, common)}))])
+    (stratum,) = strata_of_pairs(PlainRunner(), silos, *sides, ACCURACY)
+    assert common >= 12
+    assert stratum.rows == (common // 4 if unit else common)
+    assert stratum.by_seed[0] / stratum.rows == pytest.approx(2 / 3)
+    (of_two,) = strata_of_pairs(PlainRunner(), silos.select(["b", "c"]), *sides, ACCURACY)
+    assert of_two.by_seed[0] / of_two.rows == pytest.approx(1 / 2)
