@@ -83,9 +83,14 @@ def test_a_stricter_policy_holds_for_each_class_of_the_client(least, counted, wr
     assert predictions_by_class(PlainRunner(), silos, [[(store, refs)]])[0, :, 0].tolist() == rows.tolist()
 
 
-def test_common_rows_count_once_for_every_client(write_silos, tmp_path):
+@pytest.mark.parametrize("least", [10, 11])
+def test_common_rows_count_once_for_every_client_also_in_small_classes_since_no_client_owns_them(
+    least, write_silos, tmp_path
+):
     silos = write_silos({"a": 2, "b": 2}, validation=0, test=6, common=["test"])
     store = ClientStore(str(tmp_path / "own"))
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / POLICY).write_text(f"least_rows: {least}\n")
     right = np.random.default_rng(0).integers(0, 2, (2, 12)).astype(np.uint8)
     refs = store.save(OUTCOMES, ["a", "b"], {"correct": right})
     labels = open_common(silos, "test")[1]

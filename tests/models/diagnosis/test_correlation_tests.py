@@ -1,21 +1,14 @@
 """What correlations add to verdicts, on pairs drawn from known laws, and how near the loss of a shared model is."""
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import stats
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from models.diagnosis.client_summaries.client_summary import concatenate_summaries, summarize
-from models.diagnosis.correlation_tests import (
-    _compare_targets,
-    _compare_thresholds,
-    effect_on_prediction,
-    refine_findings,
-)
+from models.diagnosis.correlation_tests import _compare_thresholds, effect_on_prediction, refine_findings
 from models.diagnosis.verdicts import diagnose_pairs, rule_features
 from publications.synthetic_pairs.evaluate_verdicts import correlations_of, layout_of, verdict_of
 from publications.synthetic_pairs.families import FAMILIES, PairRequest
@@ -201,18 +194,3 @@ def test_the_loss_of_a_shared_model_is_that_of_regressions_on_rows(second, most)
 def fitted(clients):
     x, y = (np.concatenate([own[at] for own in clients]) for at in (0, 1))
     return LogisticRegression(C=10).fit(x, y)
-
-
-@pytest.mark.parametrize("swapped", [False, True])
-@pytest.mark.parametrize(("rows", "deviation", "differ"), [(200, 0.5, True), (20_000, 3.0, False)])
-def test_mean_targets_of_a_pair_without_a_common_group_are_compared_by_welchs_test(rows, deviation, differ, swapped):
-    _, found, *_ = compared(law(), law(), (300, 300), 0)
-    apart = replace(found, verdicts=replace(found.verdicts, margins_only=np.array([True])), chance=np.ones(1))
-    sides = [(rows, 10.0, deviation), (300, 10.45, 2.0)][:: -1 if swapped else 1]
-    p_value = stats.ttest_ind_from_stats(*(side[at] for side in sides for at in (1, 2, 0)), equal_var=False).pvalue
-    judged = _compare_targets(apart, np.array([[*side, 0.0, 3.0] for side in sides]))
-    assert p_value < 0.001
-    assert judged.labels.tolist() == [differ]  # less than a fifth of a deviation does not matter
-    if differ:
-        assert judged.chance == pytest.approx(2 * p_value, rel=0.25)  # the test is normal
-        assert judged.verdicts.types[0].tolist() == [bool(found.moved[0])] * 2 + [not found.moved[0]]

@@ -50,6 +50,19 @@ def test_targets_are_tested_on_both_sides(sign):
     assert found.chance[0] == pytest.approx(min(1, 4 * stats.norm.sf(beyond / error)))
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_targets_of_unequal_rows_and_deviations_are_compared_by_welchs_test(swapped):
+    for difference, differs in ((0.395, False), (0.41, True)):  # a fifth of the larger deviation
+        sides = [(250, 10.0, 0.5), (400, 10 + difference, 2.0)][:: -1 if swapped else 1]
+        found = _compare_targets(apart(), np.array([[*side, 0, 3] for side in sides]))
+        statistics = [side[at] for side in sides for at in (1, 2, 0)]
+        p_value = stats.ttest_ind_from_stats(*statistics, equal_var=False).pvalue
+        assert p_value < ALPHA
+        assert found.labels[0] == differs
+        # of a normal distribution, not of Student's
+        assert found.chance[0] == pytest.approx(2 * p_value if differs else 1, rel=0.2)
+
+
 def test_targets_that_moved_are_another_rule_where_inputs_did_not_and_only_margins_where_they_did():
     types = [_compare_targets(apart(moved), targets(2.0)).verdicts.types[0].tolist() for moved in (False, True)]
     assert types == [[False, False, True], [True, True, False]]

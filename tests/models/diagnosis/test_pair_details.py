@@ -1,6 +1,7 @@
 """What is drawn of the worst pairs is what clients told of them."""
 
 import numpy as np
+import pytest
 
 from models.diagnosis.client_summaries.client_summary import Layout, Summaries, concatenate_summaries, summarize
 from models.diagnosis.merged_tables import all_pairs
@@ -67,16 +68,38 @@ def test_each_two_groups_have_one_pair_and_silos_that_do_not_differ_none():
     assert pair_details(alike, columns, diagnose_pairs(alike, columns, *all_pairs(2)), [[0, 1]]) == ()
 
 
-def test_the_pair_of_two_groups_has_their_most_common_verdict():
+def test_the_pairs_that_differ_most_come_first_and_the_worst_of_each_two_groups_is_drawn():
+    columns = layout(None, None)
+    there = told(columns, *(rows(at) + np.array([1.5 * at, 0]) for at in range(4)))
+    found = diagnose_pairs(there, columns, *all_pairs(4))
+    seen = [(one.first, one.second) for one in pair_details(there, columns, found, [[0], [1], [2], [3]])]
+    largest = dict(zip(zip(found.first, found.second, strict=True), found.parts.max(-1), strict=True))
+    assert seen == sorted(largest, key=lambda pair: -largest[pair])[:PAIRS]
+    (one,) = pair_details(there, columns, found, [[0], [1, 2, 3]])[:1]
+    assert (one.first, one.second) == max((pair for pair in largest if pair[0] == 0), key=lambda pair: largest[pair])
+
+
+@pytest.mark.parametrize("odd_pair", [(0, 2), (0, 3)])
+def test_the_pair_of_two_groups_has_their_most_common_verdict(odd_pair):
     columns = layout(None, None)
     tables = [rows(0), rows(1), rows(2) + np.array([1.5, 0]), rows(3) + np.array([1.5, 0])]
     there = told(columns, *tables)
     found = diagnose_pairs(there, columns, *all_pairs(4))
-    odd = next(at for at, places in enumerate(zip(found.first, found.second, strict=True)) if places == (0, 3))
+    odd = next(at for at, places in enumerate(zip(found.first, found.second, strict=True)) if places == odd_pair)
     found.verdicts.types[odd] = True
     found.parts[odd] = 100.0
     (one, *_) = pair_details(there, columns, found, [[0, 1], [2, 3]])
-    assert (one.first, one.second) != (0, 3)
+    assert (one.first, one.second) != odd_pair
+
+
+@pytest.mark.parametrize(("part", "drawn"), [(0.34, [1, 0]), (0.32, [1])])
+def test_a_second_feature_is_drawn_if_it_has_a_third_of_the_effect_of_the_first(part, drawn):
+    columns = layout(None, None, None)
+    x = np.random.default_rng(0).normal(size=(2, ROWS, 3)) + np.array([[[0.0]], [[1.5]]])
+    there = told(columns, *x)
+    found = diagnose_pairs(there, columns, *all_pairs(2))
+    found.parts[0] = [2 * part, 2.0, 0.1]
+    assert [one.feature for one in pair_details(there, columns, found, [[0], [1]])] == drawn
 
 
 def test_bins_that_are_joined_for_all_have_places_and_no_ends():

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from models.diagnosis import chi_square, screen_clients
-from models.diagnosis.client_summaries.client_summary import LEAST_ROWS, Layout, concatenate_summaries, summarize
+from models.diagnosis.client_summaries.client_summary import (
+    LEAST_ROWS,
+    Layout,
+    Summaries,
+    concatenate_summaries,
+    summarize,
+)
 from models.diagnosis.merged_tables import all_pairs, impute_labels
 from models.diagnosis.nested_tests import ALPHA
 from models.diagnosis.screen_clients import INSIDE, combine_groups, compare_inside, merge_shared_bins, pair_p_values
@@ -154,6 +160,19 @@ def test_a_group_together_is_one_client_with_all_its_rows(tell):
     np.testing.assert_allclose(noisy.noise, [noise[group].sum(0) for group in groups])  # variances add up
 
 
+def test_clients_that_do_not_report_a_class_are_taken_to_have_it_as_often_as_those_that_do():
+    """Of 200 reporting rows 60 are of class 1; of 20 unreported ones of two classes, half each."""
+    labels = np.array([[140.0, 60, np.nan], [90, np.nan, np.nan]])
+    rows = np.array([200, 100])
+    empty = np.zeros((2, 1, 0, 4)), np.full((2, 1, 4, 5), np.nan)
+    found = combine_groups(Summaries(rows, labels, *empty), [[0, 1]])
+    assert found.labels[0, :2].tolist() == pytest.approx([230, 60 + 9])  # 30 expected, and fewer than ten possible
+    assert np.isnan(found.labels[0, 2])
+    assert found.rows.tolist() == [300]
+    large = Summaries(np.array([200, 20]), np.array([[194.0, 6], [20, np.nan]])[:, [0, 1]], *empty)
+    assert combine_groups(large, [[0, 1]]).labels.tolist() == [[214, 6]]  # no unreported row is left
+
+
 def test_groups_of_one_law_whose_clients_have_about_ten_rows_of_a_class_do_not_differ_in_labels():
     rng, layout = np.random.default_rng(0), Layout(("x",), (None,), np.array([-3.0]), np.array([3.0]), 32, 2)
     parts = []
@@ -266,6 +285,18 @@ def test_the_variance_of_a_groups_statistic_is_that_over_all_tables_with_these_m
     assert freedom == pytest.approx(2 * mean * (sum(rows) - 1) / sum(rows))
     assert variance == pytest.approx(2 * np.average((exact - mean) ** 2, weights=chances))
     assert size == pytest.approx(2 * sum(rows) * (1 - 1 / len(rows)))
+    # a multiple of chi-square with the mean and variance of the statistic
+    scale = variance / freedom / 2
+    expected = stats.chi2.sf(statistic / scale, freedom / scale)
+    assert screen_clients.homogeneity(counts, 0.0)[0] == pytest.approx(expected)
+
+
+def test_the_effect_of_two_clients_is_that_of_a_pair():
+    counts = np.array([[30.0, 40, 20, 10], [20, 30, 30, 20]])
+    effect = chi_square.effect_size(chi_square.pearson(counts), np.array(50.0))
+    table = counts[:, None, :, None]
+    assert screen_clients.homogeneity(table, 0.999 * effect)[0] < 1
+    assert screen_clients.homogeneity(table, 1.001 * effect)[0] == 1
 
 
 def tell_parts(tell, own):

@@ -77,6 +77,15 @@ def test_a_run_as_text():
     assert "diverged. Try a lower training.optimiser.learning_rate" in RMSE.as_text({"rmse/pooled": math.nan})
 
 
+def test_of_equal_scores_the_least_loss_ranks_first_and_one_without_a_loss_last():
+    found = [{"accuracy/mean": 0.9, "loss/mean": loss} for loss in (0.3, 0.2, None, math.nan)]
+    better, worse = ({"accuracy/mean": score, "loss/mean": loss} for score, loss in ((0.91, 9.0), (0.89, 0.0)))
+    ordered = sorted([worse, *found, better], key=ACCURACY.rank, reverse=True)
+    assert ordered == [better, found[1], found[0], *found[2:], worse]
+    errors = [{"rmse/pooled": 2.0, "loss/mean": loss} for loss in (5.0, 4.0)] + [{"rmse/pooled": 1.0, "loss/mean": 9.0}]
+    assert sorted(errors, key=RMSE.rank, reverse=True) == errors[::-1]
+
+
 def test_accuracy_over_unequal_clients_is_summed_up_by_client_by_row_and_by_the_worst():
     values, rows = np.array([0.9, 0.5, 0.7]), np.array([10, 30, 60])
     found = ACCURACY.summary(values, rows)

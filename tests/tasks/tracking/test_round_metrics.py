@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.metrics.base_metrics import TASK_METRICS
+from models.metrics.client_metrics import CLIENT_METRICS
 from tasks.messages.score_messages import Scores
-from tasks.tracking.result_tables import by_client, summary
+from tasks.tracking.result_tables import aggregates, by_client, summary
 
 COUNTS = st.lists(
     st.integers(0, 50).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))), min_size=1, max_size=9
@@ -78,3 +79,17 @@ def test_a_regression_has_rmse_and_no_accuracy_or_entropy():
     assert summary(table, "test", rmse) == pytest.approx(
         {"rmse/pooled": 6.5**0.5, "rmse/worst": 3.0, "rmse/median": 2.5, "loss/mean": 6.5}
     )
+
+
+def test_of_clients_with_rows_those_are_counted_for_which_a_metric_is_undefined():
+    auc = CLIENT_METRICS["auc"]
+    table = {
+        "a": {"test/rows": 4, "test/auc": 0.5},
+        "b": {"test/rows": 6, "test/auc": None},
+        "c": {"test/rows": 0, "test/auc": None},
+        "d": {"test/rows": 9, "test/auc": 0.9},
+    }
+    found = aggregates(table, "test", auc)
+    assert found == pytest.approx({"auc/mean": 0.7, "auc/sd": 0.08**0.5, "auc/worst": 0.5, "auc/undefined": 1})
+    assert aggregates({"b": table["b"]}, "test", auc) == {"auc/undefined": 1}
+    assert aggregates({"c": table["c"]}, "test", auc) == aggregates(table, "validation", auc) == {}

@@ -218,7 +218,7 @@ def test_where_methods_are_equal_a_client_certainly_loses_in_at_most_five_of_a_h
     assert found / families <= 0.05
 
 
-def test_clients_are_listed_with_means_over_seeds_and_the_worst_is_named(write_silos):
+def test_clients_are_listed_with_means_over_seeds_and_the_worst_federated_one_is_named(write_silos):
     silos = write_silos({"a": 5, "b": 9}, test=6)
     values = {("fedavg", 0): (0.5, 0.9), ("fedavg", 1): (0.7, None), ("pooled", 0): (0.9, 0.2)}
     runs = {
@@ -234,6 +234,8 @@ def test_clients_are_listed_with_means_over_seeds_and_the_worst_is_named(write_s
     assert records[1]["metrics"] == {"fedavg": 0.9, "pooled": 0.2}
     assert [worst_client(records, method, ACCURACY) for method in ("fedavg", "pooled", "gone")] == ["a", "b", None]
     assert worst_client(records, "fedavg", RMSE) == "b"
+    others = [*records, {**records[0], "client": "new", "role": "unseen", "metrics": {"fedavg": 0.1}}]
+    assert worst_client(others, "fedavg", ACCURACY) == "a"
 
 
 def listed(clients, role="federated"):
