@@ -8,7 +8,12 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from models.diagnosis.client_summaries.client_summary import concatenate_summaries, summarize
-from models.diagnosis.correlation_tests import _compare_thresholds, effect_on_prediction, refine_findings
+from models.diagnosis.correlation_tests import (
+    _compare_thresholds,
+    compare_correlations,
+    effect_on_prediction,
+    refine_findings,
+)
 from models.diagnosis.verdicts import diagnose_pairs, rule_features
 from publications.synthetic_pairs.evaluate_verdicts import correlations_of, layout_of, verdict_of
 from publications.synthetic_pairs.families import FAMILIES, PairRequest
@@ -162,6 +167,18 @@ def test_another_rule_by_single_features_adds_no_pair_of_features():
         _, before, after, refinement = compared(law(0.0, (2, 0)), law(0.0, (0, 2)), (1000, 1000), seed)
         assert after.verdicts.types.tolist() == before.verdicts.types.tolist()
         assert refinement.together == refinement.interactions == ((),)
+
+
+@pytest.mark.parametrize("second", [law(0.45), law(0.6, (0.6, 1.2))])
+def test_two_thirds_of_the_level_are_for_single_features_and_one_third_for_pairs_of_features(second):
+    pair, before, after, _ = compared(law(0.6), second, (600, 600), 1)
+    layout = layout_of(pair)
+    summaries = concatenate_summaries([summarize(x, y, np.arange(len(y)), layout) for x, y in pair.clients])
+    correlations = correlations_of(pair, summaries, layout)
+    of_pairs = compare_correlations(correlations, summaries.labels, np.array([0]), np.array([1])).chance
+    assert 1e-12 < before.chance[0] < 1
+    assert 1e-12 < of_pairs[0] < 1
+    assert after.chance[0] == pytest.approx(min(1.5 * before.chance[0], 3 * of_pairs[0], 1))
 
 
 @pytest.mark.slow

@@ -11,7 +11,13 @@ from models.diagnosis.chi_square import Focused
 from models.diagnosis.classify import Verdicts, check_covariates
 from models.diagnosis.client_summaries.client_summary import Layout, Summaries
 from models.diagnosis.client_summaries.rank_correlations import Correlations, combine_correlations
-from models.diagnosis.correlation_tests import _compare_targets, compare_correlations, effect_on_prediction
+from models.diagnosis.correlation_tests import (
+    _compare_targets,
+    _describe,
+    _largest,
+    compare_correlations,
+    effect_on_prediction,
+)
 from models.diagnosis.nested_tests import ALPHA, SizedTest
 from models.diagnosis.pseudo_rows import SharedModelLoss
 from models.diagnosis.screen_clients import compare_inside, homogeneity
@@ -108,6 +114,26 @@ def test_correlations_are_tested_times_the_number_of_pairs_of_features():
         assert found.chance[0] == pytest.approx(3 * level * ALPHA / 12, rel=1e-3)
 
 
+def test_pairs_of_features_are_described_with_the_largest_effect_first():
+    values = np.arange(12.0).reshape(2, 3, 2) / 20
+    correlations = Correlations(np.array([0, 2, 5]), values, np.full((2, 3, 2), 0.01))
+    effects = np.array([[0.2, 0.4, 0.3]])
+    evidence = SimpleNamespace(effects=effects)
+    (found,) = _describe(correlations, evidence, np.array([[True, True, False]]), ONE, ONE + 1)
+    assert [(pair.features, pair.effect) for pair in found] == [((0, 5), 0.4), ((0, 2), 0.2)]
+    np.testing.assert_array_equal(found[0].of_first, values[0, 1])
+    np.testing.assert_array_equal(found[0].of_second, values[1, 1])
+
+
+@pytest.mark.parametrize(("classes", "fitted"), [(5, [4, 2, 0]), (50, [4, 2])])
+def test_shared_models_are_fitted_of_the_pairs_that_differ_most_as_many_as_the_budget_allows(classes, fitted):
+    """A thousand features times classes times pairs."""
+    parts = np.array([[0.1, 0.2], [0.9, 0.9], [0.3, 0.1], [0.8, 0.1], [0.1, 0.4]])
+    pseudo = SimpleNamespace(layout=SimpleNamespace(names=("x",) * 10, classes=classes))
+    selected = np.array([True, False, True, False, True])
+    assert _largest(SimpleNamespace(parts=parts), pseudo, selected) == fitted
+
+
 def test_combined_correlations_are_weighted_by_rows_and_their_errors_by_the_squares_of_the_weights():
     values, variances = np.array([[[0.1]], [[0.5]]]), np.array([[[0.01]], [[0.04]]])
     found = combine_correlations(Correlations(np.arange(2), values, variances), np.array([[100.0], [300.0]]), [[0, 1]])
@@ -125,6 +151,7 @@ def loss(points, half, log_loss=0.0, error=0.001):
         (loss(0.03, 0.02), loss(0.0, 0.01), "seen"),
         (loss(0.03, 0.04), loss(0.0, 0.01), "unknown"),
         (loss(0.015, 0.004), loss(0.0, 0.01), "none seen"),
+        (loss(0.015, 0.006), loss(0.0, 0.01), "unknown"),
         (loss(0.0, 0.01, 0.04, 0.01), loss(0.0, 0.01), "seen"),
         (loss(0.0, 0.01, 0.04, 0.015), loss(0.0, 0.01), "unknown"),
         (loss(0.0, 0.01, 0.025, 0.001), loss(0.0, 0.01), "none seen"),

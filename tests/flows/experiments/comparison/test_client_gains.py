@@ -15,6 +15,7 @@ from flows.experiments.comparison.client_gains import (
     describe_classes,
     gain_sentences,
     gains_of_methods,
+    gains_over_training_alone,
     left_out_sentences,
     worst_client,
 )
@@ -27,7 +28,7 @@ from flows.experiments.comparison.comparison_text import (
     recall_table,
 )
 from models.metrics.base_metrics import TASK_METRICS
-from models.metrics.paired_difference import Stratum
+from models.metrics.paired_difference import Stratum, difference
 from silos.client_store import ClientStore
 from silos.cohort import open_common
 from tasks.evaluate import OUTCOMES
@@ -136,6 +137,14 @@ def test_a_client_with_fewer_than_ten_test_rows_has_a_difference_and_no_certaint
     assert found["clients"]["ten"]["p_holm"] == pytest.approx(stats.binomtest(0, 10).pvalue)
 
 
+def test_what_rounding_leaves_of_a_difference_is_no_gain_and_no_loss():
+    tables = {"up": np.full((1, 12), 1e-13), "down": np.full((1, 12), -1e-13), "lost": np.full((1, 12), -1e-3)}
+    found = gains(tables)
+    assert (found["better"], found["worse"], found["certain_worse"]) == (0, 1, ["lost"])
+    of_errors = gains(tables, RMSE)  # of no known size
+    assert (of_errors["better"], of_errors["worse"]) == (2, 1)
+
+
 @pytest.mark.parametrize(
     ("scored", "sentences"),
     [
@@ -199,6 +208,36 @@ def test_rows_of_a_class_are_counted_once_also_if_all_clients_share_them(common,
     rows = silos.common("test") if common else 48
     assert sum(found["rows"].values()) == rows
     assert counts is None or [*found["rows"].values()] == counts.tolist()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of Prefect, since no flow runs
+@pytest.mark.parametrize("common", [True, False])
+def test_the_mean_gain_on_rows_that_all_clients_share_has_the_interval_of_single_rows(
+    common, write_silos, tmp_path, prefect
+):
+    """Each client's differences are the others', which on rows of their own are further draws."""
+    silos = write_silos(dict.fromkeys("abc", 15), validation=0, test=24, common=["test"] if common else [])
+    rows, rng, runs = silos.common("test") or 24, np.random.default_rng(0), {}
+    stores, right = {}, rng.integers(0, 2, (2, rows)).astype(np.uint8)
+    for method, of_method in zip(("local_only", "fedavg"), right, strict=True):
+        folder = tmp_path / "runs" / method
+        stores[folder] = ClientStore(str(tmp_path / "private" / method))
+        refs = stores[folder].save(OUTCOMES, list("abc"), {"correct": np.tile(of_method, (3, 1))})
+        write_json(folder / "outcomes.json", refs)
+        scores = [{"client": client, "accuracy": float(of_method.mean())} for client in "abc"]
+        runs[method, 0] = {"folder": f"runs/{method}", "metrics": {"accuracy/by_client": scores}}
+    project = SimpleNamespace(
+        root=tmp_path,
+        scored=SimpleNamespace(federated=lambda: silos),
+        quantity=ACCURACY,
+        private=stores.get,
+        workers=lambda: nullcontext(None),
+    )
+    found = gains_over_training_alone(project, ["local_only", "fedavg"], "fedavg", [0], runs)["methods"]["fedavg"]
+    d = (right[1].astype(float) - right[0])[None]
+    expected = difference([Stratum.from_differences(d)] * (1 if common else 3))
+    assert [found[name] for name in ("mean", "low", "high")] == [expected.mean, expected.low, expected.high]
+    assert found["compared"] == 3
 
 
 @pytest.mark.slow
@@ -302,6 +341,7 @@ def test_recall_and_confusion_are_shares_of_a_class_and_counts_below_ten_rows_ar
         "rare": {"rare": 100 / 829},
         "confusion": {"fedavg": {"rare": {"no": 0.12}}, "pooled": {"rare": {}}},
     }
+    assert describe_classes(["no", "rare", "rarest"], counts, 12) == found
     stricter = describe_classes(["no", "rare", "rarest"], counts, 13)  # the least rows of some client's policy
     assert stricter == {**found, "confusion": {"fedavg": {"rare": {}}, "pooled": {"rare": {}}}}
     assert recall_table(["pooled", "fedavg"], found, 1) == [

@@ -1,13 +1,16 @@
 """What a difference of two methods is scaled and divided by, from outcomes that clients stored."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from flows.training.paired_runs import scales_of_clients, scales_of_headline, strata_of_pairs
+from flows.training.paired_runs import check_over, scales_of_clients, scales_of_headline, strata_of_pairs
 from models.metrics.base_metrics import TASK_METRICS
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.data_params import DataParams
+from silos.errors import UserError
 from silos.storage.partition_store import write
 from tasks.evaluate import OUTCOMES
 from tasks.execution.task_runner import PlainRunner
@@ -52,3 +55,28 @@ def test_a_row_that_all_clients_share_has_its_mean_difference_over_all_clients_a
     assert stratum.by_seed[0] / stratum.rows == pytest.approx(2 / 3)
     (of_two,) = strata_of_pairs(PlainRunner(), silos.select(["b", "c"]), *sides, ACCURACY)
     assert of_two.by_seed[0] / of_two.rows == pytest.approx(1 / 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "with_rows", "common", "refusal"),
+    [
+        ({}, 8, 0, None),
+        ({}, 7, 0, "got silos with 7 silos, expected at least 8 that take part in training and have test rows"),
+        ({}, 1, 0, "got silos with 1 silo, expected at least 8"),
+        ({}, 8, 60, "since the silos share their test rows"),
+        ({"partitions": 2}, 8, 0, "got silos with comparison.partitions 2, expected rows"),
+        ({"partitions": 2, "over": "rows"}, 0, 60, None),
+    ],
+)
+def test_an_interval_for_other_silos_needs_eight_that_have_test_rows_of_their_own(settings, with_rows, common, refusal):
+    rows = {f"c{at}": 5 * (at < with_rows) for at in range(12)}
+    silos = SimpleNamespace(common=lambda _: common, rows=lambda _: rows)
+    comparison = SimpleNamespace(**{"over": "silos", "partitions": 1, **settings})
+    project = SimpleNamespace(
+        params=SimpleNamespace(comparison=comparison), scored=SimpleNamespace(federated=lambda: silos)
+    )
+    if refusal is None:
+        check_over(project)
+    else:
+        with pytest.raises(UserError, match=refusal):
+            check_over(project)

@@ -95,6 +95,62 @@ def test_services_that_run_are_not_started_again_and_refuse_other_ports(state, t
             services.start(tmp_path, None, None, *ports)
 
 
+def test_services_take_the_ports_that_are_asked_for_and_else_their_last_ones(tmp_path):
+    """A port that is taken is named, and says which one was chosen."""
+    with prefect_process.listening_socket(0) as taken, prefect_process.listening_socket(0) as other:
+        with prefect_process.listening_socket(0) as closed:
+            free = closed.getsockname()[1]
+        busy, also_busy = taken.getsockname()[1], other.getsockname()[1]
+        for last, asked, named in (
+            ((busy, free), (None, None), f"--prefect-port: got {busy}, which"),
+            ((free, busy), (None, None), f"--mlflow-port: got {busy}, which"),
+            ((busy, free), (also_busy, None), f"--prefect-port: got {also_busy}, which"),
+            ((free, busy), (None, also_busy), f"--mlflow-port: got {also_busy}, which"),
+            ((busy, busy), (None, None), f"--prefect-port: got {busy}, the same as --mlflow-port"),
+        ):
+            write_json(
+                tmp_path / services._PORTS, {**dict(zip(("prefect", "mlflow"), last, strict=True)), "page": None}
+            )
+            with pytest.raises(UserError, match=named):
+                services.start(tmp_path, "sqlite:///mlflow.db", None, *asked)
+        with pytest.raises(UserError, match=f"--prefect-port: got {busy}, which"):  # MLflow's is not started
+            services.start(tmp_path, None, "http://elsewhere", busy, busy)
+
+
+@pytest.mark.parametrize("page", ["http://elsewhere", None])
+def test_a_server_of_mlflows_elsewhere_is_shown_while_the_services_run(page, state, tmp_path):
+    write_json(tmp_path / services._PORTS, {"prefect": 4200, "mlflow": 5000, "page": page})
+    assert state()["mlflow"] == ("elsewhere" if page else "starting")
+    mlflow = services.describe(tmp_path)["services"][1]
+    assert mlflow["address"] == page
+
+
+def test_services_that_do_not_run_are_down_also_if_mlflow_is_elsewhere(tmp_path):
+    write_json(tmp_path / services._PORTS, {"prefect": 4200, "mlflow": 5000, "page": "http://elsewhere"})
+    found = services.describe(tmp_path)
+    assert not found["up"]
+    assert {(each["state"], each["address"]) for each in found["services"]} == {("down", None)}
+
+
+def test_the_memory_of_a_service_is_that_of_all_processes_below_it(state, tmp_path):
+    shell = subprocess.Popen(
+        ["sh", "-c", "sh -c 'sleep 600 & echo $!; wait' & wait"], stdout=subprocess.PIPE, text=True
+    )
+    process, at_the_end = psutil.Process(shell.pid), psutil.Process(int(shell.stdout.readline()))
+    family = [process, *process.children(), at_the_end]
+    try:
+        state(worker=(shell.pid, process.create_time()))
+        worker = services.describe(tmp_path)["services"][2]
+        assert at_the_end.parent() == process.children()[0]
+        assert worker["state"] == "up"
+        assert worker["memory"] == sum(each.memory_info().rss for each in family)
+    finally:
+        for each in family:
+            each.kill()
+        shell.wait()
+        shell.stdout.close()
+
+
 def test_a_schedule_takes_the_port_that_is_asked_for_then_its_last_one_then_the_default(tmp_path):
     with listening_socket(0) as taken:
         busy = taken.getsockname()[1]
@@ -125,6 +181,16 @@ def test_the_runs_of_a_worker_are_ended_except_one_that_is_spared_and_those_of_o
         for process in started.values():
             process.kill()
             process.wait()
+
+
+def test_the_run_of_a_worker_may_save_its_state_before_it_ends(tmp_path):
+    saves = f"trap 'echo saved > {tmp_path / 'state'}; exit' TERM; echo ready; while true; do sleep 0.1; done"
+    environment = {**os.environ, _MARK: str(tmp_path)}
+    with subprocess.Popen(["sh", "-c", saves], env=environment, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout.readline() == "ready\n"
+        end_runs(tmp_path)
+        run.wait()
+    assert (tmp_path / "state").read_text() == "saved\n"
 
 
 @contextmanager
