@@ -6,6 +6,7 @@ from scipy import stats
 
 from models.diagnosis.client_summaries.client_summary import Layout, concatenate_summaries, summarize
 from models.diagnosis.magnitudes import (
+    Change,
     absent_classes,
     constant_features,
     feature_change,
@@ -56,11 +57,15 @@ def test_another_unit_is_seen_as_a_factor_and_an_offset_or_a_spread_is_not():
     shifted = rows(rng, 600)
     shifted[0][:, 2] += 20
     assert feature_change(two(shifted, plain), LAYOUT, 2).factor is None
+    assert feature_change(two(plain, shifted), LAYOUT, 2).factor is None
     wide = rows(rng, 600)
     wide[0][:, 0] = 60 + 3 * (wide[0][:, 0] - 60)
     change = feature_change(two(wide, plain), LAYOUT, 0)
     assert (change.what, change.factor) == ("spread", None)
     assert change.first == pytest.approx(wide[0][:, 0].std(ddof=1))
+    errors = [x[:, 0].std(ddof=1) / np.sqrt(2 * len(x)) for x, _ in (wide, plain)]  # of normals
+    half = stats.norm.ppf(0.975) * np.hypot(*errors)
+    assert (change.low, change.high) == pytest.approx((change.difference - half, change.difference + half), rel=0.03)
 
 
 def test_categories_and_missing_values_are_shares():
@@ -179,6 +184,30 @@ def test_tables_of_all_pairs_have_the_largest_differences_of_single_pairs():
             assert shares[a, b] == pytest.approx(abs(largest_label_change(pair, CLASSES).difference))
 
 
+def test_the_largest_difference_of_a_mean_is_in_deviations_pooled_over_the_rows_of_two_clients():
+    rng = np.random.default_rng(8)
+    (x, y), (other, labels) = rows(rng, 200), rows(rng, 1800, age=66)
+    x[:, 0] = 60 + 3 * (x[:, 0] - 60)
+    x[:, 2] = other[:, 2] = np.nan
+    means = largest_mean_differences(two((x, y), (other, labels)), LAYOUT)
+    variance = (199 * x[:, 0].var(ddof=1) + 1799 * other[:, 0].var(ddof=1)) / 1998
+    assert means[0, 1] == means[1, 0] == pytest.approx(abs(x[:, 0].mean() - other[:, 0].mean()) / np.sqrt(variance))
+
+
+@pytest.mark.parametrize(
+    ("what", "low", "high", "is_clear"),
+    [
+        ("mean", 0.1, 0.3, True),
+        ("mean", -0.3, -0.1, True),
+        ("mean", -0.1, 0.3, False),
+        ("category", np.nan, np.nan, True),
+        ("rule", -0.1, 0.3, True),
+    ],
+)
+def test_a_difference_is_clear_if_its_interval_leaves_out_none_and_a_rule_always(what, low, high, is_clear):
+    assert Change(what, "age", 0.0, 0.0, 0.1, low, high).is_clear == is_clear
+
+
 def test_a_feature_with_one_value_far_from_all_others_has_no_change_of_moments():
     rng = np.random.default_rng(9)
     first, second = rows(rng, 600, age=70), rows(rng, 600)
@@ -204,6 +233,7 @@ def test_targets_differ_by_an_offset_or_by_a_gain_of_mean_and_deviation_and_the_
     assert gain.factor == pytest.approx(1.2, abs=0.1)
     assert target_change(np.stack([own, of_gain])).factor == pytest.approx(1 / gain.factor)
     assert target_change(np.full((2, 5), np.nan)) is None
+    assert target_change(np.stack([targets(rng)[1], own])).factor is None  # deviations that differ by chance
 
 
 def test_of_40_offsets_of_either_sign_none_is_called_a_gain_and_of_40_gains_nearly_all_are():

@@ -76,6 +76,23 @@ def test_what_inputs_differ_by_is_kept_of_every_pair_and_carries_the_shift_of_th
     np.testing.assert_array_equal(found.parts[both], np.maximum(odds, found.inputs)[both])
 
 
+def test_a_rule_is_named_by_a_feature_whose_inputs_moved_at_most_as_much_as_by_the_best_of_the_others(tell):
+    (x, y), other = normal(0, 1000), normal(1, 1000)
+    x[:, 0] += 1.5 - 4 * (y - 0.5)  # moved, and of another rule
+    x[:, 1] += 0.8 * (y - 0.5)  # of another rule
+    told = tell([(x, y), other, normal(2, 1000, moved=1.0)])
+    found, limited = diagnose_pairs(told.summaries, told.layout, *all_pairs(3)), 0
+    for inputs, odds, rules in zip(found.inputs, found.odds, found.rules, strict=True):
+        others = [effect for moved, effect in zip(inputs, odds, strict=True) if moved < 0.1 <= effect]
+        expected = [
+            min(effect, max(others)) if moved >= 0.1 and others else effect
+            for moved, effect in zip(inputs, odds, strict=True)
+        ]
+        assert rules.tolist() == expected
+        limited += expected != odds.tolist()
+    assert limited
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_chance_of_a_pair_is_twice_the_least_of_labels_and_of_each_feature_times_their_number(seed, tell):
     """Bonferroni's correction: one hypothesis of labels and one of each feature, within classes where one is compared."""
