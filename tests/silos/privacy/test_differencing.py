@@ -10,13 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from silos.privacy import differencing
 from silos.privacy.differencing import (
     EVERY,
     LEAST_ROWS,
     OTHER,
     Values,
     check,
+    other_bins,
     packed,
+    renamed_as,
     smallest_change,
     smallest_difference,
     unpacked,
@@ -236,6 +239,73 @@ def test_copies_of_a_row_that_came_count_as_the_row_and_once_more(copies, counte
     held = [("a", at, at) for at in range(40)]
     before, after = values(held), values([*held, *[("a", 99, 99)] * copies])
     assert smallest_change(before, after) == smallest_change(after, before) == counted
+
+
+@pytest.mark.parametrize("copies", [3, 4, 12])
+def test_one_more_copy_of_a_row_that_has_two_copies_is_a_change(copies):
+    held = [("a", at, at) for at in range(40)]
+    before, after = values([*held, *[("a", 99, 99)] * 3]), values([*held, *[("a", 99, 99)] * copies])
+    assert smallest_change(before, after) == smallest_change(after, before) == (copies > 3)
+
+
+@pytest.mark.parametrize("classes", [4, 7, 9])
+def test_a_row_that_left_while_two_classes_exchanged_rows_is_seen_though_many_left_a_third(classes):
+    """Twenty rows of the first class are of the second now, but for one that left; thirty left the third."""
+    held = [(label, 100 * label + row) for label in range(classes) for row in range(60)]
+    now = [(1 if label == 0 and value < 20 else label, value) for label, value in held if not 200 <= value < 230][1:]
+    before, after = (values([(f"{label}", value, value) for label, value in rows]) for rows in (held, now))
+    assert smallest_change(before, after) == smallest_change(after, before) == 1
+
+
+@pytest.mark.parametrize("changed", [(1, 30), (30, 1)])
+@pytest.mark.parametrize("chunk", [1, 1 << 19])
+def test_columns_are_compared_alike_some_at_a_time(chunk, changed, monkeypatch):
+    monkeypatch.setattr(differencing, "_CHUNK", chunk)
+    first = [("a", at, at) for at in range(60)]
+    second = [("a", *(at + 1000 * (at < of_column) for of_column in changed)) for at in range(60)]
+    assert smallest_change(values(first), values(second)) == 1
+
+
+def columns_of(names, *columns, bins=None):
+    """Values of one class, whose columns have these names."""
+    tokens = np.array(columns, np.uint32).T
+    used, group = np.ones(tokens.shape, bool), np.zeros(len(tokens), np.int64)
+    return Values.of(names, tokens, used, group, ["a"], numbers(len(tokens)), bins=bins)
+
+
+def test_a_column_under_another_name_is_the_one_with_the_most_values_in_common():
+    before = columns_of(("age", "weight"), range(100, 140), range(200, 240))
+    mixed = [*range(100, 112), *range(212, 240)]  # twelve of age, and 28 of weight
+    after = renamed_as(before, columns_of(("alter", "age"), mixed, range(100, 140), bins={"alter": "5", "age": "7"}))
+    assert after.columns == ("weight", "age")
+    assert after.bins == {"weight": "5", "age": "7"}
+    few = columns_of(("alter",), [*range(100, 109), *range(500, 531)])
+    assert renamed_as(before, few).columns == ("alter",)  # nine in common
+    swapped = renamed_as(before, columns_of(("weight", "age"), range(100, 140), range(200, 240)))
+    assert swapped.columns == ("age", "weight")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "differ"),
+    [
+        (range(40), range(30, 70), ["age"]),
+        (range(40), range(31, 71), []),  # nine values in common
+        ([0, 1, 2] * 10, [2, 1, 0] * 10, ["age"]),
+        ([0, 1, 2] * 10, [1, 2, 3] * 10, []),  # not all of a column that has fewer than ten
+    ],
+)
+def test_rows_are_counted_in_other_bins_if_enough_of_their_values_were(first, second, differ):
+    before = columns_of(("age",), first, bins={"age": "10 from 0 to 80"})
+    after = columns_of(("age",), second, bins={"age": "12 from 0 to 80"})
+    assert other_bins(before, after) == differ
+    assert other_bins(before, replace(after, bins=before.bins)) == other_bins(before, replace(after, bins={})) == []
+    assert other_bins(None, after) == other_bins(before, None) == []
+
+
+def test_more_copies_of_a_row_are_not_cancelled_by_fewer():
+    """Two copies of each of ten rows less one copy of each is a sum over these ten."""
+    once, twice = {EVERY: {"a": numbers(40)}}, {EVERY: {"a": np.concatenate([numbers(40), numbers(3)])}}
+    assert smallest_difference(once, twice) == smallest_difference(twice, once) == 3
 
 
 def test_ten_rows_of_one_unit_are_one():
