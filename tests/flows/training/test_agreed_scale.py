@@ -1,5 +1,9 @@
 """The scale that clients agree on is NumPy's of the training rows of those who are there in round 1, however it is split."""
 
+import math
+import os
+import shutil
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,12 +11,22 @@ import numpy as np
 import pytest
 import torch
 
-from flows.training.fit_standardizer import _fit_key, _ledger_notes, fit_or_load, fit_standardizer
+from flows.training import fit_standardizer as module
+from flows.training.fit_standardizer import (
+    _fit_key,
+    _ledger_notes,
+    fit_or_load,
+    fit_standardizer,
+    load_standardizer,
+)
 from flows.training.project import Project
 from flows.training.run_folder import RunFolder
+from silos.errors import UserError
 from silos.privacy.silo_policy import make_store
+from silos.standardizer import NO_STANDARDIZATION, Standardizer
 from tasks.execution.task_runner import PlainRunner
 from tasks.messages.statistics_messages import ScaleMoments
+from tasks.tracking.json_io import write_json
 
 SIZES = {"north": 90, "south": 40, "east": 25}  # unequal: a mean over silos is another
 BOTH = ["model.inputs=standardise", "model.targets=standardise"]
@@ -135,3 +149,62 @@ def test_notes_tell_clients_that_repeat_an_earlier_report_from_those_that_report
     assert withholds["sentence"].startswith("client c's report of its earlier rows ")
     assert withholds["sentence"].endswith(": the client reports no mean and scale")
     assert _ledger_notes([ScaleMoments(("a",), *[numbers[:1]] * 3, {})], tmp_path / "store") == ()
+
+
+@pytest.fixture
+def saved(folder: Path):
+    """Saves, as of a run of this name and time, a scale whose bytes tell which one it is; it goes after the test."""
+    places = []
+
+    def save(project: Project, name: str, number: int, time: float, kind: str = "reproduce") -> None:
+        places.append(folder / "runs" / name)
+        run = places[-1] / "fedavg-seed0"
+        write_json(places[-1] / "experiment.json", {"kind": kind, "name": name, "about": ""})
+        params = project.params.model_dump(mode="json")
+        write_json(run / "run.json", {"data_version": project.silos.version, "params": params})
+        write_json(run / "scaling.json", {**NO_STANDARDIZATION.as_json(), "bytes": [number, number]})
+        os.utime(run / "scaling.json", (time, time))
+
+    yield save
+    for place in places:
+        shutil.rmtree(place)
+
+
+@pytest.mark.parametrize("wanted", [BOTH, BOTH[:1], BOTH[1:]])
+@pytest.mark.parametrize("newest", [1, 2])
+def test_the_scale_of_the_newest_run_on_the_same_partition_is_taken_whatever_is_scaled(
+    folder, rows, saved, wanted, newest
+):
+    project = opened(folder, *wanted)
+    saved(project, "saved-first", 1, 2e9 + (newest == 1))
+    saved(project, "saved-second", 2, 2e9 + (newest == 2))
+    saved(project, "saved-of-data", 3, 3e9, kind="compare")  # on data/, while the project's rows are of the cache
+    assert load_standardizer(project).bytes_up == newest
+
+
+def test_a_project_that_scales_nothing_takes_no_scale_of_a_run(folder, rows, saved):
+    project = opened(folder)
+    saved(project, "saved", 1, 2e9)
+    assert load_standardizer(project).bytes_up == 0
+
+
+@pytest.mark.parametrize(
+    ("mean", "message"),
+    [
+        ((1.0, math.nan, math.nan), r"different training rows with a value of sugar to compute .* Drop that feature"),
+        ((math.nan,) * 3, r"different training rows to compute a mean and scale from\. Set both to none"),
+        ((0.0, 0.0, 0.0), None),
+    ],
+)
+def test_a_feature_that_no_client_reports_is_named_and_if_none_is_reported_all_are(
+    mean, message, folder, rows, monkeypatch
+):
+    names = [SimpleNamespace(name=name) for name in ("age", "sugar", "dose")]
+    monkeypatch.setattr(module, "schema_of", lambda _: SimpleNamespace(features=names))
+    project = opened(folder, *BOTH)
+    check = partial(module._require_all, Standardizer(mean, (1.0,) * 3), project.params, project.silos, 10, ())
+    if message is None:
+        check()
+    else:
+        with pytest.raises(UserError, match=message):
+            check()

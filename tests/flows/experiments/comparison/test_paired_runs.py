@@ -5,10 +5,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from flows.training.paired_runs import check_over, scales_of_clients, scales_of_headline, strata_of_pairs
+from flows.training.paired_runs import (
+    check_over,
+    prior_shift_by_client,
+    scales_of_clients,
+    scales_of_headline,
+    strata_of_pairs,
+)
 from models.metrics.base_metrics import TASK_METRICS
 from silos.client_store import ClientStore
-from silos.cohort import Silos
+from silos.cohort import Silos, open_common
 from silos.data_params import DataParams
 from silos.errors import UserError
 from silos.storage.partition_store import write
@@ -16,6 +22,15 @@ from tasks.evaluate import OUTCOMES
 from tasks.execution.task_runner import PlainRunner
 
 ACCURACY, RMSE = TASK_METRICS["classification"], TASK_METRICS["regression"]
+
+
+def written(tmp_path, source, **arrays):
+    """Silos of these rows, of which a quarter are test rows that all silos share."""
+    np.savez(tmp_path / "own.npz", **arrays)
+    data = {"name": "own", "seed": 0, "source": source, "scheme": [{"kind": "column", "column": "client"}]}
+    data |= {"split": {"validation": 0.0, "test": 0.25, "test_rows": "common"}}
+    write(tmp_path / "data" / "own", DataParams.model_validate(data), tmp_path)
+    return Silos.open(tmp_path / "data" / "own", str(tmp_path))
 
 
 def test_a_difference_is_scaled_to_the_headline_whose_clients_means_are_pooled():
@@ -39,12 +54,8 @@ def test_a_row_that_all_clients_share_has_its_mean_difference_over_all_clients_a
     """Two of three clients are right on every row by the first method alone."""
     clients, count = ("a", "b", "c"), 72
     rows = {"x": np.zeros((count, 2)), "y": np.arange(count) % 2, "client": np.repeat(clients, count // 3)}
-    np.savez(tmp_path / "own.npz", **rows, patient=np.arange(count) // 4)
     source = {"kind": "npz", "path": "own.npz", "unit": unit}
-    data = {"name": "own", "seed": 0, "source": source, "scheme": [{"kind": "column", "column": "client"}]}
-    data |= {"split": {"validation": 0.0, "test": 0.25, "test_rows": "common"}}
-    write(tmp_path / "data" / "own", DataParams.model_validate(data), tmp_path)
-    silos = Silos.open(tmp_path / "data" / "own", f"shared by {unit}")
+    silos = written(tmp_path, source, **rows, patient=np.arange(count) // 4)
     common, sides = silos.common("test"), []
     for name, right in (("first", [1, 1, 0]), ("second", [0, 0, 0])):
         store = ClientStore(str(tmp_path / name))
@@ -80,3 +91,15 @@ def test_an_interval_for_other_silos_needs_eight_that_have_test_rows_of_their_ow
     else:
         with pytest.raises(UserError, match=refusal):
             check_over(project)
+
+
+def test_a_client_of_few_different_rows_has_no_accuracy_at_its_own_class_shares(tmp_path):
+    clients = np.repeat(["a", "b", "few"], 40)
+    x = np.random.default_rng(0).normal(size=(120, 2))
+    x[80:] = x[80]
+    silos = written(tmp_path, {"kind": "npz", "path": "own.npz"}, x=x, y=np.arange(120) % 2, client=clients)
+    store = ClientStore(str(tmp_path / "run"))
+    labels = open_common(silos, "test")[1]
+    refs = store.save(OUTCOMES, ["a", "b", "few"], {"correct": np.stack([labels == 0, labels >= 0, labels >= 0])})
+    found = prior_shift_by_client(PlainRunner(), silos, (store, refs))
+    assert found == {"a": pytest.approx(0.5, abs=0.15), "b": 1.0}
