@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.diagnosis.merged_tables import impute_labels, impute_rows
+from models.diagnosis.client_summaries.client_summary import Layout
+from models.diagnosis.merged_tables import impute_labels, impute_rows, merge_cells
 
 nan = np.nan
 
@@ -29,6 +30,16 @@ def test_the_rows_of_several_unreported_classes_are_put_where_the_other_client_h
     np.testing.assert_allclose(found[1], [30, 5, 10 / 3, 5 / 3, 0])
     known = impute_labels(np.array([[[300, 100, 4], [15, nan, nan]]], float), np.array([[404, 27]]))[0]
     np.testing.assert_allclose(known[1], [15, 9, 3, 0], err_msg="nine at most of each class")
+
+
+def test_a_category_of_ten_rows_of_both_clients_is_compared_alone_and_a_rarer_one_with_other_values():
+    layout = Layout(("ward",), ((1.0, 2.0, 3.0),), np.zeros(1), np.zeros(1), 1, 1, missing=(True,))
+    # by cell: three wards, other values, missing; the second column is of no class of its own
+    counts = np.zeros((1, 1, 2, 5, 2))
+    counts[0, 0, :, :, 0] = [[50, 6, 4, 3, 2], [60, 4, 5, 1, 7]]
+    found = merge_cells(counts, layout, max_bins=1)
+    assert found[0, 0, ..., 0].tolist() == [[50, 6, 0, 7, 2], [60, 4, 0, 6, 7]]
+    assert not found[..., 1].any()
 
 
 @settings(max_examples=60)

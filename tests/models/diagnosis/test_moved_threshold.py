@@ -8,7 +8,7 @@ from scipy.special import expit
 
 from models.diagnosis.client_summaries.client_summary import concatenate_summaries
 from models.diagnosis.merged_tables import build_pairs
-from models.diagnosis.nested_tests import count_evidence
+from models.diagnosis.nested_tests import count_evidence, label_log_odds
 from models.diagnosis.verdicts import diagnose_pairs
 
 WEIGHTS = np.array([1.2, 1.0, 0.8])
@@ -109,6 +109,14 @@ def test_the_likelihood_ratio_is_zero_between_a_client_and_itself_and_has_no_ord
     odds = count_evidence(build_pairs(told.summaries, told.layout, np.array([0, 1, 0]), np.array([1, 0, 2]))).label_odds
     assert odds[0] == pytest.approx(odds[1])
     assert odds[2] == 0
+
+
+@pytest.mark.parametrize(("rows", "is_weighed"), [(0, True), (9, True), (10, False)])
+def test_no_other_rule_is_weighed_if_one_client_has_no_row_of_a_class_that_the_other_has_ten_of(rows, is_weighed):
+    within = np.array([[[[[40.0, 30, 0], [60, 70, 0]], [[30.0, 40, 0], [50, 80 - rows, 0]]]]])
+    labels = np.array([[[100.0, 100, 0, 0], [80, 120 - rows, rows, 0]]])
+    assert np.isfinite(label_log_odds(within, labels))[0] == is_weighed
+    assert np.isfinite(label_log_odds(within[:, :, ::-1], labels[:, ::-1]))[0] == is_weighed
 
 
 def test_a_pair_named_by_its_inputs_says_that_they_differ(tell):

@@ -294,6 +294,17 @@ def test_what_stood_in_for_an_answer_is_no_answer(ledger):
         ledger.answer("v2", "means", never, groups=told(ledger, *range(49)), kind=Kind("means"))
 
 
+def test_only_an_answer_is_looked_up_as_recorded_and_not_what_stood_in_for_one(ledger):
+    assert ledger.recorded("v1", "means") is None
+    first = ledger.answer_or_stand_in("v1", "means", lambda: plain(never), told(ledger, *range(40)), Kind())
+    ledger.answer_or_stand_in("v2", "means", lambda: plain(never), told(ledger, *range(49)), Kind())
+    ledger.answer("v1", "counts", noisy, rho=0.3)
+    assert same(ledger.recorded("v1", "means"), first.answer)
+    assert ledger.recorded("v2", "means") is None
+    assert same(ledger.recorded("v1", "counts", 0.3), ledger.answer("v1", "counts", never, rho=0.3))
+    assert ledger.recorded("v1", "counts", 0.1) is None
+
+
 def test_a_client_whose_owner_wants_noise_reports_nothing_without_it_also_not_again(tmp_path):
     ledger, strict = (
         Ledger(str(tmp_path), "oslo", Policy(without_noise=allowed, least_rows=least))
