@@ -37,6 +37,13 @@ def test_seeds_are_averaged_and_a_seed_that_ended_keeps_its_last_score_and_costs
     assert curve.bytes == (160, 320, (220 + 630) / 2)
 
 
+def test_the_curve_begins_where_every_seed_has_a_score():
+    curve = cost_curve([records([None, 0.4, 0.6]), records([0.2, None, 0.8])], ACCURACY)
+    assert curve.rounds == (2, 3)
+    assert curve.values == pytest.approx((0.3, 0.7))
+    assert curve.bytes == (220, 330)
+
+
 def test_a_target_that_is_not_reached_and_a_run_that_diverged_have_no_cost():
     curves = {"fedavg": cost_curve([records([0.2, 0.4])], ACCURACY)}
     curves["pooled"] = cost_curve([records([0.2, 0.9]), records([None, None])], ACCURACY)

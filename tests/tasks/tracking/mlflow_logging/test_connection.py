@@ -1,5 +1,6 @@
 """MLflow's database is there whole, or not at all."""
 
+import contextlib
 import multiprocessing
 import os
 import re
@@ -18,6 +19,7 @@ from silos.errors import UserError
 from tasks.tracking.mlflow_logging.connection import (
     check_server,
     connect,
+    database_stamp,
     describe_problem,
     make_database,
     own_store,
@@ -258,3 +260,23 @@ def test_a_project_that_was_copied_finds_its_artifacts_beside_its_own_database(t
     assert client.get_experiment(made["mine"]).artifact_location == (moved / "artifacts" / "digits").as_uri()
     assert len([*moved.rglob("new.txt")]) == 1
     assert not [*own.rglob("new.txt")]
+
+
+def test_a_write_to_a_database_changes_its_stamp_also_where_only_its_log_has_it(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    assert database_stamp(uri) == {}
+    with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        database.execute("pragma journal_mode = wal")
+        database.execute("create table runs (name text)")
+        database.commit()
+        before = database_stamp(uri)
+        assert before == database_stamp(uri)
+        database.execute("insert into runs values ('first')")
+        database.commit()
+        after = database_stamp(uri)
+        assert before is not None
+        assert after is not None
+        assert before[""] == after[""]
+        assert before["-wal"] != after["-wal"]
+    assert "-wal" not in (database_stamp(uri) or {})
+    assert database_stamp("http://127.0.0.1:5000") is database_stamp(f"{uri}?mode=ro") is None
