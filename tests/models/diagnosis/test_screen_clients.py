@@ -161,16 +161,14 @@ def test_a_group_together_is_one_client_with_all_its_rows(tell):
 
 
 def test_clients_that_do_not_report_a_class_are_taken_to_have_it_as_often_as_those_that_do():
-    """Of 200 reporting rows 60 are of class 1; of 20 unreported ones of two classes, half each."""
-    labels = np.array([[140.0, 60, np.nan], [90, np.nan, np.nan]])
-    rows = np.array([200, 100])
-    empty = np.zeros((2, 1, 0, 4)), np.full((2, 1, 4, 5), np.nan)
-    found = combine_groups(Summaries(rows, labels, *empty), [[0, 1]])
-    assert found.labels[0, :2].tolist() == pytest.approx([230, 60 + 9])  # 30 expected, and fewer than ten possible
-    assert np.isnan(found.labels[0, 2])
-    assert found.rows.tolist() == [300]
-    large = Summaries(np.array([200, 20]), np.array([[194.0, 6], [20, np.nan]])[:, [0, 1]], *empty)
-    assert combine_groups(large, [[0, 1]]).labels.tolist() == [[214, 6]]  # no unreported row is left
+    """Class 1 has 80 of 300 reporting rows, and class 2 has 40 of 200; the twelve unreported rows are dealt so."""
+    labels = np.array([[100.0, 60, 40, np.nan], [80, 20, np.nan, np.nan], [28, np.nan, np.nan, np.nan]])
+    empty = np.zeros((3, 1, 0, 5)), np.full((3, 1, 5, 5), np.nan)
+    found = combine_groups(Summaries(np.array([200, 100, 40]), labels, *empty), [[0, 1, 2]])
+    shares = np.array([80 / 300, 40 / 200])
+    np.testing.assert_allclose(found.labels[0, :3], [208, *([80, 40] + 12 * shares / shares.sum())])
+    assert np.isnan(found.labels[0, 3])
+    assert found.rows.tolist() == [340]
 
 
 def test_groups_of_one_law_whose_clients_have_about_ten_rows_of_a_class_do_not_differ_in_labels():

@@ -219,6 +219,8 @@ def test_a_comparisons_run_is_above_its_runs_and_projects_of_one_name_do_not_mix
             child = MLflowLogger(tmp_path, spec)
             child.mark_failed("KILLED") if name.endswith("1") else child.finish(FinalArtifacts())
             found[owner, name] = client.get_run(child.run_id)
+            status = client.get_run(found[owner, name].data.tags[PARENT]).info.status
+            assert status == ("KILLED" if name.endswith("1") else "RUNNING")
         ids = {run.data.tags[PARENT] for (of, _), run in found.items() if of == owner}
         (above,) = [client.get_run(number) for number in ids]
         assert (above.info.run_name, above.info.status) == ("autumn", "KILLED"), "as the run that was interrupted"
