@@ -13,6 +13,7 @@ from models.diagnosis.client_summaries.query import Query
 from models.diagnosis.correlation_tests import FeaturePair, Refinement, effect_on_prediction
 from models.diagnosis.magnitudes import (
     Change,
+    are_unlike,
     feature_change,
     largest_label_change,
     largest_mean_differences,
@@ -111,10 +112,18 @@ def report(
     names_of_classes = class_names(classes, query)
     for record in between:
         if record["groups"][0] != record["groups"][1]:
-            two = comparison.by_group.take(record["groups"])
+            two, sides = comparison.by_group.take(record["groups"]), [groups[index] for index in record["groups"]]
             types = [name for name, count in record["types"].items() if count]
-            of_targets = _targets_of(targets, [groups[index] for index in record["groups"]])
+            of_targets = _targets_of(targets, sides)
             record["changes"] = _changes(two, comparison.layout, types, record, names_of_classes, of_targets)
+            record["target_amounts"] = [_unlike_amounts(targets, *sides), _unlike_amounts(targets, *sides[::-1])]
+    for index in _described_pairs(comparison):
+        two, sides = (
+            comparison.with_rest.take([first[index], second[index]]),
+            [[names[first[index]]], [names[second[index]]]],
+        )
+        record, of_targets = pairs[index], _targets_of(targets, sides)
+        record["changes"] = _changes(two, comparison.layout, record["types"], record, names_of_classes, of_targets)
     for index, record in enumerate(rest):
         two = comparison.with_rest.take([index, index + len(clients)])
         of_targets = _targets_of(targets, [[clients[index]], [*clients[:index], *clients[index + 1 :]]])
@@ -179,6 +188,33 @@ def _targets_of(targets: Mapping[str, np.ndarray] | None, sides: Sequence[Sequen
     return target_change(np.stack([mixture(np.stack(side)) for side in known])) if known and all(known) else None
 
 
+def _unlike_amounts(
+    targets: Mapping[str, np.ndarray] | None, silos: Sequence[str], others: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return by how much the targets of each silo of a group differ from all others together, if by unlike amounts."""
+    changes = {silo: _targets_of(targets, [[silo], others]) for silo in silos} if len(silos) > 1 else {}
+    clear = {silo: change for silo, change in changes.items() if change is not None and change.is_clear}
+    if not are_unlike([*clear.values()]):
+        return []
+    return [change.to_dict() | {"silo": silo} for silo, change in sorted(clear.items(), key=lambda item: -item[1].z)]
+
+
+def _described_pairs(comparison: Comparison) -> list[int]:
+    """Return the differing pairs of silos within groups if they are few, since sentences then describe each."""
+    pairs, group_of = comparison.pairs, {silo: index for index, group in enumerate(comparison.groups) for silo in group}
+    if comparison.of_groups:
+        return []
+    found = [
+        index
+        for index in np.flatnonzero(pairs.verdicts.types.any(-1) & ~pairs.verdicts.undetermined).tolist()
+        if group_of[int(pairs.first[index])] == group_of[int(pairs.second[index])]
+    ]
+    return found if len(found) <= _FEW else []
+
+
+_FEW = 3  # pairs that are described one by one
+
+
 def _changes(
     two: Summaries,
     layout: Layout,
@@ -223,8 +259,10 @@ def _describe_odd_silos(
     if odd.refinement is not None:
         record |= describe_refinement(odd.refinement, 0, features)
     silos = [comparison.clients[index] for index in odd.silos]
-    of_targets = _targets_of(targets, [silos, [client for client in comparison.clients if client not in silos]])
+    sides = [silos, [client for client in comparison.clients if client not in silos]]
+    of_targets = _targets_of(targets, sides)
     record["changes"] = _changes(odd.summaries, comparison.layout, record["types"], record, classes, of_targets)
+    record["target_amounts"] = [_unlike_amounts(targets, *sides)]
     return {"silos": silos, **record}
 
 

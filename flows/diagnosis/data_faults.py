@@ -15,7 +15,7 @@ from tasks.diagnosis.compare_silos import Comparison
 def data_faults(
     comparison: Comparison, query: Query, summaries: Summaries, persons: Sequence[str], by_unit: bool
 ) -> list[dict[str, Any]]:
-    """List faults, each with `what`, `names` and `silos`; `what` is persons, shared, class or constant.
+    """List faults, each with `what`, `names` and `silos`; `what` is persons, shared, class, empty or constant.
 
     summaries: of the comparison's clients; persons: the silos whose rows look like several of each person; by_unit: whether
     rows are counted by unit. Shared rows are looked for in counts of independent rows of tables without noise.
@@ -28,6 +28,9 @@ def data_faults(
     if not layout.targets:
         absent = absent_classes(summaries)
         faults += [_fault("class", [i], clients[absent[:, i]].tolist()) for i in np.flatnonzero(absent.any(0)).tolist()]
+    empty = comparison.missing.absent & ~comparison.missing.absent.all(0)
+    for feature in np.flatnonzero(empty.any(0)).tolist():
+        faults.append(_fault("empty", [layout.names[feature]], clients[empty[:, feature]].tolist()))
     if query.pictures is None:
         constant = constant_features(summaries, layout)
         for feature in np.flatnonzero(constant.any(0)).tolist():

@@ -38,6 +38,11 @@ LIKELY = float(np.log(4))
 than 5 % of label shifts count as another rule, however much features tell of the class: one minus Φ of √(2 log 4).
 """
 
+SURE = float(np.log(10))
+"""The log likelihood ratio from which label shift is named without the alternative of another threshold: no more than 2 % of
+other thresholds are then called label shift alone.
+"""
+
 MIN_RELABELED = 0.2
 """The least share of class separation, explained by another pairing of classes, for concept shift of lossy features."""
 
@@ -140,7 +145,7 @@ class Verdicts:
     undetermined: np.ndarray  # too few rows, or only margins were compared and agree
     transform: np.ndarray  # a gain and an offset of the inputs explain the difference
     margins_only: np.ndarray  # no class is reported by both: only P(X) and P(Y) were compared
-    label_or_concept: np.ndarray  # label shift is named, and another rule for the same inputs fits about as well
+    label_or_concept: np.ndarray  # label shift is named, and another rule for the same inputs is possible
 
 
 class AlignmentChecks(Protocol):
@@ -164,7 +169,8 @@ def classify_pairs(
     """Classify the shift of pairs; rows: (pairs, 2).
 
     If P(X) does not differ while P(Y) does, another threshold of the rule explains the pair as label shift does, which
-    moves P(X) a little: the more likely one is named, and label shift unless the other is LIKELY.
+    moves P(X) a little: the more likely one is named, and label shift unless the other is LIKELY. Label shift that is
+    not SURE is hedged.
 
     In a regression classes are groups of targets. If all targets move by an amount, odds ratios and P(X) do not
     change: this is a shift of P(Y | X) alone.
@@ -181,7 +187,7 @@ def classify_pairs(
     label, feature = label & (~both | label_fits), feature & (~both | ~label_fits)
     inputs_differ: np.ndarray = np.any(evidence.bins, axis=-1)
     rule = label & ~inputs_differ & (evidence.label_odds < -LIKELY)
-    label_or_concept = label & ~rule & ~inputs_differ & (evidence.label_odds < LIKELY)
+    label_or_concept = label & ~rule & ~inputs_differ & (evidence.label_odds < SURE)
     simple = none | label | feature
     mixed, moved = ~simple & ~concept, evidence.at_priors.any(-1)
     last = ~simple & concept

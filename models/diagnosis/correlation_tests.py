@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from models.diagnosis import chi_square as test
-from models.diagnosis.classify import LIKELY, check_covariates, restrict_to
+from models.diagnosis.classify import LIKELY, SURE, check_covariates, restrict_to
 from models.diagnosis.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries
 from models.diagnosis.client_summaries.rank_correlations import Correlations, index_pairs
 from models.diagnosis.merged_tables import build_pairs
@@ -222,7 +222,7 @@ def _compare_thresholds(
     between[:, one, other] = between[:, other, one] = of_pair
     odds = label_log_odds(within, pairs.labels, between)
     types[judged[odds < -LIKELY]] = np.arange(3) == _CONCEPT
-    hedged[judged] = (odds >= -LIKELY) & (odds < LIKELY)
+    hedged[judged] = (odds >= -LIKELY) & (odds < SURE)
     return replace(findings, verdicts=replace(findings.verdicts, types=types, label_or_concept=hedged))
 
 

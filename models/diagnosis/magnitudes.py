@@ -3,7 +3,9 @@
 The tests decide whether clients differ. These numbers only describe by how much, from the same summaries.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -51,10 +53,14 @@ class Change:
     cell: str | None = None
 
     @property
+    def error(self) -> float:
+        """The standard error of the difference; NaN if it is unknown."""
+        return (self.high - self.low) / (2 * _Z95)
+
+    @property
     def z(self) -> float:
         """The difference in standard errors; 0 if it is unknown."""
-        width = (self.high - self.low) / (2 * _Z95)
-        return abs(self.difference) / width if width > 0 else 0.0
+        return abs(self.difference) / self.error if self.error > 0 else 0.0
 
     @property
     def is_clear(self) -> bool:
@@ -118,6 +124,16 @@ def target_change(moments: np.ndarray) -> Change | None:
         if abs(np.log(ratio)) > _CLEAR * error_of_log and abs(mean[0] - ratio * mean[1]) < _CLEAR * error:
             factor = ratio
     return replace(mean_change, what="target", factor=factor)
+
+
+def are_unlike(changes: Sequence[Change]) -> bool:
+    """Return whether the targets of several clients, each against the same others, differ by unlike amounts.
+
+    One may be an offset and another a gain, or two factors or two offsets may be further apart than by chance.
+    """
+    if len({change.factor is None for change in changes}) > 1:
+        return True
+    return any(abs(a.first - b.first) > _CLEAR * np.hypot(a.error, b.error) for a, b in combinations(changes, 2))
 
 
 _CLEAR = 3.0

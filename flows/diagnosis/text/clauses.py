@@ -65,8 +65,12 @@ def type_clause(
     changes: Mapping[str, Any],
     features: Sequence[str],
     evidence: Mapping[str, Any] = MappingProxyType({}),
+    described_types: Sequence[str] = (),
 ) -> str:
-    """Describe one type with its numbers, or with the features that carry it."""
+    """Describe one type with its numbers, or with the features that carry it.
+
+    described_types: all types that the sentence describes, so that numbers of labels are not repeated for the rule.
+    """
     phrase = type_phrases(report)[kind]
     if kind == "feature":
         return inputs_clause(report, changes, features, evidence)[0]
@@ -75,14 +79,15 @@ def type_clause(
     in_units = not report["query"]["pictures"] or kind == "label"  # projections of pictures have no unit
     found = change_phrases(described, report) if in_units else []
     if kind == "label":
-        hedge = " (or the label is coded with another threshold)" if evidence.get("label_or_concept") else ""
-        return f"{found[0] if found else phrase}{hedge}"
+        hedge = f" (or {_other_rule(report)})" if evidence.get("label_or_concept") else ""
+        return f"{joined(found) if found else phrase}{hedge}"
     if evidence.get("interactions"):
-        found = [f"how {joined(evidence['interactions'][0]['features'])} act together on the label differs"]
+        on = "target" if report["query"]["targets"] else "label"
+        found = [f"how {joined(evidence['interactions'][0]['features'])} act together on the {on} differs"]
     elif described and described[0]["what"] in ("label", "target"):
-        if changes.get("label") == changes["concept"]:  # described before
+        if "label" in described_types and changes.get("label") == changes["concept"]:
             return f"no difference of inputs was seen, so {phrase}"
-        return f"{phrase}; {found[0]}, and no difference of inputs was seen"
+        return f"{phrase}; {joined(found)}, and no difference of inputs was seen"
     return f"{phrase} ({found[0]})" if found else phrase
 
 
@@ -117,6 +122,13 @@ def _with_far_values(phrase: str, feature: str, report: Mapping[str, Any]) -> st
         f"{phrase}, with values far from all others at {listed(silos)}, as of a code for missing values"
         if silos
         else phrase
+    )
+
+
+def _other_rule(report: Mapping[str, Any]) -> str:
+    """Return what may explain labels that differ as well; a regression has no threshold."""
+    return (
+        type_phrases(report)["concept"] if report["query"]["targets"] else "the label is coded with another threshold"
     )
 
 

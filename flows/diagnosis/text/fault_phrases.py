@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flows.diagnosis.text.phrases import label_is, listed
+from models.metrics.base_metrics import format_number
 
 _MAX_FAULTS = 3  # of a kind, with a sentence each
-_KINDS = ("persons", "shared", "class", "constant")
+_KINDS = ("persons", "shared", "class", "empty", "constant")
 _MORE = {
     "shared": "more pairs of silos may hold the same rows",
     "class": "more labels are absent at some silos",
+    "empty": "more features have no value at some silos",
     "constant": "more features are constant at some silos",
 }
 
@@ -29,12 +31,17 @@ def fault_steps(faults: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what to do about these faults."""
     persons = [fault for fault in faults if fault["what"] == "persons"]
     shared = sorted({silo for fault in faults if fault["what"] == "shared" for silo in fault["silos"]})
+    empty = [fault for fault in faults if fault["what"] == "empty"][:_MAX_FAULTS]
     constant = [fault for fault in faults if fault["what"] == "constant"][:_MAX_FAULTS]
     steps = ["Name the column of persons or machines under data.source.unit, partition, and diagnose again."] * len(
         persons
     )
     if shared:
         steps.append(f"Look for rows that {listed(shared)} have in common, keep each in one silo, and diagnose again.")
+    steps += [
+        f"Fill {fault['names'][0]} in at {listed(fault['silos'])}, or leave the column out at all silos."
+        for fault in empty
+    ]
     return steps + [
         f"Check at {listed(fault['silos'])} why {fault['names'][0]} has one value, such as a default."
         for fault in constant
@@ -52,5 +59,7 @@ def _sentence(fault: Mapping[str, Any], report: Mapping[str, Any]) -> str:
         return f"{silos} are more alike than chance allows, as if they held some of the same rows."
     if fault["what"] == "class":
         return f"{silos} {verb} no row in which {label_is(report['classes'][fault['names'][0]], report)}."
-    values = " and ".join(dict.fromkeys(f"{value:.4g}" for value in fault["values"]))
+    if fault["what"] == "empty":
+        return f"{fault['names'][0]} has no value at {silos}."
+    values = " and ".join(dict.fromkeys(format_number(value, 4) for value in fault["values"]))
     return f"{fault['names'][0]} is constant at {silos} ({values})."

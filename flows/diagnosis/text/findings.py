@@ -128,7 +128,8 @@ def _finding(
     """Describe all types of one record."""
     changes, evidence = record.get("changes", {}), record if "pairs" not in record else {}
     kinds = shown_types(record)
-    parts = [type_clause(report, kind, changes, list(record["input_features"]), evidence) for kind in kinds]
+    changes = _with_amounts(changes, record.get("target_amounts", [[]])[0])
+    parts = [type_clause(report, kind, changes, list(record["input_features"]), evidence, kinds) for kind in kinds]
     return Finding(
         f"{start}{'; '.join(parts)}{end}",
         sides,
@@ -152,6 +153,15 @@ def _facts(
     moved = "concept" in kinds and any(change["what"] == "label" for change in changes.get("concept", []))
     hedged = "label" in kinds and bool(evidence.get("label_or_concept"))
     return {"inputs": tuple(inputs), "units": tuple(units), "threshold": moved or hedged}
+
+
+def _with_amounts(
+    changes: Mapping[str, Sequence[Mapping[str, Any]]], amounts: Sequence[Mapping[str, Any]]
+) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """Replace the change of a group's targets by those of its silos, if there are any."""
+    if not amounts:
+        return changes
+    return {kind: amounts if found and found[0]["what"] == "target" else found for kind, found in changes.items()}
 
 
 def _of_odd_silos(report: dict[str, Any], odd: Mapping[str, Any]) -> Finding:
@@ -224,6 +234,7 @@ def _of_two_groups(
     in_some = [kind for kind in TYPES if DISCOVERIES * total < counts[kind] <= total / 2]
     changes = record.get("changes", {})
     changes = changes if record["groups"][0] == group else reversed_changes(changes)
+    changes = _with_amounts(changes, record.get("target_amounts", [[], []])[record["groups"].index(group)])
     evidence = evidence_of(report, group, other)
     kinds = [kind for kind in in_most or in_some if kind != "concept" or 2 * record["not_identifiable"] <= total]
     finding = Finding(
@@ -239,7 +250,8 @@ def _of_two_groups(
     parts = []
     for kind in in_most:
         share = "" if counts[kind] == total else f", in {counts[kind]} of {total} pairs of silos"
-        parts.append(f"{type_clause(report, kind, changes, record['input_features'], evidence)}{share}")
+        clause = type_clause(report, kind, changes, record["input_features"], evidence, in_most)
+        parts.append(f"{clause}{share}")
     parts += [f"in {counts[kind]} of {total} pairs of silos {phrases[kind]}" for kind in in_some]
     if finding.transform:
         parts.append("one factor and one offset undo the difference, as of a sensor with other settings")
@@ -266,7 +278,11 @@ def _in_some_pairs(
         return f"{both}: {total - record['none']} of {counted(total, 'pair')} of silos differ."
     phrases = type_phrases(report)
     found = joined([f"{phrases[kind]} in {counts[kind]} of {counted(total, 'pair')}" for kind in kinds])
-    numbers = [type_clause(report, kind, changes, record["input_features"]) for kind in kinds if changes.get(kind)]
+    numbers = [
+        type_clause(report, kind, changes, record["input_features"], described_types=kinds)
+        for kind in kinds
+        if changes.get(kind)
+    ]
     together = f". All rows of {names[0]} taken together, {'; '.join(numbers)}" if numbers else ""
     return f"{both} differ in some pairs of silos only: {found}{together}."
 

@@ -61,8 +61,8 @@ def _of_silo(report: dict[str, Any], pair: dict[str, Any]) -> str:
     if pair["transform"]:
         text += "; one factor and one offset undo the difference, as of a sensor with other settings"
     if pair["margins_only"]:
-        what = "targets" if targets else "label frequencies"
-        text += f"; no label has {shared(report)} in both versions, so only inputs and {what} were compared"
+        label, what = ("group of targets", "targets") if targets else ("label", "label frequencies")
+        text += f"; no {label} has {shared(report)} in both versions, so only inputs and {what} were compared"
     elif not pair["concept_identifiable"]:
         what = "targets" if targets else "labels"
         text += f"; the inputs hardly overlap, so the data cannot show whether {what} follow the same rule"

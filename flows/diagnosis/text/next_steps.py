@@ -21,7 +21,7 @@ _METHODS_OF_REGRESSION = {"feature": ["conditional", "uefl"], "label": [], "conc
 _NEXT_AFTER_VERSION = {
     "feature": "If the change is real, train again on the present rows.",
     "label": "Judge the model again by the present test rows of these silos.",
-    "concept": "Check that the label is still coded in the same way. If the change is real, train again without the "
+    "concept": "Check that the {coded} in the same way. If the change is real, train again without the "
     "earlier rows of these silos.",
 }
 
@@ -34,8 +34,8 @@ def next_steps(report: dict[str, Any]) -> list[str]:
     first += [_step_of_far_values(report, name, silos) for name, silos in codes.items()]
     if "against" not in report and _shows_no_difference(report):
         return first if kinds & {"persons", "shared"} else [*first, _ONE_MODEL]
-    constant = {name for fault in faults if fault["what"] == "constant" for name in fault["names"]}
-    return [*first, *_steps(report, {*codes, *constant})]
+    known = {name for fault in faults if fault["what"] in ("constant", "empty") for name in fault["names"]}
+    return [*first, *_steps(report, {*codes, *known})]
 
 
 def _steps(report: dict[str, Any], explained: set[str]) -> list[str]:
@@ -49,7 +49,8 @@ def _steps(report: dict[str, Any], explained: set[str]) -> list[str]:
         steps += checks
     if "against" in report:
         types |= {kind for record in report["new_rows"]["silos"] for kind in record["types"]}
-        return steps + [_NEXT_AFTER_VERSION[name] for name in TYPES if name in types]
+        coded = "target is still measured" if report["query"]["targets"] else "label is still coded"
+        return steps + [_NEXT_AFTER_VERSION[name].format(coded=coded) for name in TYPES if name in types]
     steps += _checks_of_labels(report, found)
     of_silos = report["pairs_of"] == "silos"  # the second look leaves out groups
     doubtful = [pair for pair in report["pairs"] if pair.get("second_look_recommended") and not is_rule_unknown(pair)]
@@ -150,7 +151,8 @@ def _checks_of_labels(report: dict[str, Any], found: Sequence[Finding]) -> list[
             return []
         return [f"Check at {_suspects(of_labels)} why {label} differs: other cases, or another way of recording them."]
     what = "measures" if report["query"]["targets"] else "codes"
-    suffix = ", with the same threshold" if any(finding.threshold for finding in coded) else ""
+    of_threshold = any(finding.threshold for finding in coded) and not report["query"]["targets"]
+    suffix = ", with the same threshold" if of_threshold else ""
     silos = _suspects(coded)
     both = joined([*coded[0].sides]) == silos  # the two sides of one difference, so no silo is to be checked first
     first = "" if (both and not coded[0].is_odd) or silos == _ALL else f", beginning with {silos}"

@@ -57,11 +57,10 @@ def num_determined(record: Mapping[str, Any]) -> int:
 
 def described_changes(changes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the changes that are described: of the columns of one category, such as ward=eye and ward=heart, the first."""
-    by_column: dict[str, Mapping[str, Any]] = {}
+    by_column: dict[tuple[str, str], Mapping[str, Any]] = {}
     for change in changes:
-        by_column.setdefault(
-            change["name"].partition("=")[0] if change["what"] == "category" else change["name"], change
-        )
+        name = change["name"].partition("=")[0] if change["what"] == "category" else change["name"]
+        by_column.setdefault((name, change.get("silo", "")), change)  # targets of several silos are all described
     return [*by_column.values()]
 
 
@@ -87,10 +86,11 @@ def _change_phrase(change: Mapping[str, Any], report: Mapping[str, Any], with_in
             report["label"] or name,
             f"mean {format_number(change['first'], 4)} against {format_number(change['second'], 4)}",
         )
+        where = f" at {change['silo']}" if "silo" in change else ""
         if "factor" in change:
-            return f"{name} is {format_number(change['factor'])} times as large ({means})"
+            return f"{name} is {format_number(change['factor'])} times as large{where} ({means})"
         between = f", 95 % interval {_interval(change, 1, 3)}" if interval else ""
-        return f"{name} is {_direction(difference)} by {format_number(abs(difference))} ({means}{between})"
+        return f"{name} is {_direction(difference)} by {format_number(abs(difference))}{where} ({means}{between})"
     if change["what"] == "mean":
         spread = f"{format_number(abs(change['deviations']), 2)} standard deviations" if "deviations" in change else ""
         between = f"95 % interval {_interval(change, 1, 3)}" if interval else ""
@@ -114,12 +114,16 @@ def _change_phrase(change: Mapping[str, Any], report: Mapping[str, Any], with_in
         more = "more" if difference > 0 else "less"
         return f"at equal {name}, {label} is {more} frequent by {format_number(abs(100 * difference), 2)} points"
     if change["what"] == "constant":
-        one = f"is constant ({change['value']})"
-        return f"{name} varies, and {one} at the other" if change["first"] else f"{name} {one}, and varies at the other"
+        value = f"{format_number(float(change['value']), 4)} in all rows"
+        return f"{name} varies, against {value}" if change["first"] else f"{name} is {value}, against values that vary"
     if change["what"] == "absent":
         share = _percent(max(change["first"], change["second"]))
         shares = f"{share} of rows against none" if change["first"] else f"no row against {share}"
         return f"{label_is(name, report)} in {shares}"
+    if change["what"] == "missing" and 1.0 in (change["first"], change["second"]):
+        rest = format_number(100 * (1 - min(change["first"], change["second"])), 2)
+        sides = ("no row", f"{rest} % of rows") if change["first"] == 1 else (f"{rest} % of rows", "no row")
+        return f"{name} has a value in {' against '.join(sides)}"
     points = f"{format_number(100 * difference, 2, '+')} points"
     between = f", 95 % interval {_interval(change, 100, 2, '+')}" if interval else ""
     if change["what"] == "label" and not report["query"]["targets"] and not report["label"]:
@@ -320,7 +324,8 @@ def too_alike(report: Mapping[str, Any]) -> str:
     """Describe a silo that may report nothing but its number of rows."""
     if report["noise"]:
         return f"no label with {gaussian_mechanism.MIN_NOISY_ROWS} rows, which the noise would not hide"
-    return f"fewer than {least_rows(report)} different training rows of any label, too few to report"
+    label = "group of targets" if report["query"]["targets"] else "label"
+    return f"fewer than {least_rows(report)} different training rows of any {label}, too few to report"
 
 
 def least_rows(report: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from models.diagnosis.client_summaries.client_summary import Layout, concatenate
 from models.diagnosis.magnitudes import (
     Change,
     absent_classes,
+    are_unlike,
     constant_features,
     feature_change,
     largest_label_change,
@@ -242,6 +243,17 @@ def test_of_40_offsets_of_either_sign_none_is_called_a_gain_and_of_40_gains_near
     of_gains = [target_change(np.stack([targets(rng, gain=g)[1], targets(rng)[1]])) for g in [1.25, 0.8] * 20]
     assert sum(change.factor is not None for change in of_offsets) <= 1
     assert sum(change.factor is not None for change in of_gains) >= 36
+
+
+def test_amounts_of_targets_are_unlike_if_one_is_a_gain_or_if_they_are_further_apart_than_by_chance():
+    def change(mean, deviation):
+        return target_change(np.array([[400, mean, deviation, 0.0, 3.0], [4000, 31.0, 9.0, 0.0, 3.0]]))
+
+    assert are_unlike([change(56.0, 9.0), change(55.8, 16.2)])
+    assert not are_unlike([change(56.0, 9.0), change(56.5, 9.2)])
+    assert are_unlike([change(56.0, 9.0), change(45.0, 9.0)])
+    assert not are_unlike([change(56.0, 9.0)])
+    assert not are_unlike([])
 
 
 def test_a_class_that_one_client_does_not_have_comes_first_and_one_with_a_few_unreported_rows_is_not_absent():

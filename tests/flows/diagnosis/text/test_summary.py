@@ -372,6 +372,86 @@ def test_a_regression_has_targets_and_no_labels(a_report, a_pair, a_line):
     assert "label" not in said
 
 
+QUERY_OF_TARGETS = {"pictures": False, "counts": True, "targets": [0.0, 1.0], "bins": 32}
+HIGHER = OLDER | {"what": "target", "name": "the target", "first": 56.0, "second": 31.0, "difference": 25.0}
+HIGHER |= {"low": 23.0, "high": 27.0}
+
+
+def test_a_regression_has_no_threshold_and_no_label_if_another_rule_may_explain_its_targets(a_report, a_pair, a_line):
+    line = a_line((0, 1), 1, {"changes": {"label": [HIGHER]}}, label=1)
+    pair = a_pair("a", "b", "label", label_or_concept=True)
+    report = a_report([["a"], ["b"]], [pair], [line], query=QUERY_OF_TARGETS)
+    assert sentences(report) == [
+        "a differs from b: the target is higher by 25 (mean 56 against 31, 95 % interval 23 to 27) (or targets follow from "
+        "the inputs by another rule)."
+    ]
+    assert "threshold" not in " ".join(next_steps(report))
+
+
+def test_features_that_act_together_on_a_target_act_on_no_label(a_report, a_pair, a_line):
+    pair = a_pair("a", "b", "concept", interactions=[{"features": ["age", "crp"]}])
+    report = a_report([["a", "b"]], [pair], [], query=QUERY_OF_TARGETS)
+    assert "how age and crp act together on the target differs" in sentences(report)[-1]
+
+
+def test_the_amount_of_targets_is_said_with_the_rule_if_targets_differ_in_a_few_pairs_only(a_report, a_pair, a_line):
+    pairs = [a_pair(a, b, "concept") for a, b in product(LEFT, RIGHT)]
+    pairs[0]["types"] = pairs[1]["types"] = ["label", "concept"]
+    line = a_line((0, 1), 9, {"changes": {"label": [HIGHER], "concept": [HIGHER]}}, label=2, concept=9)
+    said = sentences(a_report([LEFT, RIGHT], pairs, [line], query=QUERY_OF_TARGETS))
+    assert "another rule; the target is higher by 25 (mean 56 against 31, 95 % interval 23 to 27)" in said[-1]
+
+
+def test_silos_of_one_group_whose_targets_differ_by_unlike_amounts_have_each_its_own(a_report, a_pair, a_line):
+    pairs = [a_pair(a, b, "label", "concept") for a, b in product(["Gent", "Lille"], RIGHT)]
+    amounts = [HIGHER | {"silo": "Gent", "factor": 1.8}, HIGHER | {"silo": "Lille"}]
+    line = a_line((0, 1), 6, {"changes": {"label": [HIGHER], "concept": [HIGHER]}}, label=6, concept=6)
+    line["target_amounts"] = [[], amounts]
+    report = a_report([RIGHT, ["Gent", "Lille"]], pairs, [line], query=QUERY_OF_TARGETS, label="rent")
+    assert sentences(report)[-1].startswith(
+        "Gent and Lille differ from c03, c04 and c05: rent is 1.8 times as large at Gent (mean 56 against 31) and rent is "
+        "higher by 25 at Lille (mean 56 against 31); no difference of inputs was seen"
+    )
+    line["groups"], line["target_amounts"] = [1, 0], [amounts, []]
+    assert "1.8 times as large at Gent" in sentences(report)[-1]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (1.0, 0.4, "dose has a value in no row against 60 % of rows"),
+        (0.0, 1.0, "dose has a value in 100 % of rows against no row"),
+    ],
+)
+def test_a_column_without_values_at_one_silo_is_said_to_have_none(first, second, said, a_report, a_pair, a_line):
+    gone = RARER | {"what": "missing", "name": "dose", "first": first, "second": second}
+    line = a_line((0, 1), 1, of_feature(gone), feature=1)
+    assert sentences(a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [line])) == [f"a differs from b: {said}."]
+
+
+@pytest.mark.parametrize(
+    ("sides", "said"),
+    [
+        ({"first": 0.0, "second": 3.0}, "dose is −5.5 in all rows, against values that vary"),
+        ({"first": 3.0, "second": 0.0}, "dose varies, against −5.5 in all rows"),
+    ],
+)
+def test_a_constant_is_said_with_its_sign_on_either_side(sides, said, a_report, a_pair, a_line):
+    constant = {"what": "constant", "name": "dose", "difference": 1.0, "value": "-5.5", **sides}
+    line = a_line((0, 1), 1, of_feature(constant), feature=1)
+    assert sentences(a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [line])) == [f"a differs from b: {said}."]
+
+
+def test_a_column_without_values_at_a_silo_is_a_fault_and_its_inputs_are_not_checked_again(a_report, a_pair, a_line):
+    gone = RARER | {"what": "missing", "name": "dose", "first": 1.0, "second": 0.4}
+    line = a_line((0, 1), 1, of_feature(gone) | {"input_features": ["dose"]}, feature=1)
+    faults = [{"what": "empty", "names": ["dose"], "silos": ["a"]}]
+    report = a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [line], data_faults=faults)
+    assert sentences(report)[0] == "dose has no value at a."
+    assert next_steps(report)[0] == "Fill dose in at a, or leave the column out at all silos."
+    assert not any("why dose differs" in step for step in next_steps(report))
+
+
 def test_a_shift_that_a_factor_and_an_offset_undo_is_named_as_one(a_report, a_pair, a_line):
     line = a_line((0, 1), 1, {"transform": 1}, feature=1)
     (said,) = sentences(a_report([["a"], ["b"]], [a_pair("a", "b", "feature", transform=True)], [line]))
