@@ -26,7 +26,7 @@ from models.diagnosis.fomichev_distances import (
     statistics_from_summaries,
 )
 from models.diagnosis.merged_tables import all_pairs, merge_cells
-from models.diagnosis.nested_tests import ALPHA, LEAST_EFFECT, TYPES, Evidence, comparable_classes, effective_size
+from models.diagnosis.nested_tests import TYPES, Evidence, SizedTest, comparable_classes, effective_size
 
 GRADES = ("negligible", "moderate", "significant", "critical")
 
@@ -302,10 +302,11 @@ def check_covariates(
 ) -> CovariateCheck:
     """Check pairs, clients first[i] and second[i], whose odds ratios differ in some feature.
 
-    The tests are those of equal odds ratios and of equal P(Y | X), against the models' predictions fitted to the same
-    margins. A pair is explained if no feature with differing odds ratios deviates from the predictions of either
-    model. Both models must predict every compared class. predicted: (clients, models, features, cells, classes) rows
-    that each client's models predict for each client, in the order of `summaries`; 0 without a prediction.
+    The tests are those of equal odds ratios, single contrasts included, and of equal P(Y | X), against the models'
+    predictions fitted to the same margins. A pair is explained if no feature with differing odds ratios deviates from the
+    predictions of either model. Both models must predict every compared class. predicted: (clients, models, features,
+    cells, classes) rows that each client's models predict for each client, in the order of `summaries`; 0 without a
+    prediction.
     """
     rules, labels = np.zeros(len(first), bool), np.zeros(len(first), bool)
     for start in range(0, len(first), _BATCH):
@@ -324,18 +325,21 @@ def _check_batch(
     size = effective_size(within.sum((-2, -1)))
     dof, dof_in_bins = test.compare_odds_ratios(within)[1], test.compare_classes_given_inputs(within)[1]
 
-    def rejected(expected: np.ndarray, dof: np.ndarray) -> np.ndarray:
+    def rejected(expected: np.ndarray, dof: np.ndarray, focused: test.Focused | None = None) -> np.ndarray:
         possible = expected > 0
         squares = np.divide((within - expected) ** 2, expected, out=np.zeros_like(within), where=possible)
         result = (np.where(dof > 0, squares.sum((-3, -2, -1)), 0.0), dof)
-        return (test.p_value(result) * within.shape[1] < ALPHA) & (test.effect_size(result, size) >= LEAST_EFFECT)
+        return SizedTest(result, size, focused).rejected(within.shape[1])
 
-    differ = rejected(test.fit_margins(within), dof)
+    def rejected_rule(expected: np.ndarray) -> np.ndarray:
+        return rejected(expected, dof, test.focus_on_odds_ratios(within, expected, layout.numeric))
+
+    differ = rejected_rule(test.fit_margins(within))
     rules: np.ndarray = np.any(differ, axis=-1) & ~np.any(compared_classes & ~predicted_classes, axis=(-1, -2))
     labels = np.ones(len(pairs), bool)
     for predicted_rows in (by_first, by_second):
         start = np.maximum(predicted_rows, _MIN_PREDICTED)
-        rules &= ~(differ & rejected(test.fit_margins(within, start), dof)).any(-1)
+        rules &= ~(differ & rejected_rule(test.fit_margins(within, start))).any(-1)
         labels &= ~rejected(test.fit_margins(within, start, margin_axes=(-1, -3)), dof_in_bins).any(-1)
     return rules, rules & labels
 

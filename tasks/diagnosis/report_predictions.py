@@ -17,10 +17,11 @@ from models.diagnosis.client_summaries.model_predictions import (
     fit_halves,
     predict_classes,
     predicted_counts,
+    products_with_a_number,
 )
 from models.diagnosis.client_summaries.query import Query
 from models.diagnosis.screen_clients import pair_details
-from models.diagnosis.verdicts import Findings
+from models.diagnosis.verdicts import MOST_PRODUCTS, Findings
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.errors import RefusalError
@@ -71,6 +72,7 @@ def second_half(ledger: Ledger, local: LocalSummary, query: Query) -> np.ndarray
 
 
 def _report_model(ledger: Ledger, local: LocalSummary, design: Design) -> list[np.ndarray]:
+    _check_products(local.client, design)
     column, second = local.columns(design.query), second_half(ledger, local, design.query)
     included = classes_in_both_halves(column, local.row_ids, second, least_rows=local.least_rows)
 
@@ -83,6 +85,16 @@ def _report_model(ledger: Ledger, local: LocalSummary, design: Design) -> list[n
     return [
         ledger.answer(local.version, design.id, compute, groups=groups, kind=_MODELS_KIND, values=values)["weights"]
     ]
+
+
+def _check_products(client: str, design: Design) -> None:
+    """Raise RefusalError for inputs that may mark single rows, or many: the server leaves them out, but may be altered."""
+    count, allowed = len(design.products), products_with_a_number(design.query.layout, design.products)
+    if design.products != allowed or count > MOST_PRODUCTS:
+        raise RefusalError(
+            f"client {client} was asked for a model with {count} products of features, of which {count - len(allowed)} are "
+            f"of two categories, and it answers of {MOST_PRODUCTS} at most, each with a number; ask for those alone."
+        )
 
 
 def _stands_for(hashes: np.ndarray, index: np.ndarray, second: np.ndarray, included: np.ndarray) -> ReportedGroups:
@@ -114,6 +126,7 @@ def report_predictions(
 
     def answer(ledger: Ledger, local: LocalSummary) -> list[np.ndarray]:
         _check(local.client, models[local.client], silo_names)
+        _check_products(local.client, design)
         return _report_predictions(ledger, local, design, models[local.client])
 
     for answers, refusals in answers_by_stack(cohort, private, answer):

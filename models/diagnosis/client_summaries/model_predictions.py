@@ -51,10 +51,9 @@ class Design:
     def from_summaries(cls, query: Query, summaries: Summaries, products: tuple[tuple[int, int], ...] = ()) -> "Design":
         """Standardize by the mean and deviation of all clients' reported rows.
 
-        Products of two categories are left out: their columns mark cells that may hold one row, whose label weights show.
+        Products of two categories are left out.
         """
-        numeric = [values is None for values in query.layout.categories]
-        products = tuple((one, other) for one, other in products if numeric[one] or numeric[other])
+        products = products_with_a_number(query.layout, products)
         moments = np.nan_to_num(overall_moments(summaries))
         return cls(query, moments[:, 1], np.where(moments[:, 2] > 0, moments[:, 2], 1.0), products)
 
@@ -89,6 +88,12 @@ class Design:
                 columns.append(np.isnan(x[:, index]))
         columns += [a * b for one, other in self.products for a in of_values[one] for b in of_values[other]]
         return np.stack([*columns, np.ones(len(x))], -1).astype(np.float64)
+
+
+def products_with_a_number(layout: Layout, products: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """Leave out products of two categories: their columns mark cells that may hold one row, whose label weights show."""
+    numeric = layout.numeric
+    return tuple((one, other) for one, other in products if numeric[one] or numeric[other])
 
 
 def classes_in_both_halves(

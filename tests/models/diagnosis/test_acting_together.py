@@ -41,6 +41,21 @@ def judged(pair, **more):
     return before, refine_findings(before, summaries, layout, correlations_of(pair, summaries, layout), **more)[0]
 
 
+@pytest.mark.parametrize("seed", [2, 3, 5])
+def test_a_product_that_a_common_rule_explains_is_no_other_rule_if_only_a_trend_shows_it(seed):
+    """Of 300 rows only the trend over the second number's ranks differs, and models explain just that."""
+    rng, clients = np.random.default_rng([163, 300, seed, 3]), []
+    for moved in (0.0, 0.65):
+        x = rng.normal(size=(300, 4))
+        x[:, 0] += moved
+        log_odds = -0.5 + 0.3 * (x[:, 0] + x[:, 1] + x[:, 2]) + 1.5 * x[:, 0] * x[:, 1]
+        clients.append((x, (rng.random(300) < expit(log_odds)).astype(np.int64)))
+    pair = KnownPair(tuple(clients), 2, np.zeros(4, np.int64), frozenset({"feature"}))
+    before, after = judged(pair)
+    assert before.verdicts.types[0, 2]
+    assert verdict_of(after) == "feature"
+
+
 def test_older_patients_with_the_same_rule_differ_in_age_and_not_in_the_effect_of_emergency():
     pair = pair_of(0, {}, {"older": 9.0})
     before, after = judged(pair)

@@ -99,6 +99,22 @@ def test_where_few_rows_of_half_of_a_class_changed_that_is_said_and_no_noise_is_
     assert "noise;" not in silent["b"]
 
 
+@pytest.mark.parametrize(
+    ("categories", "products"), [((1, 2), ((0, 1),)), (None, ((0, 1),) * 9)], ids=["of two categories", "too many"]
+)
+def test_a_client_itself_refuses_products_that_may_mark_single_rows(silos_of, asked, tmp_path, categories, products):
+    kind = {"kind": "categorical", "categories": [1, 2]} if categories else {"low": -4, "high": 4}
+    (x, y), (other, z) = rows(1, (60, 50)), rows(2, (40, 70))
+    own = {"a": (1.0 + (x > 0), y), "b": (1.0 + (other > 0), z)}
+    silos = silos_of(own, features=[{"name": name, **kind} for name in "ab"])
+    design = Design(asked(silos, keeps="own").question, np.zeros(2), np.ones(2), products)
+    private = ClientStore(str(tmp_path / "private" / "own"))
+    models, silent = collect_answers(PlainRunner(), report_models, silos, private=private, design=design)
+    assert models == []
+    assert set(silent) == {"a", "b"}
+    assert "it answers of 8 at most, each with a number" in silent["a"]
+
+
 def only_of(client, weights=None):
     """A silo is asked about its own model alone."""
     return {client: {client: np.zeros((2, 2, 3)) if weights is None else weights}}
