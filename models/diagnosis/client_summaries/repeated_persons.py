@@ -3,17 +3,21 @@
 Rows of one person agree exactly in what does not change, such as age, sex and ward together. Rows of several persons who
 are about as old agree as often in sex and ward, and no more often if they have the same age. So the number of pairs of
 rows that agree in all is compared with that after values are exchanged between rows with nearly equal values. What one
-value determines alone, as a week its holidays, is no second agreement.
+value determines alone, as a week its holidays, is no second agreement. Neither is a ward in which ages are rounded: pairs must
+also be more than after exchanges within each ward alone.
 """
 
 import numpy as np
 
 _FEW_VALUES = 20  # that a column has at most whose values are no person's own
+_MOST_PLACES = 8  # values of a column within each of which rows are exchanged
 _BLOCK = 5  # neighbouring values among which rows are exchanged
 _SHUFFLES, _COLUMNS = 4, 8
 _LEAST_ROWS = 60
-_LEAST_RATIO, _LEAST_PARTNERS = 1.15, 0.5
-"""Of the pairs that agree, against those after the exchange; and how many more rows agree with a row on average."""
+_LEAST_RATIO, _LEAST_PARTNERS, _LEAST_WITHIN = 1.15, 0.5, 0.15
+"""Of the pairs that agree, against those after the exchange; how many more rows agree with a row on average; and how many
+more than after exchanges within each value of another column.
+"""
 
 
 def has_repeated_persons(x: np.ndarray) -> bool:
@@ -30,20 +34,27 @@ def has_repeated_persons(x: np.ndarray) -> bool:
 
 def _agree_more(code: np.ndarray, few: list[np.ndarray]) -> bool:
     """Return whether rows with equal codes agree in columns of few values more often than rows with nearly equal codes."""
-    common = np.zeros(len(code), np.int64)
-    for column in few:
-        if not _determines(code, column):
-            common = np.unique(common * (int(column.max()) + 1) + column, return_inverse=True)[1].ravel()
+    common, free = np.zeros(len(code), np.int64), [column for column in few if not _determines(code, column)]
+    for column in free:
+        common = np.unique(common * (int(column.max()) + 1) + column, return_inverse=True)[1].ravel()
     seen, rng = _agreeing_pairs(code, common), np.random.default_rng(0)
-    shuffled = []
-    for shuffle in range(_SHUFFLES):
-        block = (code + shuffle) // _BLOCK
-        order, mixed = np.argsort(block, kind="stable"), np.lexsort((rng.random(len(code)), block))
-        exchanged = np.empty_like(code)
-        exchanged[order] = code[mixed]
-        shuffled.append(_agreeing_pairs(exchanged, common))
-    most = max(shuffled)
-    return seen > _LEAST_RATIO * most and 2 * (seen - most) > _LEAST_PARTNERS * len(code)
+    within = [column for column in free if int(column.max()) < _MOST_PLACES] if len(free) > 1 else []
+
+    def partners(place: np.ndarray, ratio: float) -> float:
+        most = max(_agreeing_pairs(_exchanged(code, place, shuffle, rng), common) for shuffle in range(_SHUFFLES))
+        return 2 * (seen - most) / len(code) if seen > ratio * most else 0.0
+
+    several = partners(np.zeros_like(code), _LEAST_RATIO) > _LEAST_PARTNERS
+    return several and all(partners(place, 1.0) > _LEAST_WITHIN for place in within)
+
+
+def _exchanged(code: np.ndarray, place: np.ndarray, shuffle: int, rng: np.random.Generator) -> np.ndarray:
+    """Exchange codes between rows with nearly equal codes and an equal place: (rows,)."""
+    block = (code + shuffle) // _BLOCK
+    order, mixed = np.lexsort((block, place)), np.lexsort((rng.random(len(code)), block, place))
+    exchanged = np.empty_like(code)
+    exchanged[order] = code[mixed]
+    return exchanged
 
 
 def _determines(code: np.ndarray, column: np.ndarray) -> bool:

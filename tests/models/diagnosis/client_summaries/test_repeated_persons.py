@@ -67,3 +67,15 @@ def test_sixty_visits_of_each_person_are_found(persons):
     age, ward, sex = np.round(rng.normal(60, 14, persons)), rng.integers(1, 5, persons), rng.integers(0, 2, persons)
     static = np.repeat(np.stack([age, ward, sex], 1), 60, 0)
     assert has_repeated_persons(np.column_stack([static, rng.normal(size=60 * persons)]))
+
+
+@pytest.mark.parametrize("rounded", ["to five years in a ward", "to five years in two wards", "to a year in a ward"])
+@pytest.mark.parametrize("rows", [1000, 3000])
+def test_ages_that_are_rounded_at_some_wards_only_are_no_persons(rounded, rows):
+    for seed in range(3):
+        rng = np.random.default_rng([seed, rows])
+        age, ward, sex = rng.normal(60, 14, rows), rng.integers(1, 5, rows), rng.integers(0, 2, rows)
+        at = ward <= (2 if "two" in rounded else 1)
+        coarse = 5 * np.round(age / 5) if "five" in rounded else np.round(age)
+        x = np.column_stack([np.where(at, coarse, np.round(age, 1)), ward, sex, rng.normal(size=rows)])
+        assert not has_repeated_persons(x)
