@@ -221,6 +221,7 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, dict[st
                 least,
                 dependent["unit"] is not None,
                 second_look is not None,
+                dependent["persons"],
             ),
             **dependent,
             "refused": dict(responses.refusals),

@@ -21,8 +21,7 @@ def data_faults(
     rows are counted by unit. Shared rows are looked for in counts of independent rows of tables without noise.
     """
     faults = [_fault("persons", [], persons)] if persons else []
-    independent = not by_unit and not persons and query.pictures is None
-    if independent and query.counts and not query.rho and not comparison.of_groups:
+    if looks_for_shared_rows(comparison, query, persons, by_unit):
         faults += _shared(comparison, summaries)
     clients, layout = np.array(comparison.clients), query.layout
     if not layout.targets:
@@ -38,6 +37,12 @@ def data_faults(
             fault = _fault("constant", [layout.names[feature]], clients[constant[:, feature]].tolist())
             faults.append(fault | {"values": values})
     return faults
+
+
+def looks_for_shared_rows(comparison: Comparison, query: Query, persons: Sequence[str], by_unit: bool) -> bool:
+    """Return whether pairs of silos are searched for rows that both hold."""
+    independent = not by_unit and not persons and query.pictures is None
+    return independent and query.counts and not query.rho and not comparison.of_groups
 
 
 def _fault(what: str, names: list[Any], silos: Sequence[str]) -> dict[str, Any]:

@@ -1,13 +1,15 @@
 """What a diagnosis did not compare, and why, as plain JSON: classes, features, values, pairs of features, interactions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from flows.diagnosis.data_faults import looks_for_shared_rows
 from models.diagnosis.client_summaries.client_summary import Layout, Summaries
 from models.diagnosis.client_summaries.query import Query
 from models.diagnosis.client_summaries.rank_correlations import LEAST_PAIR_ROWS, MOST_FEATURES
+from models.diagnosis.shared_rows import chance_to_find_half
 from tasks.diagnosis.compare_feature_pairs import FeaturePairs
 from tasks.diagnosis.compare_silos import Comparison
 
@@ -20,13 +22,15 @@ def not_compared(
     least: Mapping[str, int],
     by_unit: bool = False,
     second_look: bool = False,
+    persons: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """List what was not compared.
 
     Every entry has `what`, `why`, `names` and `silos`. `what` is class, targets, feature, values, feature pairs,
-    interactions or rest. `names` are classes (by index) or features; if it is empty, all are meant, and likewise `silos`.
+    interactions, shared rows or rest. `names` are classes (by index) or features; if it is empty, all are meant, and
+    likewise `silos`.
     summaries: of the comparison's clients; least: the least rows of each client's policy; by_unit: whether rows are
-    counted by unit; second_look: whether pairs had one.
+    counted by unit; second_look: whether pairs had one; persons: the silos whose rows look like several of each person.
     """
     clients, layout = comparison.clients, query.layout
     return [
@@ -34,12 +38,27 @@ def not_compared(
         *_features(comparison, layout),
         *_far_values(feature_pairs, query, clients),
         *_feature_pairs(comparison, query, summaries, feature_pairs, by_unit),
+        *_shared_rows(comparison, query, summaries, persons, by_unit),
         *([_entry("rest", "the second look is at pairs, so one silo against all others is not refined")] * second_look),
     ]
 
 
 def _entry(what: str, why: str, names: list[Any] | None = None, silos: list[str] | None = None) -> dict[str, Any]:
     return {"what": what, "why": why, "names": names or [], "silos": silos or []}
+
+
+def _shared_rows(
+    comparison: Comparison, query: Query, summaries: Summaries, persons: Sequence[str], by_unit: bool
+) -> list[dict[str, Any]]:
+    """List shared rows if half of a silo in another would mostly be missed, even by the two largest silos."""
+    if len(comparison.clients) < 2 or not looks_for_shared_rows(comparison, query, persons, by_unit):
+        return []
+    one, other = np.argsort(-summaries.rows, kind="stable")[:2].tolist()
+    chance = chance_to_find_half(summaries, one, other, len(comparison.pairs.first))
+    return [_entry("shared rows", "features have too few values")] if chance < _MOSTLY else []
+
+
+_MOSTLY = 0.5
 
 
 def _rare_classes(

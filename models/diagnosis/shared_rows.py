@@ -5,7 +5,7 @@ within classes is far below its mean. Clients that differ otherwise hide it.
 """
 
 import numpy as np
-from scipy.special import chdtr
+from scipy.special import chdtr, chdtri
 
 from models.diagnosis.client_summaries.client_summary import Summaries, divide_or_zero
 from models.diagnosis.nested_tests import ALPHA
@@ -21,11 +21,27 @@ def find_shared_rows(summaries: Summaries, first: np.ndarray, second: np.ndarray
     return np.array(p_values, float) * max(len(first), 1) < ALPHA
 
 
+def chance_to_find_half(summaries: Summaries, first: int, second: int, pairs: int) -> float:
+    """Return the chance to find that two alike clients share half of their rows; pairs: that are compared.
+
+    X² is then about _OF_HALF of that without shared rows. Features of few values leave it few degrees of freedom.
+    """
+    _, mean, scale = _statistic(summaries.counts[[first, second], ..., :-1])
+    return float(chdtr(mean / scale, chdtri(mean / scale, 1 - ALPHA / pairs) / _OF_HALF)) if scale > 0 else 0.0
+
+
+_OF_HALF = 0.6  # X² of clients of which one holds half of the other's rows as well, against that of others
+
+
 def _too_alike(counts: np.ndarray) -> float:
     """Return the chance of a sum of X² as small as this; counts: (2, features, cells, classes)."""
+    statistic, mean, scale = _statistic(counts)
+    return float(chdtr(mean / scale, statistic / scale)) if scale > 0 else 1.0
+
+
+def _statistic(counts: np.ndarray) -> tuple[float, float, float]:
+    """Return the sum of X², its mean, and the factor by which it is that of a chi-square; 0 without any cell."""
     statistic, mean, variance, _ = homogeneity_moments(counts)
     total = (1 - _CORRELATION) * variance.sum() + _CORRELATION * np.sqrt(variance).sum() ** 2
-    scale = divide_or_zero(total, np.array(2 * mean.sum()))
-    if not scale > 0:
-        return 1.0
-    return float(chdtr(mean.sum() / scale, statistic.sum() / scale))
+    scale = float(divide_or_zero(total, np.array(2 * mean.sum())))
+    return float(statistic.sum()), float(mean.sum()), scale

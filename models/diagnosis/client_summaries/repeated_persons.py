@@ -3,8 +3,8 @@
 Rows of one person agree exactly in what does not change, such as age, sex and ward together. Rows of several persons who
 are about as old agree as often in sex and ward, and no more often if they have the same age. So the number of pairs of
 rows that agree in all is compared with that after values are exchanged between rows with nearly equal values. What one
-value determines alone, as a week its holidays, is no second agreement. Neither is a ward in which ages are rounded: pairs must
-also be more than after exchanges within each ward alone.
+value determines alone, as a week its holidays, is no second agreement. Neither is a ward in which ages are rounded: pairs
+must also be more than after exchanges within each ward alone.
 """
 
 import numpy as np

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.diagnosis.merged_tables import all_pairs
-from models.diagnosis.shared_rows import find_shared_rows
+from models.diagnosis.shared_rows import chance_to_find_half, find_shared_rows
 
 
 def rows(seed, count=1000, features=6, moved=0.0):
@@ -50,3 +50,20 @@ def test_of_300_pairs_without_shared_rows_none_is_found(tell):
 def test_clients_that_differ_are_no_pair_that_shares_rows(tell):
     assert found(tell([rows(0), rows(1, moved=0.5)]), 2) == [False]
     assert find_shared_rows(tell([rows(0)]).summaries, np.zeros(0, int), np.zeros(0, int)).tolist() == []
+
+
+@pytest.mark.parametrize(("values", "least", "most"), [(3, 0, 5), (6, 3, 12), (None, 18, 20)])
+def test_the_chance_to_find_half_of_a_client_is_that_of_20_pairs(tell, values, least, most):
+    hits, chances = 0, []
+    for seed in range(20):
+        first, second = rows(2 * seed, 300), rows(2 * seed + 1, 300)
+        if values:
+            cuts = np.linspace(-2, 2, values + 1)[1:-1]
+            first, second = ((1.0 + np.searchsorted(cuts, x), y) for x, y in (first, second))
+        categories = (tuple(range(1, values + 1)) if values else None,) * 6
+        told = tell([first, with_half_of(second, first)], categories=categories)
+        hits += found(told, 2)[0]
+        chances.append(chance_to_find_half(told.summaries, 0, 1, 1))
+    assert least <= hits <= most
+    assert least / 20 <= np.mean(chances) <= most / 20
+    assert chance_to_find_half(told.summaries, 0, 1, 100) < chances[-1]
