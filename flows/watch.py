@@ -20,9 +20,10 @@ from flows.partition import make
 from flows.results.registry import FOLDER, changed_silos, promotion_history
 from flows.results.registry.promotion import finish, keep, promote
 from flows.results.registry.shifted_silos import shifted_silos, unchecked_silos, unseen_shifts
-from flows.results.registry.watch_text import NAMED, shift_text, unchecked_text
+from flows.results.registry.watch_text import NAMED, no_shift_text, shift_text, unchecked_text
 from flows.results.run_history.clean_runs import enforce_retention
 from flows.training.project import Project
+from models.diagnosis.classify import GRADES
 from silos.dataset import some
 from silos.errors import UserError
 from silos.io.locks import exclusive_lock
@@ -89,7 +90,8 @@ def _decide(project: Project) -> dict[str, Any]:
         progress.current().say(f"changed since champion {champion.number}: {some([*changed], NAMED)}")
         progress.current().say("compares each silo with its rows at that time")
         diagnosis = _diagnose(project, champion, changed)
-        shifted = shifted_silos(diagnosis, project.params.watch.grade)
+        grade = project.params.watch.grade
+        shifted = shifted_silos(diagnosis, grade, changed)
         unchecked = unchecked_silos(diagnosis, changed)
         _emit_shifts(project, champion, shifted)
         saw = {
@@ -103,8 +105,8 @@ def _decide(project: Project) -> dict[str, Any]:
             "comparison": None,
         }
         if not shifted:
-            could = " that could be checked" if unchecked else ""
-            reason = f"no silo{could} shifted by at least {project.params.watch.grade}{unchecked_text(unchecked)}"
+            weaker = shifted_silos(diagnosis, GRADES[0], changed)
+            reason = f"{no_shift_text(grade, weaker, unchecked)}{unchecked_text(unchecked)}"
             return _concluded(project, keep(project, champion, reason, saw))
         progress.current().say(f"trains again: {shift_text(shifted)}")
         return _concluded(project, _challenge(project, champion, saw))
@@ -187,6 +189,7 @@ def shift_event(project: Project, champion: ModelVersion, silo: Mapping[str, Any
             "grade": silo["grade"],
             "grades": silo["kinds"],
             "features": silo["features"],
+            "words": silo["words"],
             "rows": silo["rows"],
             "since": since,
             "data": data,

@@ -256,5 +256,6 @@ def _is_missing(value: Any) -> bool:
 
 
 def _some(names: Sequence[str], limit: int) -> str:
-    text = ", ".join(repr(name)[:60] for name in names[:limit])
-    return text if len(names) <= limit else f"{text} and {len(names) - limit} more"
+    named = names if len(names) <= limit + 1 else names[:limit]
+    text = ", ".join(repr(name)[:60] for name in named)
+    return text if len(named) == len(names) else f"{text} and {len(names) - limit:,} more"

@@ -296,10 +296,11 @@ def class_codes(names: tuple[str, ...], classes: list[str], at: At) -> list[int]
     return [classes.index(name) for name in names]
 
 
-def some(names: Sequence[str], limit: int = 12) -> str:
-    """Join the first `limit` names, and say how many more there are."""
-    text = ", ".join(names[:limit])
-    return text if len(names) <= limit else f"{text} and {len(names) - limit} more"
+def some(names: Sequence[str], limit: int = 12, separator: str = ", ") -> str:
+    """Join the first `limit` names, and say how many more there are; one that is left is named."""
+    if len(names) <= limit + 1:
+        return separator.join(names)
+    return f"{separator.join(names[:limit])} and {len(names) - limit:,} more"
 
 
 def data_stream(seed: int, *names: str | int) -> np.random.RandomState:

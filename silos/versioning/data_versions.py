@@ -6,6 +6,7 @@ kill or a failure leaves the old or the new version complete.
 """
 
 import contextlib
+import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,6 +22,7 @@ from silos.dataset import SPLITS, some
 from silos.errors import UserError
 from silos.io.atomic_io import restore_moved, write_bytes
 from silos.storage.manifest import MANIFEST, ClientTable, empty_table, read_manifest
+from silos.storage.partition_store import open_client, open_missing, open_units
 from silos.versioning.dvc_files import (
     DATA,
     RECORD,
@@ -255,11 +257,19 @@ def diff(root: Path, before: str, after: str) -> dict[str, list[dict[str, Any]]]
 def changed_silos(root: Path, name: str, before: str, after: str) -> dict[str, str]:
     """Map each client of a partition that differs between two versions to added, removed or changed.
 
-    Digests in the client tables are compared; no rows are opened.
+    Digests in the client tables are compared. Rows are opened only where a value filled in for a missing one may be all
+    that differs: the mean of other clients changes with their rows, and this is no change of the client.
     """
     old, new = version_files(root, before), version_files(root, after)
     with _open_partition(root, name, old, before) as older, _open_partition(root, name, new, after) as newer:
-        return _changes(older.table, newer.table)
+        changes = _changes(older.table, newer.table)
+        if not (older.fills_in_means() and newer.fills_in_means()):
+            return changes
+        return {
+            client: how
+            for client, how in changes.items()
+            if how != "changed" or older.present_values(client) != newer.present_values(client)
+        }
 
 
 def _changes(older: ClientTable, newer: ClientTable) -> dict[str, str]:
@@ -298,6 +308,22 @@ class _VersionPartition:
             return None
         statistics = client_overview(self._manifest, self._folder, self._manifest.client(client))
         return {key: statistics[key] for key in ("domain", "rows", "label_shares", "mean")}
+
+    def fills_in_means(self) -> bool:
+        """Return whether a mean replaces missing values of some feature."""
+        return self._manifest is not None and any(feature.fill == "mean" for feature in self._manifest.features)
+
+    def present_values(self, client: str) -> str:
+        """Hash the rows of a client, with 0 for every missing value in place of what is filled in."""
+        assert self._manifest is not None
+        entry, hashed = self._manifest.client(client), hashlib.sha256()
+        for split in SPLITS:
+            x, y = open_client(self._folder, entry, split)
+            missing, units = open_missing(self._folder, entry, split), open_units(self._folder, [entry], split)
+            parts = [x, y] if missing is None else [np.where(missing, np.zeros_like(x), x), y, missing]
+            for part in parts if units is None else [*parts, units]:
+                hashed.update(f"{part.shape} {part.dtype}".encode() + part.tobytes())
+        return hashed.hexdigest()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from flows.core.console.safe_text import PlainConsole
 from flows.results.registry.changed_silos import make_answer
 from flows.results.registry.promotion_history import may_pass
 from flows.results.registry.shifted_silos import shifted_silos, unchecked_silos, unseen_shifts
-from flows.results.registry.watch_text import shift_text
+from flows.results.registry.watch_text import no_shift_text, shift_text
 from flows.training.project import Project, new_experiment
 from flows.watch import (
     _comparison_name,
@@ -27,6 +27,20 @@ from flows.watch import (
 )
 from tasks.tracking.mlflow_logging.model_registry import ModelVersion
 
+AGE = {"name": "age", "what": "mean", "difference": 12.0, "deviations": 0.9}
+
+
+class Everyone(dict[str, str]):
+    """Silos that all changed."""
+
+    def __contains__(self, client: object) -> bool:
+        return True
+
+
+def shifted(diagnosis: dict[str, Any] | None, least: str) -> list[dict[str, Any]]:
+    """The silos that shifted by at least a grade, if all of them changed."""
+    return shifted_silos(diagnosis, least, Everyone())
+
 
 def pair(client: str, **grades: str | None) -> dict[str, Any]:
     """A silo's record in a diagnosis against a version: what differs, and by how much."""
@@ -37,6 +51,7 @@ def pair(client: str, **grades: str | None) -> dict[str, Any]:
         "types": list(grades),
         "strength": strength,
         "features": {"age": 0.5},
+        "changes": {kind: [AGE] for kind in grades if kind == "feature"},
         "rows": [500, 635],
         "undetermined": False,
         "note": None,
@@ -53,7 +68,7 @@ def of_new_rows(client: str, undetermined: bool = False, **grades: str | None) -
 def diagnosed(pairs: list[dict[str, Any]], new: list[dict[str, Any]] | None = None, **also: Any) -> dict[str, Any]:
     """A diagnosis against a version."""
     of_new = {"silos": new or [], "refused": {}, "reason": None, **also.pop("new_rows", {})}
-    query = {"targets": []}
+    query = {"targets": [], "pictures": None}
     report = {
         "pairs": pairs,
         "new_rows": of_new,
@@ -61,6 +76,7 @@ def diagnosed(pairs: list[dict[str, Any]], new: list[dict[str, Any]] | None = No
         "verdict": "guarded",
         "noise": None,
         "against": "0badcafe",
+        "label": "sepsis",
         "unit": None,
     }
     return {**report, "query": query, "features": ["age", "sbp"], **also}
@@ -86,27 +102,48 @@ DIAGNOSIS = diagnosed(
     ],
 )
 def test_silos_shift_by_their_strongest_kind_and_one_without_a_grade_counts(least: str, expected: list[str]) -> None:
-    found = shifted_silos(DIAGNOSIS, least)
+    found = shifted(DIAGNOSIS, least)
     assert [silo["client"] for silo in found] == expected
     assert all(silo["grade"] == {"faint": "negligible", "moved": "significant"}.get(silo["client"]) for silo in found)
 
 
-def test_the_text_names_each_silo_with_the_grade_of_each_kind() -> None:
-    text = "faint (feature: negligible), moved (label: negligible, concept: significant), apart (concept: no grade)"
-    assert shift_text(shifted_silos(DIAGNOSIS, "negligible")) == text
-    assert shifted_silos(None, "negligible") == []
+def test_the_text_says_what_differs_and_by_how_much_and_not_a_grade() -> None:
+    assert shift_text(shifted(DIAGNOSIS, "negligible")) == (
+        "faint: age is higher by 12 (0.9 standard deviations); "
+        "moved: label frequencies differ; labels follow from the inputs by another rule; "
+        "apart: labels follow from the inputs by another rule"
+    )
+    assert shifted(None, "negligible") == []
+    assert shift_text([{"client": "north", "kinds": {"feature": "moderate"}}]) == "north: feature"
+
+
+def test_a_silo_that_did_not_change_did_not_shift() -> None:
+    changed = {"moved": "changed", "apart": "added"}
+    assert [silo["client"] for silo in shifted_silos(DIAGNOSIS, "negligible", changed)] == ["moved", "apart"]
+
+
+def test_a_champion_that_stays_tells_of_shifts_below_the_grade() -> None:
+    weaker = shifted(diagnosed([pair("faint", feature="negligible")]), "negligible")
+    assert no_shift_text("negligible", [], {}) == "no silo shifted"
+    assert no_shift_text("critical", weaker, {"west": "too few rows"}) == (
+        "no silo that could be checked shifted by at least watch.grade=critical, only less: "
+        "faint: age is higher by 12 (0.9 standard deviations)"
+    )
 
 
 def test_new_rows_shift_a_silo_of_which_the_whole_version_hardly_moved() -> None:
     pairs = [pair("east"), pair("north", feature="negligible"), pair("west", feature="critical")]
     new = [of_new_rows("east"), of_new_rows("north", feature="significant"), of_new_rows("west", label="moderate")]
-    found = shifted_silos(diagnosed(pairs, new), "moderate")
+    found = shifted(diagnosed(pairs, new), "moderate")
     assert [(silo["client"], silo["rows"], silo["grade"]) for silo in found] == [
         ("north", "new", "significant"),
         ("west", "all", "critical"),
     ]
-    assert shift_text(found) == "north (feature: significant, in 135 new rows), west (feature: critical)"
-    assert shifted_silos(diagnosed([], [of_new_rows("gone", feature="moderate")]), "moderate")[0]["client"] == "gone"
+    assert shift_text(found) == (
+        "north: in its 135 new rows, inputs differ, most in age (+0.9 deviations); "
+        "west: age is higher by 12 (0.9 standard deviations)"
+    )
+    assert shifted(diagnosed([], [of_new_rows("gone", feature="moderate")]), "moderate")[0]["client"] == "gone"
 
 
 @pytest.mark.parametrize("grade", ["moderate", "critical", None])

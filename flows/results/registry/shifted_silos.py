@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from flows.diagnosis.new_rows import described_features
 from flows.diagnosis.text.caveats import of_power, unseen_between
+from flows.diagnosis.text.clauses import type_clause
+from flows.diagnosis.text.phrases import counted, joined, type_phrases
 from models.diagnosis.classify import GRADES
 
 ALL_ROWS, NEW_ROWS = "all", "new"
@@ -12,10 +15,11 @@ ALL_ROWS, NEW_ROWS = "all", "new"
 _RANK: dict[str | None, int] = {grade: rank for rank, grade in enumerate((*GRADES, None))}  # an undefined grade counts
 
 
-def shifted_silos(diagnosis: Mapping[str, Any] | None, least: str) -> list[dict[str, Any]]:
-    """Return the silos whose shift has at least this grade, with the grade of each kind; an undefined grade counts.
+def shifted_silos(diagnosis: Mapping[str, Any] | None, least: str, changed: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the changed silos whose shift has at least this grade, with each kind's grade; an undefined grade counts.
 
     A silo's whole versions are judged, and its new rows by themselves. If both shifted, the stronger shift is returned.
+    A silo that did not change may still differ from itself under noise, which is drawn for each version.
     """
     if diagnosis is None:
         return []
@@ -37,11 +41,27 @@ def shifted_silos(diagnosis: Mapping[str, Any] | None, least: str) -> list[dict[
                 "grade": worst,
                 "features": [*record["features"]],
                 "rows": rows,
+                "words": _in_new_rows(record, diagnosis) if rows == NEW_ROWS else _in_all_rows(record, diagnosis),
             }
             found[client]["new_rows"] = record["rows"][0] if rows == NEW_ROWS else None
             strongest[client] = rank
     order = dict.fromkeys(record["client"] for record, _, _ in records)
-    return [found[client] for client in order if client in found]
+    return [found[client] for client in order if client in found and client in changed]
+
+
+def _in_all_rows(record: Mapping[str, Any], diagnosis: Mapping[str, Any]) -> str:
+    """Say by how much each type of a silo's whole versions differs."""
+    features = [*record["features"]]
+    return "; ".join(
+        type_clause(dict(diagnosis), kind, record["changes"], features, record) for kind in record["types"]
+    )
+
+
+def _in_new_rows(record: Mapping[str, Any], diagnosis: Mapping[str, Any]) -> str:
+    """Say which types of a silo's new rows differ from its earlier rows, and in which features by how much."""
+    differ = joined([type_phrases(diagnosis)[kind] for kind in record["types"]])
+    most = f", most in {joined(described_features(record))}" if record["features"] else ""
+    return f"in its {counted(record['rows'][0], 'new row')}, {differ}{most}"
 
 
 def unchecked_silos(diagnosis: Mapping[str, Any] | None, changed: Mapping[str, str]) -> dict[str, str]:

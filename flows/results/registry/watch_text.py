@@ -10,14 +10,19 @@ NAMED = 5
 
 
 def shift_text(shifted: Sequence[Mapping[str, Any]]) -> str:
-    """Return the silos with their kinds of shift, as in `north (feature: critical)`, and whether it is in new rows."""
-    return some([f"{silo['client']} ({_kinds(silo)})" for silo in shifted], NAMED)
+    """Return the silos with what differs in words, as in `north: age is higher by 12 (1.1 standard deviations)`."""
+    return some([f"{silo['client']}: {_words(silo)}" for silo in shifted], NAMED, "; ")
 
 
-def _kinds(silo: Mapping[str, Any]) -> str:
-    kinds = ", ".join(f"{kind}: {grade or 'no grade'}" for kind, grade in silo["kinds"].items())
-    number = silo.get("new_rows")  # decisions of earlier versions have none
-    return kinds if number is None else f"{kinds}, in {number:,} new row{'' if number == 1 else 's'}"
+def _words(silo: Mapping[str, Any]) -> str:
+    return str(silo.get("words") or ", ".join(silo["kinds"]))  # decisions of earlier versions have no words
+
+
+def no_shift_text(grade: str, weaker: Sequence[Mapping[str, Any]], unchecked: Mapping[str, str]) -> str:
+    """Return that no silo shifted as much as `watch.grade` asks for, with the shifts that are smaller."""
+    least = f" by at least watch.grade={grade}" if weaker else ""
+    smaller = f", only less: {shift_text(weaker)}" if weaker else ""
+    return f"no silo{' that could be checked' if unchecked else ''} shifted{least}{smaller}"
 
 
 def unchecked_text(unchecked: Mapping[str, str]) -> str:

@@ -407,3 +407,23 @@ def test_a_value_that_goes_missing_where_its_fill_stood_is_a_change_of_its_clien
         versions.append(record(tmp_path))
     changes = [(change["client"], change["change"]) for change in diff(tmp_path, *versions)["silos"]]
     assert changes == [("lyon", "changed")]
+
+
+def test_a_client_whose_filled_in_mean_alone_moved_with_other_clients_rows_has_not_changed(tmp_path, params):
+    client, x = np.repeat(["none", "some", "many"], 40), np.arange(120, dtype=np.float64)
+    scheme, features = [{"kind": "column", "column": "client"}], [{"name": "age", "missing": {"fill": "mean"}}]
+
+    def recorded(added: float, gap: int | None = None) -> str:
+        rows = np.where(client == "many", x + added, x)[:, None]
+        rows[client == "none"] = np.nan
+        rows[[] if gap is None else gap] = np.nan
+        np.savez(tmp_path / "own.npz", x=rows, y=np.arange(120) % 2, client=client)
+        source = {"kind": "npz", "path": "own.npz", "task": "classification"}
+        write(tmp_path / "data" / "small", params(source=source, scheme=scheme, features=features), tmp_path)
+        return record(tmp_path)
+
+    before, moved = recorded(0), recorded(5)
+    assert [silo["client"] for silo in diff(tmp_path, before, moved)["silos"]] == ["many", "none"]
+    assert data_versions.changed_silos(tmp_path, "small", before, moved) == {"many": "changed"}
+    gap = recorded(0, gap=45)
+    assert data_versions.changed_silos(tmp_path, "small", before, gap) == {"some": "changed"}
