@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.cli.command_session import Json, Overrides, Session, Timings
+from silos.dataset import counted
 from silos.errors import UserError
 from silos.io.addresses import mask_passwords
 
@@ -251,6 +252,7 @@ def print_predict(answer: dict[str, Any], console: "PlainConsole") -> None:
         clients = [f"{client}: {count:,}" for client, count in answer["clients"].items()]
         others = f" and {len(clients) - _MAX_LISTED} more" if len(clients) > _MAX_LISTED else ""
         console.print(f"clients       {', '.join(clients[:_MAX_LISTED])}{others}")
+    _print_assumptions(answer, console)
     if answer["skipped"]:
         rows = len(answer["skipped"])
         console.print(f"skipped       {rows:,} row{'s' * (rows > 1)}")
@@ -266,6 +268,20 @@ def print_predict(answer: dict[str, Any], console: "PlainConsole") -> None:
     if answer["entropy"] is not None:
         console.print(f"mean entropy  {answer['entropy']:.3f} nats")
     console.print(f"file          {answer['file']}")
+
+
+def _print_assumptions(answer: dict[str, Any], console: "PlainConsole") -> None:
+    """Print clients that data/ lacks, and what replaced missing values."""
+    for client, found in list(answer["unknown_clients"].items())[:_MAX_LISTED]:
+        where = f"data/ has no client {client!r} ({counted(found['rows'], 'row')})"
+        console.print(f"caution       {where}; the model is one for all clients, and answered. {found['hint']}")
+    for found in answer["filled_in"][:_MAX_LISTED]:
+        whose = f"as in data/ for {found['client']}" if found["client"] else "as in training"
+        rows = counted(found["rows"], "row")
+        console.print(f"filled in     {found['column']} in {rows}: {found['value']:.6g}, {whose}")
+    for kind in ("unknown_clients", "filled_in"):
+        if len(answer[kind]) > _MAX_LISTED:
+            console.print(f"… and {len(answer[kind]) - _MAX_LISTED:,} more; --json lists them all under {kind}")
 
 
 @commands.command()

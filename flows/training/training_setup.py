@@ -6,7 +6,6 @@ Loads torchvision's weights from `model.pretrained`, and checks params against t
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,7 +32,7 @@ from models.training.engine_and_stack_size import pick_kernel
 from models.training.execution_plan import Kind
 from models.training.optimizers import PARAMETER_BYTES
 from silos.cohort import Silos, Stack, open_stack
-from silos.dataset import SPLITS
+from silos.dataset import SPLITS, near_names, some
 from silos.errors import UserError, shown
 from silos.io.atomic_io import is_there
 from silos.io.memory_and_disk import must_fit
@@ -334,10 +333,11 @@ def _check_leaves(params: Params, silos: Silos) -> None:
 def _check_takes_part(client: str, key: str, params: Params, silos: Silos) -> None:
     """Raise a UserError for a client, named under `clients.key`, that does not train."""
     if client not in silos:
-        near = get_close_matches(client, silos.clients, 1) or silos.clients[-1:]
+        near = near_names(client, silos.clients)
+        hint = f"Did you mean {near[0]}?" if near else f"They are {some(silos.clients, 5)}. Correct the name."
         raise UserError(
             f"params.yaml: clients.{key}: got {client!r}, expected a client of data/{params.data.name} that takes "
-            f"part in training. Did you mean {near[0]}?"
+            f"part in training. {hint}"
         )
 
 

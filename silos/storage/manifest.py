@@ -3,14 +3,13 @@
 import json
 from collections.abc import KeysView
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from silos.dataset import SPLITS, ColumnarSequence, Role, some
+from silos.dataset import SPLITS, ColumnarSequence, Role, near_names, some
 from silos.errors import UserError
 from silos.schema import Feature, Schema, Task, default_features, is_table
 
@@ -22,7 +21,6 @@ MANIFEST = "manifest.json"
 COLUMNS = "manifest.safetensors"
 COMMON = "common.safetensors"
 WAYS_BACK = "Run `siloflow partition` to rebuild it, or `dvc checkout` to restore the recorded version."
-_COMPARED = 10_000  # names up to which similar ones are suggested: more would take seconds
 
 
 @dataclass(frozen=True)
@@ -194,7 +192,7 @@ class Manifest:
         position = self.clients.indices.get(name)
         if position is None:
             names = self.clients.names
-            near = get_close_matches(name, names, 1) if len(names) <= _COMPARED else []
+            near = near_names(name, names)
             hint = f"Did you mean {near[0]}? The clients are" if near else "The clients are"
             raise UserError(f"client: got {name}, expected a client of data/{self.name}. {hint} {some(names, 5)}.")
         return position

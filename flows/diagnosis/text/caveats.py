@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from flows.diagnosis.text.phrases import (
-    counted,
     few_rows,
     joined,
     least_rows,
@@ -17,6 +16,7 @@ from flows.diagnosis.text.phrases import (
 )
 from models.diagnosis.magnitudes import smallest_visible
 from models.metrics.base_metrics import format_number
+from silos.dataset import counted
 
 _MAX_FEATURES = 3  # with missing values
 _SIZE_RATIO = 10  # of the largest and smallest silo, from which on a note is given

@@ -10,7 +10,6 @@ from flows.diagnosis.build_report import shown_types
 from flows.diagnosis.text.clauses import MAX_FEATURES, effect_clauses, evidence_of, inputs_clause, type_clause
 from flows.diagnosis.text.phrases import (
     capital,
-    counted,
     group_name,
     joined,
     listed,
@@ -25,6 +24,7 @@ from models.diagnosis.nested_tests import TYPES
 from models.diagnosis.odd_clients import find_odd_clients
 from models.diagnosis.screen_clients import MIN_SHARE
 from models.diagnosis.verdicts import DISCOVERIES
+from silos.dataset import counted
 
 _MAX_FINDINGS = 5  # with a sentence of their own
 _MAX_ODD = 20  # silos that are all named

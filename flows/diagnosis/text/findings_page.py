@@ -8,7 +8,6 @@ from flows.diagnosis.text.caveats import notes, notes_of_versions
 from flows.diagnosis.text.findings import of_version
 from flows.diagnosis.text.next_steps import next_steps
 from flows.diagnosis.text.phrases import (
-    counted,
     group_label,
     joined,
     reason_clause,
@@ -19,6 +18,7 @@ from flows.diagnosis.text.phrases import (
 )
 from flows.diagnosis.text.summary import sentences
 from models.diagnosis.verdicts import REASONS
+from silos.dataset import counted
 from tasks.tracking.metric_names import as_markdown
 
 _MAX_SILOS = 20  # with a sentence of their own

@@ -8,6 +8,7 @@ from models.diagnosis.classify import MIN_ROWS
 from models.diagnosis.client_summaries import gaussian_mechanism
 from models.diagnosis.verdicts import REASONS
 from models.metrics.base_metrics import format_number
+from silos.dataset import counted
 
 _TYPE_PHRASES = {
     "feature": "inputs differ",
@@ -271,11 +272,6 @@ def capital(sentence: str) -> str:
     """Capitalize our own word only; names are written unchanged."""
     own = ("group ", "the other ", "these ")
     return f"{sentence[0].upper()}{sentence[1:]}" if sentence.startswith(own) else sentence
-
-
-def counted(count: int, noun: str) -> str:
-    """Return the count with the noun, in the plural unless the count is 1."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def _is_short(group: Sequence[str]) -> bool:

@@ -16,7 +16,6 @@ from flows.diagnosis.text.findings import (
 )
 from flows.diagnosis.text.phrases import (
     capital,
-    counted,
     group_name,
     left_out,
     listed,
@@ -24,6 +23,7 @@ from flows.diagnosis.text.phrases import (
     no_verdict,
     num_determined,
 )
+from silos.dataset import counted
 
 _MAX_LINES = 8
 _MAX_SILOS = 5  # that differ from all others together, each with a sentence

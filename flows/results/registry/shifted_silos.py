@@ -6,8 +6,9 @@ from typing import Any
 from flows.diagnosis.new_rows import described_features
 from flows.diagnosis.text.caveats import of_power, unseen_between
 from flows.diagnosis.text.clauses import type_clause
-from flows.diagnosis.text.phrases import counted, joined, type_phrases
+from flows.diagnosis.text.phrases import joined, type_phrases
 from models.diagnosis.classify import GRADES
+from silos.dataset import counted
 
 ALL_ROWS, NEW_ROWS = "all", "new"
 """Which rows of a silo shifted: its whole versions differ, or the rows that came since differ from its earlier ones."""

@@ -77,13 +77,16 @@ def predict_file(
         raise UserError(f"{input}: {error}") from None
     table = _with_input(file, file.others(kept, keep), chosen, predictions)
     _write(place, output, table)
-    of_clients = Counter(clients[at] for at in chosen.tolist())
+    predicted = [clients[at] for at in chosen.tolist()]
+    of_clients = Counter(predicted)
     return {
         "model": opened.name,
         "version": opened.version,
         "run": opened.run,
         "client": client,
         "clients": None if own is None else {name: count for name, count in of_clients.items() if name is not None},
+        "unknown_clients": predictor.unknown_clients(predicted),
+        "filled_in": predictor.filled_in(_taken(rows, chosen), predicted),
         "rows": len(predictions),
         **_summary(predictions, opened.card["classes"]),
         "skipped": [{"row": row, "reason": reason} for row, reason in sorted(skipped.items())],
@@ -136,8 +139,12 @@ def _predict(
     if not len(chosen):
         raise UserError(f"{file.name}: got no row that can be predicted. {next(iter(faults.values())).message}")
     skipped = {int(file.numbers[row]): fault.message for row, fault in faults.items()}
-    left = rows.iloc[chosen] if isinstance(rows, pd.DataFrame) else rows[chosen]
-    return chosen, file.ragged | skipped, predictor.predict(left, [clients[at] for at in chosen.tolist()], params_of)
+    left = [clients[at] for at in chosen.tolist()]
+    return chosen, file.ragged | skipped, predictor.predict(_taken(rows, chosen), left, params_of)
+
+
+def _taken(rows: pd.DataFrame | np.ndarray, at: np.ndarray) -> pd.DataFrame | np.ndarray:
+    return rows.iloc[at] if isinstance(rows, pd.DataFrame) else rows[at]
 
 
 def _kept(file: RowFile, opened: OpenModel, own: str | None, keep: Sequence[str]) -> list[str]:
@@ -194,8 +201,8 @@ def _check_client(predictor: RowPredictor, client: str | None) -> None:
     also = f", or add the column {column!r} to the file" if column and client is None else ""
     other = ", or name a run with a common model" if personal else ""
     raise UserError(
-        f"{predictor.option}: got {shown(client or 'none')}, expected {expected}. Name the client whose rows they "
-        f"are{also}{other}."
+        f"{predictor.option}: got {shown(client or 'none')}, expected {expected}. {predictor.hint(client)}Name the client "
+        f"whose rows they are{also}{other}."
     )
 
 

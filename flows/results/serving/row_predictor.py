@@ -1,5 +1,6 @@
 """Predicts raw rows of a table, each for its own client, and finds the rows that cannot be predicted, with the reason."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from flows.results.serving.open_model import OpenModel
 from flows.results.serving.raw_rows import client_column
 from flows.training.project import Project
 from models.preprocessing import Faults, RowFault, encode_usable
-from silos.dataset import some
+from silos.dataset import near_names, some
 from silos.errors import shown
 from silos.sources.source_params import Table
 from silos.storage.partition_store import open_client, open_missing
@@ -100,7 +101,9 @@ class RowPredictor:
         self, client: str | None, rows: pd.DataFrame | np.ndarray, params_of: Callable[[str | None], Mapping[str, Any]]
     ) -> pd.DataFrame:
         if self.opened.card["statistics"] is not None and (expected := self.expected_client(client)):
-            raise ValueError(f"client: got {shown(client or 'none')}, expected {expected}. Name one of them.")
+            raise ValueError(
+                f"client: got {shown(client or 'none')}, expected {expected}. {self.hint(client)}Name one of them."
+            )
         return self._for(client, rows).predict(rows, client or "", **params_of(client))
 
     def faults(
@@ -126,7 +129,7 @@ class RowPredictor:
                 got = "no client" if client is None else shown(repr(client))
                 for row in at.tolist():
                     place = f"{named_by}: got {got} in row {named[row]}"
-                    message = f"{place}, expected {expected}. Correct the client, or drop the row."
+                    message = f"{place}, expected {expected}. {self.hint(client)}Correct the client, or drop the row."
                     found[row] = RowFault(message, named_by, client is None)
             elif isinstance(rows, pd.DataFrame):
                 of_client = rows.iloc[at]
@@ -180,10 +183,48 @@ class RowPredictor:
             advice = f"Name the client by {self.option}{column}"
         else:
             reason = f"since data/ has no rows of {shown(client)}, whose mean would fill it in"
-            advice = "Fill in a value, or name a client of data/"
+            advice = f"{self.hint(client)}Correct the client, fill in a value"
         return fault._replace(
             message=f"{fault.column}: got no value in row {number}, expected one, {reason}. {advice}, or drop the row."
         )
+
+    def hint(self, client: str | None) -> str:
+        """Return a sentence with the known clients that are spelled like this one, or with some of all; "" without one."""
+        if client is None:
+            return ""
+        card = self.opened.card
+        names = card["clients"] if card["personal"] else [*self.project.manifest.names]
+        near = near_names(client, names)
+        if near or card["personal"]:  # of which the error lists the clients anyway
+            return f"Did you mean {' or '.join(map(shown, near))}? " if near else ""
+        return f"Clients are {some(names, 5)}. "
+
+    def unknown_clients(self, clients: Clients) -> dict[str, dict[str, Any]]:
+        """Count the rows of each client that data/ lacks, with a hint; a model for all clients answers for it, too."""
+        counts = Counter(client for client in clients if client is not None)
+        known = {*self.project.manifest.names, *self.opened.card["clients"]}
+        return {
+            client: {"rows": count, "hint": self.hint(client).strip()}
+            for client, count in counts.items()
+            if client not in known
+        }
+
+    def filled_in(self, rows: pd.DataFrame | np.ndarray, clients: Clients) -> list[dict[str, Any]]:
+        """Return what replaced missing numbers: column, rows and value, and the client if the value is one of its own."""
+        found: list[dict[str, Any]] = []
+        for column in self.opened.card["columns"] or () if isinstance(rows, pd.DataFrame) else ():
+            name, rule = column["name"], column["missing"]
+            lacking = rows[name].isna().to_numpy()
+            if column["kind"] == "text" or rule == "refuse" or not lacking.any():
+                continue
+            if rule != "mean":
+                found.append({"column": name, "client": None, "rows": int(lacking.sum()), "value": float(rule)})
+                continue
+            for client, at in self._groups(clients):
+                if client is not None and lacking[at].any():
+                    value = self._means_of(client)[name]
+                    found.append({"column": name, "client": client, "rows": int(lacking[at].sum()), "value": value})
+        return found
 
     def _for(self, client: str | None, rows: pd.DataFrame | np.ndarray) -> OpenModel:
         """Return the model with the client's means for columns with `fill: mean`, if these rows lack values.
@@ -193,13 +234,17 @@ class RowPredictor:
         lacking = _without_mean(self.opened.card, rows)
         if not lacking or client is None or client not in self.project.manifest.names:
             return self.opened
-        means = self.project.once(("means", client), lambda: _means(self.project, client))
+        means = self._means_of(client)
         card, served = self.opened.card, self.opened.served
         columns = [
             {**each, "missing": means.get(each["name"], each["missing"])} if each["name"] in lacking else each
             for each in card["columns"]
         ]
         return replace(self.opened, served=type(served)({**card, "columns": columns}, served.tensors))
+
+    def _means_of(self, client: str) -> dict[str, float]:
+        means: dict[str, float] = self.project.once(("means", client), lambda: _means(self.project, client))
+        return means
 
 
 def _without_mean(card: Mapping[str, Any], rows: pd.DataFrame | np.ndarray) -> list[str]:

@@ -1,6 +1,7 @@
 """Reads the body of a request to the scoring server, in the forms of MLflow's: its params, and its rows.
 
-A record without a key, a row with too few values and a doubled key are refused: only null is a missing value.
+A missing value is null, or a text that a file would hold for it, as "". A record without a key is refused, and so are a
+row with too few values and a doubled key.
 """
 
 import json
@@ -96,7 +97,7 @@ class ScoringRequest:
             values = [row[names.index(column)] if isinstance(row, list) else row for row in content]
         if values is None:
             return None
-        return [None if each is None or each != each else str(each) for each in values]
+        return [None if each is None or each != each or not str(each).strip() else str(each) for each in values]
 
     def _frame(self, columns: Sequence[str] | None) -> Any:
         if self.form == "dataframe_split":

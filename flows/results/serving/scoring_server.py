@@ -250,7 +250,16 @@ def _predict(predictor: RowPredictor, body: bytes) -> bytes:
         raise bad_request(_reason(predictor, rows, clients, named_by, error)) from None
     except UserError as error:  # of data/, which means are read from
         raise bad_request(str(error)) from None
-    return json.dumps({"predictions": predictions.to_dict("records")}, allow_nan=False).encode()
+    of_rows = clients if len(predictions) else []
+    notes = {"unknown_clients": predictor.unknown_clients(of_rows), "filled_in": _filled_in(predictor, rows, of_rows)}
+    answer = {"predictions": predictions.to_dict("records")} | {name: note for name, note in notes.items() if note}
+    return json.dumps(answer, allow_nan=False).encode()
+
+
+def _filled_in(predictor: RowPredictor, rows: Any, clients: Clients) -> list[dict[str, Any]]:
+    """Return what replaced missing numbers; a client's mean is private, so it is named instead of its value."""
+    found = predictor.filled_in(rows, clients)
+    return [record if record["client"] is None else {**record, "value": "as in data/"} for record in found]
 
 
 _ONE = "Send each client's rows in a request of their own."

@@ -582,9 +582,11 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         {
             **{"model": EVIL, "version": "3", "run": EVIL, "client": EVIL, "rows": 9, "columns": ["label"]},
             **{"labels": {EVIL: 9, "b": 0}, "entropy": 0.5, "file": EVIL, "clients": {EVIL: 9}},
+            "unknown_clients": {EVIL: {"rows": 1, "hint": EVIL}},
+            "filled_in": [{"column": EVIL, "client": client, "rows": 2, "value": 0.5} for client in (EVIL, None)],
             "skipped": [{"row": row, "reason": EVIL} for row in range(1, 23)],
         },
-        25,
+        30,
     ),
     "evaluate": (
         {

@@ -70,7 +70,7 @@ def test_clients_may_join_later(opened):
             "{c5: 3}",
             r"clients\.join: got '?c5'?, expected a client of data/digits that takes part in training\. Did you mean c05\?",
         ),
-        ("{oslo: 3}", r"clients\.join: got '?oslo'?, .*\. Did you mean c05\?"),
+        ("{oslo: 3}", r"clients\.join: got '?oslo'?, .*\. They are c00, c01, .*, c05\. Correct the name"),
         ("{c05: 4}", r"clients\.join\.c05: got 4, expected at most training\.rounds, which is 3"),
         (str({f"c0{i}": 2 for i in range(6)}), r"clients\.join: got no client in round 1"),
     ],

@@ -100,20 +100,47 @@ def test_each_row_of_a_file_is_predicted_by_the_model_of_its_own_client(table: T
             None,
             "site: got 'mars' in row 1, expected one of north, south, since the model has a model",
         ),
+        (
+            "North,m1,40,day,well",
+            None,
+            r"since the model has a model for each client\. Did you mean north\? Correct the client, or drop the row",
+        ),
+        (
+            None,
+            "sout",
+            "--client: got sout, expected one of north, south, .* Did you mean south. Name the client whose",
+        ),
         (",x1,40,day,well", None, "site: got no client in row 1, expected one of north, south, since the model has"),
     ],
 )
 def test_another_client_than_the_rows_own_or_an_unknown_one_is_refused(
-    table: Table, line: str, client: str | None, message: str
+    table: Table, line: str | None, client: str | None, message: str
 ) -> None:
     table.of_rule("refuse", **PERSONAL)
     with pytest.raises(UserError, match=message):
-        table.predict([line], client)
+        table.predict([line or ",x1,40,day,well"], client)
 
 
 def test_a_model_for_all_answers_for_a_client_that_took_no_part(table: Table) -> None:
     answer, _ = table.predict(["mars,m1,40,day,well"])
     assert (answer["rows"], answer["clients"]) == (1, {"mars": 1})
+
+
+def test_an_unknown_client_of_a_model_for_all_is_named_with_the_nearest_known_one(table: Table) -> None:
+    answer, _ = table.predict(["nrth,n1,30,eye,ill", *GOOD, "nrth,n1,30,eye,ill"])
+    assert answer["unknown_clients"] == {"nrth": {"rows": 2, "hint": "Did you mean north?"}}
+    assert table.predict(GOOD)[0]["unknown_clients"] == {}
+
+
+def test_the_answer_says_which_missing_values_were_filled_in_with_what(table: Table) -> None:
+    table.of_rule("{fill: mean}")
+    answer, _ = table.predict([*GOOD, "south,x,,eye,ill", "south,x,,eye,ill", "north,x,,eye,ill"])
+    found = [(each["column"], each["client"], each["rows"]) for each in answer["filled_in"]]
+    assert found == [("age", "north", 1), ("age", "south", 2)]
+    assert answer["filled_in"][1]["value"] - answer["filled_in"][0]["value"] > 5
+    answer, _ = table.of_rule("{fill: 7}").predict(["mars,x,,eye,ill", GOOD[0]])
+    assert answer["filled_in"] == [{"column": "age", "client": None, "rows": 1, "value": 7.0}]
+    assert table.of_rule("drop_rows").predict(["north,x,,eye,ill", GOOD[0]])[0]["filled_in"] == []
 
 
 def test_a_missing_value_is_the_mean_of_the_rows_own_client_as_in_training(table: Table) -> None:
@@ -130,7 +157,13 @@ def test_a_missing_value_is_the_mean_of_the_rows_own_client_as_in_training(table
         (
             "mars,x,,eye,ill",
             LINES[0],
-            "age: got no value in row 1, expected one, since data/ has no rows of mars, whose",
+            "age: got no value in row 1, expected one, since data/ has no rows of mars, whose mean would fill it in. "
+            "Clients are north, south. Correct the client, fill in a value, or drop the row.",
+        ),
+        (
+            "nrth,x,,eye,ill",
+            LINES[0],
+            "since data/ has no rows of nrth, whose mean would fill it in. Did you mean north",
         ),
         (
             "x,,eye",

@@ -41,7 +41,7 @@ SOURCE = Table(kind="table", path="visits.csv", label="outcome", client="site")
 SCHEME = [{"kind": "column", "column": "client"}]
 SPLIT = {"validation": 0, "test": 0.2}
 DATA = DataParams(name="visits", seed=0, source=SOURCE, scheme=SCHEME, split=SPLIT)  # type: ignore[arg-type]
-VISITS = SimpleNamespace(params=SimpleNamespace(data=DATA))
+VISITS = SimpleNamespace(params=SimpleNamespace(data=DATA), manifest=SimpleNamespace(names=("north", "south")))
 
 
 def opened(width: int, **card: Any) -> OpenModel:
@@ -127,7 +127,7 @@ def test_every_form_gives_the_models_predictions_with_columns_in_any_order(ask: 
         {"dataframe_split": {"columns": names, "data": [[row[name] for name in names] for row in ROWS]}},
         {"inputs": {name: [row[name] for row in ROWS] for name in names}},
         {"dataframe_records": [{**row, "outcome": "ill"} for row in ROWS]},
-        {"dataframe_records": ROWS, "params": {"client": "a client that never took part"}},
+        {"dataframe_records": ROWS, "params": {"client": "north"}},
     ):
         answer = ask(body)
         assert (answer.status, answer.json) == (200, expected), body
@@ -355,6 +355,25 @@ def test_texts_among_numbers_are_read_as_those_of_a_file() -> None:
         assert answers(1, smokes=" TRUE") == answers(1)
         refused = ask(records({"dose": "<0,5", "smokes": 1}, {"dose": "low", "smokes": 1}))
         assert refused.json["message"].startswith("dose: got 'low' in row 2, expected a finite float32 number.")
+
+
+def test_an_empty_text_is_a_missing_value_as_in_a_file_also_of_the_client(ask: Ask) -> None:
+    assert ask(row(age="")).json == ask(row(age=" ")).json == ask(row(age=None)).json
+    for nothing in ("", " ", None):
+        request = parse_request(json.dumps({"dataframe_records": [{"site": nothing}]}).encode())
+        assert request.clients("site") == [None]
+
+
+def test_an_answer_says_which_clients_are_unknown_and_which_values_were_filled_in(ask: Ask) -> None:
+    answer = ask({"dataframe_records": [*ROWS, {**ROWS[0], "age": None}], "params": {"client": "nort"}}).json
+    assert len(answer["predictions"]) == len(ROWS) + 1
+    assert answer["unknown_clients"] == {"nort": {"rows": len(ROWS) + 1, "hint": "Did you mean north?"}}
+    assert answer["filled_in"][-1] == {"column": "age", "client": None, "rows": 1 + missing_ages(), "value": -1.0}
+    assert set(ask(records(client="nort")).json) == {"predictions"}
+
+
+def missing_ages() -> int:
+    return sum(each["age"] is None for each in ROWS)
 
 
 def test_each_record_is_answered_for_the_client_that_it_names() -> None:
