@@ -211,7 +211,7 @@ def print_partition(made: dict[str, Any], console: "PlainConsole") -> None:
         console.print("data.dvc is not committed, and git keeps only committed versions:")
         added = " ".join(made["to_commit"])
         console.print(f"next          git add {added} && git commit -m 'Update data'", soft_wrap=True)
-    console.print("next          siloflow diagnose, then siloflow compare")
+    console.print("next          siloflow diagnose, then siloflow compare", soft_wrap=True)
 
 
 def _common_rows(rows: dict[str, int]) -> str:

@@ -77,7 +77,7 @@ def print_show(overview: dict[str, Any], console: "PlainConsole") -> None:
         )
     console.print(f"data version    {overview['data_version']}")
     console.print(f"picture         {overview['figure']}")
-    console.print("next            siloflow diagnose, or siloflow compare")
+    console.print("next            siloflow diagnose, or siloflow compare", soft_wrap=True)
 
 
 def _print_domains(overview: dict[str, Any], console: "PlainConsole") -> None:
@@ -158,7 +158,7 @@ def print_diagnose(diagnosis: dict[str, Any], console: "PlainConsole") -> None:
         if diagnosis[key]:
             console.print(title, style="bold")
             for line in diagnosis[key]:
-                console.print(Padding(console.render_str(line), (0, 0, 0, 2)))
+                console.print(f"  {line}" if "`" in line else Padding(console.render_str(line), (0, 0, 0, 2)))
             console.print()
     console.print(f"data version  {diagnosis['data_version']}" + (f", since {since}" if since else ""))
     console.print(

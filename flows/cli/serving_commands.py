@@ -85,23 +85,31 @@ def print_decision(decision: dict[str, Any], console: "PlainConsole") -> None:
         console.print(f"difference    {decision['against']['sentence']}")
         if older := older_sentence(decision["against"]):
             console.print(f"caution       {older}")
-    for line in _quoted_lines(decision.get("comparison")):
-        console.print(line, soft_wrap=line.startswith("data "))  # which may end in a command to copy
+    for line in _quoted_lines(decision.get("comparison"), decision["reason"]):
+        console.print(line)
     console.print(f"reason        {decision['reason']}")
     console.print(f"data version  {decision['data_version']}")
+    if "next" in decision:
+        console.print(f"next          {decision['next']}", soft_wrap=True)
     if decision["decision"] == "refused":
-        console.print("`--force` promotes it anyway")
+        console.print(f"anyway        siloflow promote {decision['version']} --force", soft_wrap=True)
 
 
-def _quoted_lines(comparison: dict[str, Any] | None) -> list[str]:
-    """Return what the comparison that a decision rests on says of the model's method; earlier decisions quote none."""
+def _quoted_lines(comparison: dict[str, Any] | None, reason: str) -> list[str]:
+    """Return what the comparison that a decision rests on says of the model's method, without what the reason says.
+
+    Earlier decisions quote none.
+    """
     if comparison is None or not comparison["sentences"]:
         return []
     name, more = comparison["experiment"], comparison["omitted"]
-    first, *others = comparison["sentences"]
+    sentences = [sentence for sentence in comparison["sentences"] if sentence not in reason]
     lines = [f"data          {fault}" for fault in comparison["open_faults"]]
-    lines += [f"comparison    {name}: {first}", *(f"              {sentence}" for sentence in others)]
-    return [*lines, *([f"              … and {more} more: `siloflow results {name}`"] if more else [])]
+    lines += [f"comparison    {name}: {sentence}" for sentence in sentences[:1]]
+    lines += [f"              {sentence}" for sentence in sentences[1:]]
+    if more:
+        lines.append(f"{'' if sentences else 'comparison':14}… and {more} more: `siloflow results {name}`")
+    return lines
 
 
 @commands.command()

@@ -171,7 +171,7 @@ def print_compare(comparison: dict[str, Any], console: "PlainConsole") -> None:
 
     quantity, counts = recorded_metric(comparison), seeds_finished(comparison)
     for fault in comparison.get("open_faults", ()):  # comparisons of earlier versions have none
-        console.print(fault, soft_wrap=True)  # its command is to be copied
+        console.print(fault)
     titles, *rows = comparison_table(comparison, quantity, seconds=True, cost=console.width >= _WIDE)
     table = console.table(*titles)
     for cells in rows:
@@ -205,7 +205,7 @@ def print_compare(comparison: dict[str, Any], console: "PlainConsole") -> None:
     if answer := answer_sentence(comparison):
         console.print(f"answer        {answer}")
     if not comparison["failed"]:
-        console.print(f"next          {_next_command(comparison)}")
+        console.print(f"next          {_next_command(comparison)}", soft_wrap=True)
 
 
 def _next_command(comparison: dict[str, Any]) -> str:

@@ -1,7 +1,9 @@
 """Write text to a terminal: names never act as markup or control sequences, and long names are shortened in the middle."""
 
+import re
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -9,6 +11,7 @@ from rich.text import Text
 from tasks.tracking.metric_names import legible
 
 _UNFOLDED = 28  # characters of a name
+_WORDS = re.compile(r"(\s*)((?:`[^`]*`|\S)+)")  # a command in backticks, and what adjoins it, is one word
 
 
 class PlainConsole(Console):
@@ -30,6 +33,15 @@ class PlainConsole(Console):
         """Return the text to show. rich calls this for every string: a line, a cell, a title."""
         return super().render_str(legible(text, self._can_encode), **options)
 
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print as rich does, but never break a line within a command in backticks, which is to be copied."""
+        text = legible(objects[0], self._can_encode) if len(objects) == 1 and isinstance(objects[0], str) else ""
+        if options or "`" not in text or cell_len(text) <= self.width:
+            super().print(*objects, **options)
+            return
+        for line in _broken_around_commands(text, self.width):
+            super().print(line, soft_wrap="`" in line)
+
     def table(self, *titles: str) -> Table:
         """Return an empty table with these columns: fill it with `add_row(*cells)` and print it.
 
@@ -46,6 +58,18 @@ class PlainConsole(Console):
         except UnicodeEncodeError:
             return False
         return True
+
+
+def _broken_around_commands(text: str, width: int) -> list[str]:
+    """Return the lines of a text, indented as it is; a command that is longer than the width gets a line of its own."""
+    lines, line = list[str](), ""
+    indent = text[: len(text) - len(text.lstrip())]
+    for space, word in _WORDS.findall(text):
+        if line.strip() and cell_len(line + space + word) > width:
+            lines.append(line)
+            line, space = "", indent
+        line += space + word
+    return [*lines, line]
 
 
 class _NamesFirst(Table):

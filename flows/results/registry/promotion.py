@@ -18,7 +18,14 @@ from flows.methods.method_settings import method_of
 from flows.results.registry import FOLDER, JOURNAL, promotion_history
 from flows.results.registry.model_finder import all_registries, model_name
 from flows.results.registry.promotion_history import append_decision, find_repeated
-from flows.results.registry.recorded_comparison import COMPARISON, comparison_of, proved_better, quote
+from flows.results.registry.recorded_comparison import (
+    COMPARISON,
+    PERSONAL,
+    comparison_of,
+    proved_better,
+    quote,
+    way_out,
+)
 from flows.results.registry.register_candidates import challenge, is_better, is_certain, is_cheaper, register_run
 from flows.training.load_finished_run import find_run
 from flows.training.mlflow_run_metadata import git_commit
@@ -108,6 +115,7 @@ def roll_back(project: Project, with_data: bool) -> dict[str, Any]:
         former, *others = left
         decision = _decision(project, registry, "rolled back", former, champion)
         decision |= {"forced": False, "reason": f"version {champion.number} was withdrawn", "against": None}
+        decision |= {"next": "siloflow predict FILE --output labels.csv"}
         _carry_out(
             project, registry, decision, *_champion(former.number, [other.number for other in others]), with_data
         )
@@ -229,8 +237,8 @@ def _find(project: Project, registry: Registry, run: str | None, aliases: Mappin
         )
     if version is None:
         raise UserError(
-            f"promote: got {folder.path.name}, whose model MLflow does not have, expected a logged model. Personal "
-            "models are logged with --set tracking.personal_models=true."
+            f"promote: got {folder.path.name}, whose model MLflow does not have, expected a logged model. `siloflow compare "
+            f"{result['method']} {PERSONAL}` trains it again and logs the models of single clients, too."
         )
     return version
 
@@ -241,6 +249,9 @@ def _how_to_register(project: Project) -> str:
     newest = None if name is None else read_json(project.runs / name / COMPARISON)
     if newest and newest["runs"] and newest.get("registry") is None:
         return f"MLflow was away when {name} ended: its command with --resume --name {name}"
+    personal = [row["method"] for row in newest["table"] if row["model"] == "personal"] if newest else []
+    if newest and personal and not newest["registry"]["candidates"]:
+        return f"Models of single clients are registered on demand: `siloflow compare {' '.join(personal)} {PERSONAL}`"
     return "`siloflow compare`"
 
 
@@ -269,7 +280,27 @@ def _judge(
         "reason": f"forced, although {reason}" if forced else reason,
         "against": against,
         "comparison": comparison and quote(comparison, method),
+        "next": _next_command(project, version, passed or force, against, comparison),
     }
+
+
+def _next_command(
+    project: Project,
+    version: ModelVersion,
+    promoted: bool,
+    against: Mapping[str, Any] | None,
+    comparison: Mapping[str, Any] | None,
+) -> str:
+    """Return what to type after a decision: how to use the champion, or how to get a model that may become it."""
+    out = ""
+    if comparison:
+        out = way_out(comparison, version.tags.get("method"), lambda name: not method_of(project.params, name).is_bound)
+    if promoted:
+        also = f"; for the method that is better: {out}" if out else ""
+        return f"siloflow predict FILE --output labels.csv{also}"
+    if against is not None:
+        return "siloflow compare" if "why_not" in against else "siloflow advise"
+    return out or "siloflow advise"
 
 
 def _verdict(against: Mapping[str, Any], watch: WatchParams) -> tuple[bool, str]:

@@ -1,6 +1,6 @@
 """Reads the comparison that a model comes from: what it says of the model's method, and what it proved better."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flows.experiments.comparison.client_gains import ALONE
@@ -49,6 +49,32 @@ def proved_better(comparison: Mapping[str, Any], method: str | None) -> list[str
     )
 
 
+PERSONAL = "--set tracking.personal_models=true"
+"""What makes MLflow keep the models of single clients, so that they may be promoted."""
+
+
+def way_out(comparison: Mapping[str, Any], method: str | None, may_be: Callable[[str], bool]) -> str:
+    """Return what to type for a model that is proved better than this method's; "" if there is none.
+
+    Args:
+        comparison: The comparison that the method's model comes from.
+        method: The method.
+        may_be: Returns whether a method may be a candidate, which a bound for others may not.
+    """
+    runs = {each["method"]: each.get("run", each.get("version")) for each in _candidates(comparison)}
+    pairs = [pair for pair in comparison["paired"] if method in (pair["method"], pair["reference"])]
+    better = [pair["better"] for pair in pairs if pair["better"] not in (None, method) and may_be(pair["better"])]
+    registered = [runs[name] for name in better if name in runs]
+    if registered:
+        return f"siloflow promote {registered[0]}"
+    better += [ALONE] * any(_alone(comparison, method))
+    return f"siloflow compare {better[0]} {PERSONAL}, then siloflow promote" if better else ""
+
+
+def _candidates(comparison: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return (comparison.get("registry") or {}).get("candidates", ())
+
+
 def _alone(comparison: Mapping[str, Any], method: str | None) -> Iterator[str]:
     """Yield the sentence that training alone is better: the paired one, or that on gains if it is not the reference."""
     paired = [pair for pair in comparison["paired"] if {pair["method"], pair["reference"]} == {method, ALONE}]
@@ -70,7 +96,7 @@ def _constant(comparison: Mapping[str, Any], method: str | None) -> Iterator[str
 
 def _other(comparison: Mapping[str, Any], method: str | None) -> Iterator[str]:
     """Yield the sentences that another registered candidate is better."""
-    candidates = {each["method"] for each in (comparison.get("registry") or {}).get("candidates", ())}
+    candidates = {each["method"] for each in _candidates(comparison)}
     for pair in comparison["paired"]:
         if method in (pair["method"], pair["reference"]) and pair["better"] in candidates - {method}:
             yield pair["sentence"]

@@ -2,6 +2,7 @@
 
 import ast
 import io
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,8 @@ SERVICES = [
 DECISION = {
     **{"decision": "refused", "at": "2026-01-02T03:04:05+00:00", "version": "3", "champion": "2", "run": EVIL},
     **{"against": {"sentence": EVIL}, "reason": EVIL, "data_version": EVIL, "git_commit": EVIL},
-    "comparison": {"experiment": EVIL, "open_faults": [EVIL], "sentences": [EVIL], "omitted": 1},
+    "next": EVIL,
+    "comparison": {"experiment": EVIL, "open_faults": [EVIL], "sentences": [f"{EVIL}: better"], "omitted": 1},
 }
 # what each function is given, with a name of the user's wherever one can stand, and how many of them it prints
 SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
@@ -569,7 +571,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         },
         5,
     ),
-    "decision": (DECISION, 8),
+    "decision": (DECISION, 9),
     "watch": (
         {
             **{"changed": {EVIL: "changed"}, "diagnosis": EVIL, "comparison": EVIL, "sentence": EVIL},
@@ -672,7 +674,22 @@ def test_nothing_is_cut_at_eighty_columns(name: str) -> None:
         PRINTERS[name](with_long_names(SAMPLES[name][0]), PlainConsole(file=out, width=width))
         shown.append(out.getvalue())
     assert sorted("".join(shown[1].split())) == sorted("".join(shown[0].split()))
-    assert max(len(line) for line in shown[1].splitlines() if not line.startswith("next  ")) <= 80
+    lines = [re.sub("`[^`]*`", "`…`", line) for line in shown[1].splitlines()]
+    assert max(len(line) for line in lines if not line.startswith(("next  ", "apply it  "))) <= 80
+
+
+def test_a_command_in_backticks_is_on_one_line_that_can_be_pasted() -> None:
+    command = "siloflow compare local_only fedavg conditional --set tracking.personal_models=true --seeds 0,1,2"
+    out = io.StringIO()
+    console = PlainConsole(file=out, width=40)
+    console.print(
+        f"  Training alone is better than one model: `{command}` trains it again, and `siloflow promote` takes it."
+    )
+    console.print("no command in a line that is longer than forty columns is printed as rich does")
+    lines = out.getvalue().splitlines()
+    assert lines[:3] == ["  Training alone is better than one", "  model:", f"  `{command}`"]
+    assert "  `siloflow promote` takes it." in lines
+    assert max(map(len, lines[3:])) <= 40
 
 
 def test_the_baseline_is_the_last_row_and_what_it_has_not_is_left_empty() -> None:
@@ -709,6 +726,19 @@ def test_a_long_name_is_folded_before_a_number_is() -> None:
     out = io.StringIO()
     PRINTERS["compare"](sample, PlainConsole(file=out, width=80))
     assert out.getvalue().count("0.900") == 2 * len(QUANTITY.columns)
+
+
+def test_a_refusal_says_its_reason_once_and_what_to_type_next() -> None:
+    sentence = "local_only − fedavg +9.0 points, +1.0 to +17.0: local_only is better"
+    compared = {"experiment": "first", "open_faults": [], "sentences": [sentence, "a third"], "omitted": 0}
+    way_out = "siloflow compare local_only --set tracking.personal_models=true, then siloflow promote"
+    decision = DECISION | {"reason": f"first found: {sentence}", "comparison": compared, "next": way_out, "run": "r"}
+    stream, console = terminal("utf-8")
+    PRINTERS["decision"](decision, console)
+    said = stream.getvalue().decode()
+    assert said.count("local_only is better") == 1
+    assert "comparison    first: a third\n" in said
+    assert f"next          {way_out}\nanyway        siloflow promote 3 --force\n" in said
 
 
 @pytest.mark.parametrize(("encoding", "shown"), [("utf-8", SHOWN), ("ascii", ASCII)])

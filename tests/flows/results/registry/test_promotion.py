@@ -233,7 +233,7 @@ def compared(project: Any, number: str, method: str, **record: Any) -> None:
     folder = f"runs/first/{method}-seed0"
     for key, value in (("run", folder), ("method", method)):
         connect(project.tracking).set_model_version_tag(f"{project.root.name}-digits", number, key, value)
-    write_json(project.runs / "first" / "comparison.json", {"experiment": "first", "table": [], "paired": [], **record})
+    write_json(project.runs / "first" / "comparison.json", {"experiment": "first", "table": [], "paired": []} | record)
 
 
 def test_what_its_comparison_proved_worse_than_training_alone_is_no_first_champion(project: Any) -> None:
@@ -241,6 +241,7 @@ def test_what_its_comparison_proved_worse_than_training_alone_is_no_first_champi
     refused = promote(project, "1", force=False, with_data=False)
     assert (refused["decision"], refused["against"]) == ("refused", None)
     assert refused["reason"] == f"first found: {SENTENCE}"
+    assert refused["next"] == "siloflow compare local_only --set tracking.personal_models=true, then siloflow promote"
     assert refused["comparison"] == {"experiment": "first", "open_faults": [], "sentences": [SENTENCE], "omitted": 0}
     assert "champion" not in Registry(project.tracking, f"{project.root.name}-digits").aliases()
     forced = promote(project, "1", force=True, with_data=False)
@@ -254,6 +255,7 @@ def test_a_first_champion_needs_no_evidence_and_its_comparison_is_quoted(project
     decision = promote(project, "1", force=False, with_data=False)
     assert (decision["decision"], decision["reason"]) == ("promoted", "there was no champion")
     assert decision["comparison"]["sentences"] == [sentence]
+    assert decision["next"] == "siloflow predict FILE --output labels.csv"
 
 
 def test_the_advice_for_a_run_that_mlflow_did_not_receive_is_to_resume_it(project: Any) -> None:
@@ -269,6 +271,10 @@ def test_the_advice_for_a_run_that_mlflow_did_not_receive_is_to_resume_it(projec
 @pytest.mark.parametrize(
     ("registry", "advice"),
     [
+        (
+            {"candidates": [], "table": [{"method": "local_only", "model": "personal"}]},
+            "on demand: `siloflow compare local_only --set tracking.personal_models=true` registers candidates.",
+        ),
         (None, "MLflow was away when first ended: its command with --resume --name first registers candidates."),
         ({"candidates": []}, "`siloflow compare` registers candidates."),
     ],
@@ -276,7 +282,8 @@ def test_the_advice_for_a_run_that_mlflow_did_not_receive_is_to_resume_it(projec
 def test_the_advice_without_a_challenger_is_to_resume_a_comparison_that_could_not_register(
     project: Any, registry: Any, advice: str
 ) -> None:
-    compared(project, "1", "fedavg", registry=registry, runs=[{"method": "fedavg"}])
+    table = (registry or {}).pop("table", [])
+    compared(project, "1", "fedavg", registry=registry, runs=[{"method": "fedavg"}], table=table)
     write_json(project.runs / "first" / "experiment.json", {"kind": "compare", "name": "first", "started": "2026"})
     with pytest.raises(UserError, match="has no challenger, expected one of them") as caught:
         promote(project, None, force=False, with_data=False)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from flows.results.registry.recorded_comparison import proved_better, quote
+from flows.results.registry.recorded_comparison import proved_better, quote, way_out
 
 
 def pair(method: str, better: str | None, reference: str = "fedavg") -> dict[str, Any]:
@@ -55,6 +55,27 @@ def test_training_alone_the_constant_answer_and_other_candidates_speak_against_a
     method: str, said: list[str]
 ) -> None:
     assert proved_better(RECORD, method) == said
+
+
+@pytest.mark.parametrize(
+    ("method", "typed"),
+    [
+        ("fedavg", "siloflow promote ifca-seed0"),
+        ("cfl", "siloflow promote fedavg-seed0"),
+        ("ditto", ""),
+    ],
+)
+def test_the_way_out_of_a_refusal_is_to_promote_the_candidate_that_is_better(method: str, typed: str) -> None:
+    runs = [{"method": name, "run": f"{name}-seed0"} for name in ("fedavg", "ifca", "cfl")]
+    assert way_out({**RECORD, "registry": {"candidates": runs}}, method, lambda name: name != "pooled") == typed
+
+
+def test_the_way_out_where_training_alone_or_a_personal_model_is_better_is_to_log_personal_models() -> None:
+    typed = "siloflow compare {} --set tracking.personal_models=true, then siloflow promote"
+    record = {**RECORD, "registry": {"candidates": []}}
+    assert way_out(record, "fedavg", lambda name: name != "pooled") == typed.format("ifca")
+    record = {**record, "paired": [], "gains": {"methods": {"fedavg": gain(-0.2, True)}}}
+    assert way_out(record, "fedavg", lambda _: True) == typed.format("local_only")
 
 
 def test_a_comparison_of_an_earlier_version_speaks_by_its_pairs_alone() -> None:
