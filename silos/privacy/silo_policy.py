@@ -254,7 +254,10 @@ class Kind:
 
     name: str = ""
     group: str = "a class"
-    way_out: str = "ask with noise, or wait until none or ten rows or more of the class were removed, and added"
+    way_out: str = (
+        "wait until none or ten rows or more of the class were removed, and added, or report with noise: `siloflow diagnose "
+        "--set 'diagnose.noise={epsilon: 4}'`"
+    )
     once: str = ""
 
     def sums_as(self, recorded: str) -> bool:
@@ -276,16 +279,17 @@ class Kind:
 
 def difference_refusal(client: str, before: str, version: str, kind: Kind, least: int) -> RefusalError:
     """Return the refusal if fewer than `least` rows were removed from, or added to, what two reports stand for."""
+    differ = f"differ by fewer than {least} different rows of {kind.group}"
+    way_out = f"{kind.way_out[:1].upper()}{kind.way_out[1:]}."
     if before == version:
         return RefusalError(
-            f"what client {client} reported and what it would report of the same rows differ by fewer than {least} "
-            f"different rows of {kind.group}, as where so few miss a value of a feature, and subtracting them would show "
-            f"those; {kind.way_out}."
+            f"client {client}: what it reported and what it would report now of the same rows {differ}, as where so few "
+            f"miss a value of a feature. Subtracting the two would show those. {way_out}"
         )
     return RefusalError(
-        f"what client {client} reported of its earlier rows without noise and what it would report of its present rows "
-        f"differ by fewer than {least} different rows of {kind.group}, removed or added, or by fewer values of a column, "
-        f"and subtracting them would show those; {kind.way_out}."
+        f"client {client}: its rows {differ}, removed or added, or by fewer values of a column, from those that it "
+        "reported before without noise. Subtracting the two reports would show those. The owner sees the class by "
+        f"`siloflow data diff VERSION`. {way_out}"
     )
 
 

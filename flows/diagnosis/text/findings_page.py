@@ -49,7 +49,7 @@ def sentences_of_versions(report: dict[str, Any]) -> list[str]:
 
 def refusal_sentences(refusals: Mapping[str, str], what: str = "did not report") -> list[str]:
     """Return a sentence for each of the first silos that refused, with the reason and the way out."""
-    lines = [f"{client} {what}: {refusals[client]}" for client in sorted(refusals)[:3]]
+    lines = [f"{name} {what}: {refusals[name].removeprefix(f'client {name}: ')}" for name in sorted(refusals)[:3]]
     if len(refusals) > 3:
         lines.append(f"{len(refusals) - 3} more silos {what}; --json has their reasons.")
     return lines

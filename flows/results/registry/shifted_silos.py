@@ -75,7 +75,10 @@ def unchecked_silos(diagnosis: Mapping[str, Any] | None, changed: Mapping[str, s
     new = diagnosis["new_rows"]
     judged = {record["client"] for record in new["silos"] if not record["undetermined"]}
     notes = {pair["client"]: pair["note"].removeprefix("Not compared: ") for pair in diagnosis["pairs"] if pair["note"]}
-    refused = {client: f"it did not report: {why}" for client, why in diagnosis["refused"].items()}
+    refused = {
+        client: f"it did not report: {why.removeprefix(f'client {client}: ')}"
+        for client, why in diagnosis["refused"].items()
+    }
     for client, why in sorted({**notes, **refused}.items()):
         found[client] = f"only its new rows were checked; of the whole version {why}" if client in judged else why
     reasons = {client: new["reason"] for client, how in changed.items() if how == "changed" and new["reason"]}

@@ -140,8 +140,9 @@ def test_without_noise_a_silo_of_which_few_rows_changed_is_silent_and_the_others
     assert of(found, "west")["types"] != []
     assert set(found["refused"]) == {"north"}
     assert "client north" in found["refused"]["north"]
-    assert "ask with noise" in found["refused"]["north"]
+    assert "report with noise" in found["refused"]["north"]
     assert any(line.startswith("north did not report: ") for line in found["sentences"])
+    assert not any("client north: " in line for line in found["sentences"])
     noisy = against(own, before, "diagnose.noise={epsilon: 4}")
     assert [pair["client"] for pair in noisy["pairs"]] == ["east", "north", "west"]
     assert noisy["refused"] == {}
@@ -152,7 +153,7 @@ def test_where_no_silo_may_answer_the_reason_of_one_is_the_error(world):
     before = own.write(there, features=NAMED)
     own.write({name: (x + np.eye(400, 1), y) for name, (x, y) in there.items()}, features=NAMED)
     with pytest.raises(
-        UserError, match=r"no silo may answer\. What client east reported .*ask with noise.*2 more silos"
+        UserError, match=r"no silo may answer\. Client east: its rows differ .*report with noise.*2 more silos"
     ):
         against(own, before)
 

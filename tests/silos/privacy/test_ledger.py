@@ -152,10 +152,10 @@ def test_a_version_that_differs_by_one_to_nine_rows_of_a_class_is_refused_withou
         with pytest.raises(UserError) as refused:
             ledger.answer("3333cccc4444dddd.dir", "means", never, groups=rows)
         assert str(refused.value) == (
-            "what client oslo reported of its earlier rows without noise and what it would report of its present rows "
-            "differ by fewer than 10 different rows of a class, removed or added, or by fewer values of a "
-            "column, and subtracting them would show those; ask with noise, or wait until none or ten rows or more of the "
-            "class were removed, and added."
+            "client oslo: its rows differ by fewer than 10 different rows of a class, removed or added, or by fewer values "
+            "of a column, from those that it reported before without noise. Subtracting the two reports would show those. "
+            "The owner sees the class by `siloflow data diff VERSION`. Wait until none or ten rows or more of the class "
+            "were removed, and added, or report with noise: `siloflow diagnose --set 'diagnose.noise={epsilon: 4}'`."
         )
         ledger.answer("3333cccc4444dddd.dir", "means", noisy, rho=0.1)
     else:
@@ -183,7 +183,7 @@ def test_where_rows_differ_by_few_a_kind_s_own_group_and_way_out_are_named(ledge
     kind = Kind("models", "half of a class", "ask about fewer models")
     ledger.answer("v1", "by weight", plain, groups=told(ledger, *range(40)), kind=kind)
     with pytest.raises(
-        UserError, match=r"fewer than 10 different rows of half of a class, .*; ask about fewer models\.$"
+        UserError, match=r"fewer than 10 different rows of half of a class, .*\. Ask about fewer models\.$"
     ):
         ledger.answer("v2", "by weight", never, groups=told(ledger, *range(41)), kind=kind)
 
@@ -191,7 +191,7 @@ def test_where_rows_differ_by_few_a_kind_s_own_group_and_way_out_are_named(ledge
 def test_every_version_told_before_counts_not_the_last_alone(ledger):
     ledger.answer("v1", "means", plain, groups=told(ledger, *range(40)))
     ledger.answer("v2", "means", plain, groups=told(ledger, *range(60)))
-    with pytest.raises(UserError, match=r"of its earlier rows without noise .* differ"):
+    with pytest.raises(UserError, match=r"its rows differ .* from those that it reported before without noise"):
         ledger.answer("v3", "means", never, groups=told(ledger, *range(41)))
 
 

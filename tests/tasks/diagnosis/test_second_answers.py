@@ -93,10 +93,10 @@ def test_where_few_rows_of_half_of_a_class_changed_that_is_said_and_no_noise_is_
     assert set(silent) == {"b"}
     assert "differ by fewer than 10 different rows of half of a class" in silent["b"]
     assert (
-        "leave diagnose.second_look out, or wait until none or ten rows or more have changed in either half"
+        "Leave diagnose.second_look out, or wait until none or ten rows or more have changed in either half"
         in silent["b"]
     )
-    assert "noise;" not in silent["b"]
+    assert "noise:" not in silent["b"]
 
 
 @pytest.mark.parametrize(
