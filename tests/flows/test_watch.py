@@ -22,6 +22,7 @@ from flows.watch import (
     answer_of,
     methods_to_train,
     shift_event,
+    watch,
     why_no_challenger,
     without_second_look,
 )
@@ -315,6 +316,28 @@ def test_a_watch_goes_on_with_its_own_comparison_and_begins_another_for_another_
         assert named(methods) == (name, True)
     assert named(["fedavg"]) == (base, True)
     assert named(["fedavg"], replace(champion, number="8")) == (f"{base[:-1]}8", False)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ({}, (["ifca"], "moderate", "cheaper")),
+        ({"methods": ["ditto", "fedbn"]}, (["ditto", "fedbn"], "moderate", "cheaper")),
+        ({"grade": "critical"}, (["ifca"], "critical", "cheaper")),
+        ({"prefer": "better", "methods": [], "grade": ""}, (["ifca"], "moderate", "better")),
+    ],
+)
+def test_what_a_call_chooses_replaces_that_of_params_and_what_it_leaves_out_is_read_there(
+    chosen: dict[str, Any], expected: Any, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Any] = []
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(
+        "flows.results.registry.changed_silos.look", lambda opened: looked.append(opened.params.watch) or {}
+    )
+    params = ["watch.methods=[ifca]", "watch.grade=moderate", "watch.prefer=cheaper"]
+    watch.fn(**chosen, overrides=params)
+    assert [(each.methods, each.grade, each.prefer) for each in looked] == [expected]
 
 
 @pytest.mark.parametrize("asked", ["true", "false"])

@@ -10,7 +10,15 @@ from flows.advise import _cost, _pace, _plan_race
 from flows.experiments.advice.advice_text import Cost
 from flows.experiments.advice.candidates import POOLED, SHARED
 from flows.experiments.advice.exclude_silos import losing_silos
-from flows.experiments.advice.proof import ProofPlan, measure, plan_proof, race_seconds, seconds_needed, seeds_that_fit
+from flows.experiments.advice.proof import (
+    ProofPlan,
+    check_minutes,
+    measure,
+    plan_proof,
+    race_seconds,
+    seconds_needed,
+    seeds_that_fit,
+)
 from flows.experiments.advice.race import Candidate, Leg, Pace, Race
 from flows.experiments.comparison.client_gains import ALONE
 from flows.experiments.comparison.run_trials import trial_name
@@ -23,6 +31,7 @@ from silos.client_store import ClientStore
 from silos.errors import UserError
 from tasks.evaluate import OUTCOMES
 from tasks.execution.task_runner import PlainRunner
+from tasks.messages.message_policy import LEAST_ROWS
 from tasks.tracking.json_io import write_json
 
 SILOS, ROWS = ("a", "b", "c", "d", "e"), 60
@@ -80,6 +89,18 @@ def write_rounds(folder: RunFolder, *seconds: float) -> RunFolder:
         record = {"round": number, "time_ms": 0, "metrics": {}, "seconds": {"round": spent}, "dropped": []}
         write_json(folder.journal.folder / f"{number:06d}.json", record)
     return folder
+
+
+@pytest.mark.parametrize(("at_once", "runs"), [(1, 11), (2, 6), (3, 4), (4, 4), (9, 2)])
+def test_the_runs_of_the_proof_start_when_those_of_the_race_have_ended(at_once, runs):
+    assert seconds_needed(6.0, at_once) == 6.0 * runs
+
+
+def test_minutes_that_just_suffice_are_taken_and_fewer_are_refused_with_those_that_suffice():
+    leg, pace = Leg(1, None, 1.0), Pace(6.0, 0.5)
+    check_minutes(70.0, 4.0, leg, pace, SHARED)  # eleven runs take 66 seconds
+    with pytest.raises(UserError, match="expected at least 2, since one run of fedavg takes about 6 seconds"):
+        check_minutes(69.9, 4.0, leg, pace, SHARED)
 
 
 def test_the_rounds_to_come_take_the_median_of_those_trained_so_that_a_slow_first_one_counts_once(tmp_path):
@@ -142,15 +163,15 @@ def test_runs_without_silos_cost_time_too(tmp_path):
     ]
 
 
-def project_of(silos) -> Any:
-    quantity = TASK_METRICS["classification"]
+def project_of(silos, task="classification") -> Any:
+    quantity = TASK_METRICS[task]
     return SimpleNamespace(scored=SimpleNamespace(federated=lambda: silos), quantity=quantity)
 
 
-def outcomes(folder, right, silos=SILOS):
+def outcomes(folder, right, silos=SILOS, rows=ROWS):
     """Store outcomes of which the first `right` rows of each silo are correct."""
     store = ClientStore(str(folder))
-    correct = (np.arange(ROWS) < np.array([[right[silo]] for silo in silos])).astype(np.uint8)
+    correct = (np.arange(rows) < np.array([[right[silo]] for silo in silos])).astype(np.uint8)
     return store, store.save(OUTCOMES, silos, {"correct": correct})
 
 
@@ -162,6 +183,7 @@ def outcomes(folder, right, silos=SILOS):
         ({"a": -30, "b": -30, "c": -30}, [], []),  # more than half: then FedAvg is wrong for all
         ({"a": -30}, ["test"], []),
         ({"a": 30}, [], []),
+        ({"a": -4, "b": 1, "c": 1, "d": 1, "e": 1}, [], []),  # p is 0.04, and 0.2 of five silos
     ],
 )
 def test_silos_that_certainly_lose_by_fedavg_are_named(gains, common, losers, write_silos, tmp_path):
@@ -169,6 +191,27 @@ def test_silos_that_certainly_lose_by_fedavg_are_named(gains, common, losers, wr
     alone = dict.fromkeys(SILOS, 30)
     shared = {silo: right + gains.get(silo, 10) for silo, right in alone.items()}
     runs = [outcomes(tmp_path / name, right) for name, right in (("shared", shared), ("alone", alone))]
+    assert losing_silos(project_of(silos), *runs) == losers
+
+
+def test_silos_lose_by_errors_that_grow(write_silos, tmp_path):
+    silos = write_silos(dict.fromkeys(SILOS, 2), validation=ROWS, test=ROWS + 7)
+    errors = np.random.default_rng(0).exponential(size=(len(SILOS), ROWS))
+    factors = np.array([[3.0], *[[0.3]] * 4])
+    stores = {name: ClientStore(str(tmp_path / name)) for name in ("shared", "alone")}
+    runs = [
+        (stores[name], stores[name].save(OUTCOMES, SILOS, {"squared_error": table}))
+        for name, table in (("shared", factors * errors), ("alone", errors))
+    ]
+    assert losing_silos(project_of(silos, "regression"), *runs) == ["a"]
+
+
+@pytest.mark.parametrize(("rows", "losers"), [(LEAST_ROWS, ["a"]), (LEAST_ROWS - 1, [])])
+def test_a_silo_loses_certainly_only_by_as_many_rows_as_it_may_report(rows, losers, write_silos, tmp_path):
+    silos = write_silos(dict.fromkeys(SILOS, 2), validation=rows, test=ROWS)
+    alone = dict.fromkeys(SILOS, rows)
+    both = (("shared", {**alone, "a": 0}), ("alone", alone))
+    runs = [outcomes(tmp_path / name, right, rows=rows) for name, right in both]
     assert losing_silos(project_of(silos), *runs) == losers
 
 

@@ -115,6 +115,7 @@ def test_a_gain_is_an_interval_of_the_metric_whose_first_end_is_the_least(traine
     assert found["difference"] == pytest.approx(rmse - 2 * rmse)
     assert found["gain"] == [-found["high"], -found["low"]]
     assert 0 < found["gain"][0] < found["gain"][1]
+    assert (found["clients"], found["older"]) == (2, []), "both were trained on the present rows"
     assert is_better(found)
     back = challenge(project, worse, better)
     assert back["gain"] == pytest.approx([-gain for gain in reversed(found["gain"])])

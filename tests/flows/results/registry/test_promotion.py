@@ -15,7 +15,7 @@ from flows.core.plugin_loader import NONE
 from flows.results.registry import JOURNAL, promotion, promotion_history
 from flows.results.registry.changed_silos import last_decision, read_champion, what_is_seen
 from flows.results.registry.model_finder import ModelFinder
-from flows.results.registry.promotion import finish, keep, promote, roll_back
+from flows.results.registry.promotion import finish, keep, needed_runs, promote, roll_back
 from flows.results.registry.promotion_history import (
     HISTORY,
     PROMOTED,
@@ -298,6 +298,29 @@ def test_a_promoted_challenger_is_a_challenger_no_more(project: Any) -> None:
     registry.set_aliases({"challenger": "3"})
     promote(project, "4", force=True, with_data=False)
     assert registry.aliases() == {"champion": "4", "previous": "2", "challenger": "3"}
+
+
+def test_the_runs_of_champions_and_of_challengers_and_of_a_promotion_under_way_are_needed(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, client = f"{project.root.name}-digits", connect(project.tracking)
+    for number in "1234":
+        client.set_model_version_tag(model, number, "run", f"runs/run-{number}")
+    other = f"{project.root.name}-letters"
+    client.create_registered_model(other)
+    client.create_model_version(other, project.root.as_uri(), None, tags={"run": "runs/other"}, await_creation_for=None)
+    assert needed_runs(project) == set()
+    for number in "12":
+        promote(project, number, force=True, with_data=False)
+    assert needed_runs(project) == {"runs/run-1", "runs/run-2"}
+    client.set_registered_model_alias(other, "challenger", "1")
+    assert needed_runs(project) == {"runs/run-1", "runs/run-2", "runs/other"}
+    roll_back(project, with_data=False)
+    with monkeypatch.context() as killed:
+        killed.setattr(Registry, "set_aliases", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            promote(project, "4", force=True, with_data=False)
+    assert needed_runs(project) == {"runs/run-1", "runs/run-4", "runs/other"}
 
 
 @pytest.mark.parametrize("step", ["append_decision", "set_aliases", "tag"])

@@ -84,6 +84,16 @@ def test_a_comparison_of_an_earlier_version_speaks_by_its_pairs_alone() -> None:
     assert proved_better(record, "local_only") == []
 
 
+@pytest.mark.parametrize(("matters", "said"), [(0.2, ["gains -0.2"]), (0.21, [])])
+def test_a_loss_against_training_alone_speaks_against_a_model_if_it_matters(matters: float, said: list[str]) -> None:
+    pairs = [{**pair("cfl", None), "matters": matters}]
+    assert proved_better({"paired": pairs, "gains": RECORD["gains"]}, "cfl") == said
+
+
+def test_faults_that_were_open_are_quoted() -> None:
+    assert quote({**RECORD, "open_faults": ["unit of crp"]}, "ditto")["open_faults"] == ["unit of crp"]
+
+
 def test_at_most_three_sentences_are_quoted_certain_ones_first() -> None:
     assert quote(RECORD, "fedavg") == {
         "experiment": "first",

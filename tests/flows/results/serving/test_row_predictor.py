@@ -11,6 +11,7 @@ import torch
 from flows.results.serving import predict_file as module
 from flows.results.serving.open_model import OpenModel
 from flows.results.serving.predict_file import predict_file
+from flows.results.serving.row_predictor import RowPredictor
 from flows.training.project import Project
 from models.networks.mlp import MLP
 from models.networks.network_factory import to_json
@@ -89,6 +90,38 @@ def test_each_row_of_a_file_is_predicted_by_the_model_of_its_own_client(table: T
         pd.testing.assert_frame_equal(alone.drop(columns="row"), expected)
         pd.testing.assert_frame_equal(unnamed.drop(columns="row"), expected.drop(columns="site"))
     assert rows["probability/ill"].iloc[0] != pytest.approx(rows["probability/ill"].iloc[1])
+
+
+class Echo(OpenModel):
+    """A model that answers with what it is given of the rows' client."""
+
+    def predict(self, rows: Any, client: str = "", statistics: Any = (), made_as: str = "") -> pd.DataFrame:
+        return pd.DataFrame({"client": client, "statistics": statistics, "age": rows["age"].to_numpy()})
+
+
+def test_each_row_is_predicted_with_the_statistics_of_its_own_client(table: Table) -> None:
+    table.of_rule("refuse", statistics={"length": 1})
+    predictor = RowPredictor(table.project, Echo(**vars(table.opened)), "--client")
+    rows = pd.DataFrame({"age": [1.0, 2.0, 3.0], "ward": "eye"})
+
+    def params_of(client: str | None) -> dict[str, Any]:
+        return {"statistics": f"of {client}"}
+
+    found = predictor.predict(rows, ["south", "north", "south"], params_of)
+    assert found["statistics"].tolist() == ["of south", "of north", "of south"]
+    assert found["age"].tolist() == [1.0, 2.0, 3.0]
+    for unknown, named in (("mars", "mars"), (None, "none")):
+        with pytest.raises(ValueError, match=f"client: got {named}, expected a client of data/, since"):
+            predictor.predict(rows, [unknown] * 3, params_of)
+    served = RowPredictor(table.project, predictor.opened, "params.client", of_data=False)
+    assert served.predict(rows, ["mars"] * 3, params_of)["statistics"].tolist() == ["of mars"] * 3
+
+
+def test_a_column_that_is_a_feature_names_no_client(table: Table) -> None:
+    assert RowPredictor(table.project, table.opened, "--client").client_column == "site"
+    site = {"name": "site", "kind": "text", "values": [*SITES], "missing": "refuse"}
+    table.of_rule("refuse", columns=[*table.opened.card["columns"], site])
+    assert RowPredictor(table.project, table.opened, "--client").client_column is None
 
 
 @pytest.mark.parametrize(
