@@ -120,10 +120,9 @@ def test_a_client_opens_its_model_of_a_run_that_logged_none(method, folder, play
 
 def test_fedavg_races_with_the_features_that_differ_aligned(folder, units):
     project = Project.open(settings("units"), folder, derived=True)
-    report = {
-        "between": [{"changes": {"feature": [{"what": "mean", "name": "x1"}, {"what": "category", "name": "ward=a"}]}}]
-    }
-    assert features_to_align(report) == ["x1"]
+    changes = [("mean", "x1"), ("category", "ward=a"), ("spread", "x2"), ("spread", "x1")]
+    report = {"between": [{"changes": {"feature": [{"what": what, "name": name} for what, name in changes]}}, {}]}
+    assert features_to_align(report) == ["x1", "x2"]
     plain, aligned = [], []
     for each in candidates(project, 0, ["fedprox"], ["x1", "ward=a"]):
         (aligned if any(setting.startswith("clients.align") for setting in each.settings) else plain).append(each)
@@ -133,6 +132,8 @@ def test_fedavg_races_with_the_features_that_differ_aligned(folder, units):
     assert {each.settings[0] for each in aligned} == rates
     assert len({each.name for each in [*plain, *aligned]}) == len(plain) + len(aligned)
     assert not any("align" in str(each.settings) for each in candidates(project, 0, ["fedprox"]))
+    aligns = Project.open([*settings("units"), "clients.align.kind=standardise"], folder, derived=True)
+    assert not any("align" in str(each.settings) for each in candidates(aligns, 0, ["fedprox"], ["x1"]))
 
 
 @pytest.mark.slow

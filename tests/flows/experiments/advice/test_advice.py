@@ -21,6 +21,7 @@ from flows.orchestration.flow_decorator import IncompleteError
 from flows.training.project import Project
 from models.metrics.base_metrics import TASK_METRICS
 from models.metrics.paired_difference import Difference
+from silos import strict_yaml
 from silos.errors import UserError
 
 ACCURACY, ERROR = TASK_METRICS["classification"], TASK_METRICS["regression"]
@@ -407,6 +408,19 @@ def test_apply_keeps_the_ends_of_lines(tmp_path):
     assert apply_advice(tmp_path, {"advised": "ditto", "settings": settings})
     changed = path.read_bytes()
     assert changed.count(b"\n") == changed.count(b"\r\n") == text.count("\n")
+
+
+def test_apply_writes_the_advised_method_beside_the_references_and_its_settings(tmp_path):
+    path = tmp_path / "params.yaml"
+    path.write_bytes((Path(__file__).parents[4] / "params.yaml").read_bytes())
+    advice = {"advised": "ditto", "settings": ["method.ditto.personal_weight=0.125", "training.rounds=7"]}
+    apply_advice(tmp_path, advice)
+    params = strict_yaml.load(path.read_text(encoding="utf-8"))
+    assert params["comparison"]["methods"] == ["ditto", SHARED, ALONE]
+    assert (params["method"]["ditto"]["personal_weight"], params["training"]["rounds"]) == (0.125, 7)
+    assert apply_advice(tmp_path, advice) == []
+    apply_advice(tmp_path, {"advised": ALONE, "settings": []})
+    assert strict_yaml.load(path.read_text(encoding="utf-8"))["comparison"]["methods"] == [ALONE, SHARED]
 
 
 def test_a_difference_names_the_better_method_first():

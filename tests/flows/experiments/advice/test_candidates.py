@@ -9,12 +9,14 @@ from flows.experiments.advice.candidates import (
     EVIDENCE,
     Evidence,
     Situation,
+    candidates,
     in_order,
     load_evidence,
     predicted_gains,
     situation_of,
 )
 from flows.experiments.advice.race import Candidate
+from flows.training.project import Project
 
 ALIKE, LABEL, CONCEPT = Situation(0, 0, 0, 6), Situation(1, 0, 0, 6), Situation(0, 0, 1, 6)
 
@@ -35,6 +37,24 @@ def test_methods_that_promise_more_start_more_settings_and_every_method_starts_o
     assert {c.method for c in first} == {c.method for c in tried}
     for method in {c.method for c in tried}:
         assert [c.index for c in ordered if c.method == method] == [0, 1, 2, 3]
+
+
+def test_a_method_starts_with_the_learning_rate_of_params_and_goes_on_with_the_nearest(project):
+    opened = Project.open(["training.optimiser.learning_rate=0.09"], project, derived=True)
+    tried = [each.settings[0] for each in candidates(opened, 0, ["fedavg"]) if each.method == "fedavg"]
+    rates = [float(setting.removeprefix("training.optimiser.learning_rate=")) for setting in tried]
+    assert rates[0] == 0.09
+    steps = [round(math.log(rate / 0.09, 3)) for rate in rates]
+    assert sorted(steps) == [-2, -1, 0, 1]
+    assert [abs(step) for step in steps] == [0, 1, 1, 2]
+
+
+def test_methods_that_only_repeat_others_race_only_if_they_are_named(project):
+    opened = Project.open([], project, derived=True)
+    methods = {each.method for each in candidates(opened, 0)}
+    assert {"fedavg", "local_only", "ifca", "pooled"} <= methods
+    assert not methods & {"fedsgd", "fedbn", "serverbn"}  # the network has no batch normalization
+    assert "fedsgd" in {each.method for each in candidates(opened, 0, ["fedsgd"])}
 
 
 @pytest.mark.parametrize("gains", [{}, {"pooled": 9.0}])
