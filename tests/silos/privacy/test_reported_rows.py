@@ -112,3 +112,31 @@ def test_silos_with_the_few_rows_that_a_table_of_categories_can_have_are_no_copi
     rng = np.random.default_rng(3)
     answer(ledger(store, "oslo", "first", rng.integers(0, 3, (200, 3)).astype(float)))
     answer(ledger(store, "bergen", "second", rng.integers(0, 3, (200, 3)).astype(float)))
+
+
+def named(store, client, partition, rows, names) -> Ledger:
+    return Ledger.of(str(store), client, RowRegister(str(store), client, partition, rows, names))
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]])
+@pytest.mark.parametrize("names", [["x", "y", "z"], ["a", "y", "z"]])
+def test_rows_are_the_same_under_other_names_and_in_another_order_of_columns(store, names, order):
+    """Two columns have the same values, so each is compared with one of the others only."""
+    rows = np.stack([np.arange(40.0), np.random.default_rng(0).permutation(40), 100 + np.arange(40.0)], 1)
+    answer(named(store, "oslo", "first", rows, ["a", "b", "c"]))
+    with pytest.raises(RefusalError, match="got 40 training rows"):
+        answer(named(store, "bergen", "second", rows[:, order], [names[at] for at in order]))
+
+
+def test_what_silos_report_later_and_what_their_policy_allows_later_counts_at_once(store):
+    later, other = ROWS + 5, ledger(store, "rome", "second", ROWS + 9)
+    answer(ledger(store, "oslo", "first"))
+    answer(other)  # reads what the first partition reported
+    answer(ledger(store, "bergen", "first", later))
+    with pytest.raises(RefusalError, match="reported, such as bergen"):
+        answer(ledger(store, "lyon", "third", later))
+    policy = store / POLICY
+    policy.write_text(policy.read_text().replace("silos: {}", "silos: {bergen: {other_silos: true}}"))
+    answer(ledger(store, "lyon", "third", later))
+    with pytest.raises(RefusalError, match="reported, such as oslo"):
+        answer(ledger(store, "kiel", "fourth"))

@@ -65,6 +65,8 @@ def test_of_very_many_a_few_are_described_and_all_counted(version, tmp_path, mon
     found = data_versions.diff(tmp_path, before, after)
     assert [s["client"] for s in found["silos"]] == ["h3", "h4"]
     assert found["partitions"][0]["changed"] == 6
+    five = data_versions.diff(tmp_path, before, version({f"h{i}": i + (i > 3) for i in range(9)}))
+    assert [s["client"] for s in five["silos"]] == ["h4", "h5", "h6", "h7", "h8"]
 
 
 def test_other_names_for_the_same_rows_change_no_client(version, tmp_path):
