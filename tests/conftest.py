@@ -19,6 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+# NumPy reads it when it is imported; threads of several workers would wait for each other's, at twice the time
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import numpy as np
 import psutil
 import pytest
