@@ -149,7 +149,7 @@ def test_new_rows_shift_a_silo_of_which_the_whole_version_hardly_moved() -> None
 
 @pytest.mark.parametrize("grade", ["moderate", "critical", None])
 def test_whole_versions_and_new_rows_that_shifted_alike_are_said_of_whole_versions(grade: str | None) -> None:
-    (found,) = shifted_silos(diagnosed([pair("north", feature=grade)], [of_new_rows("north", label=grade)]), "moderate")
+    (found,) = shifted(diagnosed([pair("north", feature=grade)], [of_new_rows("north", label=grade)]), "moderate")
     assert (found["rows"], found["kinds"], found["new_rows"]) == ("all", {"feature": grade}, None)
 
 
@@ -256,7 +256,7 @@ def test_the_event_of_a_shift_has_one_id_for_each_silo_of_each_version_of_each_p
             params=SimpleNamespace(data=SimpleNamespace(name=data)),
             silos=SimpleNamespace(version=version),
         )
-        (silo,) = shifted_silos(diagnosed([pair(client, feature="moderate", label="negligible")]), "moderate")
+        (silo,) = shifted(diagnosed([pair(client, feature="moderate", label="negligible")]), "moderate")
         return shift_event(project, replace(champion, tags={"data_version": since}), silo)
 
     first = event()
