@@ -268,7 +268,14 @@ def test_the_event_of_a_shift_has_one_id_for_each_silo_of_each_version_of_each_p
         "prefect.resource.name": "north",
     }
     assert first["payload"] == {
-        **{"silo": "north", "kind": ["feature", "label"], "grade": "moderate", "features": ["age"], "rows": "all"},
+        **{
+            "silo": "north",
+            "kind": ["feature", "label"],
+            "grade": "moderate",
+            "features": ["age"],
+            "words": "age is higher by 12 (0.9 standard deviations); label frequencies differ",
+            "rows": "all",
+        },
         **{"grades": {"feature": "moderate", "label": "negligible"}, "since": "then", "data": "visits"},
         "data_version": "now",
     }
