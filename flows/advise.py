@@ -54,6 +54,7 @@ from flows.training.paired_runs import compare_pairs, outcomes_of_run
 from flows.training.project import Project, begun_before, experiment, new_experiment, newest_experiment
 from flows.training.run_folder import RunFolder, run_name
 from flows.training.training_setup import check_metric
+from models.metrics.base_metrics import TaskMetrics
 from models.metrics.client_metrics import metric_record
 from models.metrics.paired_difference import Difference
 from silos.dataset import some
@@ -345,11 +346,8 @@ def _race(
                 if isinstance(outcome, str):
                     leg = Leg(rounds, None, seconds, outcome)
                 else:
-                    folder = _run_folder(project, name, candidate, seed)
-                    record, known = read_json(folder.validation), race.legs.get(candidate.name)
-                    since = known.rounds if known else 0
-                    trained = sum(r["seconds"]["round"] for r in folder.rounds(record["round"]) if r["round"] > since)
-                    leg = Leg(rounds, validation_score(record, quantity), max(seconds, trained))  # also before a stop
+                    folder, known = _run_folder(project, name, candidate, seed), race.legs.get(candidate.name)
+                    leg = _leg(folder, rounds, seconds, known, quantity)
                 yield Trained(candidate, leg, now - last)
                 last = now
 
@@ -387,6 +385,13 @@ def _race(
         )
         run_race(race, time_of, (SHARED, ALONE, POOLED), train_all, compare, quantity.gain, save, processes.at_once)
     return race
+
+
+def _leg(folder: RunFolder, rounds: int, seconds: float, known: Leg | None, quantity: TaskMetrics) -> Leg:
+    """Return the leg after a known one; rounds that were trained before a stop count, beside the seconds since then."""
+    record, since = read_json(folder.validation), known.rounds if known else 0
+    trained = sum(each["seconds"]["round"] for each in folder.rounds(record["round"]) if each["round"] > since)
+    return Leg(rounds, validation_score(record, quantity), max(seconds, trained))
 
 
 def _losers(project: Project, name: str, proved: Mapping[str, Candidate], seed: int) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.advise import _cost, _pace, _plan_race
+from flows.advise import _cost, _leg, _pace, _plan_race
 from flows.experiments.advice.advice_text import Cost
 from flows.experiments.advice.candidates import POOLED, SHARED
 from flows.experiments.advice.exclude_silos import losing_silos
@@ -106,6 +106,18 @@ def test_minutes_that_just_suffice_are_taken_and_fewer_are_refused_with_those_th
 def test_the_rounds_to_come_take_the_median_of_those_trained_so_that_a_slow_first_one_counts_once(tmp_path):
     folder = write_rounds(RunFolder(tmp_path / "run"), 9.0, 0.5, 0.75, 7.0)
     assert _pace(folder, Leg(3, None, 10.5), 9) == Pace(10.5 + 6 * 0.75, 0.75)  # round 4 is of a later leg
+
+
+def test_the_seconds_of_a_leg_are_those_of_its_own_rounds_also_of_those_before_a_stop(tmp_path):
+    folder, metrics = write_rounds(RunFolder(tmp_path / "run"), 1.0, 2.0, 3.0, 4.0), TASK_METRICS["classification"]
+    saved = {"validation/accuracy/mean": 0.75, "validation/loss/mean": 0.5}
+    write_json(folder.validation, {"round": 3, "metrics": saved})
+    for known, seconds, expected in (
+        (Leg(1, None, 1.0), 0.5, 5.0),  # two rounds, of which most were trained before
+        (Leg(1, None, 1.0), 6.5, 6.5),  # with the start of the run
+        (None, 0.5, 6.0),
+    ):
+        assert _leg(folder, 3, seconds, known, metrics) == Leg(3, Score(0.75, 0.5), expected)
 
 
 def test_the_cost_of_a_run_is_the_mean_over_seeds_of_the_bytes_of_one_silo(tmp_path):
