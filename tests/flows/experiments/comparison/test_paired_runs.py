@@ -10,6 +10,7 @@ from flows.training.paired_runs import (
     prior_shift_by_client,
     scales_of_clients,
     scales_of_headline,
+    smallest_that_matters,
     strata_of_pairs,
 )
 from models.metrics.base_metrics import TASK_METRICS
@@ -103,3 +104,11 @@ def test_a_client_of_few_different_rows_has_no_accuracy_at_its_own_class_shares(
     refs = store.save(OUTCOMES, ["a", "b", "few"], {"correct": np.stack([labels == 0, labels >= 0, labels >= 0])})
     found = prior_shift_by_client(PlainRunner(), silos, (store, refs))
     assert found == {"a": pytest.approx(0.5, abs=0.15), "b": 1.0}
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [(None, (0.005, 0.02)), (0.0, (0.0, 0.0)), (0.3, (0.3, 0.3))])
+def test_the_smallest_difference_that_matters_is_chosen_or_the_metrics_own(chosen, expected):
+    for quantity, least in zip((ACCURACY, RMSE), expected, strict=True):
+        params = SimpleNamespace(comparison=SimpleNamespace(matters=chosen))
+        project = SimpleNamespace(params=params, quantity=quantity)
+        assert smallest_that_matters(project, -2.0) == pytest.approx(least)

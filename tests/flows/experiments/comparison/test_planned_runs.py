@@ -1,13 +1,14 @@
 """The count of runs on the screen."""
 
 import io
+from dataclasses import replace
 
 import pytest
 
 from flows.core.console import progress
 from flows.core.console.progress_bar import Terminal
 from flows.core.console.safe_text import PlainConsole
-from flows.experiments.comparison.run_trials import say_plan, unfinished
+from flows.experiments.comparison.run_trials import Plan, _seconds_of_run, planned_runs, say_plan, unfinished
 from flows.training.project import Project
 from tasks.tracking.json_io import write_json
 
@@ -37,3 +38,29 @@ def test_a_finished_run_that_mlflow_does_not_have_is_counted_when_it_is_delivere
     counts = [line.strip().split("  ")[0] for line in out.getvalue().splitlines() if " of 4 " in line]
     assert counts == ["3 of 4", "4 of 4"]
     assert bar.done == 4 * rounds
+
+
+PLAN = Plan(["fedavg", "ditto"], [3, 5], "fedavg", 0, "v1")
+
+
+def test_the_first_seed_of_data_is_run_first_then_the_other_seeds_then_all_seeds_of_further_partitions():
+    assert planned_runs(PLAN) == ["fedavg-seed3", "fedavg-seed5", "ditto-seed3", "ditto-seed5"]
+    drawn = [run for run in planned_runs(replace(PLAN, partitions=3)) if "fedavg" in run]
+    assert drawn == ["fedavg-seed3", "fedavg-seed5"] + [
+        f"partition{index}-fedavg-seed{seed}" for index in (1, 2) for seed in (3, 5)
+    ]
+    tuned = planned_runs(replace(PLAN, tune=4, partitions=2), {"fedavg": 3, "ditto": 1})
+    assert tuned == [
+        *(f"setting{index}-fedavg-seed3" for index in range(3)),
+        *("fedavg-seed5", "partition1-fedavg-seed3", "partition1-fedavg-seed5"),
+        *("setting0-ditto-seed3", "ditto-seed5", "partition1-ditto-seed3", "partition1-ditto-seed5"),
+    ]
+
+
+def test_a_further_run_takes_the_mean_of_all_rounds_and_the_least_time_around_them():
+    """The first run warms up; a run that failed has no times."""
+    first, second = (
+        {"seconds": {"per_round": each, "total": total}, "rounds": 10} for each, total in ((2, 35), (4, 43))
+    )
+    assert _seconds_of_run([first, second, "ditto: out of memory"]) == 30 + 3
+    assert _seconds_of_run(["ditto: out of memory"]) == _seconds_of_run([]) == 0

@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from flows.experiments.comparison import trial_processes
@@ -51,3 +52,28 @@ def test_a_run_of_which_two_processes_died_is_not_tried_a_third_time(monkeypatch
         died(seed)
     with pytest.raises(UserError, match="fedavg-seed1: two processes ended in it"):
         died(1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "runs", "seconds", "per_round", "count"),
+    [
+        (3, 9, 1.0, 0.01, 3),
+        (3, 2, 100.0, 1.0, 2),
+        (3, 0, 100.0, 1.0, 1),
+        ("auto", 9, 3.0, 1.0, 1),  # less than half a minute of work
+        ("auto", 9, 4.0, 1.0, 4),
+        ("auto", 3, 40.0, 1.0, 3),
+        ("auto", 9, 40.0, 0.46, 3),  # as many as keep Prefect's server busy
+        ("auto", 9, 40.0, 0.1, 1),
+    ],
+)
+def test_as_many_processes_start_as_the_runs_are_worth(asked, runs, seconds, per_round, count, monkeypatch) -> None:
+    monkeypatch.setattr(trial_processes, "process_count", lambda _: asked if isinstance(asked, int) else 4)
+    monkeypatch.setattr(trial_processes, "free_bytes", lambda: 1 << 50)
+    project: Any = SimpleNamespace(params=SimpleNamespace(runner=SimpleNamespace(parallel_runs=asked)))
+    processes = TrialProcesses(project, "any")
+    assert processes._count_for(runs, seconds, per_round) == count
+    assert processes.seconds_for(runs, seconds, per_round) == pytest.approx(runs * seconds / count)
+    used = psutil.Process().memory_info().rss
+    monkeypatch.setattr(trial_processes, "free_bytes", lambda: 4 * used)  # room for two
+    assert processes._count_for(runs, seconds, per_round) == (count if isinstance(asked, int) else min(count, 2))
