@@ -206,6 +206,15 @@ def test_metrics_that_the_last_round_gets_after_its_delivery_are_delivered_at_th
     assert_whole(uri, "late", delivery.run_id, 3, without={("loss/train", 2)}, also={"loss/mean"})
 
 
+def test_metrics_that_do_not_fit_into_one_delivery_arrive_whole(deliver, play, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_BATCH", 3)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    delivery = deliver(uri, "many")
+    play(delivery, range(1, 6))
+    assert delivery.finish(FinalArtifacts()) is not None
+    assert_whole(uri, "many", delivery.run_id, 5, without={("loss/train", 2)})
+
+
 def test_a_comparisons_run_is_above_its_runs_and_projects_of_one_name_do_not_mix(deliver, tmp_path):
     """Two projects on one store, whose runs name the same parent: each has its own experiment, parent and views."""
     uri, found = f"sqlite:///{tmp_path}/mlflow.db", {}
