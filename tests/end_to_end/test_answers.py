@@ -71,7 +71,7 @@ def test_the_answer_is_the_one_that_is_true(
     np.savez(
         tmp_path / "rows.npz", x=x.reshape(-1, features).astype(np.float32), y=y.reshape(-1).astype(int), client=client
     )
-    folder_at(tmp_path, server).type("init", "project", "--data", "rows.npz", alone=True)
+    folder_at(tmp_path, server).type("init", "project", "--data", "rows.npz")
     folder = folder_at(tmp_path / "project", server)
     folder.type("partition")
     advice = folder.type("advise", "fedavg", "--minutes", "30", "--set", f"training.rounds={rounds}", "--json").json

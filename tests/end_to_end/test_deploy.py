@@ -57,6 +57,7 @@ def deployed(
     params.write_text(params.read_text().replace("plugins: [] ", "plugins: [flaky.py] "))
     subprocess.run(["git", "init", "--quiet", folder], check=True)  # likewise
     setting = {**environment, "PREFECT_API_URL": server, "PREFECT_HOME": str(home / "prefect"), "DO_NOT_TRACK": "1"}
+    setting["PREFECT_WORKER_QUERY_SECONDS"] = "1"  # else each run waits up to 10 s for its worker
 
     ask(f"{server}/work_pools/", {"name": POOL, "type": "process"})
     (folder / "flows").symlink_to(ROOT / "flows")  # as in a checkout

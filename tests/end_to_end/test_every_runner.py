@@ -83,7 +83,7 @@ def answers(template: Any, living: Callable[[Path], list[str]]) -> Callable[[str
         folder, of_runner = folders[runner], found[runner]
         names = list(COMMANDS)
         for name in names[len(of_runner) : names.index(command) + 1]:
-            code, out, err = folder.run([*COMMANDS[name], *SMALL, *under(runner), "--json"], alone=True)
+            code, out, err = folder.run([*COMMANDS[name], *SMALL, *under(runner), "--json"])
             assert code == 0, err
             assert_gone(living, folder.path)
             of_runner[name] = lasting(json.loads(out))
@@ -118,11 +118,11 @@ def test_what_a_step_after_training_failed_to_finish_another_runner_finishes(
     folder = template.copy(tmp_path / "project", template.server)
     (folder.path / "broken.py").write_text(BROKEN)
     typed = (*COMPARE, *SMALL, "--set", "plugins=[broken.py]", "--name", "again")
-    code, _, err = folder.run([*typed, *under(first)], alone=True)
+    code, _, err = folder.run([*typed, *under(first)])
     assert code == 1
     assert "a step that fails after training" in err
     (folder.path / "mended").touch()
-    code, out, err = folder.run([*typed, *under(second), "--resume", "--json"], alone=True)
+    code, out, err = folder.run([*typed, *under(second), "--resume", "--json"])
     assert code == 0, err
     assert "round" not in err
     resumed, expected = json.loads(out), answers("threads", "compare")

@@ -42,7 +42,9 @@ def test_two_processes_give_the_bits_of_one_and_prefect_shows_their_runs_in_the_
     assert (len(parents), len(set(parents))) == (4, 1)  # one comparison, though two processes made its first runs
 
 
-def test_a_tuned_comparison_tries_the_same_settings_in_two_processes(partitioned: Any, tmp_path: Path) -> None:
+def test_a_tuned_comparison_tries_the_same_settings_in_two_processes(
+    partitioned: Any, server: str, tmp_path: Path
+) -> None:
     tuning = (
         "compare",
         "fedavg",
@@ -55,7 +57,7 @@ def test_a_tuned_comparison_tries_the_same_settings_in_two_processes(partitioned
         "--json",
     )
     one, two = (
-        partitioned[0].copy(tmp_path / name).type(*tuning, "--set", f"runner.parallel_runs={number}").json
+        partitioned[0].copy(tmp_path / name, server).type(*tuning, "--set", f"runner.parallel_runs={number}").json
         for name, number in (("one", 1), ("two", 2))
     )
     assert one["tuning"] == two["tuning"]
@@ -102,7 +104,7 @@ def test_a_run_in_which_every_process_dies_ends_the_command_with_a_sentence(
     folder = partitioned[0].copy(tmp_path / "project", server)
     (folder.path / "dies.py").write_text(DIES)
     parallel = ("--set", "runner.parallel_runs=3", "--set", "plugins=[dies.py]")
-    answer = folder.type("compare", "dies", *FOUR_ROUNDS, *parallel, code=2, alone=True)
+    answer = folder.type("compare", "dies", *FOUR_ROUNDS, *parallel, code=2)
     assert "a process that trained dies-seed1 ended unexpectedly; the run continues in another one." in answer.err
     assert "error: dies-seed1: two processes ended in it, most likely because memory ran out." in answer.err
 
