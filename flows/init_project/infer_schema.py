@@ -21,6 +21,7 @@ from silos.sources.tabular.column_rules import (
     describe_odd_numbers,
     is_row_number,
 )
+from silos.sources.tabular.ingest_report import missing_code_notes
 from silos.sources.tabular.number_parser import Censored, Decimal
 from silos.sources.tabular.table_reader import ENDINGS, TableSample, sample_table
 
@@ -193,7 +194,9 @@ def _infer_table(file: Path, options: DataOptions, ask: Ask | None) -> OwnData:
         [f"left out: {some([f'{shown(name, 40)} ({why})' for name, why in useless.items()])}"] if useless else []
     )
     rows = load_source(source, file.parent, 0)
-    guessed = (*roles.notes, *_dealt_note(options), *task_note, *absent_notes, *left_out_note)
+    numbers = [*kept, of_roles["label"]] if task == "regression" else kept
+    code_notes = missing_code_notes(source, numbers, bool(sample.separator))
+    guessed = (*roles.notes, *_dealt_note(options), *task_note, *absent_notes, *code_notes, *left_out_note)
     return OwnData(
         source, rows, guessed, tuple(f"{shown(name, 40)}: {why}" for name, why in odd.items()), missing.choices
     )

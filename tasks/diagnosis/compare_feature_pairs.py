@@ -24,6 +24,7 @@ from models.diagnosis.screen_clients import combine_groups, compare_inside, pair
 from models.diagnosis.verdicts import append_rest, group_clients
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
+from silos.missing_codes import find_missing_code
 from silos.privacy.ledger import Draw, Ledger
 from silos.privacy.silo_policy import Kind
 from tasks.diagnosis.compare_silos import Comparison, named_summaries
@@ -55,9 +56,9 @@ def _report(ledger: Ledger, local: LocalSummary, question: PairQuery) -> list[np
         x, columns = local.features(query), local.columns(query)
         features = np.array(question.features, np.int64)
         found = correlate_features(x, columns, local.row_ids, query.layout, features, local.least_rows)
-        far = count_far_values(x[columns.reported]) * query.layout.numeric[:, None]
+        far = _count_far(x[columns.reported]) * query.layout.numeric[:, None]
         if query.layout.targets:
-            far = np.concatenate([far, count_far_values(local.y[columns.reported, None].astype(np.float64))])
+            far = np.concatenate([far, _count_far(local.y[columns.reported, None].astype(np.float64))])
         return {
             "values": found.values.astype(np.float32),
             "variances": found.variances.astype(np.float32),
@@ -67,6 +68,17 @@ def _report(ledger: Ledger, local: LocalSummary, question: PairQuery) -> list[np
     groups, values = local.covered(ledger, query)  # each number is a sum over rows of a class, as the counts are
     answer = ledger.answer(local.version, question.id, compute, groups=groups, kind=_PAIRS_KIND, values=values)
     return [answer[part] for part in ("values", "variances", "far")]
+
+
+def _count_far(x: np.ndarray) -> np.ndarray:
+    """Count each feature's values far below and far above the others, among them codes of two digits or more as -999."""
+    far = count_far_values(x)
+    for feature, column in enumerate(x.T):
+        values, rows = np.unique(column[~np.isnan(column)], return_counts=True)
+        index = find_missing_code(values, rows)
+        if index is not None and abs(values[index]) >= 10:
+            far[feature, int(index > 0)] = max(far[feature, int(index > 0)], rows[index])
+    return far
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from silos.errors import shown
+from silos.missing_codes import find_missing_code
 from silos.sources.tabular.number_parser import (
     MARKS,
     Censored,
@@ -75,6 +76,21 @@ class Column:
             return []
         na_words = set(_MISSING.to_pylist()) - {"none"}
         return [self.texts[code] for code in self.used if self.texts[code].lower() in na_words]
+
+    @cached_property
+    def missing_code(self) -> tuple[list[str], float] | None:
+        """Return the texts of a number that often means a missing value, such as -999, and its share of rows, or None."""
+        used = self.used
+        if self.kind != "number":
+            return None
+        numbers, position = np.unique(self.numbers[used], return_inverse=True)
+        rows = np.bincount(self.codes[~self.missing], minlength=len(self.numbers))[used]
+        counts = np.bincount(position.ravel(), rows)
+        index = find_missing_code(numbers, counts)
+        if index is None:
+            return None
+        texts = [self.texts[code] for code in used[position.ravel() == index]]
+        return texts, float(counts[index] / len(self.codes))
 
     def per_row(self) -> np.ndarray:
         """Return the number of each row: (rows,) float64, NaN if it is missing."""

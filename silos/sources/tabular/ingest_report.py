@@ -37,6 +37,9 @@ def ingest_notes(
         f"features: {rows.x.shape[1]:,} = {' + '.join(_feature_counts(columns))}",
         *_odd_number_notes([*columns, label] if rows.task == "regression" else columns),
         *_doubtful_text_notes(source, columns),
+        *missing_code_notes(
+            source, [*columns, label] if rows.task == "regression" else columns, bool(sample.separator)
+        ),
         *_left_out_notes(source, row_numbers),
         *_unit_notes(sample, source),
         *_missing_notes(columns, rules, dropped),
@@ -88,6 +91,24 @@ def _doubtful_text_notes(source: Table, columns: Sequence[Column]) -> list[str]:
             else []
         ),
     ]
+
+
+def missing_code_notes(source: Table, columns: Sequence[Column], is_text: bool) -> list[str]:
+    """List the numbers that may be missing values, such as -999, unless `na_values` says what is missing.
+
+    is_text: whether the file holds texts, so that `na_values` applies.
+    """
+    coded = [column for column in columns if column.missing_code]
+    if not coded or source.na_values is not None:
+        return []
+    fix = "data.source.na_values" if is_text else "store them as null"
+    return [f"numbers that may be missing values ({fix}): {_list_columns(coded, _describe_code)}"]
+
+
+def _describe_code(column: Column) -> str:
+    assert column.missing_code is not None
+    texts, share = column.missing_code
+    return f" ({', '.join(texts)} in {100 * share:.2g} % of rows)"
 
 
 def _left_out_notes(source: Table, row_numbers: Sequence[Column]) -> list[str]:

@@ -36,6 +36,15 @@ def test_a_code_for_missing_values_is_listed_and_hides_no_shift_of_the_others(wo
     assert [(entry["names"], entry["rows"]) for entry in listed] == [(["x1"], {"a": [30, 0], "b": [30, 0]})]
 
 
+def test_a_code_beside_values_of_a_wider_range_is_listed_and_looked_at_first(world):
+    (x, y), (other_x, other_y) = rows(0, 370), rows(1, 370)
+    x[:, 2], other_x[:, 2] = np.exp(x[:, 2] / 15), np.exp(other_x[:, 2] / 15)  # up to some 10,000
+    x[:11, 2] = -999
+    found = diagnosed(world, {"a": (x, y), "b": (other_x, other_y)})
+    assert [(entry["names"], entry["rows"]) for entry in entries(found, "values")][-1] == (["x2"], {"a": [11, 0]})
+    assert any(step.startswith("Look at the values of x2 at a that lie far") for step in found["next"])
+
+
 def test_a_value_typed_once_makes_no_bins_too_wide_and_is_listed(world):
     (x, y), (other_x, other_y) = rows(0), rows(1)
     other_x[:, 1] += 10

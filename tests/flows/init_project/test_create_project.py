@@ -82,6 +82,14 @@ def test_a_table_becomes_silos_by_what_was_guessed_of_it(tmp_path, write):
     assert (done["name"], done["clients"], sum(done["rows"].values())) == ("visits", 2, ROWS)
 
 
+def test_a_number_that_may_be_a_missing_value_is_said_with_its_share_and_the_key(tmp_path, write):
+    codes = np.where(np.arange(ROWS) % 15 == 3, -999, np.arange(ROWS) * 7)
+    made = create_project(tmp_path / "study", write(price=codes), DataOptions())
+    share = f"{100 * (codes < 0).mean():.2g}"
+    note = f"numbers that may be missing values (data.source.na_values): price (-999 in {share} % of rows)"
+    assert note in made["guessed"]
+
+
 def test_the_folder_is_ready_for_versions_and_git_has_no_row(tmp_path, write, monkeypatch):
     monkeypatch.setattr("flows.init_project.create_project.first_commit", lambda _: False)
     made = create_project(tmp_path / "study", write(), DataOptions())

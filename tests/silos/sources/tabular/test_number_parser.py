@@ -268,6 +268,16 @@ def test_a_name_that_may_be_a_missing_value_is_refused_until_the_user_says_what_
         assert word not in dropped.classes
 
 
+def test_a_number_that_may_be_a_missing_value_is_noted_with_its_share_unless_na_values_says_what_is_missing(read):
+    held = "price,age,y\n" + "".join(
+        f"{-999 if row % 33 == 1 else row * 7.5},{row % 60},{row % 2}\n" for row in range(370)
+    )
+    note = "numbers that may be missing values (data.source.na_values): price (-999 in 3.2 % of rows)"
+    assert note in read(held).notes
+    for na_values in ([], [-999]):
+        assert not any("numbers that may" in of for of in read(held, na_values=na_values, missing="drop_rows").notes)
+
+
 def test_na_values_are_missing_in_any_column_and_a_category_that_may_be_one_is_noted(read):
     held = "a,w,y\n1,NA,0\n-999,u,1\n3,v,1\n"
     assert "categories that may be missing values (data.source.na_values): w (NA)" in read(held).notes
