@@ -39,6 +39,7 @@ from silos.dataset import (
     some,
     split_codes,
 )
+from silos.partitioners.copied_rows import copied_row_notes
 from silos.partitioners.iid_partitioners import Owners
 from silos.partitioners.imputation import impute_means
 from silos.partitioners.perturbations import imbalance, merge_labels, noise, permute_labels, permute_pixels, rotation
@@ -87,6 +88,8 @@ def make_clients(
     owners = _deal(steps[position], dealt, at)
     notes += _shared_unit_notes(dealt, owners, steps[position], at)
     clients = _clients_of_owners(dealt, owners, at)
+    if isinstance(steps[position], Column) and rows.unit is None and clients.x.ndim == 2:
+        notes += copied_row_notes(clients)
     clients = replace(clients, split=split_rows(clients, split, seed))
     left_out = len(rows.y) - len(dealt.y) + int((owners.owner < 0).sum())
     all_notes = (*rows.notes, *notes, *owners.notes)

@@ -1,0 +1,34 @@
+"""Notes on silos of which many rows equal rows of another silo, as copies do."""
+
+import numpy as np
+
+from silos.dataset import Clients, some
+
+_LEAST_SHARE, _LEAST_ROWS = 0.1, 10
+_TIMES = 4  # as many rows as agree by chance, as often as two rows of one silo do: there may be few categories
+_NAMES = 3  # pairs that the note lists at most
+
+
+def copied_row_notes(clients: Clients) -> list[str]:
+    """Return a note if a tenth or more of a silo's rows equal another silo's, label included; x: (rows, features)."""
+    rows = np.column_stack([clients.x, clients.y]).astype(np.float64) + 0.0  # no negative zeros, which have other bytes
+    keys = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).ravel()
+    key = np.unique(keys, return_inverse=True)[1].ravel()
+    (pairs, counts), silos = np.unique(np.stack([key, clients.owner]), axis=1, return_counts=True), len(clients.names)
+    size, repeated = np.bincount(clients.owner, minlength=silos), np.bincount(pairs[1], counts - 1, silos)
+    in_two = np.flatnonzero(
+        np.bincount(pairs[0])[pairs[0]] == 2
+    )  # ascending by key, so that two of a key are neighbours
+    owners, equal = pairs[1, in_two].reshape(-1, 2), counts[in_two].reshape(-1, 2)
+    of_pair, which = np.unique(owners, axis=0, return_inverse=True)
+    found = []
+    for side, partner in ((0, 1), (1, 0)):
+        rows_of = np.bincount(which.ravel(), equal[:, side], len(of_pair)).astype(int)
+        silo, other_silo = of_pair[:, side], of_pair[:, partner]
+        alike = 2 * np.maximum(repeated[silo] / size[silo] ** 2, repeated[other_silo] / size[other_silo] ** 2)
+        by_chance = alike * size[silo] * size[other_silo]
+        least = np.maximum(_LEAST_ROWS, np.maximum(_LEAST_SHARE * size[silo], _TIMES * by_chance))
+        for index in np.flatnonzero(rows_of >= least).tolist():
+            name, other = (clients.names[of_pair[index, at]] for at in (side, partner))
+            found.append(f"{rows_of[index]:,} of {size[silo[index]]:,} rows of {name} at {other}")
+    return [f"equal rows at two silos, perhaps copies: {some(found, _NAMES)}; keep each in one silo"] if found else []
