@@ -158,10 +158,13 @@ def _facts(
 def _with_amounts(
     changes: Mapping[str, Sequence[Mapping[str, Any]]], amounts: Sequence[Mapping[str, Any]]
 ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """Replace the change of a group's targets by those of its silos, if there are any."""
+    """Replace the change of a group's targets by those of its silos, if there are any; opposite ones may add up to none."""
     if not amounts:
         return changes
-    return {kind: amounts if found and found[0]["what"] == "target" else found for kind, found in changes.items()}
+    return {
+        kind: amounts if kind == "label" or (found and found[0]["what"] in ("label", "target")) else found
+        for kind, found in changes.items()
+    }
 
 
 def _of_odd_silos(report: dict[str, Any], odd: Mapping[str, Any]) -> Finding:

@@ -122,9 +122,7 @@ def _change_phrase(change: Mapping[str, Any], report: Mapping[str, Any], with_in
         shares = f"{share} of rows against none" if change["first"] else f"no row against {share}"
         return f"{label_is(name, report)} in {shares}"
     if change["what"] == "missing" and 1.0 in (change["first"], change["second"]):
-        rest = format_number(100 * (1 - min(change["first"], change["second"])), 2)
-        sides = ("no row", f"{rest} % of rows") if change["first"] == 1 else (f"{rest} % of rows", "no row")
-        return f"{name} has a value in {' against '.join(sides)}"
+        return _empty_phrase(change)
     points = f"{format_number(100 * difference, 2, '+')} points"
     between = f", 95 % interval {_interval(change, 100, 2, '+')}" if interval else ""
     if change["what"] == "label" and not report["query"]["targets"] and not report["label"]:
@@ -137,6 +135,14 @@ def _change_phrase(change: Mapping[str, Any], report: Mapping[str, Any], with_in
         "category": _category(name, change.get("value", "")),
     }[change["what"]]
     return f"{what} in {_percent(change['first'])} of rows against {_percent(change['second'])} ({points}{between})"
+
+
+def _empty_phrase(change: Mapping[str, Any]) -> str:
+    """Describe a column without any value on one side."""
+    first, second = (
+        "no row" if change[side] == 1 else f"{_percent(1 - change[side])} of rows" for side in ("first", "second")
+    )
+    return f"{change['name']} has a value in {first} against {second}"
 
 
 def reversed_changes(changes: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[dict[str, Any]]]:

@@ -414,6 +414,8 @@ def test_silos_of_one_group_whose_targets_differ_by_unlike_amounts_have_each_its
     )
     line["groups"], line["target_amounts"] = [1, 0], [amounts, []]
     assert "1.8 times as large at Gent" in sentences(report)[-1]
+    line["changes"] = {"label": [], "concept": [RARER]}  # opposite amounts, of which the mean is none
+    assert "1.8 times as large at Gent" in sentences(report)[-1]
 
 
 @pytest.mark.parametrize(
