@@ -302,11 +302,11 @@ def check_covariates(
 ) -> CovariateCheck:
     """Check pairs, clients first[i] and second[i], whose odds ratios differ in some feature.
 
-    The tests are those of equal odds ratios, single contrasts included, and of equal P(Y | X), against the models'
-    predictions fitted to the same margins. A pair is explained if no feature with differing odds ratios deviates from the
-    predictions of either model. Both models must predict every compared class. predicted: (clients, models, features,
-    cells, classes) rows that each client's models predict for each client, in the order of `summaries`; 0 without a
-    prediction.
+    The tests are those of equal odds ratios, by single contrasts if no whole table differs, and of equal P(Y | X), against
+    the models' predictions fitted to the same margins. A pair is explained if no feature with differing odds ratios
+    deviates from the predictions of either model. Both models must predict every compared class. predicted: (clients,
+    models, features, cells, classes) rows that each client's models predict for each client, in the order of `summaries`;
+    0 without a prediction.
     """
     rules, labels = np.zeros(len(first), bool), np.zeros(len(first), bool)
     for start in range(0, len(first), _BATCH):
@@ -332,9 +332,12 @@ def _check_batch(
         return SizedTest(result, size, focused).rejected(within.shape[1])
 
     def rejected_rule(expected: np.ndarray) -> np.ndarray:
-        return rejected(expected, dof, test.focus_on_odds_ratios(within, expected, layout.numeric))
+        contrasts = rejected(expected, dof, test.focus_on_odds_ratios(within, expected, layout.numeric))
+        return np.where(by_contrasts, contrasts, rejected(expected, dof))
 
-    differ = rejected_rule(test.fit_margins(within))
+    equal = test.fit_margins(within)
+    by_contrasts = ~rejected(equal, dof).any(-1, keepdims=True)  # of pairs whose whole tables do not differ
+    differ = rejected_rule(equal)
     rules: np.ndarray = np.any(differ, axis=-1) & ~np.any(compared_classes & ~predicted_classes, axis=(-1, -2))
     labels = np.ones(len(pairs), bool)
     for predicted_rows in (by_first, by_second):
