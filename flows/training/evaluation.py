@@ -230,7 +230,7 @@ def _scored_clients(project: Project) -> Silos:
 def _score_constant(silos: Silos, quantity: TaskMetrics) -> Iterator[Baseline | None]:
     with TemporaryDirectory(prefix="siloflow-") as folder:
         store, constant = ClientStore(folder), constant_prediction(silos)
-        options = {"shares": constant.shares, "client_metrics": _client_metrics(quantity, final=False)}
+        options: dict[str, Any] = {"shares": constant.shares, "client_metrics": _client_metrics(quantity, final=False)}
         scores: list[Scores] = map_clients(
             PlainRunner(), evaluate_constant, silos, constant.answer, private=store, **options
         )
