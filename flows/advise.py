@@ -57,8 +57,7 @@ from flows.training.training_setup import check_metric
 from models.metrics.base_metrics import TaskMetrics
 from models.metrics.client_metrics import metric_record
 from models.metrics.paired_difference import Difference
-from silos.dataset import some
-from silos.errors import UserError
+from silos.errors import UserError, some
 from silos.io.locks import exclusive_lock
 from tasks.evaluate import OUTCOMES
 from tasks.execution.task_runner import PlainRunner, PrefectRunner, Runner

@@ -24,8 +24,7 @@ from flows.results.registry.watch_text import NAMED, no_shift_text, shift_text, 
 from flows.results.run_history.clean_runs import enforce_retention
 from flows.training.project import Project
 from models.diagnosis.classify import GRADES
-from silos.dataset import some
-from silos.errors import UserError
+from silos.errors import UserError, some
 from silos.io.locks import exclusive_lock
 from tasks.execution.prefect_failure import ignore_prefect_failure
 from tasks.tracking import prefect_artifacts

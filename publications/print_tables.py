@@ -5,7 +5,7 @@ from typing import Any
 
 from flows.core.console.safe_text import PlainConsole, duration
 from publications.render.table_list import lines
-from silos.dataset import some
+from silos.errors import some
 
 
 def truth_table(answer: dict[str, Any], console: PlainConsole) -> None:

@@ -6,12 +6,11 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Literal, TypeVar, overload
 
 import numpy as np
 
-from silos.errors import UserError
+from silos.errors import UserError, some
 from silos.schema import Feature, Task
 
 SPLITS = ("train", "validation", "test")
@@ -295,29 +294,6 @@ def class_codes(names: tuple[str, ...], classes: list[str], at: At) -> list[int]
             "the class, or choose another source."
         )
     return [classes.index(name) for name in names]
-
-
-def some(names: Sequence[str], limit: int = 12, separator: str = ", ") -> str:
-    """Join the first `limit` names, and say how many more there are; one that is left is named."""
-    if len(names) <= limit + 1:
-        return separator.join(names)
-    return f"{separator.join(names[:limit])} and {len(names) - limit:,} more"
-
-
-def counted(count: int, noun: str, nouns: str = "") -> str:
-    """Return the count with the noun, in the plural unless the count is 1; `nouns` is a plural that takes more than an s."""
-    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
-
-
-_COMPARED = 10_000  # names up to which similar ones are suggested: more would take seconds
-
-
-def near_names(name: str, names: Sequence[str]) -> list[str]:
-    """Return up to three names that are spelled like this one, the nearest first; none of many thousand names."""
-    by_folded = {each.casefold(): each for each in names} if len(names) <= _COMPARED else {}
-    folded = name.casefold()
-    near = [folded] if folded in by_folded else get_close_matches(folded, [*by_folded], 3)
-    return [by_folded[each] for each in near]
 
 
 def data_stream(seed: int, *names: str | int) -> np.random.RandomState:

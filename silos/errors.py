@@ -1,5 +1,7 @@
-"""The errors that are printed without a traceback, and how messages quote a value."""
+"""The errors that are printed without a traceback, and how messages quote values, list names and count things."""
 
+from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 
@@ -30,3 +32,26 @@ def shown(value: Any, most: int = 80) -> str:
     """Quote a value in a message, without the middle of long ones; text is quoted as written."""
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= most else f"{text[: most // 2]}…{text[-most // 4 :]}"
+
+
+def some(names: Sequence[str], limit: int = 12, separator: str = ", ") -> str:
+    """Join the first `limit` names, and say how many more there are; one that is left is named."""
+    if len(names) <= limit + 1:
+        return separator.join(names)
+    return f"{separator.join(names[:limit])} and {len(names) - limit:,} more"
+
+
+def counted(count: int, noun: str, nouns: str = "") -> str:
+    """Return the count with the noun, in the plural unless the count is 1; `nouns` is a plural that takes more than an s."""
+    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
+_COMPARED = 10_000  # names up to which similar ones are suggested: more would take seconds
+
+
+def near_names(name: str, names: Sequence[str]) -> list[str]:
+    """Return up to three names that are spelled like this one, the nearest first; none of many thousand names."""
+    by_folded = {each.casefold(): each for each in names} if len(names) <= _COMPARED else {}
+    folded = name.casefold()
+    near = [folded] if folded in by_folded else get_close_matches(folded, [*by_folded], 3)
+    return [by_folded[each] for each in near]

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.cli.command_session import Json, Overrides, Session, Timings
-from silos.dataset import counted
-from silos.errors import UserError
+from silos.errors import UserError, counted
 from silos.io.addresses import mask_passwords
 
 if TYPE_CHECKING:

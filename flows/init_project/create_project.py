@@ -16,8 +16,8 @@ from flows.core.config.load_config import load_params
 from flows.init_project.guess_roles import Ask
 from flows.init_project.infer_schema import DataOptions, OwnData, infer_schema
 from silos import strict_yaml
-from silos.dataset import Rows, some
-from silos.errors import UserError, shown
+from silos.dataset import Rows
+from silos.errors import UserError, shown, some
 from silos.io.atomic_io import write_bytes
 from silos.param_types import MAX_NAME_LENGTH
 from silos.versioning.dvc_files import first_commit, init_repositories

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from silos.dataset import some
-from silos.errors import UserError, shown
+from silos.errors import UserError, shown, some
 from silos.sources.source_checks import named_splits
 from silos.sources.tabular.column_kinds import Column
 from silos.sources.tabular.column_rules import is_row_number, is_unit_name, looks_like_unit

@@ -8,8 +8,8 @@ import numpy as np
 
 from flows.init_project.guess_roles import DEAL, Ask, Roles, guess_roles, unit_note
 from flows.init_project.missing_policy import Choice, choose_missing
-from silos.dataset import Rows, some
-from silos.errors import UserError, shown
+from silos.dataset import Rows
+from silos.errors import UserError, shown, some
 from silos.schema import Task
 from silos.sources.image_folder import are_splits, list_pictures
 from silos.sources.npz import read_arrays

@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from silos.dataset import some
-from silos.errors import UserError, shown
+from silos.errors import UserError, shown, some
 from silos.schema import Task
 from silos.sources.tabular.column_kinds import Column
 from silos.sources.tabular.column_rules import describe_lost

@@ -32,8 +32,8 @@ from models.training.engine_and_stack_size import pick_kernel
 from models.training.execution_plan import Kind
 from models.training.optimizers import PARAMETER_BYTES
 from silos.cohort import Silos, Stack, open_stack
-from silos.dataset import SPLITS, near_names, some
-from silos.errors import UserError, shown
+from silos.dataset import SPLITS
+from silos.errors import UserError, near_names, shown, some
 from silos.io.atomic_io import is_there
 from silos.io.memory_and_disk import must_fit
 from silos.plugin_registry import options_of, run_entry

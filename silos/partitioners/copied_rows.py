@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from silos.dataset import Clients, some
+from silos.dataset import Clients
+from silos.errors import some
 
 _LEAST_SHARE, _LEAST_ROWS = 0.1, 10
 _TIMES = 4  # as many rows as agree by chance, as often as two rows of one silo do: there may be few categories

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from silos.dataset import SPLITS, Clients, Partition, some
+from silos.dataset import SPLITS, Clients, Partition
+from silos.errors import some
 from silos.privacy.differencing import LEAST_ROWS
 
 

@@ -36,9 +36,9 @@ from silos.dataset import (
     distinct_values,
     extend_domain,
     natural_sort_key,
-    some,
     split_codes,
 )
+from silos.errors import some
 from silos.partitioners.copied_rows import copied_row_notes
 from silos.partitioners.iid_partitioners import Owners
 from silos.partitioners.imputation import impute_means

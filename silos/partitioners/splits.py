@@ -6,20 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from silos.data_params import Fresh, HoldOut, SplitParams, Subsample
-from silos.dataset import (
-    SPLITS,
-    At,
-    Clients,
-    DataStreams,
-    Partition,
-    Role,
-    Rows,
-    class_codes,
-    data_stream,
-    some,
-    split_codes,
-)
-from silos.errors import UserError
+from silos.dataset import SPLITS, At, Clients, DataStreams, Partition, Role, Rows, class_codes, data_stream, split_codes
+from silos.errors import UserError, some
 from silos.row_units import order_by_unit, whole_units
 
 

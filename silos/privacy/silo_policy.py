@@ -18,8 +18,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from silos import param_limits
-from silos.dataset import some
-from silos.errors import RefusalError, UserError, shown
+from silos.errors import RefusalError, UserError, shown, some
 from silos.io.atomic_io import file_stamp, write_bytes
 from silos.privacy.differencing import LEAST_ROWS
 from silos.sources.source_params import Section

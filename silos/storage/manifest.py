@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from silos.dataset import SPLITS, ColumnarSequence, Role, near_names, some
-from silos.errors import UserError
+from silos.dataset import SPLITS, ColumnarSequence, Role
+from silos.errors import UserError, near_names, some
 from silos.schema import Feature, Schema, Task, default_features, is_table
 
 ROLES: tuple[Role, ...] = ("federated", "fresh", "unseen")  # the codes of the column `role`

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from silos.data_overview import client_overview
-from silos.dataset import SPLITS, some
-from silos.errors import UserError
+from silos.dataset import SPLITS
+from silos.errors import UserError, some
 from silos.io.atomic_io import restore_moved, write_bytes
 from silos.storage.manifest import MANIFEST, ClientTable, empty_table, read_manifest
 from silos.storage.partition_store import open_client, open_missing, open_units

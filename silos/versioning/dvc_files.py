@@ -15,8 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from silos.data_params import DataParams
-from silos.dataset import some
-from silos.errors import UserError
+from silos.errors import UserError, some
 from silos.storage.manifest import Manifest
 from silos.versioning.git_commands import has_repository, no_local_variables, run_git
 from silos.versioning.hashing import file_hashes, listing_digest

@@ -2,7 +2,8 @@
 
 import pytest
 
-from silos.dataset import DataStreams, counted, data_stream, near_names, some
+from silos.dataset import DataStreams, data_stream
+from silos.errors import counted, near_names, some
 
 
 def test_a_stream_is_the_same_whenever_it_is_opened():

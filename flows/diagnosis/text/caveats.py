@@ -16,7 +16,7 @@ from flows.diagnosis.text.phrases import (
 )
 from models.diagnosis.magnitudes import smallest_visible
 from models.metrics.base_metrics import format_number
-from silos.dataset import counted
+from silos.errors import counted
 
 _MAX_FEATURES = 3  # with missing values
 _SIZE_RATIO = 10  # of the largest and smallest silo, from which on a note is given

@@ -24,7 +24,7 @@ from models.diagnosis.nested_tests import TYPES
 from models.diagnosis.odd_clients import find_odd_clients
 from models.diagnosis.screen_clients import MIN_SHARE
 from models.diagnosis.verdicts import DISCOVERIES
-from silos.dataset import counted
+from silos.errors import counted
 
 _MAX_FINDINGS = 5  # with a sentence of their own
 _MAX_ODD = 20  # silos that are all named

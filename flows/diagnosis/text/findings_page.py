@@ -18,7 +18,7 @@ from flows.diagnosis.text.phrases import (
 )
 from flows.diagnosis.text.summary import sentences
 from models.diagnosis.verdicts import REASONS
-from silos.dataset import counted
+from silos.errors import counted
 from tasks.tracking.metric_names import as_markdown
 
 _MAX_SILOS = 20  # with a sentence of their own

@@ -8,7 +8,7 @@ from models.diagnosis.classify import MIN_ROWS
 from models.diagnosis.client_summaries import gaussian_mechanism
 from models.diagnosis.verdicts import REASONS
 from models.metrics.base_metrics import format_number
-from silos.dataset import counted
+from silos.errors import counted
 
 _TYPE_PHRASES = {
     "feature": "inputs differ",

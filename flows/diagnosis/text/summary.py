@@ -23,7 +23,7 @@ from flows.diagnosis.text.phrases import (
     no_verdict,
     num_determined,
 )
-from silos.dataset import counted
+from silos.errors import counted
 
 _MAX_LINES = 8
 _MAX_SILOS = 5  # that differ from all others together, each with a sentence

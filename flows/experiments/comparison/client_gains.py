@@ -23,7 +23,7 @@ from flows.training.project import Project
 from models.metrics.base_metrics import TaskMetrics
 from models.metrics.paired_difference import Difference, Stratum, difference, holm, holm_intervals
 from silos.cohort import Silos
-from silos.dataset import some
+from silos.errors import some
 from silos.privacy.silo_policy import least_rows_of
 from tasks.execution.task_runner import PrefectRunner
 from tasks.messages.message_policy import LEAST_ROWS

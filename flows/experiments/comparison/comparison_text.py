@@ -11,7 +11,7 @@ from flows.core.console.safe_text import shortened
 from models.metrics.base_metrics import TaskMetrics
 from models.metrics.client_metrics import recorded_metric
 from models.metrics.paired_difference import LEAST_SILOS
-from silos.dataset import some
+from silos.errors import some
 from silos.io.memory_and_disk import size
 
 _LETTERS = 14  # of a client's name in a cell

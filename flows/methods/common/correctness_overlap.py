@@ -20,8 +20,7 @@ from models.clustering import CHANCE, Assign, Overlap
 from models.prng import server_stream
 from models.server_state import ServerState, Weights
 from silos.cohort import open_common
-from silos.dataset import some
-from silos.errors import UserError
+from silos.errors import UserError, some
 from tasks.client_optimizer_state import ClientOptimizerStates
 from tasks.cluster_clients import OverlapClusters, candidates, correctness_by_client, split_rows
 from tasks.messages.round_messages import CorrectnessBits, PriorShiftAccuracy

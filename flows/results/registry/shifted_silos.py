@@ -8,7 +8,7 @@ from flows.diagnosis.text.caveats import of_power, unseen_between
 from flows.diagnosis.text.clauses import type_clause
 from flows.diagnosis.text.phrases import joined, type_phrases
 from models.diagnosis.classify import GRADES
-from silos.dataset import counted
+from silos.errors import counted
 
 ALL_ROWS, NEW_ROWS = "all", "new"
 """Which rows of a silo shifted: its whole versions differ, or the rows that came since differ from its earlier ones."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from silos.dataset import some
+from silos.errors import some
 
 NAMED = 5
 """The silos that a sentence names."""

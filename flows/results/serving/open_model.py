@@ -14,8 +14,7 @@ from flows.training.round_record import metrics_of
 from models.metrics.client_metrics import metric_record
 from models.served_model import ServedModel, named_tensors
 from models.server_state import ClientStateRefs
-from silos.dataset import some
-from silos.errors import UserError
+from silos.errors import UserError, some
 from tasks.tracking.mlflow_logging.model_registry import CHAMPION, ModelVersion
 from tasks.tracking.result_tables import by_client
 

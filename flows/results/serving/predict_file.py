@@ -14,8 +14,7 @@ from flows.results.serving.open_model import OpenModel, open_model
 from flows.results.serving.raw_rows import RowFile, client_column
 from flows.results.serving.row_predictor import ClientMismatchError, RowPredictor
 from flows.training.project import Project
-from silos.dataset import some
-from silos.errors import UserError, shown
+from silos.errors import UserError, shown, some
 from silos.io.atomic_io import is_there, writing
 from tasks.tracking.json_io import output_file, unwritable
 

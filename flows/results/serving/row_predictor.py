@@ -13,8 +13,7 @@ from flows.results.serving.open_model import OpenModel
 from flows.results.serving.raw_rows import client_column
 from flows.training.project import Project
 from models.preprocessing import Faults, RowFault, encode_usable
-from silos.dataset import near_names, some
-from silos.errors import shown
+from silos.errors import near_names, shown, some
 from silos.sources.source_params import Table
 from silos.storage.partition_store import open_client, open_missing
 

@@ -14,8 +14,7 @@ import numpy as np
 import pandas as pd
 
 from flows.results.serving.raw_rows import read_written
-from silos.dataset import some
-from silos.errors import shown
+from silos.errors import shown, some
 
 _FORMS = ("dataframe_split", "dataframe_records", "inputs", "instances")
 PARAMS = {"client": str, "statistics": list, "made_as": str}

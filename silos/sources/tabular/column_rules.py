@@ -11,8 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from silos.dataset import some
-from silos.errors import UserError, shown
+from silos.errors import UserError, shown, some
 from silos.schema import Feature
 from silos.sources.source_checks import stays_distinct
 from silos.sources.source_params import Fill, Table

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from silos.dataset import SPLITS, Rows, some
-from silos.errors import shown
+from silos.dataset import SPLITS, Rows
+from silos.errors import shown, some
 from silos.sources.source_checks import named_splits
 from silos.sources.source_params import Fill, Table
 from silos.sources.tabular.column_kinds import Column

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from silos.dataset import Rows, some
-from silos.errors import UserError, shown
+from silos.dataset import Rows
+from silos.errors import UserError, shown, some
 from silos.io.memory_and_disk import must_fit
 from silos.row_units import hash_units
 from silos.schema import MAX_TEXT_LENGTH, Feature, describe_duplicate, find_invalid_name

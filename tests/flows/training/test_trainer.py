@@ -417,7 +417,7 @@ def test_a_users_callback_is_built_from_its_section_of_the_params():
     ("kind", "options", "sentence"),
     [
         (Recorder, {"colour": "red"}, r"callbacks\.mine: got colour, expected \(name.*unexpected keyword.*'colour'"),
-        (lambda: {}, {}, r"callbacks\.mine: got a dict, expected a Callback\. Derive the class from flows\.experiment"),
+        (lambda: {}, {}, r"callbacks\.mine: got a dict, expected a Callback\. Derive the class from flows\.training"),
         (lambda: 1 / 0, {}, r"callbacks\.mine: its constructor failed with ZeroDivisionError: division by zero"),
     ],
 )

@@ -71,7 +71,7 @@ def test_as_many_processes_start_as_the_runs_are_worth(asked, runs, seconds, per
     monkeypatch.setattr(trial_processes, "process_count", lambda _: asked if isinstance(asked, int) else 4)
     monkeypatch.setattr(trial_processes, "free_bytes", lambda: 1 << 50)
     project: Any = SimpleNamespace(params=SimpleNamespace(runner=SimpleNamespace(parallel_runs=asked)))
-    processes = TrialProcesses(project, "any")
+    processes = TrialProcesses(project, "any", run_trial)
     assert processes._count_for(runs, seconds, per_round) == count
     assert processes.seconds_for(runs, seconds, per_round) == pytest.approx(runs * seconds / count)
     used = psutil.Process().memory_info().rss

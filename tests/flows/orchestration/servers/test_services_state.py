@@ -97,8 +97,8 @@ def test_services_that_run_are_not_started_again_and_refuse_other_ports(state, t
 
 def test_services_take_the_ports_that_are_asked_for_and_else_their_last_ones(tmp_path):
     """A port that is taken is named, and says which one was chosen."""
-    with prefect_process.listening_socket(0) as taken, prefect_process.listening_socket(0) as other:
-        with prefect_process.listening_socket(0) as closed:
+    with listening_socket(0) as taken, listening_socket(0) as other:
+        with listening_socket(0) as closed:
             free = closed.getsockname()[1]
         busy, also_busy = taken.getsockname()[1], other.getsockname()[1]
         for last, asked, named in (
