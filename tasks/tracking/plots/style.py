@@ -126,7 +126,7 @@ def label_ends(axes: Any, lines: Sequence[Any], names: Sequence[str]) -> None:
     If the names do not fit, a legend is drawn instead.
     """
     disable_formulas(axes.figure)
-    axes.figure.draw_without_rendering()  # computes the layout's height
+    axes.figure.get_layout_engine().execute(axes.figure)  # for the height
     height = axes.get_window_extent().height * 72 / axes.figure.dpi
     labelled = [(line, name) for line, name in zip(lines, drawable_names(names), strict=True) if _end(line) is not None]
     if len(labelled) < len(lines) or len(labelled) * _GAP > height:
