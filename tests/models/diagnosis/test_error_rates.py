@@ -18,7 +18,7 @@ from models.diagnosis.correlation_tests import (
     compare_correlations,
     effect_on_prediction,
 )
-from models.diagnosis.nested_tests import ALPHA, SizedTest
+from models.diagnosis.nested_tests import ALPHA, SizedTest, covered, priors
 from models.diagnosis.pseudo_rows import SharedModelLoss
 from models.diagnosis.screen_clients import compare_inside, homogeneity
 from models.diagnosis.verdicts import REASONS, Alignment, Findings
@@ -194,3 +194,18 @@ def test_a_gain_and_an_offset_are_tested_times_the_number_of_features_and_take_t
         monkeypatch.setattr(Alignment, "_scaled", lambda *_, answer=(scaled, compared): answer)
         monkeypatch.setattr(verdicts, "mean_and_spread", lambda _, of=statistic: np.full((1, 3, 2), of / 2))
         assert Alignment(pairs).transforms(ONE, np.ones((1, 3), bool))[0] == same
+
+
+def test_a_common_prior_is_the_mean_of_both_clients_shares_of_the_compared_classes():
+    labels = np.array([[[60.0, 30, 10, 5], [20, 20, 60, 0]]])
+    mean, even = priors(labels, np.array([[[True, True, True], [True, True, False]]]))
+    shares = (labels[0, :, :3] / 100).mean(0)
+    np.testing.assert_allclose(mean[0], [shares, [*(shares[:2] / shares[:2].sum()), 0]])
+    np.testing.assert_allclose(even[0], [[1 / 3] * 3, [1 / 2, 1 / 2, 0]])
+
+
+def test_a_class_is_covered_if_any_feature_compares_it():
+    pairs = SimpleNamespace(labels=np.array([[[60.0, 40, 9, 0], [60, 0, 9, 0]]]), noise=None)
+    compared = np.array([[[True, True, False], [True, False, False]]])
+    assert covered(pairs, compared).tolist() == [True]  # of the third class there are nine rows
+    assert covered(pairs, compared[:, 1:]).tolist() == [False]

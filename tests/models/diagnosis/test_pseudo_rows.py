@@ -1,5 +1,7 @@
 """Rows drawn from reports have the reported shares and correlations, and what regressions on them say is checked apart."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -103,11 +105,12 @@ def test_the_effect_of_a_feature_on_the_rule_is_that_of_a_likelihood_ratio_test_
 
 def test_a_shared_model_of_equal_clients_loses_nothing_but_what_the_own_model_gains_by_chance():
     x, y = patients(8)
-    clients = PseudoClients(*told((x, y), (x, y)))
-    loss, free = clients.loss(0, (0, 1)), clients.matrix(0).shape[1]
+    clients = PseudoClients(*told((x, y), (x, y), (x, y)))
+    loss, free = clients.loss(0, (0, 1, 2)), clients.matrix(0).shape[1]
+    others = 2 / 3  # of the rows
     assert abs(loss.loss) < 0.002
-    assert loss.log_loss == pytest.approx(-free / 2 / 4000, abs=2e-5)  # half of the rows are its own
-    assert loss.log_loss_error == pytest.approx(np.sqrt(2 * free) / 2 / 4000)
+    assert loss.log_loss == pytest.approx(-free * others / 4000, abs=2e-5)
+    assert loss.log_loss_error == pytest.approx(np.sqrt(2 * free) * others / 4000)
 
 
 def test_a_shared_model_loses_what_both_models_say_of_the_rows_of_a_client():
@@ -133,3 +136,10 @@ def test_rows_are_of_the_features_that_have_correlations_with_missing_values_las
     assert renumbered.features.tolist() == [0, 1]
     np.testing.assert_array_equal(reduced.counts[..., -1, :], summaries.counts[:, [1, 2], -1])
     np.testing.assert_array_equal(reduced.counts.sum(-2), summaries.counts[:, [1, 2]].sum(-2))
+    wide = replace(layout, categories=(None, None, tuple(map(float, range(20)))))  # more cells than bins
+    of_wide = summarize(patients(12)[0], patients(12)[1], np.arange(2000), wide)
+    numbers = Correlations(np.arange(2), correlations.values[:, :1], correlations.variances[:, :1])
+    reduced, cut, _ = select_for_pseudo_rows(of_wide, wide, numbers)
+    assert reduced.counts.shape[2] == cut.cells < wide.cells
+    np.testing.assert_array_equal(reduced.counts.sum(-2), of_wide.counts[:, :2].sum(-2))
+    np.testing.assert_array_equal(reduced.counts[..., -1, :], of_wide.counts[:, :2, -1])

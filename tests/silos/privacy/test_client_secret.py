@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from silos.errors import UserError
+from silos.privacy.differencing import MOST_TOKEN
 from silos.privacy.secret import Secret
 
 KEY = bytes(range(32))
@@ -90,3 +91,17 @@ def test_it_prints_no_byte_of_itself(tmp_path):
     for text in (repr(made), str(made), made.seal(b"x")):
         assert repr(key)[2:-1] not in text
         assert key.hex() not in text
+
+
+def test_values_have_equal_hashes_if_they_are_equal_and_else_others_up_to_the_largest_token():
+    x = np.random.default_rng(0).normal(size=(5000, 2)).round(3)
+    found = secret.value_hashes(x)
+    assert found.dtype == np.uint32
+    assert found.max() <= MOST_TOKEN
+    values, index = np.unique(x, return_inverse=True)
+    assert len(np.unique(found)) == len(values)
+    assert all(len(np.unique(found.ravel()[index.ravel() == at])) == 1 for at in range(0, len(values), 50))
+    missing = np.array([0x7FF8000000000000, 0x7FF8000000000001, 0xFFF8000000000000], np.uint64).view(np.float64)
+    assert len(np.unique(secret.value_hashes(missing[:, None]))) == 1
+    assert len(np.unique(secret.value_hashes(np.array([[0.0], [-0.0]])))) == 1
+    assert not (other.value_hashes(x) == found).all(1).any()

@@ -2,13 +2,16 @@
 
 import pytest
 
-from silos.errors import RefusalError
+from silos.errors import RefusalError, UserError
 from silos.privacy.silo_policy import (
     DEFAULT,
+    OPENED,
     POLICY,
     Policy,
     Unit,
     check_budget,
+    check_named_silos,
+    folder_name,
     least_rows_of,
     make_store,
     policy_file,
@@ -67,3 +70,29 @@ def test_what_is_left_of_a_budget_is_rounded_down_so_that_asking_for_it_is_answe
     check_budget("oslo", budget, spent, left, unit)
     with pytest.raises(RefusalError, match=r"ask at rho 0\.8765 or less, "):  # 0.87658
         check_budget("oslo", budget, 0.12342, 0.9, Unit())
+
+
+def test_a_policy_may_name_silos_of_the_data_and_those_that_have_a_ledger(store):
+    check_named_silos(store, ["oslo", "rome", "lyon"])
+    with pytest.raises(UserError, match=r"silos: got rome, expected a silo of the data\. The silos are oslo, lyon"):
+        check_named_silos(store, ["oslo", "lyon"])
+    with pytest.raises(UserError, match=r"got rome, .* Did you mean Rome\?"):
+        check_named_silos(store, ["oslo", "Rome"])
+    (store / OPENED / folder_name("rome")).touch()
+    check_named_silos(store, ["oslo", "lyon"])
+    check_named_silos(store / "elsewhere", [])
+
+
+def test_a_silos_folder_begins_with_what_is_readable_of_its_name():
+    assert folder_name("St. Olav, ward 3").startswith("St-Olav-ward-3-")
+    names = ["a" * 60, "a" * 61, "a" * 62]
+    assert len({folder_name(name) for name in names}) == 3
+    assert {folder_name(name)[:-16] for name in names} == {f"{'a' * 60}-"}
+
+
+def test_no_amount_is_named_below_the_least_that_can_be_asked_for():
+    unit = Unit("epsilon", float, least=0.01)
+    with pytest.raises(RefusalError, match=r"ask at epsilon 0\.02 or less"):
+        check_budget("oslo", 1.0, 0.98, 0.5, unit)
+    with pytest.raises(RefusalError, match="ask one that it has answered, or let"):
+        check_budget("oslo", 1.0, 0.995, 0.5, unit)

@@ -175,3 +175,12 @@ def test_a_damaged_round_of_the_journal_is_told_in_a_sentence(tmp_path, damage):
         list(journal.each(3))
     assert len(str(said.value)) < 400
     assert [r["round"] for r in journal.each(1)] == [1]
+
+
+def test_a_checkpoint_whose_memory_of_the_sampler_was_changed_is_damaged(tmp_path):
+    path = tmp_path / "state"
+    save_state(path, ServerState({"weights": {"a": torch.ones(2)}}, {}, {}, None), 3, {"seen": [1, 2]})
+    assert load_state(path).memory == {"seen": [1, 2]}
+    path.write_bytes(path.read_bytes().replace(b"[1, 2]", b"[1, 3]"))
+    with pytest.raises(UserError, match="its hash differs"):
+        load_state(path)

@@ -146,3 +146,27 @@ def test_no_output_is_written_among_the_projects_pictures(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"holds rows of data\.source"):
         output_file(tmp_path, "pictures/north/cat/model.onnx", "pictures")
+
+
+def test_a_key_may_have_any_value_and_must_be_there(tmp_path):
+    content = {"round": 0, "run": None, "names": []}
+    write_json(tmp_path / "file", content)
+    assert read_json(tmp_path / "file", keys=content) == content
+    with pytest.raises(UserError, match="got no metrics, expected it"):
+        read_json(tmp_path / "file", keys=("round", "metrics"))
+
+
+def test_a_list_is_written_a_record_a_line_only_if_all_of_it_are_records(tmp_path):
+    content = {"mixed": [{"a": 1}, 2], "records": [{"a": 1}, {"b": 2}]}
+    write_records(tmp_path / "file", content)
+    lines = (tmp_path / "file").read_text().splitlines()
+    assert lines == ["{", ' "mixed": [{"a": 1}, 2],', ' "records": [', '  {"a": 1},', '  {"b": 2}', " ]", "}"]
+    assert json.loads((tmp_path / "file").read_text()) == content
+
+
+def test_an_output_may_be_in_the_allowed_folder_and_in_no_other_of_the_projects_own(tmp_path):
+    allowed = tmp_path / "runs" / "labels"
+    assert output_file(tmp_path, str(allowed / "new.csv"), None, allowed) == (allowed / "new.csv").resolve()
+    for other in ("data/new.csv", "runs/new.csv", "params.yaml"):
+        with pytest.raises(UserError, match="project's own"):
+            output_file(tmp_path, str(tmp_path / other), None, allowed)

@@ -60,3 +60,8 @@ def test_a_name_without_fault_is_one_that_mlflow_takes(name):
 )
 def test_what_is_wrong_with_a_name_is_told(name, said):
     assert said in metric_name_fault(name)
+
+
+@pytest.mark.parametrize(("letters", "fault"), [(250, None), (251, "got 251 characters, expected at most 250")])
+def test_a_name_may_have_as_many_characters_as_mlflow_takes(letters, fault):
+    assert metric_name_fault("x" * letters) == fault

@@ -11,11 +11,14 @@ from models.diagnosis.client_summaries.client_summary import (
     Layout,
     assign_columns,
     concatenate_summaries,
+    count_different,
+    effective_rows,
     from_power_sums,
     leave_one_out,
     mixture,
     summarize,
     to_power_sums,
+    withheld_columns,
 )
 
 few = settings(max_examples=40)
@@ -175,3 +178,31 @@ def test_targets_are_in_the_group_between_their_edges(classes):
     y = np.array([-1.5, 0.2, 0.5, 7.0], np.float32)
     grouped = layout(classes=classes, targets=(0.0, 0.5) if classes > 1 else ())
     assert grouped.classes_of(y).tolist() == ([0, 1, 2, 2] if classes > 1 else [0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("targets", [(), (0.5, 1.5)])
+def test_few_values_of_a_class_are_left_out_and_in_a_regression_all_of_the_feature(targets):
+    """Twelve rows of the first class have a value, nine of the second, and none of the third."""
+    column = np.repeat([0, 1, 2], 20)
+    x = np.zeros((60, 2))
+    x[np.r_[12:20, 29:40, 40:60], 0] = np.nan
+    ((feature, withheld),) = withheld_columns(x, column, np.arange(60), layout(targets=targets))
+    assert feature == 0
+    assert withheld.tolist() == ([True] * 4 if targets else [False, True, False, False])
+
+
+def test_different_rows_are_counted_and_units_if_they_are_fewer():
+    rows = np.array([0, 0, 1, 2, 3])
+    assert count_different(rows) == 4
+    assert count_different(np.stack([rows, [0, 0, 0, 1, 1]], 1)) == 2
+    assert count_different(np.stack([rows, np.arange(5)], 1)) == 4
+
+
+def test_rows_of_few_units_are_worth_the_units_and_rows_of_their_own_the_rows():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(400, 2)), rng.integers(0, 3, 400)
+    assert effective_rows(x, y, np.arange(400) % 19, layout()) == 19
+    assert effective_rows(x, y, np.arange(400), layout()) == 400
+    repeated = np.repeat(np.arange(100), 4)  # four equal rows of each unit
+    assert effective_rows(x[::4][repeated], y[::4][repeated], repeated, layout()) == 100
+    assert effective_rows(x, y, repeated, layout()) > 250  # of unlike rows
