@@ -264,6 +264,10 @@ class RSquared(ClientMetric):
     task = "regression"
     undefined_if = "a constant target"
 
+    def least_that_matters(self, reference: float | None) -> float:
+        """Return 0.005: R² has no least value, but 1 is its best, as of a share."""
+        return 0.005
+
     def row_values(self, prediction: np.ndarray, y: np.ndarray) -> np.ndarray | None:
         """Return R² plus the influence of each row on the ratio of both means; None with a constant target."""
         if (y == y[0]).all():
