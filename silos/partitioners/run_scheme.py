@@ -117,6 +117,11 @@ def _untrained_notes(partition: Partition) -> list[str]:
         learnt = np.bincount(y[train], minlength=len(counts)) > 0
         absent = [f"{partition.classes[i]!r} ({counts[i]:,})" for i in np.flatnonzero((counts > 0) & ~learnt).tolist()]
         notes += [f"no training row has the class {some(absent, 4)}, which test rows have"] if absent else []
+    if len(partition.classes) == 1:
+        notes.append(
+            f"every row has the class {partition.classes[0]!r}, so there is nothing to predict: name another column as the "
+            "label"
+        )
     absent = []
     for index, feature in enumerate(partition.features):
         if feature.categories == (0.0, 1.0) and not clients.x[train, index].any():

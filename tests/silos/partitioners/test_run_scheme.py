@@ -244,3 +244,10 @@ def test_rows_of_a_client_that_does_not_train_teach_no_class(make):
     )
     steps = ({"kind": "column", "column": "client"}, {"kind": "hold_out", "domains": ["s"]})
     assert make(rows, *steps, test=0.5).notes == ("no training row has the class 'b' (2), which test rows have",)
+
+
+def test_a_label_with_one_class_is_named(make):
+    rows = Rows(x=np.zeros((8, 1), np.float32), y=np.zeros(8, np.int64), classes=["ill"])
+    assert make(rows, {"kind": "equal", "clients": 2}).notes == (
+        "every row has the class 'ill', so there is nothing to predict: name another column as the label",
+    )
