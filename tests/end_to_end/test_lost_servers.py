@@ -24,7 +24,7 @@ SET = ("--json", "--set", f"training.rounds={ROUNDS}")
 
 def kill_server(pid: int) -> None:
     """Kill the Prefect server among the descendants of the process."""
-    found = [p for p in psutil.Process(pid).children(recursive=True) if any("server_process" in w for w in p.cmdline())]
+    found = [p for p in psutil.Process(pid).children(recursive=True) if any("prefect_process" in w for w in p.cmdline())]
     assert len(found) == 1
     found[0].kill()
 
@@ -70,7 +70,7 @@ def test_a_run_whose_server_elsewhere_is_gone_for_good_ends_whole_in_a_sentence(
     assert "EventsWorker" not in said
 
 
-@pytest.mark.parametrize("name", ["server_process", "mlflow"])
+@pytest.mark.parametrize("name", ["prefect_process", "mlflow"])
 def test_ui_ends_in_a_sentence_when_a_server_of_its_own_is_gone_for_good(name, finished, tmp_path, living, until):
     folder = finished.folder.copy(tmp_path / "project")
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
@@ -91,6 +91,6 @@ def test_ui_ends_in_a_sentence_when_a_server_of_its_own_is_gone_for_good(name, f
                         child.kill()
             time.sleep(0.2)
     assert process.returncode == 2
-    owner = "Prefect's" if name == "server_process" else "MLflow's"
+    owner = "Prefect's" if name == "prefect_process" else "MLflow's"
     assert f"{owner} server ended unexpectedly. See " in process.stderr.read()
     assert living(folder.path) == []
