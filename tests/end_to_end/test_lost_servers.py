@@ -24,7 +24,9 @@ SET = ("--json", "--set", f"training.rounds={ROUNDS}")
 
 def kill_server(pid: int) -> None:
     """Kill the Prefect server among the descendants of the process."""
-    found = [p for p in psutil.Process(pid).children(recursive=True) if any("prefect_process" in w for w in p.cmdline())]
+    found = [
+        p for p in psutil.Process(pid).children(recursive=True) if any("prefect_process" in w for w in p.cmdline())
+    ]
     assert len(found) == 1
     found[0].kill()
 
