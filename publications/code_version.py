@@ -42,6 +42,7 @@ _OF_TRAINING = (
 )
 _NOT_OF_TRAINING = (
     "flows.methods.common.method_figures",
+    "flows.methods.figure_context",
     "models.served_model",
     "models.diagnosis",
     "tasks.diagnosis",
@@ -61,7 +62,7 @@ _OF_VERDICTS = (
     "tasks.diagnosis",
     "tasks.messages.statistics_messages",
 )
-_NOT_OF_VERDICTS = ("flows.results.reports.diagnosis_report", "flows.diagnosis.text")
+_NOT_OF_VERDICTS = ("flows.diagnosis.text",)
 
 
 def modules_of_run(method: str, params: Params) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from models.metrics.paired_difference import (
     difference_record,
     holm_intervals,
 )
+from models.training.engine_and_stack_size import CLIENTS_OF_STACK
 from silos.cohort import Silos
 from silos.errors import UserError
 from silos.storage.partition_store import open_common_units
@@ -117,7 +118,7 @@ def means_by_client(
     if quantity.is_mean:
         return {}
     messages: list[OutcomeMeans] = map_clients(
-        runner, mean_outcomes, silos, first, second, outcome=quantity.outcome, split=split
+        runner, mean_outcomes, silos, first, second, outcome=quantity.outcome, split=split, stack=CLIENTS_OF_STACK
     )
     return {client: means for m in messages for client, means in zip(m.clients, m.means.numpy(), strict=True)}
 
@@ -141,7 +142,7 @@ def scales_of_clients(quantity: TaskMetrics, means: Means) -> Scales | None:
 
 def count_correct_by_class(runner: Runner, silos: Silos, run: Outcomes) -> dict[str, list[int]]:
     """Map each class to [correct, rows] of all clients' own test rows."""
-    messages: list[ClassCounts] = map_clients(runner, score_by_class, silos, run)
+    messages: list[ClassCounts] = map_clients(runner, score_by_class, silos, run, stack=CLIENTS_OF_STACK)
     correct, rows = (sum(getattr(m, name).numpy() for m in messages) for name in ("right", "rows"))
     return {name: [int(a), int(b)] for name, a, b in zip(silos.manifest.classes, correct, rows, strict=True)}
 
@@ -151,7 +152,7 @@ def predictions_by_class(runner: Runner, silos: Silos, runs: Sequence[Sequence[O
 
     The last column has rows without a finite prediction.
     """
-    messages: list[PredictionCounts] = map_clients(runner, count_predictions, silos, runs)
+    messages: list[PredictionCounts] = map_clients(runner, count_predictions, silos, runs, stack=CLIENTS_OF_STACK)
     counts: np.ndarray = sum(m.counts.numpy() for m in messages)  # type: ignore[assignment]
     return counts
 
@@ -161,7 +162,7 @@ def prior_shift_by_client(runner: Runner, silos: Silos, run: Outcomes) -> dict[s
 
     A client is left out if no common row is of one of its classes.
     """
-    messages: list[PriorShiftScores] = map_clients(runner, score_prior_shift, silos, run)
+    messages: list[PriorShiftScores] = map_clients(runner, score_prior_shift, silos, run, stack=CLIENTS_OF_STACK)
     values = {client: v for m in messages for client, v in zip(m.clients, m.accuracy.tolist(), strict=True)}
     return {client: value for client, value in values.items() if math.isfinite(value)}
 
@@ -187,7 +188,9 @@ def client_strata(
     options: dict[str, Any] = {"classes": classes, "outcome": quantity.outcome, "split": split, "scales": scales}
     if quantity.by_class:
         options["least_of_class"] = least_of_class
-    messages: list[PairedSums] = map_clients(runner, pair_outcomes, silos, first, second, **options)
+    messages: list[PairedSums] = map_clients(
+        runner, pair_outcomes, silos, first, second, stack=CLIENTS_OF_STACK, **options
+    )
     for m in messages:
         columns = (m.rows.tolist(), m.by_seed.tolist(), m.mean_squares.tolist(), m.squares.tolist())
         strata |= {client: Stratum(*values) for client, *values in zip(m.clients, *columns, strict=True)}
@@ -205,7 +208,15 @@ def _common_strata(
 ) -> list[Stratum]:
     """Return one stratum: the difference on a row is its mean over clients. Empty if the rows do not define the metric."""
     messages: list[CommonSums] = map_clients(
-        runner, pair_common_rows, silos, first, second, outcome=outcome, split=split, scales=scales
+        runner,
+        pair_common_rows,
+        silos,
+        first,
+        second,
+        outcome=outcome,
+        split=split,
+        scales=scales,
+        stack=CLIENTS_OF_STACK,
     )
     total = sum((m.sums for m in messages[1:]), messages[0].sums)
     if not total.shape[1]:

@@ -169,7 +169,7 @@ def has_wrong_port(address: str) -> bool:
     return port is not None and not is_port(port)
 
 
-def answers(url: str, patience: float) -> bool:
+def health_answers(url: str, patience: float) -> bool:
     """Return whether Prefect's API at this address answers within `patience` seconds."""
     import urllib.request  # loads http.client and ssl
 

@@ -7,6 +7,7 @@ from silos.errors import some
 
 _LEAST_SHARE, _LEAST_ROWS = 0.1, 10
 _TIMES = 4  # as many rows as agree by chance, as often as two rows of one silo do: there may be few categories
+_MOST_SILOS = 5  # that hold a row: of more, it is common rather than copied
 _NAMES = 3  # pairs that the note lists at most
 
 
@@ -17,10 +18,14 @@ def copied_row_notes(clients: Clients) -> list[str]:
     key = np.unique(keys, return_inverse=True)[1].ravel()
     (pairs, counts), silos = np.unique(np.stack([key, clients.owner]), axis=1, return_counts=True), len(clients.names)
     size, repeated = np.bincount(clients.owner, minlength=silos), np.bincount(pairs[1], counts - 1, silos)
-    in_two = np.flatnonzero(
-        np.bincount(pairs[0])[pairs[0]] == 2
-    )  # ascending by key, so that two of a key are neighbours
-    owners, equal = pairs[1, in_two].reshape(-1, 2), counts[in_two].reshape(-1, 2)
+    held_by = np.bincount(pairs[0])[pairs[0]]
+    first, second = [], []
+    for step in range(1, _MOST_SILOS):  # ascending by key, so that the silos of a key are neighbours
+        start = np.flatnonzero((held_by[:-step] <= _MOST_SILOS) & (pairs[0, :-step] == pairs[0, step:]))
+        first.append(start)
+        second.append(start + step)
+    both = np.stack([np.concatenate(first), np.concatenate(second)], 1)
+    owners, equal = pairs[1, both], counts[both]
     of_pair, which = np.unique(owners, axis=0, return_inverse=True)
     found = []
     for side, partner in ((0, 1), (1, 0)):

@@ -92,8 +92,8 @@ def _check_products(client: str, design: Design) -> None:
     count, allowed = len(design.products), products_with_a_number(design.query.layout, design.products)
     if design.products != allowed or count > MOST_PRODUCTS:
         raise RefusalError(
-            f"client {client} was asked for a model with {count} products of features, of which {count - len(allowed)} are "
-            f"of two categories, and it answers of {MOST_PRODUCTS} at most, each with a number; ask for those alone."
+            f"client {client}: got {count} products of features, {count - len(allowed)} of them of two categories, expected "
+            f"at most {MOST_PRODUCTS}, each with a number. Leave the others out."
         )
 
 

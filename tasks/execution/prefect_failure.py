@@ -12,7 +12,7 @@ from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL
 
-from silos.io.addresses import LOOPBACK, answers, mask_passwords
+from silos.io.addresses import LOOPBACK, health_answers, mask_passwords
 from silos.io.memory_and_disk import full_disk
 
 
@@ -39,7 +39,7 @@ def failure_sentence(error: BaseException) -> str:
 
 def api_answers(patience: float = 5.0) -> bool:
     """Return whether the API that Prefect uses answers now."""
-    return answers(PREFECT_API_URL.value() or "", patience)
+    return health_answers(PREFECT_API_URL.value() or "", patience)
 
 
 @contextmanager

@@ -68,9 +68,6 @@ class Runner(Protocol):
         """Run the task once, on the server."""
 
 
-CLIENTS_OF_STACK = 16
-"""The most clients of a stack outside of training; fixed, since sums over rows are added stack by stack."""
-
 started = 0
 """The number of task runs that this process has started; Prefect's server must record all before it is stopped."""
 
@@ -187,7 +184,7 @@ def map_clients(
     step: ClientStep,
     silos: Silos,
     *args: Any,
-    stack: int = CLIENTS_OF_STACK,
+    stack: int,
     may_be_silent: bool = False,
     **options: Any,
 ) -> list[Any]:

@@ -157,7 +157,9 @@ def _of_what_was_not_compared(report: dict[str, Any]) -> list[str]:
         where = "Where inputs differ, a" if any("inputs differ" in why for why in whys) else "A"
         lines.append(f"{where} rule that differs only in how {which} act together is not seen.")
     if any(entry["what"] == "shared rows" for entry in entries):
-        lines.append("Rows that two silos both hold would mostly be missed: the features have too few values.")
+        lines.append(
+            "Rows that two silos both hold would mostly be missed: the features have too few values for this many silos."
+        )
     return lines
 
 

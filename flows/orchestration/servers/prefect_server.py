@@ -21,7 +21,7 @@ from flows.core.console import progress
 from flows.orchestration.servers import prefect_process
 from flows.orchestration.servers.prefect_process import ADDRESS, PORT, USERS
 from silos.errors import UserError
-from silos.io.addresses import answers, has_password, listening_socket, must_be_reachable
+from silos.io.addresses import has_password, health_answers, listening_socket, must_be_reachable
 from silos.io.memory_and_disk import full_disk
 
 _OTHER_DATABASE = ("Can't locate revision", "file is not a database", "disk image is malformed")
@@ -108,7 +108,7 @@ class PrefectServer:
 
     def answers(self, patience: float = 0.1) -> bool:
         """Return whether the server answers now, so that nothing waits for its start."""
-        return answers(self.url, patience)
+        return health_answers(self.url, patience)
 
     def alive(self) -> bool:
         """Return whether a server started here is running or being restarted."""

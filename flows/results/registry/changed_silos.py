@@ -1,4 +1,4 @@
-"""Finds by hashes whether a silo changed since the champion was trained.
+"""Finds by hashes whether a silo changed since the champion was trained; where means are filled in, by its own rows.
 
 Neither torch nor Prefect is imported, and MLflow only if its database has changed, so a look takes little time.
 """
@@ -21,7 +21,9 @@ _CHAMPION = FOLDER / "champion.json"
 
 
 def look(project: Project) -> dict[str, Any] | None:
-    """Return the answer if there is nothing to do, after a look at hashes only; None if silos may have changed.
+    """Return the answer if there is nothing to do, after a look at hashes, and at rows where means are filled in.
+
+    None if silos may have changed.
 
     Raises:
         UserError: If there is no champion, or if MLflow does not answer.

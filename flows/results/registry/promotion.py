@@ -294,13 +294,21 @@ def _next_command(
     """Return what to type after a decision: how to use the champion, or how to get a model that may become it."""
     out = ""
     if comparison:
-        out = way_out(comparison, version.tags.get("method"), lambda name: not method_of(project.params, name).is_bound)
+        out = way_out(comparison, version.tags.get("method"), lambda name: _may_be_candidate(project, name))
     if promoted:
         also = f"; for the method that is better: {out}" if out else ""
         return f"siloflow predict FILE --output labels.csv{also}"
     if against is not None:
         return "siloflow compare" if "why_not" in against else "siloflow advise"
     return out or "siloflow advise"
+
+
+def _may_be_candidate(project: Project, method: str) -> bool:
+    """Return whether the method of an earlier comparison is no bound for others, and params still know it."""
+    try:
+        return not method_of(project.params, method).is_bound
+    except UserError:  # it was in a plugin file that is gone
+        return False
 
 
 def _verdict(against: Mapping[str, Any], watch: WatchParams) -> tuple[bool, str]:

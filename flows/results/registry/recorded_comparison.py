@@ -61,10 +61,10 @@ def way_out(comparison: Mapping[str, Any], method: str | None, may_be: Callable[
         method: The method.
         may_be: Returns whether a method may be a candidate, which a bound for others may not.
     """
-    runs = {each["method"]: each.get("run", each.get("version")) for each in _candidates(comparison)}
+    versions = {each["method"]: each["version"] for each in _candidates(comparison) if "version" in each}
     pairs = [pair for pair in comparison["paired"] if method in (pair["method"], pair["reference"])]
     better = [pair["better"] for pair in pairs if pair["better"] not in (None, method) and may_be(pair["better"])]
-    registered = [runs[name] for name in better if name in runs]
+    registered = [versions[name] for name in better if name in versions]
     if registered:
         return f"siloflow promote {registered[0]}"
     better += [ALONE] * any(_alone(comparison, method))

@@ -5,7 +5,7 @@ from typing import Any
 
 from flows.diagnosis.new_rows import described_features
 from flows.diagnosis.text.caveats import of_power, unseen_between
-from flows.diagnosis.text.clauses import type_clause
+from flows.diagnosis.text.findings import of_version
 from flows.diagnosis.text.phrases import joined, type_phrases
 from models.diagnosis.classify import GRADES
 from silos.errors import counted
@@ -51,11 +51,9 @@ def shifted_silos(diagnosis: Mapping[str, Any] | None, least: str, changed: Mapp
 
 
 def _in_all_rows(record: Mapping[str, Any], diagnosis: Mapping[str, Any]) -> str:
-    """Say by how much each type of a silo's whole versions differs."""
-    features = [*record["features"]]
-    return "; ".join(
-        type_clause(dict(diagnosis), kind, record["changes"], features, record) for kind in record["types"]
-    )
+    """Say what `siloflow diagnose --against` says of the silo."""
+    said = of_version(dict(diagnosis), record).text.removeprefix(f"{record['client']}: ").removesuffix(".")
+    return said or "inputs hardly overlap with those of before, so it is unknown whether the rule is the same"
 
 
 def _in_new_rows(record: Mapping[str, Any], diagnosis: Mapping[str, Any]) -> str:

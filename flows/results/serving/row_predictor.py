@@ -25,6 +25,9 @@ class ClientMismatchError(ValueError):
     """The client that the user names is another one than a row's own."""
 
 
+_HINTED = 10  # unknown clients that are compared with all known ones: of thousands that takes seconds
+
+
 @dataclass(frozen=True)
 class RowPredictor:
     """Predicts rows by one model; what it needs of a client is read from data/.
@@ -126,9 +129,10 @@ class RowPredictor:
         for client, at in self._groups(clients):
             if named_by != self.option and (expected := self.expected_client(client)):
                 got = "no client" if client is None else shown(repr(client))
+                hint = self.hint(client)  # of all rows: it compares the name with all others
                 for row in at.tolist():
                     place = f"{named_by}: got {got} in row {named[row]}"
-                    message = f"{place}, expected {expected}. {self.hint(client)}Correct the client, or drop the row."
+                    message = f"{place}, expected {expected}. {hint}Correct the client, or drop the row."
                     found[row] = RowFault(message, named_by, client is None)
             elif isinstance(rows, pd.DataFrame):
                 of_client = rows.iloc[at]
@@ -202,10 +206,10 @@ class RowPredictor:
         """Count the rows of each client that data/ lacks, with a hint; a model for all clients answers for it, too."""
         counts = Counter(client for client in clients if client is not None)
         known = {*self.project.manifest.names, *self.opened.card["clients"]}
+        unknown = {client: count for client, count in counts.items() if client not in known}
         return {
-            client: {"rows": count, "hint": self.hint(client).strip()}
-            for client, count in counts.items()
-            if client not in known
+            client: {"rows": count, "hint": self.hint(client).strip() if index < _HINTED else ""}
+            for index, (client, count) in enumerate(unknown.items())
         }
 
     def filled_in(self, rows: pd.DataFrame | np.ndarray, clients: Clients) -> list[dict[str, Any]]:

@@ -60,3 +60,13 @@ def test_missing_values_are_equal_and_so_are_both_zeros():
     x[:, 0] = np.where(y == 1, np.nan, 0.0)
     copied = np.where(x == 0, -0.0, x), y
     assert "35 of 70 rows of shop 0" in copied_row_notes(clients((x, y), with_copies(rows(1), copied, 35)))[0]
+
+
+def test_rows_that_three_silos_hold_are_counted_at_each_two_of_them():
+    (note,) = copied_row_notes(clients(rows(0), rows(0), rows(0)))
+    assert note.count("70 of 70 rows") == 3
+    assert "and 3 more" in note
+
+
+def test_rows_that_very_many_silos_hold_are_common_and_not_copied():
+    assert copied_row_notes(clients(*[rows(0)] * 6)) == []

@@ -112,7 +112,7 @@ def test_a_client_itself_refuses_products_that_may_mark_single_rows(silos_of, as
     models, silent = collect_answers(PlainRunner(), report_models, silos, private=private, design=design)
     assert models == []
     assert set(silent) == {"a", "b"}
-    assert "it answers of 8 at most, each with a number" in silent["a"]
+    assert "expected at most 8, each with a number" in silent["a"]
 
 
 def only_of(client, weights=None):
