@@ -13,7 +13,6 @@ from flows.core.config.diagnose_params import FEW_BINS, DiagnoseParams
 from models.diagnosis.client_summaries.client_summary import Layout, Summaries, overall_moments
 from models.diagnosis.client_summaries.gaussian_mechanism import rho
 from models.diagnosis.client_summaries.query import Query, light_bounds, project_pictures
-from models.training.engine_and_stack_size import CLIENTS_OF_STACK
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError
@@ -116,6 +115,9 @@ def _pictures(schema: Schema) -> Literal["light", "numbers"] | None:
     return "light" if schema.dtype == "uint8" else "numbers"
 
 
+_STACK = 16  # clients loaded together
+
+
 @dataclass(frozen=True)
 class Bounds:
     """What all silos of a store agreed on from their rows: low and high by feature, and the cuts between targets.
@@ -212,7 +214,7 @@ def collect_answers(
     runner: Runner, task: ClientStep, silos: Silos, **options: Any
 ) -> tuple[list[Message], Mapping[str, str]]:
     """Run a step on every client; returns the messages, and the reasons of the clients that refused."""
-    received: list[Message] = map_clients(runner, task, silos, stack=CLIENTS_OF_STACK, may_be_silent=True, **options)
+    received: list[Message] = map_clients(runner, task, silos, stack=_STACK, may_be_silent=True, **options)
     refusals = {client: why for m in received if isinstance(m, Refusal) for client, why in m.why.items()}
     return [m for m in received if not isinstance(m, Refusal)], refusals
 

@@ -29,7 +29,6 @@ from models.metrics.base_metrics import TASK_METRICS, TaskMetrics
 from models.metrics.client_metrics import CLIENT_METRICS, ClientMetric
 from models.metrics.paired_difference import difference_record
 from models.server_state import ServerState
-from models.training.engine_and_stack_size import CLIENTS_OF_STACK
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.standardizer import NO_STANDARDIZATION
@@ -188,6 +187,9 @@ def _prior_shift_mean(project: Project, scores: list[Scores], round: RoundContex
     return {"accuracy/own_law": math.fsum(values) / len(values)} if values else {}
 
 
+_STACK = 16  # clients
+
+
 _LETTERS = 20  # of a class's name
 
 
@@ -233,7 +235,7 @@ def _score_constant(silos: Silos, quantity: TaskMetrics) -> Iterator[Baseline | 
         store, constant = ClientStore(folder), constant_prediction(silos)
         options: dict[str, Any] = {"shares": constant.shares, "client_metrics": _client_metrics(quantity, final=False)}
         scores: list[Scores] = map_clients(
-            PlainRunner(), evaluate_constant, silos, constant.answer, stack=CLIENTS_OF_STACK, private=store, **options
+            PlainRunner(), evaluate_constant, silos, constant.answer, stack=_STACK, private=store, **options
         )
         table = by_client(scores, quantity)
         metrics = {

@@ -25,7 +25,6 @@ from models.metrics.paired_difference import (
     difference_record,
     holm_intervals,
 )
-from models.training.engine_and_stack_size import CLIENTS_OF_STACK
 from silos.cohort import Silos
 from silos.errors import UserError
 from silos.storage.partition_store import open_common_units
@@ -47,6 +46,8 @@ from tasks.paired_outcomes import (
     score_by_class,
     score_prior_shift,
 )
+
+_STACK = 16  # clients; fixed, since sums over common rows are added stack by stack
 
 
 def outcomes_of_run(project: Project, folder: Path) -> Outcomes:
@@ -118,7 +119,7 @@ def means_by_client(
     if quantity.is_mean:
         return {}
     messages: list[OutcomeMeans] = map_clients(
-        runner, mean_outcomes, silos, first, second, outcome=quantity.outcome, split=split, stack=CLIENTS_OF_STACK
+        runner, mean_outcomes, silos, first, second, outcome=quantity.outcome, split=split, stack=_STACK
     )
     return {client: means for m in messages for client, means in zip(m.clients, m.means.numpy(), strict=True)}
 
@@ -142,7 +143,7 @@ def scales_of_clients(quantity: TaskMetrics, means: Means) -> Scales | None:
 
 def count_correct_by_class(runner: Runner, silos: Silos, run: Outcomes) -> dict[str, list[int]]:
     """Map each class to [correct, rows] of all clients' own test rows."""
-    messages: list[ClassCounts] = map_clients(runner, score_by_class, silos, run, stack=CLIENTS_OF_STACK)
+    messages: list[ClassCounts] = map_clients(runner, score_by_class, silos, run, stack=_STACK)
     correct, rows = (sum(getattr(m, name).numpy() for m in messages) for name in ("right", "rows"))
     return {name: [int(a), int(b)] for name, a, b in zip(silos.manifest.classes, correct, rows, strict=True)}
 
@@ -152,7 +153,7 @@ def predictions_by_class(runner: Runner, silos: Silos, runs: Sequence[Sequence[O
 
     The last column has rows without a finite prediction.
     """
-    messages: list[PredictionCounts] = map_clients(runner, count_predictions, silos, runs, stack=CLIENTS_OF_STACK)
+    messages: list[PredictionCounts] = map_clients(runner, count_predictions, silos, runs, stack=_STACK)
     counts: np.ndarray = sum(m.counts.numpy() for m in messages)  # type: ignore[assignment]
     return counts
 
@@ -162,7 +163,7 @@ def prior_shift_by_client(runner: Runner, silos: Silos, run: Outcomes) -> dict[s
 
     A client is left out if no common row is of one of its classes.
     """
-    messages: list[PriorShiftScores] = map_clients(runner, score_prior_shift, silos, run, stack=CLIENTS_OF_STACK)
+    messages: list[PriorShiftScores] = map_clients(runner, score_prior_shift, silos, run, stack=_STACK)
     values = {client: v for m in messages for client, v in zip(m.clients, m.accuracy.tolist(), strict=True)}
     return {client: value for client, value in values.items() if math.isfinite(value)}
 
@@ -188,9 +189,7 @@ def client_strata(
     options: dict[str, Any] = {"classes": classes, "outcome": quantity.outcome, "split": split, "scales": scales}
     if quantity.by_class:
         options["least_of_class"] = least_of_class
-    messages: list[PairedSums] = map_clients(
-        runner, pair_outcomes, silos, first, second, stack=CLIENTS_OF_STACK, **options
-    )
+    messages: list[PairedSums] = map_clients(runner, pair_outcomes, silos, first, second, stack=_STACK, **options)
     for m in messages:
         columns = (m.rows.tolist(), m.by_seed.tolist(), m.mean_squares.tolist(), m.squares.tolist())
         strata |= {client: Stratum(*values) for client, *values in zip(m.clients, *columns, strict=True)}
@@ -216,7 +215,7 @@ def _common_strata(
         outcome=outcome,
         split=split,
         scales=scales,
-        stack=CLIENTS_OF_STACK,
+        stack=_STACK,
     )
     total = sum((m.sums for m in messages[1:]), messages[0].sums)
     if not total.shape[1]:

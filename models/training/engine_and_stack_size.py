@@ -13,9 +13,6 @@ from .execution_plan import Kind, forms
 
 _MAX_STACK = 512  # clients, however small their networks are
 
-CLIENTS_OF_STACK = 16
-"""The most clients of a stack outside of training; fixed, since sums over rows are added stack by stack."""
-
 
 @dataclass(frozen=True)
 class Kernel:
