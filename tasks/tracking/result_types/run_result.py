@@ -47,6 +47,7 @@ class RunResult(TypedDict):
     task: str
     metric: str
     higher_is_better: bool
+    loss_name: NotRequired[str]
     data_version: str
     rounds: int
     reported_round: int
