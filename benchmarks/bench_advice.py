@@ -107,7 +107,7 @@ class AdviceStudy:
 
     def open(self, federation: Federation) -> Project:
         """Open the project of a federation; the first call writes its rows."""
-        return Project.open_shared(self.settings(federation), self._cache, derived=True)
+        return Project.open(self.settings(federation), self._cache, derived=True)
 
     def settings(self, federation: Federation) -> list[str]:
         """Return the settings of a federation's project, each as section.key=value; the first call writes its rows."""

@@ -43,8 +43,7 @@ from flows.experiments.comparison.run_trials import Plan, trial_name
 from flows.experiments.comparison.trial_processes import Trial, TrialProcesses
 from flows.experiments.comparison.tuner import validation_score
 from flows.methods.client_sampler import validation_rows
-from flows.orchestration.flow_decorator import IncompleteError, MethodNames, Overrides, Text, project_flow
-from flows.orchestration.open_project import open_project
+from flows.orchestration.flow_decorator import IncompleteError, MethodNames, Text, from_overrides, project_flow
 from flows.results.reports.comparison_report import newest_diagnosis
 from flows.results.reports.diagnosis_report import save_report
 from flows.results.run_history.list_runs import find_runs
@@ -81,7 +80,7 @@ Minutes = Annotated[float, WithJsonSchema({"type": "number", "minimum": 0})]
 def advise(
     minutes: Minutes = 0.0,
     methods: MethodNames = (),
-    overrides: Overrides = (),
+    project: Project = from_overrides(),
     resume: bool = False,
     name: Text = "",
 ) -> dict[str, Any]:
@@ -94,7 +93,6 @@ def advise(
         resume: Continue the named race, or the newest one.
         name: The name of a new race, in runs/ and in MLflow; with resume, of the race to continue.
     """
-    project = open_project(overrides)
     compared = project.params.comparison
     if compared.over != "rows" or compared.publish:  # these are about what `siloflow compare` says
         project = project.with_overrides(_OVER_ROWS)

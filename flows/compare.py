@@ -43,12 +43,11 @@ from flows.orchestration.flow_decorator import (
     IncompleteError,
     MethodNames,
     MethodOrNone,
-    Overrides,
     Seeds,
     Text,
+    from_overrides,
     project_flow,
 )
-from flows.orchestration.open_project import open_project
 from flows.results.registry.register_candidates import register_candidates
 from flows.results.reports.comparison_report import write_comparison_report
 from flows.results.reports.html_report import FILE as REPORT
@@ -92,7 +91,7 @@ def compare(
     methods: MethodNames = (),
     seeds: Seeds = (),
     reference: MethodOrNone = "",
-    overrides: Overrides = (),
+    project: Project = from_overrides(),
     resume: bool = False,
     name: Text = "",
     parallel: bool = False,
@@ -112,7 +111,6 @@ def compare(
         name: The name of a new comparison, in runs/ and in MLflow; with resume, of the comparison to continue.
         parallel: Start also while another comparison of this project runs, instead of waiting for its end.
     """
-    project = open_project(overrides)
     with project.working("compare"), nullcontext() if parallel else _alone(project):
         plan = make_plan(project, methods, seeds, reference)
         retried = begun_before(project, "compare")
@@ -305,7 +303,9 @@ def run_all(
     cells = [(method, seed) for seed in plan.seeds for method in plan.methods]
     outcomes = {(method, plan.seeds[0]): outcome for method, outcome in first.items()}
     trials = [Trial(projects[m], m, s, partition_name(partition)) for m, s in cells if (m, s) not in outcomes]
-    ended = {trial.name: outcome for trial, outcome, _ in processes.run([*trials, *also])}
+    ended = {}
+    for trial, outcome, _ in processes.run([*trials, *also]):
+        ended[trial.name] = outcome
     outcomes |= {(trial.method, trial.seed): ended[trial.name] for trial in trials}
     results: Results = {}
     for method, seed in cells:

@@ -29,8 +29,7 @@ from flows.diagnosis.query_clients import (
     query_clients,
 )
 from flows.diagnosis.text.findings_page import refusal_sentences, report_text, version_report_text
-from flows.orchestration.flow_decorator import Overrides, Text, project_flow
-from flows.orchestration.open_project import open_project
+from flows.orchestration.flow_decorator import Text, from_overrides, project_flow
 from flows.results.reports.diagnosis_report import save_report
 from flows.training.project import Project
 from models.diagnosis.client_summaries.model_predictions import Design
@@ -128,7 +127,7 @@ def _clients(messages: Sequence[Message]) -> list[str]:
 
 
 @project_flow(run_name="diagnose")
-def diagnose(against: Text = "", overrides: Overrides = ()) -> dict[str, Any]:
+def diagnose(against: Text = "", project: Project = from_overrides()) -> dict[str, Any]:
     """Query every silo, compare all pairs, and save the report.
 
     Args:
@@ -136,7 +135,6 @@ def diagnose(against: Text = "", overrides: Overrides = ()) -> dict[str, Any]:
             version.
         overrides: Values that replace those of params.yaml, each as section.key=value, for example training.rounds=20.
     """
-    project = open_project(overrides)
     with project.working("diagnose"), project.workers() as workers:
         runner = PrefectRunner(workers)
         if against:

@@ -5,8 +5,7 @@ from typing import Any
 
 from flows.core.config.data_settings import as_lines, settings_between
 from flows.core.console import progress
-from flows.orchestration.flow_decorator import Overrides, project_flow
-from flows.orchestration.open_project import open_project
+from flows.orchestration.flow_decorator import from_overrides, project_flow
 from flows.training.project import SOURCE_HASHES, Project, exclusive_data_access
 from silos.dataset import SPLITS
 from silos.errors import UserError
@@ -22,13 +21,12 @@ from tasks.tracking.json_io import read_json, write_json
 
 
 @project_flow(run_name="partition")
-def partition(overrides: Overrides = ()) -> dict[str, Any]:
+def partition(project: Project = from_overrides()) -> dict[str, Any]:
     """Write the folder of data/ that params.yaml describes, and update data.dvc; return what was written.
 
     Args:
         overrides: Values that replace those of params.yaml, each as section.key=value, for example training.rounds=20.
     """
-    project = open_project(overrides)
     prefect_artifacts.name_flow_run(f"partition {project.params.data.name}")
     return make(project)
 

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from flows.orchestration.flow_decorator import Overrides, Text, Texts, project_flow
-from flows.orchestration.open_project import is_from_outside, open_project
+from flows.orchestration.flow_decorator import Text, Texts, from_overrides, project_flow
+from flows.orchestration.open_project import is_from_outside
 from flows.results.serving.predict_file import FOLDER, predict_file
+from flows.training.project import Project
 from silos.errors import UserError, shown
 
 
@@ -16,7 +17,7 @@ def predict(
     model: Text = "champion",
     keep: Texts = (),
     skip_bad_rows: bool = False,
-    overrides: Overrides = (),
+    project: Project = from_overrides(),
 ) -> dict[str, Any]:
     """Predict the raw rows of a file, and write label, probabilities and entropy of each row.
 
@@ -29,7 +30,6 @@ def predict(
         skip_bad_rows: Leave out rows that cannot be predicted.
         overrides: Values that replace those of params.yaml, each as section.key=value, for example training.rounds=20.
     """
-    project = open_project(overrides)
     if is_from_outside():
         for key, path in (("input", input), ("output", output)):
             allowed = (project.root / FOLDER).resolve()

@@ -10,8 +10,7 @@ from flows.core.console import progress
 from flows.core.console.process_control import interruption
 from flows.methods.base import Method
 from flows.methods.method_settings import method_of
-from flows.orchestration.flow_decorator import MethodName, Overrides, Seed, Text, project_flow
-from flows.orchestration.open_project import open_project
+from flows.orchestration.flow_decorator import MethodName, Seed, Text, from_overrides, project_flow
 from flows.training.callbacks.callback import user_callbacks
 from flows.training.fingerprint import fingerprint_of
 from flows.training.project import Project, begun_before, new_experiment, newest_experiment
@@ -30,7 +29,7 @@ from tasks.tracking.json_io import unwritable
 def run(
     method: MethodName,
     seed: Seed = 0,
-    overrides: Overrides = (),
+    project: Project = from_overrides(),
     resume: bool = False,
     experiment: Text = "",
     cell: str = "",
@@ -49,7 +48,6 @@ def run(
         derived: Take the partition that params describe from the cache of partitions, instead of data/.
         until: Pause after this round; `resume` continues. 0 plays all rounds.
     """
-    project = open_project(overrides, derived)
     method_settings = method_of(project.params, method)
     name = run_name(method, seed, cell)
     if experiment:
@@ -106,9 +104,9 @@ def run_trial(
     """
     for is_last in (False, True):
         try:
-            with project.shared(), _no_heartbeat():
-                options: dict[str, Any] = {"experiment": experiment, "cell": cell, "derived": project.derived}
-                return run(method, seed, project.overrides, resume=True, **options, until=until)
+            with _no_heartbeat():
+                place = {"experiment": experiment, "cell": cell, "derived": project.derived}
+                return run.on(project, method=method, seed=seed, resume=True, **place, until=until)
         except Exception as error:
             stop = interruption(error)
             if not is_last and stop is None and is_prefect_failure(error) and api_answers():

@@ -83,7 +83,6 @@ def _serve(connection: Connection, sender: _Sender) -> None:
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
     from flows.run import run_trial
-    from flows.training.project import Project
     from tasks.execution import task_runner
 
     os.chdir(setup.root)
@@ -93,7 +92,6 @@ def _serve(connection: Connection, sender: _Sender) -> None:
         hydrated_context(pickle.loads(setup.context)),
         temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
         project.working(setup.experiment),
-        project.shared(),
         project.workers(),
     ):
         sender.send("ready")
@@ -105,7 +103,7 @@ def _serve(connection: Connection, sender: _Sender) -> None:
             overrides, derived, method, seed, cell, until = request
             began, before = time.perf_counter(), task_runner.started
             try:
-                of_trial = Project.open_shared(overrides, setup.root, derived)
+                of_trial = project.derive(overrides, derived)
                 outcome = run_trial(of_trial, method, seed, setup.experiment, cell, until)
             except Exception as error:
                 if interruption(error) is not None:

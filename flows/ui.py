@@ -54,8 +54,7 @@ def serve(mlflow_port: int, prefect_port: int | None) -> None:
             close_abandoned,  # imports Prefect, whose settings now name the server
         )
 
-        with project.shared():
-            close_abandoned(root)
+        close_abandoned(root, project)
         _say_pages(project, mlflow.page, prefect.url.removesuffix("/api"))
         say(
             "Press ctrl-C to end both."

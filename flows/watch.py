@@ -14,8 +14,7 @@ from flows.compare import check_resume, compare, make_plan
 from flows.core.config.params_schema import WatchParams
 from flows.core.console import progress
 from flows.diagnose import diagnose
-from flows.orchestration.flow_decorator import MethodNames, Overrides, one_of, project_flow
-from flows.orchestration.open_project import open_project
+from flows.orchestration.flow_decorator import MethodNames, from_overrides, one_of, project_flow
 from flows.partition import make
 from flows.results.registry import FOLDER, changed_silos, promotion_history
 from flows.results.registry.promotion import finish, keep, promote
@@ -40,7 +39,7 @@ Preference = Annotated[str | None, WithJsonSchema(one_of("", *get_args(WatchPara
 
 @project_flow(run_name="watch")
 def watch(
-    methods: MethodNames = (), grade: Grade = "", prefer: Preference = "", overrides: Overrides = ()
+    methods: MethodNames = (), grade: Grade = "", prefer: Preference = "", project: Project = from_overrides()
 ) -> dict[str, Any]:
     """Look for silos that changed since the champion was trained; if their shift is large enough, train and decide.
 
@@ -52,7 +51,6 @@ def watch(
         prefer: What may become the champion; cheaper allows a model that sent fewer bytes and is not worse.
         overrides: Values that replace those of params.yaml, each as section.key=value, for example training.rounds=20.
     """
-    project = open_project(overrides)
     chosen = {"methods": list(methods or ()), "grade": grade, "prefer": prefer}
     project = project.with_overrides([f"watch.{key}={json.dumps(value)}" for key, value in chosen.items() if value])
     with ExitStack() as lock:
@@ -80,7 +78,7 @@ def _decide(project: Project) -> dict[str, Any]:
     answer = changed_silos.settled_answer(project, champion)
     if answer is not None:
         return answer
-    with project.working("watch"), project.shared():
+    with project.working("watch"):
         judged = changed_silos.last_decision(project, champion)
         if judged is not None:
             progress.current().say(f"tries again, since {judged['reason']}")
@@ -116,8 +114,7 @@ def _diagnose(project: Project, champion: ModelVersion, changed: Mapping[str, st
     if all(changed.get(client) == "added" for client in project.silos.federated().clients):
         return None
     quiet = without_second_look(project)
-    with quiet.shared():
-        report: dict[str, Any] = diagnose(against=champion.tags["data_version"], overrides=quiet.overrides)
+    report: dict[str, Any] = diagnose.on(quiet, against=champion.tags["data_version"])
     return report
 
 
@@ -130,7 +127,7 @@ def _challenge(project: Project, champion: ModelVersion, saw: dict[str, Any]) ->
     """Train on the present data, and promote the challenger if it is better than the champion; return the decision."""
     methods = methods_to_train(project, champion)
     name, is_begun = _comparison_name(project, champion, methods)
-    comparison = compare(methods=methods, overrides=project.overrides, name=name, resume=is_begun)
+    comparison = compare.on(project, methods=methods, name=name, resume=is_begun)
     saw = {**saw, "comparison": name}
     registry = comparison["registry"]
     if registry is None:

@@ -22,7 +22,7 @@ from flows.methods.method_settings import method_of
 from flows.run import probe, run
 from flows.training.mlflow_run_metadata import git_commit
 from flows.training.paired_runs import compare_pairs, count_correct_by_class, outcomes_of_run
-from flows.training.project import Project, scratch_dir
+from flows.training.project import scratch_dir
 from flows.training.run_folder import RunFolder
 from models.metrics.client_metrics import recorded_metric
 from models.metrics.paired_difference import cell_difference_record
@@ -325,7 +325,7 @@ def _seconds(sweep: Sweep, cell: str, scratch: Path) -> float:
     rounds = published if counts and published else sweep.rounds(cell)
     probed = min(PROBE_ROUNDS, sweep.rounds(cell))
     settings = [*sweep.settings(cell, seed, choice), f"training.rounds={probed}", "evaluation.stop_at=null"]
-    project = replace(Project.open_shared(settings, sweep.root, derived=True), scratch=scratch)
+    project = replace(sweep.opened.derive(settings, derived=True), scratch=scratch)
     start = time.perf_counter()
     record = probe(project, sweep.page.method_of(cell), seed)
     fixed = time.perf_counter() - start - record["seconds"]["per_round"] * probed

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from pydantic import WithJsonSchema
 
-from flows.orchestration.flow_decorator import Overrides, Seeds, one_of, project_flow
-from flows.orchestration.open_project import is_from_outside, open_project
+from flows.orchestration.flow_decorator import Seeds, from_overrides, one_of, project_flow
+from flows.orchestration.open_project import is_from_outside
+from flows.training.project import Project
 from publications.compare_with_published import table_of_records
 from publications.fill_sweep import estimate as seconds_of
 from publications.fill_sweep import fill, run_again
@@ -29,7 +30,7 @@ def reproduce(
     table: str,
     scale: Scale = "cpu",
     seeds: Seeds = (),
-    overrides: Overrides = (),
+    project: Project = from_overrides(),
     estimate: bool = False,
     again: Count = 0,
 ) -> dict[str, Any]:
@@ -44,19 +45,17 @@ def reproduce(
         estimate: Only say how long it would take.
         again: Run this many of the recorded runs again instead, and compare them with their records. 0 runs the table.
     """
-    project = open_project(overrides)
     if estimate and again:
         raise UserError("estimate, again: got both, expected one of them. Leave out one.")
     if is_from_outside() and is_own(paper):
         raise UserError(f"{paper} is a file, and a flow run's parameters name none; name a page of publications/pages.")
-    with project.shared():
-        sweep = Sweep(paper, table, scale, seeds, project.overrides)
-        sweep.check_settings()
-        if estimate or again or not sweep.finished:
-            with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), project.workers():
-                if estimate:
-                    return seconds_of(sweep)
-                if again:
-                    return run_again(sweep, again)
-                fill(sweep)
-        return table_of_records(sweep)
+    sweep = Sweep(paper, table, scale, seeds, project.overrides, project)
+    sweep.check_settings()
+    if estimate or again or not sweep.finished:
+        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), project.workers():
+            if estimate:
+                return seconds_of(sweep)
+            if again:
+                return run_again(sweep, again)
+            fill(sweep)
+    return table_of_records(sweep)

@@ -60,11 +60,13 @@ def reproduce(
             raise UserError(f"say which paper: {', '.join(names())}, or a .yaml file of your own.")
         project = session.open_project(overrides)
         parameters: dict[str, Any] = {"paper": paper, "table": table, "scale": scale, "seeds": numbers}
-        sweep = Sweep(**parameters, overrides=project.overrides)
+        sweep = Sweep(**parameters, overrides=project.overrides, project=project)
         if estimate or again or not sweep.finished:
             session.start_server()  # a finished table does without Prefect
             parameters |= {"estimate": estimate, "again": again or 0}
-            answer = session.run_flow("publications.reproduce", "reproduce", project, **parameters)
+            from publications.reproduce import reproduce as reproduce_flow  # while the server starts
+
+            answer = session.run_flow(reproduce_flow, project, **parameters)
         else:
             answer = table_of_records(sweep)
         session.print_result(answer, _print("estimate" if estimate else "again" if again else "reproduce"))

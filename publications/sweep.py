@@ -84,20 +84,27 @@ class Sweep:
         scale: One of the table's scales.
         seeds: The seeds; those of the scale if none is given.
         overrides: `section.key=value`, over the page's settings.
+        project: The project that the command has opened; those of the runs derive from it.
 
     Raises:
         UserError: If there is no such table, or its settings contradict each other.
     """
 
     def __init__(
-        self, paper: str, table: str, scale: str, seeds: Sequence[int] | None = None, overrides: Sequence[str] = ()
+        self,
+        paper: str,
+        table: str,
+        scale: str,
+        seeds: Sequence[int] | None = None,
+        overrides: Sequence[str] = (),
+        project: "Project | None" = None,
     ) -> None:
         self.page = table_of(paper, table, scale)
         self.named, self.paper, self.table, self.scale = paper, Path(paper).stem, table, scale
         size = self.page.scales[scale]
         self.seeds = seeds or list(size.seeds)
         self.tune_seed = self.seeds[0] if size.tune_seed is None else size.tune_seed
-        self.overrides = list(overrides)
+        self.overrides, self._project = list(overrides), project
         if self.page.family and overrides:
             raise UserError(f"{paper}, table {table} draws pairs of clients, which no setting changes; drop --set.")
         self.root = Path().resolve()
@@ -367,9 +374,16 @@ class Sweep:
 
     def project(self, cell: str, seed: int, choice: str | None) -> "Project":
         """Open the project of a run."""
-        from flows.training.project import Project
+        return self.opened.derive(self.settings(cell, seed, choice), derived=True)
 
-        return Project.open_shared(self.settings(cell, seed, choice), self.root, derived=True)
+    @property
+    def opened(self) -> "Project":
+        """Return the project that the command has opened; it is opened here if there is no command."""
+        if self._project is None:
+            from flows.training.project import Project  # a table of records needs no torch
+
+            self._project = Project.open(root=self.root)
+        return self._project
 
     def modules(self, cell: str) -> tuple[str, ...]:
         """Return the modules whose code can change a cell's numbers."""

@@ -121,7 +121,7 @@ def _diagnosed(root: Path, settings: tuple[str, ...]) -> list[tuple[bool, dict[s
         UserError: If there are so many silos that groups of silos are compared.
     """
     with scratch_dir(root / "cache" / "diagnosed") as scratch:
-        project = replace(Project.open_shared(settings, root, derived=True), scratch=scratch)
+        project = replace(Project.open(settings, root, derived=True), scratch=scratch)
         _, answer = run_diagnosis(project, PlainRunner())
     if answer["pairs_of"] == "groups":
         raise UserError(f"{len(answer['clients'])} silos are compared as groups, and not in pairs; make fewer silos.")

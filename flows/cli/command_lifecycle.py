@@ -1,11 +1,11 @@
 """Start and stop what surrounds a command: signal handlers, Prefect's server, locks, the screen, and how errors end it."""
 
-import importlib
 import logging
 import re
 import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,6 @@ from tasks.tracking.json_io import unwritable
 if TYPE_CHECKING:  # a command that prints JSON imports no rich
     from flows.core.console.progress_bar import Terminal
     from flows.core.console.safe_text import PlainConsole
-    from flows.training.project import Project
 
 USER_MISTAKE = 2  # the exit code
 _NOTICE = "starting ..."
@@ -114,9 +113,9 @@ class CommandLifecycle(progress.ProgressSink):
         self.record_time("server start (beyond the imports)")
         return self._server.url
 
-    def run_flow(self, module: str, name: str, project: "Project", parameters: dict[str, Any]) -> Any:
-        """Run the flow on the open project; Prefect stores the project's overrides, as plain JSON."""
-        flow = getattr(importlib.import_module(module), name)
+    @contextmanager
+    def showing_progress(self) -> Iterator[None]:
+        """Wait for the server, and show the progress of the flow that runs inside."""
         tracking = sys.modules.get("tasks.tracking.mlflow_logging.connection")
         # a server that is still starting leaves time for this; otherwise the delivery's thread imports it while rounds run
         if tracking is not None and self._server is not None and not self._server.answers():
@@ -129,14 +128,10 @@ class CommandLifecycle(progress.ProgressSink):
 
         from flows.core.console.progress_bar import Terminal
 
-        with (
-            project.shared(),
-            Terminal(self._errors) as terminal,
-            temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
-        ):
-            self._terminal = terminal
-            progress.use(terminal)
-            return flow(**parameters, overrides=project.overrides)
+        without_heartbeat = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
+        with Terminal(self._errors) as self._terminal, without_heartbeat:
+            progress.use(self._terminal)
+            yield
 
     def print_progress(self, line: str) -> None:
         """Print a line on stderr, instead of the start notice."""

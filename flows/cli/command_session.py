@@ -16,6 +16,7 @@ from flows.results.registry import JOURNAL
 
 if TYPE_CHECKING:  # `siloflow --help` imports neither rich nor pydantic
     from flows.core.console.safe_text import PlainConsole
+    from flows.orchestration.flow_decorator import ProjectFlow
     from flows.training.project import Project
 
 Overrides = Annotated[
@@ -127,12 +128,16 @@ class Session:
         """Return the address of Prefect's API once it answers."""
         return self._lifecycle.wait_for_server()
 
-    def run_flow(self, module: str, name: str, project: "Project", /, **parameters: Any) -> Any:
-        """Import the flow `name` of `module`, run it on the project with progress on stderr, and return its result.
+    def run_flow(self, flow: "ProjectFlow", project: "Project", /, **parameters: Any) -> Any:
+        """Run the flow on the project with progress on stderr, and return its result.
 
-        The parameters must be plain JSON: Prefect stores them.
+        Args:
+            flow: A flow of flows/. Import it after `open_project`: meanwhile the server starts.
+            project: The open project.
+            parameters: Plain JSON, which Prefect stores.
         """
-        return self._lifecycle.run_flow(module, name, project, parameters)
+        with self._lifecycle.showing_progress():
+            return flow.on(project, **parameters)
 
     def print_progress(self, line: str) -> None:
         """Print a line on stderr."""

@@ -174,7 +174,9 @@ def partition(overrides: Overrides = None, json: Json = False, timings: Timings 
     """
     with Session(json, timings, server=True) as session:
         project = session.open_project(overrides, _check_partition)
-        session.print_result(session.run_flow("flows.partition", "partition", project), print_partition)
+        from flows.partition import partition as partition_flow  # while the server starts
+
+        session.print_result(session.run_flow(partition_flow, project), print_partition)
 
 
 def _check_partition(project: "Project") -> None:

@@ -135,7 +135,9 @@ def diagnose(
             raise UserError("--exit-code: got no --against, expected a version. Add --against VERSION.")
         check = None if against is None else lambda project: _check_version(project, against)
         project = session.open_project(overrides, check, lock_data_for="diagnose")
-        diagnosis = session.run_flow("flows.diagnose", "diagnose", project, against=against)
+        from flows.diagnose import diagnose as diagnose_flow  # while the server starts
+
+        diagnosis = session.run_flow(diagnose_flow, project, against=against)
         new_rows = diagnosis.get("new_rows", {"silos": []})["silos"]
         has_changed = any(record["types"] for record in (*diagnosis["pairs"], *new_rows))
         session.print_result(diagnosis, print_diagnose, failed=exit_code and has_changed)

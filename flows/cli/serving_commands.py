@@ -179,7 +179,9 @@ def watch(
                         session.print_progress("there is something to do: starts Prefect's server")
                         session.start_server()
                         is_started = True
-                    answer = session.run_flow("flows.watch", "watch", project)
+                    from flows.watch import watch as watch_flow  # while the server starts
+
+                    answer = session.run_flow(watch_flow, project)
             except UserError as error:  # it may pass, for example if another command uses data/
                 if once or not has_looked or session.has_lost_server():
                     raise

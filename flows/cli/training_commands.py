@@ -56,7 +56,9 @@ def run(
         _check_runner(project)
         if resume:
             _check_resumed_run(project, method, seed)
-        result = session.run_flow("flows.run", "run", project, method=method, seed=seed, resume=resume)
+        from flows.run import run as run_flow  # while the server starts
+
+        result = session.run_flow(run_flow, project, method=method, seed=seed, resume=resume)
         session.print_result(result, print_run)
 
 
@@ -148,7 +150,9 @@ def compare(
             _check_unused(project, name)
         parameters: dict[str, Any] = {"methods": methods, "seeds": numbers, "reference": reference, "name": name}
         options = {"resume": resume, "parallel": parallel}
-        comparison = session.run_flow("flows.compare", "compare", project, **parameters, **options)
+        from flows.compare import compare as compare_flow  # while the server starts
+
+        comparison = session.run_flow(compare_flow, project, **parameters, **options)
         if summary is not None:
             from flows.experiments.comparison.record_comparison import write_summary
 
@@ -333,7 +337,9 @@ def advise(
                 f"takes about {minutes or project.params.advise.minutes:g} minutes; --minutes changes that"
             )
         parameters: dict[str, Any] = {"minutes": minutes or 0.0, "methods": methods, "name": name}
-        advice = session.run_flow("flows.advise", "advise", project, **parameters, resume=resume)
+        from flows.advise import advise as advise_flow  # while the server starts
+
+        advice = session.run_flow(advise_flow, project, **parameters, resume=resume)
         again = ["siloflow", "advise", "--resume", "--apply", "--name", advice["experiment"]]
         again += [f"--set={override}" for override in overrides or []]
         failed = bool(advice["comparison"]["failed"])
@@ -390,8 +396,7 @@ def schedule(
         save_port(project.root, address)
         from flows.results.run_history.abandoned_runs import close_abandoned
 
-        with project.shared():
-            close_abandoned(project.root)
+        close_abandoned(project.root, project)
         # lists, not null: Prefect's form checks the types of its fields
         parameters = {"methods": methods or [], "seeds": numbers or []}
         serve(project.root, when, address, parameters, overrides or [])

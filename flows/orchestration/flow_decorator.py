@@ -13,8 +13,9 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Annotated, Any, get_args, get_origin
 
@@ -29,9 +30,11 @@ from flows.core.config.validation_errors import nearest_hint
 from flows.core.console import progress
 from flows.core.console.process_control import interruption
 from flows.methods.base import method_names as methods
+from flows.orchestration.open_project import open_project
 from flows.orchestration.servers.ephemeral_api import ephemeral_api
 from flows.results.registry.promotion_history import emit_queued
 from flows.results.run_history.abandoned_runs import OPEN, close_abandoned
+from flows.training.project import Project
 from silos import param_limits
 from silos.errors import UserError
 from silos.io.locks import hold
@@ -52,76 +55,115 @@ class IncompleteError(Exception):
 
 
 class ProjectFlow(Flow):
-    """A flow that starts Prefect's API if it is called from Python and no API runs."""
+    """A flow whose function gets the project where Prefect has `overrides`, the differences from params.yaml as text.
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    A call from Python or a deployment's run opens the project with these overrides; a call starts Prefect's API if none
+    runs. A command, and a flow that calls another one, passes the project that it has opened to `on`.
+
+    Args:
+        function: Its parameter `project` is the one that `from_overrides` marks.
+        run_name: The name of its runs on Prefect's page.
+    """
+
+    def __init__(self, function: Callable[..., Any], run_name: str) -> None:
+        runner: Any = ThreadPoolTaskRunner()  # Prefect's types admit only its base class
+        super().__init__(
+            _entry(function),
+            name=function.__name__,
+            description=inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:")[0],  # a form shows the rest
+            flow_run_name=run_name,
+            task_runner=runner,
+            validate_parameters=False,
+        )
+        self._function = function
         signature = inspect.signature(self.fn)
         self.__signature__ = _Signature([*signature.parameters.values()], return_annotation=signature.return_annotation)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Return the flow's result; raises a TypeError if these are not its parameters."""
-        self._bind(args, options)
-        try:
-            if FlowRunContext.get() is not None:
-                args, options = tuple(map(_copy, args)), {name: _copy(value) for name, value in options.items()}
-                with _hold_run_file():
-                    return self._call_flow(*args, **options)
+        return self.on(None, **self._bind(args, options))
+
+    def on(self, project: Project | None, /, **parameters: Any) -> Any:
+        """Run the flow on an open project, and return its result, also if Prefect's API failed meanwhile.
+
+        Args:
+            project: The project, whose overrides Prefect's page shows; if None, the flow run opens it.
+            parameters: Plain JSON, which Prefect stores.
+
+        Raises:
+            UserError: If the function raised it, or if Prefect's API failed before the function ended.
+        """
+        flow, is_inner, outcome = self, FlowRunContext.get() is not None, list[Any]()
+        if project is not None:
+            flow = object.__new__(ProjectFlow)  # of this call alone: several may run at once
+            vars(flow).update(vars(self), fn=_entry(self._function, project))
+            parameters["overrides"] = project.overrides
+        if is_inner:
+            parameters = _copy(parameters)
+        else:
             params_file_of(Path())  # fails before Prefect creates its folder here
-            with ephemeral_api(), _hold_run_file():
-                return self._call_flow(*args, **options)
+        token = _outcome.set(outcome)
+        try:
+            with nullcontext() if is_inner else ephemeral_api(), _hold_run_file():
+                try:
+                    return Flow.__call__(flow, **parameters)
+                except Exception as error:
+                    if not is_prefect_failure(error):
+                        raise
+                    return self._result_without_prefect(error, outcome)
         except IncompleteError as error:
             return error.result
         except UserError as error:
-            if FlowRunContext.get() is not None:
+            if is_inner:
                 raise
             mistake = error
+        finally:
+            _outcome.reset(token)
         raise mistake.with_traceback(None) from None
 
-    def _bind(self, args: tuple[Any, ...], options: Mapping[str, Any]) -> None:
-        """Raise a TypeError in one sentence for wrong parameters; Prefect's own error lists types."""
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, str]]:
+        """Pickle the flow by its name: a worker process imports it, and a copy with its project stays in this process."""
+        return _flow_of, (self._function.__module__, self._function.__name__)
+
+    def _bind(self, args: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parameters by name; raises a TypeError in one sentence, where Prefect's own error lists types."""
         signature = inspect.signature(self.fn)
         for keyword in options:
             if keyword not in signature.parameters:
                 hint = nearest_hint(keyword, list(signature.parameters))
                 raise TypeError(f"{self.name}: got an unknown keyword {keyword!r}{hint}")
         try:
-            signature.bind(*args, **options)
+            return dict(signature.bind(*args, **options).arguments)
         except TypeError as error:
             raise TypeError(f"{self.name}: {error}; expected {self.name}({', '.join(signature.parameters)}).") from None
 
-    def _call_flow(self, *args: Any, **options: Any) -> Any:
-        """Call the flow; if Prefect's API fails, return or raise what the function returned or raised.
+    def _result_without_prefect(self, error: Exception, outcome: list[Any]) -> Any:
+        """Return or raise what the function returned or raised, although Prefect's API failed.
 
         Raises:
-            UserError: If Prefect's API failed before the function ended.
+            UserError: If it failed before the function ended.
         """
-        outcome: list[Any] = []
-        token = _outcome.set(outcome)
-        try:
-            return super().__call__(*args, **options)
-        except Exception as error:
-            if not is_prefect_failure(error):
-                raise
-            discard_events()
-            ended = outcome[0] if outcome else error
-            reason = failure_sentence(error)
-            if isinstance(ended, BaseException):
-                if not is_prefect_failure(ended):
-                    raise ended from None
-                resumes = "resume" in inspect.signature(self.fn).parameters
-                way_out = "--resume continues after the last complete round" if resumes else "run the command again"
-                raise UserError(f"{reason}. Then {way_out}.") from error
+        discard_events()
+        ended = outcome[0] if outcome else error
+        reason = failure_sentence(error)
+        if not isinstance(ended, BaseException):
             progress.current().say_once(
                 f"{reason}; the result is complete, but Prefect's page does not show the end of the run."
             )
             return ended
-        finally:
-            _outcome.reset(token)
+        if not is_prefect_failure(ended):
+            raise ended from None
+        resumes = "resume" in inspect.signature(self.fn).parameters
+        way_out = "--resume continues after the last complete round" if resumes else "run the command again"
+        raise UserError(f"{reason}. Then {way_out}.") from error
 
 
 _outcome: ContextVar[list[Any]] = ContextVar("outcome")
 """What the running flow's function returned or raised: Prefect loses it if its API fails afterwards."""
+
+
+def _current_outcome() -> list[Any]:
+    return _outcome.get([])
 
 
 class _Signature(inspect.Signature):
@@ -138,20 +180,63 @@ class _Signature(inspect.Signature):
         return str(self)
 
 
-def project_flow(run_name: str | Callable[[], str]) -> Callable[[Callable[..., Any]], ProjectFlow]:
-    """Make the function a flow of the same name; Prefect's page shows its runs under `run_name`."""
+def _flow_of(module: str, name: str) -> Any:
+    return getattr(import_module(module), name)
 
-    def decorate(function: Callable[..., Any]) -> ProjectFlow:
-        return ProjectFlow(
-            _with_failed_state(function),
-            name=function.__name__,
-            description=inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:")[0],  # a form shows the rest
-            flow_run_name=run_name,
-            task_runner=ThreadPoolTaskRunner(),
-            validate_parameters=False,
-        )
 
-    return decorate
+def project_flow(run_name: str) -> Callable[[Callable[..., Any]], ProjectFlow]:
+    """Make the function a flow of the same name; see `ProjectFlow`."""
+    return lambda function: ProjectFlow(function, run_name)
+
+
+def from_overrides() -> Any:
+    """Mark the parameter `project` of a flow's function: callers from Python pass `overrides` in its place."""
+    return None
+
+
+def _entry(function: Callable[..., Any], project: Project | None = None) -> Callable[..., Any]:
+    """Return what Prefect calls for a flow's function; its signature has `overrides` in place of `project`.
+
+    Prefect pickles it by value for worker processes, so it must refer to no ContextVar.
+    """
+    overrides = inspect.Parameter("overrides", _KIND, default=(), annotation=Overrides)
+    declared = inspect.signature(function)
+    named = [overrides if name == "project" else each for name, each in declared.parameters.items()]
+    signature = declared.replace(parameters=named)
+
+    @functools.wraps(function)
+    def run(*args: Any, **options: Any) -> Any:
+        """Call the function and record its outcome for `ProjectFlow`; a user's error becomes the state Failed."""
+        outcome, in_flow = _current_outcome(), FlowRunContext.get() is not None
+        try:
+            _begin_run(project)
+            arguments = signature.bind(*args, **options).arguments
+            if "project" in declared.parameters:
+                overrides = arguments.pop("overrides", ())
+                arguments["project"] = project or open_project(overrides, arguments.get("derived", False))
+            result = function(**arguments)
+        except IncompleteError as error:
+            outcome[:] = [error.result]
+            return Failed(message=str(error), data=error) if in_flow else error.result
+        except UserError as error:
+            outcome[:] = [error]
+            if not in_flow:
+                raise
+            return Failed(message=str(error), data=error)
+        except Exception as error:
+            stop = interruption(error)  # Prefect's own error may hide it, and the run would be Failed
+            outcome[:] = [stop or error]
+            if stop is not None:
+                raise stop from None
+            raise
+        outcome[:] = [result]
+        return result
+
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    return run
+
+
+_KIND = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 def _copy(value: Any) -> Any:
@@ -199,7 +284,7 @@ def _hold_run_file() -> Iterator[None]:
             file.close()
 
 
-def _begin_run() -> None:
+def _begin_run(project: Project | None) -> None:
     """Hold the file of this flow run, close the runs of processes that no longer exist, and emit the events they queued."""
     context, files = FlowRunContext.get(), _run_files.get()
     if files is None:  # a deployment's run has its own process
@@ -209,46 +294,9 @@ def _begin_run() -> None:
     root = Path().resolve()
     path = root / OPEN / str(context.flow_run.id)
     files[path] = hold(path)
-    close_abandoned(root)
+    close_abandoned(root, project)
     with ignore_prefect_failure():
         emit_queued(root)
-
-
-def _with_failed_state(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the function so that a user's mistake ends its flow run with a state.
-
-    Prefect pickles the wrapper by value for worker processes, so it must refer to no ContextVar.
-    """
-
-    @functools.wraps(function)
-    def run(*args: Any, **options: Any) -> Any:
-        return _call_and_record(function, args, options)
-
-    return run
-
-
-def _call_and_record(function: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-    """Call a flow's function and record its outcome for `ProjectFlow`; a user's error becomes the state Failed."""
-    outcome, in_flow = _outcome.get([]), FlowRunContext.get() is not None
-    try:
-        _begin_run()
-        result = function(*args, **options)
-    except IncompleteError as error:
-        outcome[:] = [error.result]
-        return Failed(message=str(error), data=error) if in_flow else error.result
-    except UserError as error:
-        outcome[:] = [error]
-        if not in_flow:
-            raise
-        return Failed(message=str(error), data=error)
-    except Exception as error:
-        stop = interruption(error)  # Prefect's own error may hide it, and the run would be Failed
-        outcome[:] = [stop or error]
-        if stop is not None:
-            raise stop from None
-        raise
-    outcome[:] = [result]
-    return result
 
 
 _SEED = {"type": "integer", "minimum": 0, "maximum": param_limits.SEED}

@@ -45,7 +45,7 @@ def trusted_overrides(overrides: Sequence[str]) -> Iterator[None]:
 
 
 def open_project(overrides: Sequence[str] | Mapping[str, Any] | None, derived: bool = False) -> Project:
-    """Return the project of a flow run: the one that the enclosing command has opened, if it has these overrides.
+    """Open the project of a flow run that got no open one.
 
     Args:
         overrides: A list of `section.key=value`, or a mapping of keys to values.
@@ -56,7 +56,7 @@ def open_project(overrides: Sequence[str] | Mapping[str, Any] | None, derived: b
     """
     listed = _listed(overrides or [])
     if not is_from_outside():
-        return Project.open_shared(listed, derived=derived)
+        return Project.open(listed, derived=derived)
     file, root = ParamsFile.read(Path()), Path().resolve()
     fixed = file.with_overrides(_command_overrides.get())
     requested = fixed.with_overrides(listed)

@@ -8,7 +8,6 @@ import secrets
 import shutil
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -77,9 +76,8 @@ class _Checked:
 class Project:
     """Holds the folder of params.yaml as one command opened it: typed params, checked data, and the folder of runs.
 
-    A command opens it, and passes it on. A flow that runs inside another flow gets plain JSON, which Prefect shows as
-    its parameters; the typed project reaches it through `shared`. A project that differs in a few overrides is derived
-    by `with_overrides`, without reading params.yaml or checking the data again.
+    A command opens it, and passes it on, also to flows that run inside others. A project that differs in a few overrides
+    is derived by `with_overrides` or `derive`, without reading params.yaml or checking the data again.
 
     Data are checked against data.dvc at their first use, and again by the outermost `working`, since another process
     may have changed them before. Inside `working`, nothing is checked or computed twice (`once`).
@@ -141,15 +139,24 @@ class Project:
 
         return self.once(("with_overrides", *overrides), derive)
 
-    def _with_other_overrides(self, overrides: Sequence[str], derived: bool) -> "Project":
-        """Derive the project with `overrides` instead of its own, and without a standardization."""
-        file = self._own_file().as_read.with_overrides(overrides)
-        return replace(Project.of(file, self.root, derived), scratch=self.scratch, _checked=self._checked)
+    def derive(self, overrides: Sequence[str], derived: bool) -> "Project":
+        """Derive the project with `overrides` instead of its own, and without a standardization; see `open`.
+
+        It comes from the same reading of params.yaml, and is the same object for the same overrides while data/ is locked.
+        """
+
+        def make() -> "Project":
+            file = self._own_file().as_read.with_overrides(overrides)
+            return replace(Project.of(file, self.root, derived), scratch=self.scratch, _checked=self._checked)
+
+        return self if self._is_like(overrides, derived) else self.once(("derive", derived, *overrides), make)
+
+    def _is_like(self, overrides: Sequence[str], derived: bool) -> bool:
+        return (self.overrides, self.derived, self.scaling) == (list(overrides), derived, NO_STANDARDIZATION)
 
     def with_data_seed(self, seed: int) -> "Project":
         """Derive the project with the partition of another data seed, from the cache of partitions."""
-        overrides = [*self.overrides, f"data.seed={seed}"]
-        return self.once(("open", True, *overrides), lambda: self._with_other_overrides(overrides, derived=True))
+        return self.derive([*self.overrides, f"data.seed={seed}"], derived=True)
 
     def once(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """Return what `make` returns for this project; calls it once, or again if data/ may have changed."""
@@ -170,29 +177,6 @@ class Project:
         assert self.file is not None, "the project was opened from its params.yaml"
         assert self.params is self.file.params, "its params are those of the file"
         return self.file
-
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        """Make this the project that `open_shared` returns inside."""
-        token = _shared.set(self)
-        try:
-            yield
-        finally:
-            _shared.reset(token)
-
-    @classmethod
-    def open_shared(cls, overrides: Sequence[str] = (), root: Path | None = None, derived: bool = False) -> "Project":
-        """Return the project that the enclosing command has opened in this folder; open it if there is none.
-
-        With other overrides, the project derives from the command's reading of params.yaml. See `open` for the
-        arguments.
-        """
-        project, root = _shared.get(), (root or Path()).resolve()
-        if project is None or project.root != root:
-            return cls.open(overrides, root, derived)
-        if (project.overrides, project.derived) == (list(overrides), derived):
-            return project
-        return project.once(("open", derived, *overrides), lambda: project._with_other_overrides(overrides, derived))
 
     @property
     def plugins(self) -> Plugins:
@@ -384,10 +368,6 @@ class Project:
                 "GPU. Use one of these."
             )
         return "cuda" if device == "cuda" or (device == "auto" and is_available) else "cpu"
-
-
-_shared: ContextVar[Project | None] = ContextVar("shared", default=None)
-"""The project of the calling command or flow, since a flow's own parameters are plain JSON."""
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from pydantic import BaseModel
 from flows.cli import app
 from flows.cli.command_session import Session
 from flows.methods.base import method_names
+from flows.orchestration.flow_decorator import ProjectFlow
 from flows.partition import make
 from flows.training.project import Project
 from silos.data_params import Assignment, Change, Subsample
@@ -285,7 +286,7 @@ def type_(
     make(Project.open([], folder))
     kept = (folder / "params.yaml").read_bytes()
 
-    def flow(session: Session, module: str, name: str, project: Project, /, **parameters: Any) -> None:
+    def flow(session: Session, flow: ProjectFlow, project: Project, /, **parameters: Any) -> None:
         json.dumps(parameters)  # Prefect's database holds it
         raise SystemExit(0)
 

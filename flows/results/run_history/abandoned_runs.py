@@ -11,7 +11,7 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from socket import gethostname
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from httpx import HTTPError
@@ -26,6 +26,9 @@ from silos.errors import UserError
 from silos.io.locks import is_copy, is_held, is_locked, workers
 from tasks.tracking.json_io import read_json
 
+if TYPE_CHECKING:
+    from flows.training.project import Project
+
 OPEN = Path("runs") / "open"
 SCHEDULE = OPEN / "schedule"
 """The file that `siloflow schedule` locks while its deployment exists."""
@@ -36,10 +39,14 @@ _MESSAGE = "The process that ran this run has ended."
 _PAGE = 200  # runs, the most that Prefect returns at once
 
 
-def close_abandoned(root: Path) -> None:
+def close_abandoned(root: Path, project: "Project | None" = None) -> None:
     """Close the runs of processes that are gone, and report them: Crashed in Prefect, KILLED in MLflow.
 
     If Prefect or MLflow does not answer, the rest is left for the next command.
+
+    Args:
+        root: The project's folder.
+        project: The project there; opened if needed.
     """
     abandoned = _abandoned_files(root)
     if not abandoned:
@@ -48,7 +55,7 @@ def close_abandoned(root: Path) -> None:
         closed = close_in_prefect(root)
     except (HTTPError, ObjectNotFound):
         return
-    killed, is_complete = _mark_killed(root)
+    killed, is_complete = _mark_killed(root, project)
     for path in abandoned if is_complete else []:
         path.unlink(missing_ok=True)
     if closed or killed:
@@ -145,13 +152,13 @@ def _by_id(flow_run_id: UUID) -> FlowRunFilter:
     return FlowRunFilter.model_validate({"id": {"any_": [flow_run_id]}})
 
 
-def _mark_killed(root: Path) -> tuple[list[str], bool]:
+def _mark_killed(root: Path, project: "Project | None") -> tuple[list[str], bool]:
     """Set the status KILLED for MLflow's runs without a process; return their names, and whether MLflow answered."""
     from flows.training.project import Project  # seldom needed, and it imports scipy and MLflow
     from tasks.tracking.mlflow_logging.connection import mark_killed
 
     try:
-        project = Project.open_shared(root=root)
+        project = project or Project.open(root=root)
         runs = _is_active_by_tag(root)
     except UserError:  # reported by the command itself
         return [], False

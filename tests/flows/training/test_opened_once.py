@@ -103,9 +103,10 @@ def test_a_run_opens_its_project_once_and_runs_of_other_overrides_are_others(cou
     first = run("fedavg", 0, ["training.rounds=1"])
     assert counts == {"read": 1, "verify": 1, "training.rounds=1": 1}
     counts.clear()
-    with Project.open(["training.rounds=2"]).shared():
-        assert run("fedavg", 0, ["training.rounds=1"])["weights_sha256"] == first["weights_sha256"]
-        assert run("fedavg", 0, ["training.rounds=2"])["rounds"] == 2
+    project = Project.open(["training.rounds=2"])
+    again = run.on(project.derive(["training.rounds=1"], derived=False), method="fedavg")
+    assert again["weights_sha256"] == first["weights_sha256"]
+    assert run.on(project, method="fedavg")["rounds"] == 2
     assert counts["read"] == 1
 
 
@@ -171,10 +172,9 @@ def test_the_flow_has_the_plan_that_the_command_has_made(opened):
     assert wanted == before is not wanted  # it was made before data/ was locked
 
 
-def test_a_flow_of_other_overrides_keeps_what_it_leaves_in_the_same_scratch_folder(opened, tmp_path):
+def test_a_project_of_other_overrides_keeps_what_it_leaves_in_the_same_scratch_folder(opened, tmp_path):
     scratch = tmp_path / "scratch"
-    with replace(Project.open(), scratch=scratch).shared():
-        other = Project.open_shared(["training.rounds=1"], derived=True)
+    other = replace(Project.open(), scratch=scratch).derive(["training.rounds=1"], derived=True)
     assert (other.scratch, other.derived, other.overrides) == (scratch, True, ["training.rounds=1"])
 
 
