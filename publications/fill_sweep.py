@@ -103,15 +103,9 @@ def _fill_one(sweep: Sweep, cell: str, seed: int, choice: str | None) -> bool:
 
 def _run(sweep: Sweep, cell: str, seed: int, choice: str | None) -> dict[str, Any]:
     """Run a cell with a seed and a choice, and return the record."""
-    result = run(
-        sweep.page.method_of(cell),
-        seed,
-        sweep.settings(cell, seed, choice),
-        resume=True,
-        experiment=sweep.experiment_of(cell),
-        cell=sweep.place(cell, choice),
-        derived=True,
-    )
+    place = {"experiment": sweep.experiment_of(cell), "cell": sweep.place(cell, choice)}
+    project, method = sweep.project(cell, seed, choice), sweep.page.method_of(cell)
+    result = run.on(project, method=method, seed=seed, resume=True, derived=True, **place)
     record = _record(sweep, cell, result)
     if sweep.page.by_class:
         record["by_class"] = _count_by_class(sweep, cell, seed, choice)
