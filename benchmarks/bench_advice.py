@@ -35,7 +35,7 @@ from flows.experiments.advice.candidates import (
 from flows.experiments.advice.race import Candidate, Race
 from flows.experiments.comparison.client_gains import ALONE
 from flows.init_project.create_project import template_text
-from flows.training.project import Project
+from flows.project.project import Project
 from models.diagnosis.nested_tests import TYPES
 from models.metrics.base_metrics import TaskMetrics
 from models.metrics.paired_difference import difference_over_draws, holm_intervals

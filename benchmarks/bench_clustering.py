@@ -13,7 +13,7 @@ import yaml
 
 from benchmarks.run_benchmark import PAUSE, command, scratch
 from flows.partition import make
-from flows.training.project import Project
+from flows.project.project import Project
 from flows.training.run_folder import RunFolder
 from tasks.cluster_clients import overlap
 from tasks.messages.round_messages import CorrectnessBits

@@ -22,7 +22,7 @@ from benchmarks.baselines.reference_loop import finish
 from flows.methods.base import Method, start_method
 from flows.methods.method_settings import method_of
 from flows.methods.round_context import TrainingSetup
-from flows.training.project import Project
+from flows.project.project import Project
 from models.client_model import first_client
 from models.prng import client_streams
 

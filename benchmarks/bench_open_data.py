@@ -4,7 +4,7 @@ import json
 import time
 from pathlib import Path
 
-from flows.training.project import Project
+from flows.project.project import Project
 from silos.cohort import make_stacks, open_stack
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from flows.methods.round_context import TrainingSetup
-from flows.training.project import Project
+from flows.project.project import Project
 from models.prng import client_streams, server_stream
 from models.training.engine import broadcast_weights, train
 from models.training.engine_and_stack_size import even_stack_size

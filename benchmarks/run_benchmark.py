@@ -30,7 +30,7 @@ from benchmarks.workloads import THREADS, Workload, chosen_workloads
 from flows.methods.base import start_method
 from flows.methods.method_settings import method_of
 from flows.partition import make
-from flows.training.project import Project
+from flows.project.project import Project
 from flows.training.run_folder import RunFolder
 from models.client_model import first_client
 from models.metrics.flops import network_cost

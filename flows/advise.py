@@ -44,15 +44,16 @@ from flows.experiments.comparison.trial_processes import Trial, TrialProcesses
 from flows.experiments.comparison.tuner import validation_score
 from flows.methods.client_sampler import validation_rows
 from flows.orchestration.flow_decorator import IncompleteError, MethodNames, Text, from_overrides, project_flow
+from flows.project.experiment_folder import begun_before, experiment, new_experiment, newest_experiment
+from flows.project.project import Project
+from flows.project.training_setup import check_metric
 from flows.results.reports.comparison_report import newest_diagnosis
 from flows.results.reports.diagnosis_report import save_report
 from flows.results.run_history.list_runs import find_runs
 from flows.run import run_trial
 from flows.training.fingerprint import unused_name
 from flows.training.paired_runs import compare_pairs, outcomes_of_run
-from flows.training.project import Project, begun_before, experiment, new_experiment, newest_experiment
 from flows.training.run_folder import RunFolder, run_name
-from flows.training.training_setup import check_metric
 from models.metrics.base_metrics import TaskMetrics
 from models.metrics.client_metrics import metric_record
 from models.metrics.paired_difference import Difference
@@ -101,9 +102,9 @@ def advise(
         retried = begun_before(project, "advise")
         resume, name = (resume, name) if retried is None else (True, retried)
         folder = folder_name(project, minutes or project.params.advise.minutes, methods, resume, name or "")
-        with project.working(folder), exclusive_lock(project.runs / folder):
+        with project.working(folder), exclusive_lock(project.store.runs / folder):
             begun = experiment(project, folder)
-            last = read_json(project.runs / folder / RACE) or begun
+            last = read_json(project.store.runs / folder / RACE) or begun
             return _advise(project, folder, 60 * (minutes or last["minutes"]), methods or begun["methods"])
 
 
@@ -134,10 +135,10 @@ def check_advisable(project: Project) -> None:
 def folder_name(project: Project, minutes: float, methods: Sequence[str] | None, resume: bool, name: str) -> str:
     """Return the folder in runs/ of a new race, or of the one to continue."""
     if resume:
-        found = newest_experiment(project, "advise") if not name else find_runs(project.runs, name, "advise").name
+        found = newest_experiment(project, "advise") if not name else find_runs(project.store.runs, name, "advise").name
         if found is not None:
             info = experiment(project, found)
-            if not project.same_rows(info["data_version"], project.silos.version):
+            if not project.data.same_rows(info["data_version"], project.silos.version):
                 then = info["data_version"][:10]
                 raise UserError(
                     f"--resume: got data version {project.silos.version[:10]}, expected {then} as at the start of {found}. "
@@ -170,7 +171,7 @@ def _settings_digest(project: Project) -> str:
 
 
 def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) -> dict[str, Any]:
-    folder = project.runs / name
+    folder = project.store.runs / name
     finished: dict[str, Any] | None = read_json(folder / ADVICE)
     if finished is not None:
         return finished
@@ -263,7 +264,7 @@ def keep_advice(folder: Path, advice: Mapping[str, Any]) -> None:
 def _cost(project: Project, runs: Sequence[Mapping[str, Any]]) -> Cost:
     """Return what a run of a method costs, from the results of its runs, one a seed."""
     silos = len(project.silos.federated().clients)
-    stores = [project.private(project.root / run["folder"]) for run in runs]
+    stores = [project.store.private(project.root / run["folder"]) for run in runs]
     return Cost(
         statistics.fmean(run["bytes"]["up"] for run in runs) / silos,
         statistics.fmean(run["bytes"]["down"] for run in runs) / silos,
@@ -315,7 +316,7 @@ def _race(
     `began` is when the command began, and `budget` its seconds. `gains` orders the candidates, and `align` is features.
     """
     name, quantity, sink = processes.experiment, project.quantity, progress.current()
-    file = project.runs / name / RACE
+    file = project.store.runs / name / RACE
     saved = read_json(file)
     if saved is not None:
         race = Race.from_json(saved)
@@ -464,7 +465,7 @@ def _measure_pace(project: Project, processes: TrialProcesses, seed: int, race: 
         if candidate.name not in race.legs:
             for trained in train(iter([candidate]), race.rungs[0]):
                 race.add(trained)
-            write_json(project.runs / processes.experiment / RACE, race.as_json())
+            write_json(project.store.runs / processes.experiment / RACE, race.as_json())
         leg = race.legs[candidate.name]
         if leg.score is not None:
             return _pace(_run_folder(project, processes.experiment, candidate, seed), leg, race.rungs[-1])
@@ -472,13 +473,13 @@ def _measure_pace(project: Project, processes: TrialProcesses, seed: int, race: 
 
 
 def _run_folder(project: Project, name: str, candidate: Candidate, seed: int) -> RunFolder:
-    return RunFolder(project.runs / name / run_name(candidate.method, seed, trial_name(candidate.index)))
+    return RunFolder(project.store.runs / name / run_name(candidate.method, seed, trial_name(candidate.index)))
 
 
 def _outcomes(project: Project, name: str, candidate: Candidate, seed: int) -> Outcomes:
     """Return where the clients of a candidate's run store the outcomes of their validation rows."""
     folder = _run_folder(project, name, candidate, seed)
-    return project.private(folder.path), read_json(folder.validation)["outcomes"]
+    return project.store.private(folder.path), read_json(folder.validation)["outcomes"]
 
 
 def _failures(race: Race) -> str:

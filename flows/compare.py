@@ -48,6 +48,8 @@ from flows.orchestration.flow_decorator import (
     from_overrides,
     project_flow,
 )
+from flows.project.experiment_folder import UNNAMED, begun_before, experiment, new_experiment, newest_experiment
+from flows.project.project import Project
 from flows.results.registry.register_candidates import register_candidates
 from flows.results.reports.comparison_report import write_comparison_report
 from flows.results.reports.html_report import FILE as REPORT
@@ -67,7 +69,6 @@ from flows.training.paired_runs import (
     strata_of_pairs,
     withhold_winners,
 )
-from flows.training.project import UNNAMED, Project, begun_before, experiment, new_experiment, newest_experiment
 from flows.training.run_folder import RunFolder, run_name
 from flows.training.run_notes import merge_notes
 from models.metrics.client_metrics import metric_record
@@ -165,7 +166,9 @@ def _make_plan(project: Project, methods: Sequence[str], seeds: Sequence[int], r
 
 def resumed(project: Project, name: str | None) -> str | None:
     """Return the comparison to resume: the one whose name starts with `name`, or the newest; None if there is none."""
-    return newest_experiment(project, "compare") if name is None else find_runs(project.runs, name, "compare").name
+    return (
+        newest_experiment(project, "compare") if name is None else find_runs(project.store.runs, name, "compare").name
+    )
 
 
 def check_resume(project: Project, plan: Plan, name: str | None = None) -> None:
@@ -252,7 +255,7 @@ def conclude(
         "notes": merge_notes(results.values()),
         **conclusions,
     }
-    folder = project.runs / name
+    folder = project.store.runs / name
     comparison["figure"] = str((folder / "comparison.png").relative_to(project.root))
     comparison["registry"] = register_candidates(project, results.values())
     comparison["report"] = str((folder / REPORT).relative_to(project.root))
@@ -328,7 +331,7 @@ def _deliver_late(project: Project, name: str, drawn: Sequence[Drawn]) -> None:
     ]
     try:
         if late:
-            check_server(project.tracking)
+            check_server(project.store.tracking)
     except UserError:
         return
     for with_settings, method, seed, results in late:
@@ -429,7 +432,7 @@ def _metric_curves(project: Project, results: Results) -> dict[str, list[list[tu
 def _check_same_plan(project: Project, plan: Plan, info: dict[str, Any]) -> None:
     """Raise a UserError if the comparison was started with another plan."""
     for key, value in asdict(plan).items():
-        if key == "data_version" and project.same_rows(info.get(key, ""), value):
+        if key == "data_version" and project.data.same_rows(info.get(key, ""), value):
             continue
         started = info.get(key, 1 if key == "partitions" else 0)  # earlier versions had no `tune` and no `partitions`
         if started != value:

@@ -30,8 +30,8 @@ from flows.diagnosis.query_clients import (
 )
 from flows.diagnosis.text.findings_page import refusal_sentences, report_text, version_report_text
 from flows.orchestration.flow_decorator import Text, from_overrides, project_flow
+from flows.project.project import Project
 from flows.results.reports.diagnosis_report import save_report
-from flows.training.project import Project
 from models.diagnosis.client_summaries.model_predictions import Design
 from models.diagnosis.client_summaries.query import Query
 from models.diagnosis.fomichev_distances import Readings
@@ -155,7 +155,7 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, dict[st
     """Run the diagnosis as a function: return the comparison, and the report as plain JSON with its sentences."""
     params, silos = project.params.diagnose, project.silos.federated()
     private = project.ledgers
-    check_named_silos(Path(private.folder), project.manifest.names)
+    check_named_silos(Path(private.folder), project.silos.manifest.names)
     query, first_responses = agree_on_query(
         silos, params, private, lambda first: [query_clients(runner, silos, private, first, params)]
     )
@@ -207,7 +207,7 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, dict[st
             "noise": params.noise.model_dump() if params.noise else None,
             "label": label_column(silos),
             "least_rows": [min(least.values()), max(least.values())],
-            **report(comparison, query, project.manifest.classes, feature_pairs, targets, odd),
+            **report(comparison, query, project.silos.manifest.classes, feature_pairs, targets, odd),
             "data_faults": data_faults(
                 comparison, query, summaries, dependent["persons"], dependent["unit"] is not None
             ),
@@ -244,7 +244,7 @@ def compare_with_version(project: Project, runner: Runner, revision: str) -> tup
         )
     private = project.ledgers
     with load_version(project, revision) as before:
-        check_named_silos(Path(private.folder), project.manifest.names)
+        check_named_silos(Path(private.folder), project.silos.manifest.names)
         now, then = project.silos.federated(), before.federated()
         shared = [client for client in now.clients if client in {*then.clients}]
         if not shared:
@@ -273,7 +273,7 @@ def compare_with_version(project: Project, runner: Runner, revision: str) -> tup
             "noise": params.noise.model_dump() if params.noise else None,
             "label": label_column(now),
             "least_rows": [*least_rows_of(Path(private.folder), shared)],
-            **report_of_versions(comparison, query, project.manifest.classes),
+            **report_of_versions(comparison, query, project.silos.manifest.classes),
             **dependent_rows(now, [old, new]),
             "came": sorted({*now.clients} - {*shared}),
             "left": sorted({*then.clients} - {*shared}),

@@ -6,7 +6,8 @@ from typing import Any
 from flows.core.config.data_settings import as_lines, settings_between
 from flows.core.console import progress
 from flows.orchestration.flow_decorator import from_overrides, project_flow
-from flows.training.project import SOURCE_HASHES, Project, exclusive_data_access
+from flows.project.project import Project
+from flows.project.project_data import SOURCE_HASHES, exclusive_data_access
 from silos.dataset import SPLITS
 from silos.errors import UserError
 from silos.privacy.silo_policy import OPENED, POLICY, has_store, make_store, policy_of

@@ -4,8 +4,8 @@ from typing import Any
 
 from flows.orchestration.flow_decorator import Text, Texts, from_overrides, project_flow
 from flows.orchestration.open_project import is_from_outside
+from flows.project.project import Project
 from flows.results.serving.predict_file import FOLDER, predict_file
-from flows.training.project import Project
 from silos.errors import UserError, shown
 
 

@@ -11,9 +11,10 @@ from flows.core.console.process_control import interruption
 from flows.methods.base import Method
 from flows.methods.method_settings import method_of
 from flows.orchestration.flow_decorator import MethodName, Seed, Text, from_overrides, project_flow
+from flows.project.experiment_folder import begun_before, new_experiment, newest_experiment
+from flows.project.project import Project
 from flows.training.callbacks.callback import user_callbacks
 from flows.training.fingerprint import fingerprint_of
-from flows.training.project import Project, begun_before, new_experiment, newest_experiment
 from flows.training.run_context import open_run
 from flows.training.run_folder import RunFolder, run_name
 from flows.training.trainer import Trainer, default_callbacks
@@ -62,13 +63,13 @@ def run(
             info = {"methods": [method], "seeds": [seed], "data_version": project.silos.version}
             experiment = new_experiment(project, "run", info)
         return _run_in_folder(
-            project, method_settings, method, seed, RunFolder(project.runs / experiment / name), resume, until
+            project, method_settings, method, seed, RunFolder(project.store.runs / experiment / name), resume, until
         )
 
 
 def probe(project: Project, method: str, seed: int) -> dict[str, Any]:
     """Run a method inside another flow, in a project whose scratch folder stores what the run leaves."""
-    folder = RunFolder(project.runs / new_experiment(project, "run", {}) / run_name(method, seed))
+    folder = RunFolder(project.store.runs / new_experiment(project, "run", {}) / run_name(method, seed))
     return _run_in_folder(project, method_of(project.params, method), method, seed, folder, resume=False)
 
 
@@ -83,7 +84,7 @@ def _run_in_folder(
     with lock, exclusive_lock(folder.path), project.workers() as workers:
         began, setup = time.perf_counter(), project.training_setup(seed)
         fingerprint, noted = fingerprint_of(project, setup, method, method_name), {"plugins": project.params.plugins}
-        identity = folder.identify(fingerprint, resume, project.same_rows, noted)
+        identity = folder.identify(fingerprint, resume, project.data.same_rows, noted)
         result = folder.finished()
         if result is not None and result["mlflow_run_id"] is not None:
             return result

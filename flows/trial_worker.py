@@ -17,12 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 from flows import quiet_prefect
 from flows.core.console import progress
-from flows.core.console.process_control import install_handlers, interruption, pause_gc, raise_if_interrupted, resume_gc
+from flows.core.console.process_control import (
+    end_with_parent,
+    install_handlers,
+    interruption,
+    pause_gc,
+    raise_if_interrupted,
+    resume_gc,
+)
 from silos.io.addresses import keep_loopback_direct
 
 if TYPE_CHECKING:
     from flows.experiments.comparison.trial_processes import Setup
-    from flows.training.project import Project
+    from flows.project.project import Project
 
 
 class _Sender(progress.ProgressSink):
@@ -56,7 +63,7 @@ class _Sender(progress.ProgressSink):
 
 def main(descriptor: str) -> None:
     """Run trials until there are no more."""
-    threading.Thread(target=_watch, daemon=True).start()
+    end_with_parent(lambda: None, code=1)
     install_handlers()
     pause_gc()
     quiet_prefect()
@@ -117,7 +124,7 @@ def _open(setup: "Setup") -> "Project":
     """Open the project with the params that the command has read; UserError if a plugin file has changed since."""
     from flows.core.config.load_config import ParamsFile
     from flows.core.plugin_loader import PluginFiles
-    from flows.training.project import Project
+    from flows.project.project import Project
     from silos.errors import UserError
 
     file = ParamsFile(setup.raw, setup.root, PluginFiles(setup.root)).with_overrides(setup.overrides)
@@ -148,13 +155,6 @@ def _deliver() -> None:
 
         EventsWorker.drain_all(timeout=15.0)
         APILogWorker.drain_all(timeout=15.0)
-
-
-def _watch() -> None:
-    """End this process when its parent has closed its stdin, or is gone."""
-    while os.read(0, 4096):
-        pass
-    os._exit(1)
 
 
 if __name__ == "__main__":

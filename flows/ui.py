@@ -9,7 +9,7 @@ from flows.orchestration.servers import services
 from flows.orchestration.servers.mlflow_server import ExternalServer, MlflowServer
 from flows.orchestration.servers.prefect_process import PORT, must_be_free, ui_address
 from flows.orchestration.servers.prefect_server import PrefectServer
-from flows.training.project import Project
+from flows.project.project import Project
 from silos.errors import UserError
 from tasks.tracking.mlflow_logging.connection import TRAINING, is_server, make_database, views
 from tasks.tracking.mlflow_logging.mlflow_records import DIAGNOSES, TREND, VIEW
@@ -24,7 +24,7 @@ def serve(mlflow_port: int, prefect_port: int | None) -> None:
         UserError: If a port is taken, or if one of the servers does not respond.
     """
     project = Project.open()
-    root, uri = project.root, project.tracking
+    root, uri = project.root, project.store.tracking
     if services.is_up(root):
         addresses = {record["service"]: record["address"] for record in services.describe(root)["services"]}
         if None in (addresses["mlflow"], addresses["prefect"]):
@@ -84,7 +84,7 @@ def _mlflow_server(root: Path, uri: str, port: int) -> MlflowServer:
 
 def _say_pages(project: Project, mlflow: str, prefect: str) -> None:
     say(f"MLflow   {mlflow}/#/experiments?{TRAINING}")
-    saved = views(project.tracking, project.mlflow_experiment)
+    saved = views(project.store.tracking, project.store.mlflow_experiment)
     for view, shown in ((VIEW, "newest comparison"), (TREND, "all comparisons"), (DIAGNOSES, "diagnoses")):
         if view in saved:
             say(f"         {mlflow}/{saved[view]}  ({shown})")

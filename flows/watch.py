@@ -16,12 +16,12 @@ from flows.core.console import progress
 from flows.diagnose import diagnose
 from flows.orchestration.flow_decorator import MethodNames, from_overrides, one_of, project_flow
 from flows.partition import make
+from flows.project.project import Project
 from flows.results.registry import FOLDER, changed_silos, promotion_history
 from flows.results.registry.promotion import finish, keep, promote
 from flows.results.registry.shifted_silos import shifted_silos, unchecked_silos, unseen_shifts
 from flows.results.registry.watch_text import NAMED, no_shift_text, shift_text, unchecked_text
 from flows.results.run_history.clean_runs import enforce_retention
-from flows.training.project import Project
 from models.diagnosis.classify import GRADES
 from silos.errors import UserError, some
 from silos.io.locks import exclusive_lock
@@ -72,7 +72,7 @@ def _decide(project: Project) -> dict[str, Any]:
     """Make the data again if their source changed, diagnose the silos, and train and promote where that is due."""
     champion = changed_silos.read_champion(project)
     _emit_promotions(project)
-    if project.is_source_changed():
+    if project.data.is_source_changed():
         progress.current().say("partitions the data again, since their source has changed")
         make(project)
     answer = changed_silos.settled_answer(project, champion)
@@ -155,7 +155,7 @@ def _comparison_name(project: Project, champion: ModelVersion, methods: list[str
     plan = make_plan(project, methods, None, None)
     base = f"watch-{project.silos.version[:8]}-champion{champion.number}"
     number, name = 1, base
-    while (project.runs / name / "experiment.json").is_file():
+    while (project.store.runs / name / "experiment.json").is_file():
         try:
             check_resume(project, plan, name)
         except UserError:  # it was begun with other params

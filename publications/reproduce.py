@@ -11,7 +11,7 @@ from pydantic import WithJsonSchema
 
 from flows.orchestration.flow_decorator import Seeds, from_overrides, one_of, project_flow
 from flows.orchestration.open_project import is_from_outside
-from flows.training.project import Project
+from flows.project.project import Project
 from publications.compare_with_published import table_of_records
 from publications.fill_sweep import estimate as seconds_of
 from publications.fill_sweep import fill, run_again

@@ -28,7 +28,7 @@ from silos.sources.source_params import Synthetic
 from silos.sources.synthetic import coefficients
 
 if TYPE_CHECKING:
-    from flows.training.project import Project
+    from flows.project.project import Project
     from flows.training.run_folder import RunFolder
 
 
@@ -380,7 +380,7 @@ class Sweep:
     def opened(self) -> "Project":
         """Return the project that the command has opened; it is opened here if there is no command."""
         if self._project is None:
-            from flows.training.project import Project  # a table of records needs no torch
+            from flows.project.project import Project  # a table of records needs no torch
 
             self._project = Project.open(root=self.root)
         return self._project
@@ -445,7 +445,7 @@ class Sweep:
     def _without_machine(self, settings: Sequence[str]) -> "Project":
         """Make a project from the page's settings; siloflow's own pages need no params.yaml in this folder."""
         from flows.core.config.load_config import load_params
-        from flows.training.project import Project
+        from flows.project.project import Project
 
         return Project(
             self.root,

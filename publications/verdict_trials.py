@@ -14,7 +14,8 @@ import numpy as np
 from flows.core.console import progress
 from flows.core.console.process_control import raise_if_interrupted
 from flows.diagnose import run_diagnosis
-from flows.training.project import Project, scratch_dir
+from flows.project.experiment_folder import scratch_dir
+from flows.project.project import Project
 from publications.sweep import Sweep
 from publications.synthetic_pairs.evaluate_verdicts import (
     Opinion,
@@ -125,7 +126,7 @@ def _diagnosed(root: Path, settings: tuple[str, ...]) -> list[tuple[bool, dict[s
         _, answer = run_diagnosis(project, PlainRunner())
     if answer["pairs_of"] == "groups":
         raise UserError(f"{len(answer['clients'])} silos are compared as groups, and not in pairs; make fewer silos.")
-    domains = {client.name: client.domain for client in project.manifest.clients}
+    domains = {client.name: client.domain for client in project.silos.manifest.clients}
     return [
         (domains[pair["first"]] != domains[pair["second"]], {answer["verdict"]: _types_of(pair)})
         for pair in answer["pairs"]

@@ -87,7 +87,7 @@ def main() -> None:
     every = [(place, node.end_lineno - node.lineno + 1, text) for place, node, text in functions(*PRODUCT)]  # type: ignore[operator]
     long = [(place, text) for place, length, text in every if length >= LONG]
     words = [node for _, text in sources(*PRODUCT) for node in ast.walk(ast.parse(text))]
-    methods, _, imports = members("flows/training/project.py", "Project")
+    methods, _, imports = members("flows/project/project.py", "Project")
     _, fields, _ = members("flows/training/run_context.py", "RunContext")
     table = {
         "lines of flows, tasks, models, silos": f"{lines(*PRODUCT):,}",

@@ -32,9 +32,9 @@ from flows.methods.base import find_method, method_names
 from flows.methods.fedavg import FedAvg
 from flows.methods.method_settings import method_of
 from flows.partition import make
+from flows.project.project import Project
+from flows.project.training_setup import training_setup
 from flows.training.fit_standardizer import fit_standardizer
-from flows.training.project import Project
-from flows.training.training_setup import training_setup
 from models.metrics.flops import largest_activation, network_cost
 from models.networks.network_factory import build
 from models.networks.resnet_vgg import Residual

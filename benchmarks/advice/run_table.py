@@ -21,8 +21,9 @@ from flows.experiments.advice.race import Candidate, Leg, rungs_of
 from flows.experiments.comparison.tuner import Score
 from flows.methods.client_sampler import SampledClients
 from flows.methods.method_settings import method_of
+from flows.project.experiment_folder import scratch_dir
+from flows.project.project import Project
 from flows.training.evaluation import score_model, scored_model
-from flows.training.project import Project, scratch_dir
 from flows.training.round_record import metrics_of
 from flows.training.run_context import RunContext, open_run
 from flows.training.run_folder import RunFolder
@@ -138,7 +139,7 @@ class RunTable:
 
 
 def _train(project: Project, name: str, seed: int, rungs: Sequence[int]) -> Run:
-    folder, method = RunFolder(project.runs / "study" / f"{name}-seed{seed}"), method_of(project.params, name)
+    folder, method = RunFolder(project.store.runs / "study" / f"{name}-seed{seed}"), method_of(project.params, name)
     folder.path.mkdir(parents=True)
     began, found, sent = time.process_time(), list[Rung](), 0
     setup = project.training_setup(seed)

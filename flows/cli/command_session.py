@@ -17,7 +17,7 @@ from flows.results.registry import JOURNAL
 if TYPE_CHECKING:  # `siloflow --help` imports neither rich nor pydantic
     from flows.core.console.safe_text import PlainConsole
     from flows.orchestration.flow_decorator import ProjectFlow
-    from flows.training.project import Project
+    from flows.project.project import Project
 
 Overrides = Annotated[
     list[str] | None,
@@ -90,7 +90,7 @@ class Session:
             check: Raises UserError if the command cannot work on the project. Within a flow Prefect would log a traceback.
             lock_data_for: The name of the work that needs data/ unchanged until the command ends.
         """
-        from flows.training.project import Project
+        from flows.project.project import Project
 
         project = Project.open(overrides or [])
         self._lifecycle.record_time("params")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flows.core.console.safe_text import PlainConsole
-    from flows.training.project import Project
+    from flows.project.project import Project
 
 SPLITS = ("train", "validation", "test")
 _CHANGES = ("added", "removed", "changed")
@@ -182,7 +182,7 @@ def partition(overrides: Overrides = None, json: Json = False, timings: Timings 
 def _check_partition(project: "Project") -> None:
     """Raise UserError if another command works on data/, or the source cannot be read."""
     from flows.core.console.progress import saying_if_long
-    from flows.training.project import exclusive_data_access
+    from flows.project.project_data import exclusive_data_access
     from silos.storage.partition_store import read
 
     with exclusive_data_access(project.root, "`siloflow partition`"):

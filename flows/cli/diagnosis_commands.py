@@ -11,7 +11,7 @@ from silos.errors import UserError
 
 if TYPE_CHECKING:
     from flows.core.console.safe_text import PlainConsole
-    from flows.training.project import Project
+    from flows.project.project import Project
 
 _MAX_CLIENTS = 15  # that `show` lists
 

@@ -12,8 +12,8 @@ from silos.errors import UserError, shown
 
 if TYPE_CHECKING:
     from flows.core.console.safe_text import PlainConsole
+    from flows.project.project import Project
     from flows.results.run_history.clean_runs import Leftover
-    from flows.training.project import Project
 
 _MAX_RESULTS = 10  # of the newest
 _MAX_PLACES = 3  # of a kind

@@ -36,7 +36,7 @@ def up(
         from silos.io.addresses import without_login
         from tasks.tracking.mlflow_logging.connection import check_server, is_server, make_database
 
-        uri = project.tracking
+        uri = project.store.tracking
         if is_server(uri):
             check_server(uri)
             started = services.start(project.root, None, without_login(uri), prefect_port, mlflow_port)

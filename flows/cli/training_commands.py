@@ -13,7 +13,7 @@ from silos.errors import UserError, shown
 if TYPE_CHECKING:
     from flows.core.console.safe_text import PlainConsole
     from flows.experiments.comparison.run_trials import Plan
-    from flows.training.project import Project
+    from flows.project.project import Project
 
 LOOK_CLOSER = "`siloflow ui` serves MLflow's and Prefect's pages"
 """Where the user finds more than a command prints."""
@@ -462,8 +462,8 @@ def _check_runner(project: "Project") -> None:
 
 
 def _check_resumed_run(project: "Project", method: str, seed: int) -> None:
+    from flows.project.experiment_folder import newest_experiment
     from flows.training.fingerprint import check_resume
-    from flows.training.project import newest_experiment
     from flows.training.run_folder import run_name
 
     check_resume(project, method, seed, newest_experiment(project, "run", inside=run_name(method, seed)))

@@ -9,7 +9,8 @@ import numpy as np
 
 from flows.core.config.data_settings import as_overrides, settings_between
 from flows.core.config.load_config import load_params
-from flows.training.project import Project, exclusive_data_access
+from flows.project.project import Project
+from flows.project.project_data import exclusive_data_access
 from models.diagnosis.client_summaries.gaussian_mechanism import epsilon
 from silos import data_overview
 from silos.errors import UserError
@@ -41,7 +42,7 @@ def overview_with_figure(project: Project) -> dict[str, Any]:
     few = (
         slice(0, CLIENTS_SHOWN) if len(entries) == len(silos.clients) else slice(0, None, len(entries) // CLIENTS_SHOWN)
     )
-    figure = project.runs / f"show-{silos.manifest.name}.png"
+    figure = project.store.runs / f"show-{silos.manifest.name}.png"
     pictures = examples(silos.manifest, folder, entries[few])
     silos.check(names)  # the data have not changed since
     draw_silos(figure, overview, pictures)

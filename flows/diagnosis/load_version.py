@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from flows.core.console import progress
-from flows.training.project import Project, scratch_dir
+from flows.project.experiment_folder import scratch_dir
+from flows.project.project import Project
 from silos.cohort import Silos
 from silos.errors import UserError, shown
 from silos.io import locks
@@ -40,7 +41,7 @@ def load_version(project: Project, revision: str) -> Iterator[Silos]:
         link_partition(project.root, name, hashes, folder / name)
         read_manifest(folder / name, f"data/{name} in {shown(revision)}")
         silos = Silos.open(folder / name, version, hashes)
-        fault = _difference(schema_of(silos.manifest), schema_of(project.manifest))
+        fault = _difference(schema_of(silos.manifest), schema_of(project.silos.manifest))
         if fault:
             raise UserError(
                 f"--against: got {shown(revision)}, in which data/{name} has another schema ({fault}), expected a version "

@@ -32,9 +32,9 @@ from flows.core.console.process_control import interruption
 from flows.methods.base import method_names as methods
 from flows.orchestration.open_project import open_project
 from flows.orchestration.servers.ephemeral_api import ephemeral_api
+from flows.project.project import Project
 from flows.results.registry.promotion_history import emit_queued
 from flows.results.run_history.abandoned_runs import OPEN, close_abandoned
-from flows.training.project import Project
 from silos import param_limits
 from silos.errors import UserError
 from silos.io.locks import hold

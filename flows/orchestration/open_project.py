@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from flows.core.config.load_config import ParamsFile, plugins_of
 from flows.core.config.params_schema import Params
 from flows.methods.method_settings import method_of
-from flows.training.project import Project
+from flows.project.project import Project
 from silos.errors import UserError, shown
 from silos.param_types import PlainText
 

@@ -1,1 +1,1 @@
-"""A project and one run of a method in it: data, setup, rounds, evaluation, and the run's folder."""
+"""One run of a method in a project: rounds, evaluation, and the run's folder."""

@@ -5,9 +5,20 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from flows.core.config.params_schema import Params
 from flows.methods.figure_context import FigureContext, FigureWriter
+from flows.plugins import FIGURES
 from flows.training.run_folder import RunFolder
 from silos.io.atomic_io import write_bytes
+from silos.plugin_registry import Registered, bind_options
+
+
+def figures_of(params: Params) -> list[FigureWriter]:
+    """Return the functions that draw the figures that params name."""
+    return [
+        bind_options(section) if isinstance(section, Registered) else FIGURES.find(section.kind)
+        for section in params.figures
+    ]
 
 
 def draw_figures(writers: Sequence[FigureWriter], context: FigureContext) -> tuple[Path, ...]:

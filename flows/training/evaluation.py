@@ -5,7 +5,7 @@ scored on the clients and test rows that the methods are scored on.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -20,8 +20,8 @@ from flows.core.config.params_schema import Params
 from flows.core.console.safe_text import shortened
 from flows.methods.base import Method
 from flows.methods.round_context import RoundContext
+from flows.project.project import Project
 from flows.training.paired_runs import compare_pairs, prior_shift_by_client, smallest_that_matters
-from flows.training.project import Project
 from flows.training.round_record import mean_uncertainty, metric_by_client, metrics_of
 from flows.training.run_folder import RunFolder
 from models.client_model import Model
@@ -31,6 +31,7 @@ from models.metrics.paired_difference import difference_record
 from models.server_state import ServerState
 from silos.client_store import ClientStore
 from silos.cohort import Silos
+from silos.plugin_registry import bind_options
 from silos.standardizer import NO_STANDARDIZATION
 from silos.storage.partition_store import open_client
 from tasks.evaluate import NONE, ClientMetrics, evaluate, evaluate_constant
@@ -89,8 +90,8 @@ def score_model(
     silos = project.silos.select(model.clients)
     shared_splits = tuple(s for s in splits if silos.common(s) and not model.is_personal)
     options: dict[str, Any] = {"training": round.setup.training, "keep_outcomes": keep_outcomes}
-    if project.metrics:
-        options["metrics"] = project.metrics
+    if row_metrics := _plugin_metrics(project.params):
+        options["metrics"] = row_metrics
     client_metrics = _client_metrics(project.quantity, final)
     if client_metrics != NONE:
         options["client_metrics"] = client_metrics
@@ -103,6 +104,12 @@ def score_model(
         messages = round.map_clients(evaluate, model, silos=first, splits=shared_splits, **options)
         scores += [score.for_all(silos.clients) for score in messages]
     return scores
+
+
+def _plugin_metrics(params: Params) -> dict[str, Callable[..., Any]]:
+    """Return the plugin metrics of rows that params name: each maps logits and y to a value for each row."""
+    sections = params.evaluation.metrics
+    return {s.kind: bind_options(s) for s in sections if not isinstance(s.entry.target, type)}
 
 
 def _client_metrics(quantity: TaskMetrics, final: bool) -> ClientMetrics:

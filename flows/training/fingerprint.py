@@ -5,7 +5,8 @@ from typing import Any
 from flows.methods.base import Method
 from flows.methods.method_settings import method_of
 from flows.methods.round_context import TrainingSetup
-from flows.training.project import NOT_OF_RUN, UNNAMED, Project
+from flows.project.experiment_folder import NOT_OF_RUN, UNNAMED
+from flows.project.project import Project
 from flows.training.run_folder import RunFolder, run_name
 from models.training.engine_and_stack_size import even_stack_size
 from silos.errors import UserError
@@ -41,9 +42,9 @@ def fingerprint_of(project: Project, setup: TrainingSetup, method: Method, metho
 def check_resume(project: Project, method: str, seed: int, experiment: str | None, cell: str = "") -> None:
     """Raise a UserError if the run to resume was started with another fingerprint."""
     if experiment is not None:
-        folder = RunFolder(project.runs / experiment / run_name(method, seed, cell))
+        folder = RunFolder(project.store.runs / experiment / run_name(method, seed, cell))
         fingerprint = fingerprint_of(project, project.training_setup(seed), method_of(project.params, method), method)
-        folder.check(fingerprint, project.same_rows)
+        folder.check(fingerprint, project.data.same_rows)
 
 
 _RESERVED = {
@@ -70,7 +71,7 @@ def unused_name(project: Project, name: str) -> str:
     plain(name, "--name")
     if name in _RESERVED or UNNAMED.fullmatch(name):
         raise UserError(f"--name: got {name}, a name that siloflow generates, expected another. Choose one.")
-    if (project.runs / name).exists():
+    if (project.store.runs / name).exists():
         raise UserError(
             f"--name: got {name}, which exists in runs/, expected a new name. Add --resume to "
             "continue it, or choose another."

@@ -9,10 +9,11 @@ from typing import Any
 
 from flows.core.config.params_schema import Params
 from flows.methods.round_context import RoundContext, TrainingSetup
-from flows.training.project import Project, is_of_other_partition
+from flows.project.experiment_folder import is_of_other_partition
+from flows.project.project import Project
+from flows.project.training_setup import own_columns
 from flows.training.run_folder import RunFolder
 from flows.training.run_notes import Note, note_of_earlier
-from flows.training.training_setup import own_columns
 from models.client_model import Model
 from silos.client_store import ClientStore
 from silos.cohort import Silos
@@ -60,10 +61,10 @@ def load_standardizer(project: Project) -> FittedStandardization:
     If no run has saved it, the clients are queried as by a run. A note names runs that could not be compared.
     """
     if project.params.model.inputs == project.params.model.targets == "none":
-        return FittedStandardization(_own_part(project.params, project.manifest), 0, 0)
+        return FittedStandardization(_own_part(project.params, project.silos.manifest), 0, 0)
     key = _fit_key(project.params.model_dump(mode="json"))
     unreadable: list[str] = []
-    files = sorted(project.runs.glob("*/*/scaling.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    files = sorted(project.store.runs.glob("*/*/scaling.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
     for folder in (RunFolder(path.parent) for path in files):
         with suppress(UserError):  # skips a damaged file
             run_record = read_json(folder.path / "run.json", RESTORE_ADVICE, ("data_version", "params"))
@@ -74,10 +75,10 @@ def load_standardizer(project: Project) -> FittedStandardization:
                 continue
             try:
                 same_key = _fit_key(run_record["params"]) == key
-                if same_key and project.same_rows(run_record["data_version"], project.silos.version):
+                if same_key and project.data.same_rows(run_record["data_version"], project.silos.version):
                     return saved
             except (KeyError, TypeError, AttributeError):  # params of another version
-                unreadable.append(str(folder.path.relative_to(project.runs.parent)))
+                unreadable.append(str(folder.path.relative_to(project.store.runs.parent)))
     fitted = fit_standardizer(project.params, project.training_setup(0), PlainRunner(), project.ledgers)
     return replace(fitted, notes=(*fitted.notes, _note_of_unreadable(unreadable))) if unreadable else fitted
 

@@ -14,9 +14,10 @@ from flows.core.config.plugin_params import params_type
 from flows.core.config.validation_errors import nearest_hint
 from flows.methods.method_settings import method_of
 from flows.methods.round_context import RoundContext, TrainingSetup
+from flows.project.experiment_folder import is_of_other_partition
+from flows.project.project import Project
 from flows.training.evaluation import score_model, scored_model, select_scored_clients
 from flows.training.fit_standardizer import scaled_as
-from flows.training.project import Project, is_of_other_partition
 from flows.training.run_folder import RunFolder
 from models.client_model import Model
 from models.prng import server_stream
@@ -68,7 +69,7 @@ def finished_run(project: Project, run: str, on_present_data: bool = False) -> F
     project = _with_saved_params(project, folder, saved, on_present_data)
     setup = project.training_setup(saved["seed"])
     _check_start(folder, saved, {one.network.starts_from for one in setup.network.single_networks} - {""})
-    private = project.private(folder.path)
+    private = project.store.private(folder.path)
     checkpoint = load_state(folder.checkpoint)
     if project.params.evaluation.report == "best":
         checkpoint = folder.load_best(result["rounds"], project.quantity) or checkpoint
@@ -88,7 +89,7 @@ def find_run(project: Project, run: str) -> RunFolder:
     Raises:
         UserError: If there is no such run, or if several match.
     """
-    runs = project.runs.resolve()
+    runs = project.store.runs.resolve()
     candidates = [(project.root / run).resolve(), *((folder / run).resolve() for folder in (runs, *_folders(runs)))]
     inside = [path for path in dict.fromkeys(candidates) if path.is_relative_to(runs)]
     matches = [path for path in inside if _is_run(path)] or [p for path in inside for p in _folders(path) if _is_run(p)]
@@ -104,7 +105,7 @@ def find_run(project: Project, run: str) -> RunFolder:
             f"{shown(repr(run))}: got a name of {len(matches)} runs, expected one: {listed}{more}. "
             "Type more of the name."
         )
-    return RunFolder(project.runs / matches[0].relative_to(runs))  # runs/ may be a link to another disk
+    return RunFolder(project.store.runs / matches[0].relative_to(runs))  # runs/ may be a link to another disk
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -159,7 +160,7 @@ def _with_saved_params(
         ) from None
     derived = is_of_other_partition(project, folder.path, saved["data_version"])
     loaded = replace(project, params=params, derived=derived)
-    if not on_present_data and not loaded.same_rows(saved["data_version"], loaded.silos.version):
+    if not on_present_data and not loaded.data.same_rows(saved["data_version"], loaded.silos.version):
         raise UserError(
             f"{folder.path}: got data version {loaded.silos.version} in data/, expected {saved['data_version']}, "
             f"on which it was trained. Run `siloflow data use {saved['data_version'][:10]}` to restore it."
@@ -206,7 +207,7 @@ def score_on_present_rows(project: Project, folder: Path, final: bool = False) -
             f"{folder.name}: got a run on another partition, expected one on data/, since its training rows may be test "
             "rows of data/. Name another run."
         )
-    is_same = project.same_rows(saved["data_version"], project.silos.version)
+    is_same = project.data.same_rows(saved["data_version"], project.silos.version)
     run = finished_run(project, str(folder.relative_to(project.root)), on_present_data=not is_same)
     if not is_same and isinstance(run.model.personal, ClientStateRefs):
         raise UserError(

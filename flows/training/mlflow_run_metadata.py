@@ -12,7 +12,8 @@ from flows.core.console import progress
 from flows.methods.base import Method
 from flows.methods.method_settings import method_of
 from flows.methods.round_context import TrainingSetup
-from flows.training.project import Project, experiment
+from flows.project.experiment_folder import experiment
+from flows.project.project import Project
 from flows.training.run_folder import RunFolder
 from models.client_model import Model, first_client
 from models.networks.exported_network import ExportedNetwork
@@ -34,8 +35,8 @@ def run_spec(project: Project, method: Method, identity: dict[str, Any], folder:
     info = experiment(project, folder.path.parent.name)
     method_name, seed = identity["method"], identity["seed"]
     return RunSpec(
-        uri=project.tracking,
-        experiment=project.mlflow_experiment,
+        uri=project.store.tracking,
+        experiment=project.store.mlflow_experiment,
         name=folder.name,
         tag=identity["tag"],
         tags={
@@ -59,8 +60,8 @@ def run_spec(project: Project, method: Method, identity: dict[str, Any], folder:
 def comparison_spec(project: Project, info: Mapping[str, Any]) -> RunSpec:
     """Build the spec of a comparison's own run, above its runs, from the record that its first command wrote."""
     return RunSpec(
-        uri=project.tracking,
-        experiment=project.mlflow_experiment,
+        uri=project.store.tracking,
+        experiment=project.store.mlflow_experiment,
         name=info["name"],
         tag=info.get("tag", info["name"]),  # earlier versions wrote no tag
         tags={
@@ -213,7 +214,7 @@ def model_spec(
         "statistics": conditioning.described(setup.silos) if conditioning and model.context else None,
     }
     return {
-        "uri": project.tracking,
+        "uri": project.store.tracking,
         "card": card,
         "shared": dict(model.shared),
         "personal": {**personal, **context_inputs, **_own_scaling(setup.silos, clients)},

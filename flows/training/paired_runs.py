@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from flows.training.project import Project
+from flows.project.project import Project
 from flows.training.run_folder import RunFolder
 from models.metrics.base_metrics import TaskMetrics
 from models.metrics.paired_difference import (
@@ -52,7 +52,7 @@ _STACK = 16  # clients; fixed, since sums over common rows are added stack by st
 
 def outcomes_of_run(project: Project, folder: Path) -> Outcomes:
     """Return where the clients of a run store their outcomes."""
-    return project.private(folder), RunFolder(folder).outcome_hashes()
+    return project.store.private(folder), RunFolder(folder).outcome_hashes()
 
 
 def compare_pairs(

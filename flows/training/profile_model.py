@@ -13,8 +13,8 @@ from torch import Tensor
 from flows.methods.base import start_method
 from flows.methods.method_settings import method_of
 from flows.methods.round_context import TrainingSetup
+from flows.project.project import Project
 from flows.training.peak_memory import Measured, Pass, can_measure, peak_bytes
-from flows.training.project import Project
 from models.client_model import Model, first_client, size_in_bytes
 from models.metrics.flops import largest_activation, network_cost, training_floor
 from models.networks.network import Network

@@ -11,8 +11,9 @@ from flows.core.plugin_loader import plugin_error
 from flows.methods.base import Method, start_method
 from flows.methods.client_sampler import SampledClients, Sampler
 from flows.methods.round_context import RoundContext, TrainingSetup
+from flows.project.project import Project
+from flows.project.training_setup import client_sampler
 from flows.training.fit_standardizer import FittedStandardization, fit_or_load
-from flows.training.project import Project
 from flows.training.run_folder import RunFolder
 from flows.training.run_notes import Note
 from models.server_state import ServerState
@@ -69,7 +70,7 @@ class RunContext:
     @cached_property
     def sampler(self) -> Sampler:
         """Return the sampler of a round's clients: the method's own, or that of params.yaml."""
-        return self.method.sampler(self.project.sampler)
+        return self.method.sampler(client_sampler(self.project.params.clients))
 
     @property
     def ended_by(self) -> str:
@@ -115,7 +116,7 @@ def open_run(
     Raises:
         UserError: If a file that the run continues from is damaged or missing.
     """
-    private = project.private(folder.path)
+    private = project.store.private(folder.path)
     agreement = fit_or_load(project, setup, folder, runner)
     if agreement.scaling != project.scaling:
         project = replace(project, scaling=agreement.scaling)

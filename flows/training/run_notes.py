@@ -6,7 +6,7 @@ from typing import Any
 from flows.methods.base import Method
 from flows.methods.client_sampler import validation_rows
 from flows.methods.round_context import RoundContext, TrainingSetup
-from flows.training.project import Project
+from flows.project.project import Project
 from flows.training.run_folder import RunFolder
 from models.client_model import Model
 from models.metrics.base_metrics import TaskMetrics

@@ -17,7 +17,7 @@ from benchmarks.workloads import WORKLOADS, Workload, chosen_workloads
 from flows.methods.fedavg import FedAvg
 from flows.methods.uefl import UEFL
 from flows.methods.virtual import Virtual
-from flows.training.project import Project
+from flows.project.project import Project
 from models.gaussians import Natural
 from models.networks.cnn import CNN
 from models.networks.mlp import MLP

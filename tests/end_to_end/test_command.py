@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.compare import compare
 from flows.partition import make, partition
+from flows.project.project import Project
 from flows.run import run
-from flows.training.project import Project
 
 COMMAND = Path(sys.executable).parent / "siloflow"
 SUBCOMMANDS = ("partition", "run", "compare", "schedule", "ui", "show", "methods", "stats")

@@ -80,7 +80,7 @@ LINES = ("--set", "data.name=lines", "--set", f"data.source={LINEAR}", "--set", 
 
 def a_regression(folder: Path) -> None:
     from flows.partition import make
-    from flows.training.project import Project
+    from flows.project.project import Project
 
     make(Project.open(LINES[1::2], folder))
 

@@ -19,7 +19,7 @@ KILLED = """
 import json, os, sys
 from pathlib import Path
 
-from flows.training.project import Project
+from flows.project.project import Project
 from flows.results.registry import JOURNAL, model_finder, promotion, promotion_history
 from tasks.tracking.mlflow_logging.model_registry import Registry
 
@@ -47,7 +47,7 @@ def killed_at(step):
 def completed():
     project = Project.open()
     promotion.finish(project)
-    registry = Registry(project.tracking, model_finder.model_name(project))
+    registry = Registry(project.store.tracking, model_finder.model_name(project))
     return {"aliases": registry.aliases(), "tag": registry.find(version).tags["decision"]}
 
 

@@ -18,8 +18,8 @@ import pandas as pd
 import pytest
 import torch
 
+from flows.project.project import Project
 from flows.training.load_finished_run import finished_run
-from flows.training.project import Project
 from models.preprocessing import RawInputModel
 from silos.cohort import Stack
 from silos.storage.partition_store import open_client
@@ -76,7 +76,7 @@ class Served:
         """The probabilities of the run's own model on the client's test rows as they were partitioned."""
         project = Project.open(OWN, self.folder.path)
         opened = finished_run(project, self.runs[method]["folder"])
-        x, _ = open_client(Path(project.silos.folder), project.manifest.client(client), "test")
+        x, _ = open_client(Path(project.silos.folder), project.silos.manifest.client(client), "test")
         parts = load_weights(opened.model.select([client]), Stack((client,), 1), opened.private, "cpu")
         weights, context = ({name: tensor[0] for name, tensor in part.items()} for part in parts)
         raw = RawInputModel(**opened.project.scaling.agreed_as_json())
@@ -237,7 +237,7 @@ def test_a_raw_file_is_predicted_as_the_run_does_and_evaluate_agrees_with_the_ru
     lacking.assign(visits=[None] + 19 * ["old"]).to_parquet(folder / "text.parquet")
     filled = served.typed("predict", "lacking.parquet", "--output", "labels.csv", "--client", "a")
     assert (filled["version"], filled["rows"]) == ("1", 20)
-    manifest = Project.open(OWN, folder).manifest
+    manifest = Project.open(OWN, folder).silos.manifest
     x, _ = open_client(folder / "data" / "visits", manifest.client("a"), "train")
     mean = float(x[:, [feature.name for feature in manifest.features].index("visits")].mean())
     expected = served.ask({"dataframe_records": json.loads(lacking.assign(visits=mean).to_json(orient="records"))})[1]

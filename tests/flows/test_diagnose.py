@@ -9,7 +9,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 from flows.diagnose import run_diagnosis
-from flows.training.project import Project
+from flows.project.project import Project
 from tasks.execution.task_runner import PlainRunner
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from flows.project.project import Project
 from flows.training.load_finished_run import find_run
-from flows.training.project import Project
 from publications.published_tables import table_of
 from silos.errors import UserError
 from silos.storage.manifest import read_manifest

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from flows.training.project import Project
+from flows.project.project import Project
 from flows.training.run_folder import RunFolder
 from models.metrics.client_metrics import CLIENT_METRICS
 from silos.errors import UserError
@@ -56,10 +56,10 @@ def test_a_chosen_metric_is_reported_in_every_round_and_the_others_of_the_final_
 def test_the_row_values_that_clients_store_have_the_metric_as_their_mean(play_run, folder):
     settings = [SHORT, "evaluation.metric=macro_f1"]
     result = play_run("fedavg", "threads", 1, *settings)
-    store = Project.open(settings, folder, derived=True).private(folder / result["folder"])
+    store = Project.open(settings, folder, derived=True).store.private(folder / result["folder"])
     hashes = RunFolder(folder / result["folder"]).outcome_hashes()
     usual = RunFolder(folder / play_run("fedavg", "threads", 1, SHORT)["folder"])
-    kept = Project.open([SHORT], folder, derived=True).private(usual.path)
+    kept = Project.open([SHORT], folder, derived=True).store.private(usual.path)
     for row in result["metrics"]["macro_f1/by_client"]:
         outcomes = store.load(OUTCOMES, hashes, row["client"])
         rows = RunFolder(folder / result["folder"]).journal.read(2)["clients"][row["client"]]["test/rows"]

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from flows.partition import make
-from flows.training.project import Project
+from flows.project.project import Project
 from silos.privacy.silo_policy import make_store
 from silos.versioning.git_commands import ignore_folders
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from flows.core.config.load_config import load_params
+from flows.project.project import Project
 from flows.results.serving.export_model import export_model
-from flows.training.project import Project
 from flows.training.run_folder import RunFolder
 from silos.errors import UserError
 from silos.storage.partition_store import open_client
@@ -103,7 +103,7 @@ def test_a_metric_of_a_client_is_chosen_and_is_the_mean_of_its_row_values(play_r
     assert (result["metric"], result["higher_is_better"]) == ("detection", True)
     project = Project.open([*settings, "evaluation.metric=detection"], folder, derived=True)
     kept = RunFolder(folder / result["folder"]).outcome_hashes()
-    store, recalls = project.private(folder / result["folder"]), []
+    store, recalls = project.store.private(folder / result["folder"]), []
     for row in result["metrics"]["detection/by_client"]:
         _, y = open_client(Path(project.silos.folder), project.silos.manifest.client(row["client"]), "test")
         outcomes = store.load(OUTCOMES, kept, row["client"])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flows.methods.base import find_method, method_names
-from flows.training.project import Project
+from flows.project.project import Project
 from models.metrics.base_metrics import TASK_METRICS
 from models.networks.mlp import MLP
 from models.training.objectives import SquaredError

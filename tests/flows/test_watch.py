@@ -11,11 +11,12 @@ import pytest
 from flows.cli.serving_commands import print_history, print_watch
 from flows.compare import make_plan
 from flows.core.console.safe_text import PlainConsole
+from flows.project.experiment_folder import new_experiment
+from flows.project.project import Project
 from flows.results.registry.changed_silos import make_answer
 from flows.results.registry.promotion_history import may_pass
 from flows.results.registry.shifted_silos import shifted_silos, unchecked_silos, unseen_shifts
 from flows.results.registry.watch_text import no_shift_text, shift_text
-from flows.training.project import Project, new_experiment
 from flows.watch import (
     _comparison_name,
     _diagnose,
@@ -299,16 +300,21 @@ def test_silos_are_compared_with_the_champions_version_unless_all_of_them_are_ne
     project: Path, champion: ModelVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr("flows.watch.diagnose", lambda **given: asked.append(given) or {"folder": "there"})
+
+    def on(project: Project, /, **given: Any) -> dict[str, Any]:
+        asked.append((project.overrides, given))
+        return {"folder": "there"}
+
+    monkeypatch.setattr("flows.watch.diagnose.on", on)
     opened = Project.open(["diagnose.second_look=true"], project, derived=True)
     clients = opened.silos.federated().clients
     assert _diagnose(opened, champion, dict.fromkeys(clients, "added")) is None
     assert asked == []
     changed = {**dict.fromkeys(clients, "added"), clients[0]: "changed"}
     assert _diagnose(opened, champion, changed) == {"folder": "there"}
-    (given,) = asked
-    assert given["against"] == "then"
-    assert given["overrides"][-1] == "diagnose.second_look=false"
+    ((overrides, given),) = asked
+    assert given == {"against": "then"}
+    assert overrides[-1] == "diagnose.second_look=false"
 
 
 def test_a_watch_goes_on_with_its_own_comparison_and_begins_another_for_another_champion_or_other_params(

@@ -8,7 +8,7 @@ import yaml
 from pydantic import ValidationError
 
 from flows.methods.method_settings import method_of
-from flows.training.project import Project
+from flows.project.project import Project
 from publications.noise_floor import covariance_floor, least_squares_floor
 from publications.published_tables import PAPERS, Table, Trial, names, table_of, tables
 from publications.sweep import Sweep

@@ -7,8 +7,10 @@ destructor or a library's callback swallows an interrupt.
 """
 
 import gc
+import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 
 _is_interrupted = False
@@ -20,6 +22,25 @@ class Stopped(KeyboardInterrupt):
     def __init__(self, signal: int) -> None:
         super().__init__(signal)
         self.signal = signal
+
+
+def end_with_parent(last: Callable[[], None], code: int = 0) -> None:
+    """End this process when its parent has closed its stdin, or is gone, also by kill -9.
+
+    Args:
+        last: What is done before; it runs in a thread of its own.
+        code: The exit code.
+    """
+
+    def wait() -> None:
+        while os.read(0, 4096):
+            pass
+        try:
+            last()
+        finally:
+            os._exit(code)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def exit_code(stop: BaseException) -> int:

@@ -20,8 +20,8 @@ from flows.methods.base import find_method, method_names, start_method
 from flows.methods.method_settings import method_of
 from flows.methods.round_context import TrainingSetup
 from flows.plugins import METHODS
-from flows.training.project import Project
-from flows.training.training_setup import own_columns
+from flows.project.project import Project
+from flows.project.training_setup import own_columns
 from models.diagnosis.nested_tests import TYPES
 from silos.errors import UserError
 
@@ -69,7 +69,7 @@ def align_setting(project: Project, features: Sequence[str]) -> str:
     numeric = []
     for feature in features:
         try:
-            own_columns(project.with_overrides([_aligning([feature])]).params, project.manifest)
+            own_columns(project.with_overrides([_aligning([feature])]).params, project.silos.manifest)
         except UserError:  # a category, a picture, or rows that no client owns
             continue
         numeric.append(feature)

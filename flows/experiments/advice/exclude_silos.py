@@ -4,8 +4,8 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 
+from flows.project.project import Project
 from flows.training.paired_runs import client_strata
-from flows.training.project import Project
 from models.metrics.paired_difference import difference, holm
 from silos.errors import UserError
 from tasks.execution.task_runner import PlainRunner

@@ -15,13 +15,13 @@ from flows.core.console.safe_text import duration
 from flows.experiments.advice.candidates import POOLED, SHARED
 from flows.experiments.advice.race import Candidate, Leg, Pace, Race
 from flows.experiments.comparison.client_gains import ALONE
+from flows.project.project import Project
 from flows.training.paired_runs import (
     client_strata,
     means_by_client,
     scales_of_headline,
     strata_of_pairs,
 )
-from flows.training.project import Project
 from models.metrics.base_metrics import TaskMetrics
 from models.metrics.paired_difference import Difference, Stratum, difference
 from silos.errors import UserError

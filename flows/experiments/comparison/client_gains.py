@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flows.project.project import Project
 from flows.training.paired_runs import (
     client_strata,
     compare_pairs,
@@ -19,7 +20,6 @@ from flows.training.paired_runs import (
     predictions_by_class,
     scales_of_clients,
 )
-from flows.training.project import Project
 from models.metrics.base_metrics import TaskMetrics
 from models.metrics.paired_difference import Difference, Stratum, difference, holm, holm_intervals
 from silos.cohort import Silos
@@ -235,9 +235,9 @@ def class_records(project: Project, runs: Runs) -> dict[str, Any]:
     rows has no recall. `confusion` has, of rare classes, the shares of rows that are predicted as another class; shares
     of fewer than ten rows are left out, or of fewer than the largest least rows of the clients' policies.
     """
-    silos, classes = project.scored.federated(), project.manifest.classes
+    silos, classes = project.scored.federated(), project.silos.manifest.classes
     methods = list(dict.fromkeys(method for method, _ in runs))
-    if project.manifest.task != "classification" or len(classes) > _MOST_CLASSES or not methods:
+    if project.silos.manifest.task != "classification" or len(classes) > _MOST_CLASSES or not methods:
         return {}
     outcomes = [
         [outcomes_of_run(project, project.root / run["folder"]) for (name, _), run in runs.items() if name == method]

@@ -22,8 +22,9 @@ from flows.experiments.comparison.comparison_text import (
     tuned_sentence,
 )
 from flows.experiments.comparison.run_trials import Plan
+from flows.project.experiment_folder import experiment
+from flows.project.project import Project
 from flows.training.mlflow_run_metadata import comparison_spec, dataset
-from flows.training.project import Project, experiment
 from flows.training.run_folder import RunFolder
 from models.metrics.base_metrics import TaskMetrics
 from silos.io.atomic_io import write_bytes
@@ -42,7 +43,7 @@ def comparison_settings(project: Project, plan: Plan) -> str:
 
 def log_comparison(project: Project, name: str, plan: Plan, comparison: dict[str, Any], flow_run: str) -> None:
     """Log the comparison as a run; if MLflow is unreachable, the screen says so. A repeated call logs nothing twice."""
-    folder = project.runs / name
+    folder = project.store.runs / name
     tables = {"table.json": _methods(project, comparison), "runs.json": _runs(project, comparison)}
     for file, table in tables.items():
         write_json(folder / file, table)

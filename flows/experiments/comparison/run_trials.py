@@ -19,9 +19,9 @@ from flows.methods.base import Method, find_method, start_method
 from flows.methods.client_sampler import validation_rows
 from flows.methods.method_settings import method_of
 from flows.methods.round_context import RoundContext, TrainingSetup
+from flows.project.project import Project
 from flows.training.evaluation import scored_model
 from flows.training.fit_standardizer import scaled_as
-from flows.training.project import Project
 from flows.training.run_folder import RunFolder, run_name
 from models.client_model import Model
 from silos.data_params import Column, DataParams, assignment_at
@@ -57,7 +57,7 @@ def say_plan(project: Project, experiment: str, runs: Sequence[str]) -> None:
 
 def unfinished(project: Project, experiment: str, runs: Sequence[str]) -> list[str]:
     """Return the runs that must still be run or logged to MLflow; a resumed comparison has others already."""
-    results = {run: RunFolder(project.runs / experiment / run).finished() for run in runs}
+    results = {run: RunFolder(project.store.runs / experiment / run).finished() for run in runs}
     return [run for run, result in results.items() if result is None or result["mlflow_run_id"] is None]
 
 
@@ -244,7 +244,7 @@ def _model(
 
 def _round(project: Project, seed: int, folder: RunFolder, runner: Runner, number: int = 0) -> RoundContext:
     setup = project.training_setup(seed)
-    stores = (project.private(folder.path), project.device)
+    stores = (project.store.private(folder.path), project.device)
     return RoundContext(number, setup, setup.silos.clients, (), runner, *stores)
 
 
@@ -277,7 +277,7 @@ def draw_partitions(project: Project, count: int) -> list[Project]:
         seed = project.params.data.seed + index
         progress.current().say(f"partition {index + 1} of {count}: data seed {seed}")
         drawn = project.with_data_seed(seed)
-        before, rows = (one.manifest.clients for one in (projects[-1], drawn))
+        before, rows = (one.silos.manifest.clients for one in (projects[-1], drawn))
         if before.names == rows.names and before.digest.tobytes() == rows.digest.tobytes():
             raise UserError(
                 f"comparison.partitions: got the same silos with data seeds {seed - 1} and {seed}, expected others. Set "

@@ -29,7 +29,7 @@ from prefect.settings import PREFECT_API_URL
 
 from flows.core.console import progress
 from flows.core.console.process_control import Stopped, interruption, raise_if_interrupted
-from flows.training.project import Project
+from flows.project.project import Project
 from flows.training.run_folder import run_name
 from silos.errors import UserError
 from silos.io.memory_and_disk import free_bytes

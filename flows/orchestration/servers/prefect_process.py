@@ -20,7 +20,6 @@ import os
 import socket
 import sqlite3
 import sys
-import threading
 import time
 import traceback
 import urllib.error
@@ -31,24 +30,21 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from flows.core.console.process_control import pause_gc, resume_gc
+from flows.core.console.process_control import end_with_parent, pause_gc, resume_gc
 from silos.io.addresses import is_port, listen
 from silos.io.atomic_io import write_bytes
 
 _RECORDS = 1.5  # seconds in which the last task runs of a user are recorded: the recorder's interval and half of it
 
 
-def watch(offered: list[str]) -> None:
-    """End the process when the parent is gone; a server that was offered to others stays until their last one ends."""
-    while os.read(0, 4096):
-        pass
+def wait_for_users(offered: list[str]) -> None:
+    """Wait until the last process ends that uses this server, if it was offered to others."""
     if offered:
         address, users = offered
         with contextlib.suppress(OSError):  # the folder may have been deleted
             Path(address).unlink()
             fcntl.flock(os.open(users, os.O_RDONLY), fcntl.LOCK_EX)
         time.sleep(_RECORDS)
-    os._exit(0)
 
 
 def make_tables(lock: str) -> None:
@@ -83,7 +79,7 @@ def _applied(database: str) -> str:
 
 def main(descriptor: str, lock: str, *offered: str) -> None:
     """Serve until the parent is gone."""
-    threading.Thread(target=watch, args=([*offered],), daemon=True).start()
+    end_with_parent(lambda: wait_for_users([*offered]))
     pause_gc()
     make_tables(lock)
     import uvicorn

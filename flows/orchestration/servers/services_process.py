@@ -27,6 +27,7 @@ from typing import Any
 import psutil
 
 from flows.core.console import progress
+from flows.core.console.process_control import end_with_parent
 from flows.orchestration.servers.mlflow_server import MlflowServer
 from flows.orchestration.servers.prefect_process import Restarts
 from flows.orchestration.servers.prefect_server import PrefectServer
@@ -106,14 +107,7 @@ def _marked(root: Path) -> Iterator[psutil.Process]:
 
 def work() -> None:
     """Run the worker until the keeper is gone."""
-
-    def watch() -> None:
-        while os.read(0, 4096):
-            pass
-        end_runs(Path(os.environ[_MARK]), spare=os.getpid())
-        os._exit(0)
-
-    threading.Thread(target=watch, daemon=True).start()
+    end_with_parent(lambda: end_runs(Path(os.environ[_MARK]), spare=os.getpid()))
     from prefect.workers.process import ProcessWorker
 
     asyncio.run(ProcessWorker(work_pool_name=POOL, name=POOL).start())

@@ -6,10 +6,10 @@ Neither torch nor Prefect is imported, and MLflow only if its database has chang
 from dataclasses import asdict
 from typing import Any
 
+from flows.project.project import Project
 from flows.results.registry import FOLDER, JOURNAL, promotion_history
 from flows.results.registry.model_finder import ModelFinder, model_name
 from flows.results.registry.promotion_history import decisions, may_pass
-from flows.training.project import Project
 from silos.errors import UserError
 from silos.versioning import data_versions
 from tasks.tracking.json_io import read_json, write_json
@@ -30,7 +30,7 @@ def look(project: Project) -> dict[str, Any] | None:
     """
     champion = read_champion(project)
     is_open = (project.root / JOURNAL).is_file() or promotion_history.is_queued(project.root)
-    has_work = is_open or project.is_source_changed()
+    has_work = is_open or project.data.is_source_changed()
     return None if has_work else settled_answer(project, champion)
 
 
@@ -40,13 +40,13 @@ def read_champion(project: Project) -> ModelVersion:
     Raises:
         UserError: If there is no champion, or if siloflow did not register it.
     """
-    stamp, file = database_stamp(project.tracking), project.root / _CHAMPION
+    stamp, file = database_stamp(project.store.tracking), project.root / _CHAMPION
     read_in: dict[str, Any] = {"model": model_name(project), "stamp": stamp}
     saved = read_json(file, keys=("read_in", "champion"))
     if stamp is not None and saved is not None and saved["read_in"] == read_in:
         return ModelVersion(**saved["champion"])
     finder = ModelFinder(project)  # which corrects the database of a project that was moved
-    read_in["stamp"] = database_stamp(project.tracking)
+    read_in["stamp"] = database_stamp(project.store.tracking)
     champion = finder.find_champion()
     if champion is None:
         raise UserError(
@@ -100,7 +100,7 @@ def what_is_seen(project: Project, champion: ModelVersion) -> dict[str, Any]:
 def changed_silos(project: Project, champion: ModelVersion) -> dict[str, str]:
     """Map each silo that differs from the champion's data version to added, removed or changed."""
     since = data_versions.find_digest(project.root, champion.tags["data_version"])
-    if project.same_rows(since, project.silos.version):
+    if project.data.same_rows(since, project.silos.version):
         return {}
     return data_versions.changed_silos(project.root, project.params.data.name, since, project.silos.version)
 

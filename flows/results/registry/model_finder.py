@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from flows.training.project import Project
+from flows.project.project import Project
 from silos.errors import UserError
 from tasks.tracking.mlflow_logging.connection import describe_problem, own_store, short_timeouts
 from tasks.tracking.mlflow_logging.model_registry import CHAMPION, ModelVersion, Registry, is_store_failure, registries
@@ -22,11 +22,11 @@ def model_name(project: Project) -> str:
 
 def all_registries(project: Project) -> list[Registry]:
     """Return the registered models of all the project's data, not only of those that params.yaml names now."""
-    return registries(project.tracking, _plain(_start(project)))
+    return registries(project.store.tracking, _plain(_start(project)))
 
 
 def _start(project: Project) -> str:
-    return "" if project.tracking == own_store(project.root) else f"{project.root.name}-"
+    return "" if project.store.tracking == own_store(project.root) else f"{project.root.name}-"
 
 
 def _plain(name: str) -> str:
@@ -37,7 +37,7 @@ class ModelFinder:
     """Looks up models of one project in MLflow; UserError if MLflow does not answer."""
 
     def __init__(self, project: Project) -> None:
-        self._uri = project.tracking
+        self._uri = project.store.tracking
         with self._explained():
             self._registry = Registry(self._uri, model_name(project))
 

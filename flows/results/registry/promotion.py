@@ -15,6 +15,9 @@ from typing import Any
 from flows.core.config.params_schema import WatchParams
 from flows.core.console import progress
 from flows.methods.method_settings import method_of
+from flows.project.experiment_folder import is_of_other_partition, newest_experiment
+from flows.project.project import Project
+from flows.project.project_data import exclusive_data_access
 from flows.results.registry import FOLDER, JOURNAL, promotion_history
 from flows.results.registry.model_finder import all_registries, model_name
 from flows.results.registry.promotion_history import append_decision, find_repeated
@@ -29,12 +32,6 @@ from flows.results.registry.recorded_comparison import (
 from flows.results.registry.register_candidates import challenge, is_better, is_certain, is_cheaper, register_run
 from flows.training.load_finished_run import find_run
 from flows.training.mlflow_run_metadata import git_commit
-from flows.training.project import (
-    Project,
-    exclusive_data_access,
-    is_of_other_partition,
-    newest_experiment,
-)
 from silos.errors import UserError, shown
 from silos.io.locks import in_turn
 from silos.versioning import data_versions, dvc_files
@@ -66,7 +63,7 @@ def promote(
         UserError: If there is no such model, if it is the champion, or if MLflow does not answer.
     """
     with _exclusive(project):
-        registry = Registry(project.tracking, model_name(project))
+        registry = Registry(project.store.tracking, model_name(project))
         aliases = registry.aliases()
         version = _find(project, registry, run, aliases)
         number = aliases.get(CHAMPION)
@@ -102,7 +99,7 @@ def roll_back(project: Project, with_data: bool) -> dict[str, Any]:
         UserError: If there is none, or if MLflow does not answer.
     """
     with _exclusive(project):
-        registry = Registry(project.tracking, model_name(project))
+        registry = Registry(project.store.tracking, model_name(project))
         aliases = registry.aliases()
         champion = registry.find(aliases[CHAMPION]) if CHAMPION in aliases else None
         numbers = [] if champion is None else _former_champions(champion)
@@ -151,7 +148,7 @@ def keep(
         may_pass: Whether the reason may pass until the next watch, which then tries again.
     """
     with _exclusive(project):
-        decision = _decision(project, Registry(project.tracking, model_name(project)), "kept", champion, champion)
+        decision = _decision(project, Registry(project.store.tracking, model_name(project)), "kept", champion, champion)
         against = {"why_not": reason, "may_pass": True} if may_pass else None
         decision |= {"forced": False, "reason": reason, "against": against, "watch": watch}
         earlier = find_repeated(project.root, decision)
@@ -187,14 +184,14 @@ def _exclusive(project: Project) -> Iterator[None]:
         with in_turn(project.root / FOLDER / "lock"):
             journal = read_json(project.root / JOURNAL)
             if journal is not None:
-                _apply(project, Registry(project.tracking, journal["model"]), journal)
+                _apply(project, Registry(project.store.tracking, journal["model"]), journal)
             yield
     except Exception as error:
         if not is_store_failure(error):
             raise
         is_open = (project.root / JOURNAL).is_file()
         advice = "The next command completes the decision" if is_open else "Nothing was changed; try again"
-        raise UserError(f"{describe_problem(project.tracking, error)}. {advice}.") from error
+        raise UserError(f"{describe_problem(project.store.tracking, error)}. {advice}.") from error
 
 
 def _find(project: Project, registry: Registry, run: str | None, aliases: Mapping[str, str]) -> ModelVersion:
@@ -246,7 +243,7 @@ def _find(project: Project, registry: Registry, run: str | None, aliases: Mappin
 def _how_to_register(project: Project) -> str:
     """Return the command that registers candidates: the newest comparison again, if MLflow was away at its end."""
     name = newest_experiment(project, "compare")
-    newest = None if name is None else read_json(project.runs / name / COMPARISON)
+    newest = None if name is None else read_json(project.store.runs / name / COMPARISON)
     if newest and newest["runs"] and newest.get("registry") is None:
         return f"MLflow was away when {name} ended: its command with --resume --name {name}"
     personal = [row["method"] for row in newest["table"] if row["model"] == "personal"] if newest else []

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flows.experiments.comparison.client_gains import ALONE
-from flows.training.project import Project
+from flows.project.project import Project
 from tasks.tracking.json_io import read_json
 
 COMPARISON = "comparison.json"

@@ -10,11 +10,11 @@ from typing import Any
 
 from flows.core.console import progress
 from flows.methods.method_settings import method_of
+from flows.project.project import Project
 from flows.results.registry.model_finder import model_name
 from flows.training.load_finished_run import check_same_data, score_on_present_rows
 from flows.training.mlflow_run_metadata import git_commit
 from flows.training.paired_runs import compare_pairs, outcomes_of_run, smallest_that_matters
-from flows.training.project import Project
 from flows.training.run_folder import RunFolder
 from models.metrics.client_metrics import recorded_metric
 from models.metrics.paired_difference import difference_record
@@ -54,12 +54,12 @@ def register_candidates(project: Project, results: Iterable[Result]) -> dict[str
     except Exception as error:
         if not is_store_failure(error):
             raise
-        progress.current().say(f"{describe_problem(project.tracking, error)}; no candidate was registered.")
+        progress.current().say(f"{describe_problem(project.store.tracking, error)}; no candidate was registered.")
         return None
 
 
 def _register(project: Project, chosen: list[Result]) -> dict[str, Any]:
-    registry = Registry(project.tracking, model_name(project))
+    registry = Registry(project.store.tracking, model_name(project))
     number = registry.aliases().get(CHAMPION)
     champion = registry.find(number) if number is not None else None
     candidates = []
@@ -137,7 +137,11 @@ def _is_outscored(project: Project, registry: Registry, best: Mapping[str, Any])
     """
     quantity, present = project.quantity, registry.find(registry.aliases().get(CHALLENGER, ""))
     score = "-" if present is None else present.tags.get(quantity.headline, "-")
-    if present is None or score == "-" or not project.same_rows(present.tags["data_version"], project.silos.version):
+    if (
+        present is None
+        or score == "-"
+        or not project.data.same_rows(present.tags["data_version"], project.silos.version)
+    ):
         return False
     own = quantity.number(quantity.gain(best["score"]))  # rounded, as the tag is
     return own == "-" or quantity.gain(float(score)) > quantity.gain(float(own))
@@ -211,7 +215,7 @@ def older_sentence(record: Mapping[str, Any] | None) -> str:
 
 def _is_older(project: Project, folder: Path) -> bool:
     """Return whether a run was trained on another data version with other rows."""
-    return not project.same_rows(check_same_data(project, folder)["data_version"], project.silos.version)
+    return not project.data.same_rows(check_same_data(project, folder)["data_version"], project.silos.version)
 
 
 def is_better(record: Mapping[str, Any]) -> bool:
@@ -233,12 +237,12 @@ def _outcomes(project: Project, folder: Path) -> Outcomes:
     """Return the outcomes of a run's model on the present test rows; UserError if it has none."""
     saved = check_same_data(project, folder)
     result = RunFolder(folder).finished()
-    if result is None or result["task"] != project.manifest.task:
-        raise UserError(f"{folder.name} is no finished {project.manifest.task}")
+    if result is None or result["task"] != project.silos.manifest.task:
+        raise UserError(f"{folder.name} is no finished {project.silos.manifest.task}")
     metric = recorded_metric(result).name
     if metric != project.quantity.name:  # clients stored the outcomes of rows by this one only
         raise UserError(f"{folder.name} was scored by {metric}, and evaluation.metric is {project.quantity.name}")
-    if project.same_rows(saved["data_version"], project.silos.version):
+    if project.data.same_rows(saved["data_version"], project.silos.version):
         return outcomes_of_run(project, folder)
     run, scores = score_on_present_rows(project, folder)
     return run.private, {c: ref for s in scores if s.split == "test" for c, ref in s.outcomes.items()}

@@ -22,6 +22,8 @@ from flows.experiments.comparison.comparison_text import (
     tuned_sentence,
 )
 from flows.experiments.comparison.run_trials import Plan
+from flows.project.experiment_folder import experiment
+from flows.project.project import Project
 from flows.results.reports.html_report import (
     FILE,
     Figure,
@@ -32,7 +34,6 @@ from flows.results.reports.html_report import (
     repeated,
     write_report,
 )
-from flows.training.project import Project, experiment
 from models.metrics.base_metrics import TaskMetrics
 from silos.errors import UserError
 from tasks.tracking.cost_to_target import CostCurve
@@ -65,7 +66,7 @@ def write_comparison_report(
     ]
     began = about.get("started", "")
     return write_report(
-        project.runs / name / FILE,
+        project.store.runs / name / FILE,
         f"Comparison of methods on {project.params.data.name}",
         f"{name}: {', '.join(plan.methods)}; seed{'s' * (len(plan.seeds) > 1)} "
         f"{', '.join(map(str, plan.seeds))}; begun {began[:4]}-{began[4:6]}-{began[6:8]}.",
@@ -257,7 +258,7 @@ def diagnosis_section(project: Project, version: str) -> Section:
 def newest_diagnosis(project: Project, version: str) -> tuple[Path, dict[str, Any]] | None:
     """Return folder and report of the last diagnosis of all silos with this data version; None without a whole one."""
     found = []
-    for path in project.runs.glob("diagnose-*/report.json"):
+    for path in project.store.runs.glob("diagnose-*/report.json"):
         about = experiment(project, path.parent.name)
         if about["kind"] == "diagnose" and about.get("data_version") == version and "since" not in about:
             found.append((about.get("started", ""), path.parent))

@@ -12,6 +12,8 @@ from flows.core.config.load_config import flatten_params
 from flows.core.console import progress
 from flows.diagnosis.text.findings_page import report_markdown, rows_of_silos
 from flows.experiments.comparison.comparison_text import bytes_text
+from flows.project.experiment_folder import experiment, new_experiment
+from flows.project.project import Project
 from flows.results.reports.html_report import (
     FILE,
     Section,
@@ -22,7 +24,6 @@ from flows.results.reports.html_report import (
     write_report,
 )
 from flows.training.mlflow_run_metadata import dataset, git_commit
-from flows.training.project import Project, experiment, new_experiment
 from models.diagnosis.nested_tests import TYPES
 from silos.io.atomic_io import write_bytes
 from tasks.diagnosis.compare_silos import Comparison, VersionComparison
@@ -49,7 +50,7 @@ def save_report(project: Project, comparison: Comparison | VersionComparison, re
     """
     name = new_experiment(project, "diagnose", _tags(report))
     flow_run = prefect_artifacts.name_flow_run(f"diagnose {project.params.data.name}, {name.rpartition('-')[2]}")
-    folder = project.runs / name
+    folder = project.store.runs / name
     figures = _draw_figures(folder, comparison, report)
     saved = {**report, "folder": str(folder.relative_to(project.root)), "pictures": [figure.name for figure in figures]}
     text = report_markdown(saved, project.params.data.name)
@@ -90,8 +91,8 @@ def _log_to_mlflow(
     """Log one run; an unreachable store is not an error. `flow_run`: its name in Prefect."""
     params = project.params.model_dump(mode="json", include={"diagnose", "data"})
     spec = RunSpec(
-        uri=project.tracking,
-        experiment=project.mlflow_experiment,
+        uri=project.store.tracking,
+        experiment=project.store.mlflow_experiment,
         name=folder.name,
         tag=experiment(project, folder.name)["tag"],
         tags={"kind": DIAGNOSIS, **_tags(report), "git_commit": git_commit(project.root)},

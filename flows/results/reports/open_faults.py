@@ -5,8 +5,8 @@ from typing import Any
 
 from flows.diagnosis.text.next_steps import unit_steps
 from flows.experiments.advice.candidates import align_setting
+from flows.project.project import Project
 from flows.results.reports.comparison_report import newest_diagnosis
-from flows.training.project import Project
 
 
 def open_faults(project: Project, version: str) -> list[str]:

@@ -27,7 +27,7 @@ from silos.io.locks import is_copy, is_held, is_locked, workers
 from tasks.tracking.json_io import read_json
 
 if TYPE_CHECKING:
-    from flows.training.project import Project
+    from flows.project.project import Project
 
 OPEN = Path("runs") / "open"
 SCHEDULE = OPEN / "schedule"
@@ -154,7 +154,7 @@ def _by_id(flow_run_id: UUID) -> FlowRunFilter:
 
 def _mark_killed(root: Path, project: "Project | None") -> tuple[list[str], bool]:
     """Set the status KILLED for MLflow's runs without a process; return their names, and whether MLflow answered."""
-    from flows.training.project import Project  # seldom needed, and it imports scipy and MLflow
+    from flows.project.project import Project  # seldom needed, and it imports scipy and MLflow
     from tasks.tracking.mlflow_logging.connection import mark_killed
 
     try:
@@ -162,7 +162,7 @@ def _mark_killed(root: Path, project: "Project | None") -> tuple[list[str], bool
         runs = _is_active_by_tag(root)
     except UserError:  # reported by the command itself
         return [], False
-    return mark_killed(project.tracking, project.mlflow_experiment, runs)
+    return mark_killed(project.store.tracking, project.store.mlflow_experiment, runs)
 
 
 def _is_active_by_tag(root: Path) -> Mapping[str, Callable[[], bool]]:

@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 
 from flows.core.console import progress
+from flows.project.project import Project
 from flows.results.run_history.list_runs import FoundRuns, find_experiments, unfinished_state
-from flows.training.project import Project
 from silos.errors import UserError
 from silos.io.locks import exclusive_lock, is_held, workers
 from tasks.tracking.json_io import plain_path
@@ -81,7 +81,7 @@ def enforce_retention(project: Project) -> dict[str, Any]:
     if days is None:
         return {"kinds": []}
     before = datetime.now(UTC) - timedelta(days=days)
-    old = [experiment for experiment in find_experiments(project.runs) if experiment.started < before]
+    old = [experiment for experiment in find_experiments(project.store.runs) if experiment.started < before]
     kinds = [_unfinished_runs(project.root, old), *_expired(project, days)]
     return {"kinds": [_clean(project.root, kind, agreed=True) for kind in kinds if kind.paths]}
 
@@ -95,10 +95,10 @@ def _expired(project: Project, days: float) -> list[Leftover]:
 def _single_runs(project: Project, before: datetime, days: float) -> Leftover:
     """List finished runs outside of comparisons, except those that the registry needs."""
     kind, lost = f"single runs older than {days:g} days", "their results and files; MLflow keeps its own"
-    busy = workers(project.runs / "locks")
+    busy = workers(project.store.runs / "locks")
     old = [
         experiment
-        for experiment in find_experiments(project.runs)
+        for experiment in find_experiments(project.store.runs)
         if experiment.kind == "run"
         and experiment.started < before
         and not unfinished_state(experiment)
@@ -126,7 +126,7 @@ def _registered(project: Project) -> set[str] | None:
     except Exception as error:
         if not is_store_failure(error):
             raise
-        progress.current().say(f"{describe_problem(project.tracking, error)}; no single run is deleted.")
+        progress.current().say(f"{describe_problem(project.store.tracking, error)}; no single run is deleted.")
         return None
 
 

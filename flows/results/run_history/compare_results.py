@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from flows.core.config.load_config import param_differences
+from flows.project.project import Project
 from flows.results.run_history.list_runs import load_result
 from flows.training.paired_runs import compare_pairs, smallest_that_matters
-from flows.training.project import Project
 from flows.training.run_folder import RunFolder
 from models.metrics.base_metrics import TaskMetrics
 from models.metrics.client_metrics import metric_record, recorded_metric
@@ -91,13 +91,13 @@ def _why_not_paired(project: Project, sides: list[dict[str, Any]]) -> str | None
     names = {_run_record(folder)["params"]["data"]["name"] for folder in folders}
     if names - {project.params.data.name}:
         return f"they used {' and '.join(sorted(names))}, and params.yaml: data.name is {project.params.data.name}"
-    if not project.same_rows(*versions):
+    if not project.data.same_rows(*versions):
         return "their data versions differ"
     try:
         current = project.silos.version
     except UserError as error:
         return f"data/ cannot be read: {error}"
-    if not project.same_rows(current, versions[0]):
+    if not project.data.same_rows(current, versions[0]):
         return f"data/ has another version now; `siloflow data use {versions[0][:10]}` restores theirs"
     return None
 
@@ -142,7 +142,7 @@ def _paired_record(
 def _private(project: Project, run: Path) -> ClientStore:
     """Return the private store of a run's clients, whatever the data are called in params.yaml now."""
     folder = project.root / "private" / str(_run_record(run)["params"]["data"]["name"])
-    return ClientStore(str(folder / run.relative_to(project.runs)))
+    return ClientStore(str(folder / run.relative_to(project.store.runs)))
 
 
 def _changed_params(runs: dict[str, list[Runs]]) -> list[dict[str, Any]]:

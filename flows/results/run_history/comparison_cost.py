@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from flows.project.project import Project
 from flows.results.run_history.list_runs import load_result
-from flows.training.project import Project
 from flows.training.run_folder import RunFolder
 from models.metrics.base_metrics import TaskMetrics
 from models.metrics.client_metrics import recorded_metric

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.core.config.validation_errors import nearest_hint
-from flows.training.project import Project
+from flows.project.project import Project
 from models.metrics.client_metrics import recorded_metric
 from silos.errors import UserError, shown
 from silos.io.locks import is_held
@@ -159,7 +159,7 @@ def load_result(project: Project, name: str) -> tuple[dict[str, Any], str]:
     name = name.removeprefix("runs/").rstrip("/")  # as a shell completes it
     if "/" in name:
         return _load_run(project, name), "run"
-    experiment = find_runs(project.runs, name)
+    experiment = find_runs(project.store.runs, name)
     if experiment.kind == "reproduce":
         raise UserError(
             f"{experiment.name}: got a sweep of a published table, expected a run or comparison. `siloflow "

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from flows.methods.method_settings import method_of
+from flows.project.project import Project
 from flows.training.fit_standardizer import load_standardizer
-from flows.training.project import Project
 from models.statistics.feature_vector import Statistic, too_few_rows
 from models.statistics.statistic_base import STEADY, made_as
 from silos.cohort import Stack
@@ -40,7 +40,7 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
             f"method {method}: got a method that reads no statistics, expected one that does. Use "
             "conditional, or set its source in params.yaml."
         )
-    manifest = project.manifest
+    manifest = project.silos.manifest
     manifest.client(client)
     reads.count(project.silos)
     agreement = load_standardizer(project)

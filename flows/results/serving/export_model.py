@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from flows.methods.method_settings import method_of
+from flows.project.project import Project
 from flows.training.load_finished_run import FinishedRun, finished_run
-from flows.training.project import Project
 from models.networks.exported_network import ExportedModel, any_rows
 from models.preprocessing import RawInputModel
 from models.server_state import ClientStateRefs
@@ -161,7 +161,7 @@ def export_model(project: Project, run: str, client: str | None, format: Format,
     """
     check_format(format)
     opened = finished_run(project, run)
-    manifest = opened.project.manifest
+    manifest = opened.project.silos.manifest
     rows, whose = _rows(opened, client)
     reads = method_of(opened.project.params, opened.method).conditioning() if opened.model.context else None
     card = {
@@ -198,7 +198,7 @@ def export_model(project: Project, run: str, client: str | None, format: Format,
 
 
 def _model(opened: FinishedRun, client: str | None) -> ExportedModel:
-    model, classes = opened.model, len(opened.project.manifest.classes)
+    model, classes = opened.model, len(opened.project.silos.manifest.classes)
     raw = RawInputModel(**_scaling_of(opened, client))
     if not model.is_personal:
         return ExportedModel(model.network.served, model.shared, {}, classes, raw)
@@ -221,7 +221,7 @@ def _scaling_of(opened: FinishedRun, client: str | None) -> dict[str, Any]:
     """Return the standardization of the client's rows as plain JSON, in part by its own rows if params say so."""
     scaling, silos = opened.project.scaling, opened.project.silos
     if client is not None:
-        entry = opened.project.manifest.client(client)
+        entry = opened.project.silos.manifest.client(client)
     if not scaling.own_columns:
         return scaling.agreed_as_json()
     if client is None:

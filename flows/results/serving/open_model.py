@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from flows.methods.method_settings import method_of
+from flows.project.project import Project
 from flows.results.registry.model_finder import ModelFinder
 from flows.training.evaluation import other_metrics
 from flows.training.load_finished_run import check_same_data, find_run, finished_run, score_on_present_rows
 from flows.training.mlflow_run_metadata import model_spec
-from flows.training.project import Project
 from flows.training.round_record import metrics_of
 from models.metrics.client_metrics import metric_record
 from models.served_model import ServedModel, named_tensors
@@ -101,7 +101,7 @@ def open_version(project: Project, finder: ModelFinder, version: ModelVersion) -
 def _load(project: Project, location: str) -> ServedModel:
     from tasks.tracking.mlflow_logging.logged_model import load_logged
 
-    served: ServedModel = load_logged(project.tracking, location)
+    served: ServedModel = load_logged(project.store.tracking, location)
     return served
 
 
@@ -130,7 +130,7 @@ def _from_run_folder(project: Project, run: str, clients: Sequence[str]) -> Serv
                 f"{run}: got a model whose clients align features by their own rows, expected --client. Name one "
                 "client for `siloflow predict`, or train with --set tracking.personal_models=true."
             )
-        manifest = opened.project.manifest
+        manifest = opened.project.silos.manifest
         own = [client for client in clients if client in manifest.names] or [manifest.client(clients[0]).name]
         setup = replace(setup, silos=opened.project.silos.select(own))
         model = model.select(own) if model.is_personal else model

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from flows.project.project import Project
 from flows.results.serving.client_statistics import client_statistics
 from flows.results.serving.open_model import OpenModel, open_model
 from flows.results.serving.raw_rows import RowFile, client_column
 from flows.results.serving.row_predictor import ClientMismatchError, RowPredictor
-from flows.training.project import Project
 from silos.errors import UserError, shown, some
 from silos.io.atomic_io import is_there, writing
 from tasks.tracking.json_io import output_file, unwritable

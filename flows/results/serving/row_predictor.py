@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from flows.project.project import Project
 from flows.results.serving.open_model import OpenModel
 from flows.results.serving.raw_rows import client_column
-from flows.training.project import Project
 from models.preprocessing import Faults, RowFault, encode_usable
 from silos.errors import near_names, shown, some
 from silos.sources.source_params import Table
@@ -169,7 +169,7 @@ class RowPredictor:
         card = self.opened.card
         if card["personal"] and client not in card["clients"]:
             return f"one of {some(card['clients'], 5)}, since {self.opened.name} has a model for each client"
-        if self.of_data and card["statistics"] is not None and client not in self.project.manifest.names:
+        if self.of_data and card["statistics"] is not None and client not in self.project.silos.manifest.names:
             return f"a client of data/, since {self.opened.name} also reads the client's statistics"
         return ""
 
@@ -196,7 +196,7 @@ class RowPredictor:
         if client is None:
             return ""
         card = self.opened.card
-        names = card["clients"] if card["personal"] else [*self.project.manifest.names]
+        names = card["clients"] if card["personal"] else [*self.project.silos.manifest.names]
         near = near_names(client, names)
         if near or card["personal"]:  # of which the error lists the clients anyway
             return f"Did you mean {' or '.join(map(shown, near))}? " if near else ""
@@ -205,7 +205,7 @@ class RowPredictor:
     def unknown_clients(self, clients: Clients) -> dict[str, dict[str, Any]]:
         """Count the rows of each client that data/ lacks, with a hint; a model for all clients answers for it, too."""
         counts = Counter(client for client in clients if client is not None)
-        known = {*self.project.manifest.names, *self.opened.card["clients"]}
+        known = {*self.project.silos.manifest.names, *self.opened.card["clients"]}
         unknown = {client: count for client, count in counts.items() if client not in known}
         return {
             client: {"rows": count, "hint": self.hint(client).strip() if index < _HINTED else ""}
@@ -235,7 +235,7 @@ class RowPredictor:
         The model refuses what stays missing: a client that is not in data/ has no mean here.
         """
         lacking = _without_mean(self.opened.card, rows)
-        if not lacking or client is None or client not in self.project.manifest.names:
+        if not lacking or client is None or client not in self.project.silos.manifest.names:
             return self.opened
         means = self._means_of(client)
         card, served = self.opened.card, self.opened.served
@@ -264,7 +264,7 @@ def _without_mean(card: Mapping[str, Any], rows: pd.DataFrame | np.ndarray) -> l
 
 def _means(project: Project, client: str) -> dict[str, float]:
     """Return the client's mean of each feature over its training rows that have a value, as in training."""
-    manifest, folder = project.manifest, Path(project.silos.folder)
+    manifest, folder = project.silos.manifest, Path(project.silos.folder)
     project.silos.check([client])
     x, _ = open_client(folder, manifest.client(client), "train")
     missing, means = open_missing(folder, manifest.client(client), "train"), {}

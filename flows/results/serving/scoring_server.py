@@ -23,11 +23,11 @@ from starlette.requests import ClientDisconnect
 from flows.core.console import progress
 from flows.core.console.process_control import resume_gc
 from flows.core.console.safe_text import say
+from flows.project.project import Project
 from flows.results.registry.model_finder import ModelFinder
 from flows.results.serving.open_model import open_model, open_version
 from flows.results.serving.row_predictor import ClientMismatchError, Clients, RowPredictor
 from flows.results.serving.scoring_request import PARAMS, RequestError, as_written, bad_request, parse_request
-from flows.training.project import Project
 from silos.errors import UserError, shown
 from silos.io.addresses import listen
 from tasks.tracking.mlflow_logging.model_registry import CHAMPION

@@ -10,7 +10,7 @@ from flows.core.console.process_control import interruption
 from flows.methods.client_sampler import SampledClients
 from flows.methods.figure_context import FigureContext
 from flows.training.callbacks.callback import Callback, PlayedRound, log_warnings
-from flows.training.draw_figures import draw_figures
+from flows.training.draw_figures import draw_figures, figures_of
 from flows.training.evaluation import (
     baseline,
     final_scores,
@@ -86,7 +86,7 @@ class FinalEvaluation(Callback):
         final = {"round": reported, "time_ms": rounds[-1]["time_ms"], "metrics": means}
         each, personal = folder.journal.each, project.params.tracking.personal_models
         figure_context = FigureContext(folder.path, model, silos, round, rounds, lambda: each(last), quantity, personal)
-        figures = draw_figures([*method.figures(), *project.figures], figure_context)
+        figures = draw_figures([*method.figures(), *figures_of(project.params)], figure_context)
         run.artifacts = final_artifacts(project, method, run.setup, run.private, model, folder, result, final, figures)
         run.result = result
 

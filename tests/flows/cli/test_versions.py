@@ -12,7 +12,7 @@ from flows.diagnosis import describe_data
 from flows.diagnosis.describe_data import overview_with_figure
 from flows.diagnosis.load_version import load_version
 from flows.partition import make
-from flows.training.project import Project
+from flows.project.project import Project
 from flows.training.run_folder import RunFolder
 from silos.errors import UserError
 from silos.versioning import data_versions
@@ -74,17 +74,20 @@ def test_another_partition_in_data_is_another_version_and_the_same_rows(two):
     assert other not in names
     again = Project.open(root=project)
     assert again.silos.version == other == recorded_version(project)
-    assert again.same_rows(names[1], other)
-    assert not again.same_rows(names[0], other)
-    assert again.same_rows(
+    assert again.data.same_rows(names[1], other)
+    assert not again.data.same_rows(names[0], other)
+    assert again.data.same_rows(
         names[1], data_versions.partitions(project, names[1])[opened.params.data.name]
     )  # an earlier siloflow's
-    assert not Project.open(["data.name=other", FEWER], project).same_rows(names[1], other)
+    assert not Project.open(["data.name=other", FEWER], project).data.same_rows(names[1], other)
     folder = RunFolder(project / "runs" / "one" / "fedavg-seed0")
-    folder.identify({"data_version": names[1]}, resume=False, same_rows=again.same_rows)
-    assert folder.identify({"data_version": other}, resume=True, same_rows=again.same_rows)["data_version"] == names[1]
+    folder.identify({"data_version": names[1]}, resume=False, same_rows=again.data.same_rows)
+    assert (
+        folder.identify({"data_version": other}, resume=True, same_rows=again.data.same_rows)["data_version"]
+        == names[1]
+    )
     with pytest.raises(UserError, match="got other settings than at its start"):
-        folder.identify({"data_version": names[0]}, resume=True, same_rows=again.same_rows)
+        folder.identify({"data_version": names[0]}, resume=True, same_rows=again.data.same_rows)
 
 
 def test_data_that_a_killed_partition_had_moved_aside_are_opened_again(two):

@@ -12,7 +12,7 @@ from flows.core.config.load_config import ParamsFile
 from flows.core.plugin_loader import PluginFiles, plugin_error
 from flows.methods.method_settings import method_of
 from flows.plugins import METHODS, METRICS
-from flows.training.project import Project
+from flows.project.project import Project
 from silos.errors import UserError
 
 SOURCE = str(Path(__file__).parents[3])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from flows.training.project import Project
+from flows.project.project import Project
 from models.diagnosis.nested_tests import TYPES
 from silos.privacy.silo_policy import make_store
 from silos.storage.partition_store import write

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flows.diagnosis import describe_data
-from flows.training.project import Project
+from flows.project.project import Project
 from silos.data_params import DataParams
 from silos.errors import UserError
 from silos.storage.partition_store import write
@@ -28,7 +28,7 @@ def test_rows_that_are_no_more_what_the_version_says_are_not_shown(project, late
         spoil()
     with pytest.raises(UserError, match=r"c03\.safetensors, with the rows of client c03, differs from data version"):
         describe_data.overview_with_figure(opened)
-    assert not (opened.runs / "show-digits.png").exists()
+    assert not (opened.store.runs / "show-digits.png").exists()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ LOOKS = """
 import sys
 from pathlib import Path
 from flows.cli.diagnosis_commands import _check_version
-from flows.training.project import Project
+from flows.project.project import Project
 _check_version(Project.open(root=Path(sys.argv[1])), sys.argv[2])
 print("prefect" in sys.modules)
 """

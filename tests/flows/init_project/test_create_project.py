@@ -17,7 +17,7 @@ from flows.init_project.create_project import create_project
 from flows.init_project.infer_schema import DataOptions
 from flows.methods import base as methods
 from flows.partition import make
-from flows.training.project import Project
+from flows.project.project import Project
 from models.prng import server_stream
 from silos.errors import UserError
 from silos.sources.source_registry import load_source

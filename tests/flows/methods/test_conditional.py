@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from flows.methods.conditional import Conditional
 from flows.methods.fedavg import FedAvg
 from flows.methods.fedsgd import FedSGD
-from flows.training.project import Project
+from flows.project.project import Project
 from models.metrics.base_metrics import TASK_METRICS
 from models.networks.cnn import CNN
 from models.networks.mlp import MLP

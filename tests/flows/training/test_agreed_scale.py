@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from flows.project.project import Project
 from flows.training import fit_standardizer as module
 from flows.training.fit_standardizer import (
     _fit_key,
@@ -19,7 +20,6 @@ from flows.training.fit_standardizer import (
     fit_standardizer,
     load_standardizer,
 )
-from flows.training.project import Project
 from flows.training.run_folder import RunFolder
 from silos.errors import UserError
 from silos.privacy.silo_policy import make_store

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from flows.experiments.advice.candidates import candidates, features_to_align
+from flows.project.project import Project
 from flows.results.reports.open_faults import open_faults
 from flows.results.serving.export_model import export_model
 from flows.results.serving.open_model import open_model
-from flows.training.project import Project
 from silos.errors import UserError
 from silos.standardizer import Standardization, Standardizer
 from tasks.tracking.json_io import write_json
@@ -100,7 +100,7 @@ def test_a_client_gets_the_same_answers_from_its_file_and_from_mlflow(kind, fold
     found = export_model(project, run["folder"].removeprefix("runs/"), "east", "pt2", None)
     assert found["personal"]
     probabilities = torch.export.load(str(folder / found["file"])).module()(torch.from_numpy(rows)).numpy()
-    mlflow.set_tracking_uri(project.tracking)
+    mlflow.set_tracking_uri(project.store.tracking)
     model = mlflow.pyfunc.load_model(f"runs:/{run['mlflow_run_id']}/{Path(run['folder']).name}")
     answers = model.predict(rows, params={"client": "east"})
     columns = [name for name in answers if name.startswith("probability/")]

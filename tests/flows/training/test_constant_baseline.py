@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from flows.project.project import Project
 from flows.training.evaluation import against_baseline, baseline, scored_baseline
-from flows.training.project import Project
 from silos.client_store import ClientStore
 from tasks.evaluate import OUTCOMES
 
@@ -113,7 +113,7 @@ COST = ["plugins=[own.py]", "evaluation.metrics=[{kind: cost}]", "evaluation.met
 def test_a_plugins_metric_says_what_constant_it_is_compared_with(logits, of_probabilities, named, open_labels, project):
     (project / "own.py").write_text(METRIC.format(logits=logits, of_probabilities=of_probabilities))
     opened = open_labels(LABELS, *COST)
-    assert opened.manifest.classes == ("else", "no", "yes")
+    assert opened.silos.manifest.classes == ("else", "no", "yes")
     found = baseline(opened)
     assert (found["name"], found["answer"], found["kind"]) == named
     of_yes = named[1] == "yes"

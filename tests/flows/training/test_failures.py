@@ -18,8 +18,8 @@ from flows.cli import app
 from flows.cli.training_commands import print_compare
 from flows.compare import compare
 from flows.core.console.safe_text import PlainConsole
+from flows.project.project import Project
 from flows.training.fingerprint import check_resume
-from flows.training.project import Project
 from flows.training.run_folder import RunFolder
 from models.metrics.base_metrics import TASK_METRICS
 from silos.client_store import ClientStore
@@ -204,8 +204,8 @@ def test_a_comparison_with_a_failed_run_is_not_called_complete(prefect, folder, 
         StateType.FAILED,
         "partial is not complete: 1 of 6 runs failed (half seed 1)",
     )
-    store = connect(Project.open(settings).tracking)
-    _, number = usable_experiment(store, Project.open(settings).mlflow_experiment)
+    store = connect(Project.open(settings).store.tracking)
+    _, number = usable_experiment(store, Project.open(settings).store.mlflow_experiment)
     (run,) = store.search_runs([number], "attributes.run_name = 'partial'")
     assert run.info.status == "FAILED"
     assert run.data.tags["mlflow.note.content"].startswith("Not complete: 1 of 6 runs failed (half seed 1). Against ")

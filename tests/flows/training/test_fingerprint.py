@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from flows.methods.method_settings import method_of
+from flows.project.project import Project
 from flows.training.fingerprint import fingerprint_of
-from flows.training.project import Project
 from flows.training.run_folder import RunFolder
 from silos.errors import UserError
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from flows.project.project import Project
 from flows.results.serving.client_statistics import client_statistics
 from flows.results.serving.export_model import export_model
 from flows.training.fit_standardizer import fit_standardizer, load_standardizer
 from flows.training.load_finished_run import finished_run
-from flows.training.project import Project
 from silos import cohort
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from flows.methods.method_settings import method_of
+from flows.project.experiment_folder import new_experiment
+from flows.project.project import Project
 from flows.training.mlflow_run_metadata import run_spec
-from flows.training.project import Project, new_experiment
 from flows.training.run_folder import RunFolder
 
 
@@ -18,7 +19,7 @@ def params_of(project: Path) -> Any:
 
     def ticket_of(kind: str, methods: list[str], method: str) -> dict[str, Any]:
         about = {"methods": methods, "data_version": "v"}
-        folder = RunFolder(opened.runs / new_experiment(opened, kind, about) / f"{method}-seed0")
+        folder = RunFolder(opened.store.runs / new_experiment(opened, kind, about) / f"{method}-seed0")
         page = method_of(opened.params, method)
         identity = {"method": method, "seed": 0, "tag": "t", "data_version": "v"}
         identity["params"] = {"training": {"rounds": 3}, "method": page.model_dump(mode="json")}

@@ -7,7 +7,7 @@ from typing import Any
 import mlflow
 import pytest
 
-from flows.training.project import Project
+from flows.project.project import Project
 from silos.storage.partition_store import open_client
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints

@@ -30,9 +30,9 @@ from flows.experiments.comparison.run_trials import (
     shared_test_rows,
 )
 from flows.partition import make
+from flows.project.project import Project
 from flows.training.load_finished_run import finished_run
 from flows.training.paired_runs import MeasuredPair, paired_records, withhold_winners
-from flows.training.project import Project
 from models.metrics.base_metrics import TASK_METRICS
 from models.metrics.paired_difference import (
     Stratum,
@@ -152,7 +152,7 @@ def test_a_pair_is_measured_on_the_seeds_that_both_methods_finished_on_every_par
         root=tmp_path,
         scored=silos,
         quantity=ACCURACY,
-        private=lambda folder: ClientStore(f"{folder}/private"),
+        store=SimpleNamespace(private=lambda folder: ClientStore(f"{folder}/private")),
         workers=lambda: nullcontext(None),
     )
     finished = [{"fedavg": (0, 1, 2), "fedprox": (0, 2, 3)}, {"fedavg": (0, 1, 2, 3), "fedprox": (1, 2, 3)}]
@@ -162,7 +162,9 @@ def test_a_pair_is_measured_on_the_seeds_that_both_methods_finished_on_every_par
         for method, seed in ((method, seed) for method, seeds in seeds_of.items() for seed in seeds):
             folder = tmp_path / "runs" / f"partition{index}-{method}-seed{seed}"
             right = np.full((2, 6), method == "fedprox", np.uint8)
-            write_json(folder / "outcomes.json", project.private(folder).save(OUTCOMES, ["a", "b"], {"correct": right}))
+            write_json(
+                folder / "outcomes.json", project.store.private(folder).save(OUTCOMES, ["a", "b"], {"correct": right})
+            )
             results[method, seed] = {"folder": str(folder.relative_to(tmp_path))}
         drawn.append((dict.fromkeys(("fedavg", "fedprox"), project), results))
     plan = Plan(["fedavg", "fedprox"], [0, 1, 2, 3], "fedavg", 0, "v1")

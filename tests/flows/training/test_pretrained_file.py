@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from flows.methods.method_settings import method_of
+from flows.project.project import Project
 from flows.training.fingerprint import check_resume, fingerprint_of
-from flows.training.project import Project
 from flows.training.run_folder import RunFolder, run_name
 from models.networks.pretrained_encoder import rename_torchvision
 from models.prng import server_stream

@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import save
 
 from flows.methods.fedavg import FedAvg
+from flows.project.project import Project
 from flows.training import profile_model as page
 from flows.training.profile_model import network_profile
-from flows.training.project import Project
 from models.networks.network_factory import registered
 from models.prng import server_stream
 from silos.errors import UserError

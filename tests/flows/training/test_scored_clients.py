@@ -5,7 +5,7 @@ import math
 import pytest
 
 from flows.methods.method_settings import method_of
-from flows.training.project import Project
+from flows.project.project import Project
 from flows.training.run_folder import RunFolder
 from flows.training.run_notes import notes_of_scores
 

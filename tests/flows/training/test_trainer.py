@@ -13,11 +13,11 @@ from flows.core.config.params_schema import EvaluationParams
 from flows.methods.base import RoundReport
 from flows.methods.fedavg import FedAvg
 from flows.methods.round_context import RoundContext
+from flows.project.project import Project
 from flows.training.callbacks.callback import Callback, CallbackError, PlayedRound, UserCallback
 from flows.training.callbacks.report_run import MLflowTracking, Progress, ResultFile
 from flows.training.callbacks.score_and_save import BestModel, ClientStateCleanup, Evaluation, RoundSaver
 from flows.training.fingerprint import fingerprint_of
-from flows.training.project import Project
 from flows.training.round_record import is_scored
 from flows.training.run_context import RunContext, open_run
 from flows.training.run_folder import RunFolder
@@ -132,14 +132,14 @@ class NamedRunner(PlainRunner):
 def open_toy(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunContext]:
     """Open the toy's run: a new one, or the newest one after the last round on disk."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{project.root}/mlflow.db")
-    held = len(list(project.runs.glob("toy*")))
+    held = len(list(project.store.runs.glob("toy*")))
 
     def opened(resume: bool = False, **evaluation: Any) -> RunContext:
         nonlocal held
         held += not resume
         settings = project.params.evaluation.model_copy(update=evaluation)
         here, method = replace(project, params=project.params.model_copy(update={"evaluation": settings})), Counting()
-        folder = RunFolder(project.runs / f"toy{held}" / "counting-seed0")
+        folder = RunFolder(project.store.runs / f"toy{held}" / "counting-seed0")
         about = {"kind": "run", "name": folder.path.parent.name, "started": "20000101-000000"}
         write_json(folder.path.parent / "experiment.json", about)
         setup = here.training_setup(0)
@@ -155,7 +155,7 @@ def train(run: RunContext, *extra: UserCallback) -> dict[str, Any]:
 
 def status(run: RunContext) -> str:
     """The status of the run in MLflow."""
-    client = connect(run.project.tracking)
+    client = connect(run.project.store.tracking)
     experiments = [one.experiment_id for one in client.search_experiments()]
     (found,) = client.search_runs(experiments, f"tags.`siloflow.run` = '{run.identity['tag']}'")
     return str(found.info.status)
@@ -279,7 +279,7 @@ def assert_last_round_is_scored(run: RunContext, result: dict[str, Any]) -> None
     assert is_scored(record)
     assert record["metrics"]["accuracy/mean"] == result["metrics"]["accuracy/mean"]
     assert record["seconds"]["evaluate"] > 0
-    history = connect(run.project.tracking).get_metric_history(result["mlflow_run_id"], "accuracy/mean")
+    history = connect(run.project.store.tracking).get_metric_history(result["mlflow_run_id"], "accuracy/mean")
     assert {(one.step, one.value) for one in history} == {(run.number, record["metrics"]["accuracy/mean"])}
     assert load_state(run.folder.checkpoint).state.sha256() == run.state.sha256()
 

@@ -8,7 +8,7 @@ from flows.core.config.params_schema import Params
 from flows.methods.base import find_method, method_names
 from flows.methods.fedprox import FedProx
 from flows.methods.method_settings import method_of
-from flows.training.project import Project
+from flows.project.project import Project
 from models.metrics.client_metrics import METRICS_BY_NAME
 from silos.errors import UserError
 

@@ -18,7 +18,7 @@ from flows.experiments.advice.race import Candidate, Leg, Race
 from flows.experiments.comparison.client_gains import ALONE
 from flows.experiments.comparison.tuner import Score
 from flows.orchestration.flow_decorator import IncompleteError
-from flows.training.project import Project
+from flows.project.project import Project
 from models.metrics.base_metrics import TASK_METRICS
 from models.metrics.paired_difference import Difference
 from silos import strict_yaml

@@ -16,7 +16,7 @@ from flows.experiments.advice.candidates import (
     situation_of,
 )
 from flows.experiments.advice.race import Candidate
-from flows.training.project import Project
+from flows.project.project import Project
 
 ALIKE, LABEL, CONCEPT = Situation(0, 0, 0, 6), Situation(1, 0, 0, 6), Situation(0, 0, 1, 6)
 

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from flows.project.experiment_folder import new_experiment
+from flows.project.project import Project
 from flows.training.callbacks.report_run import ResultFile
-from flows.training.project import Project, new_experiment
 from tasks.tracking.mlflow_logging.connection import connect, usable_experiment
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
@@ -63,6 +64,6 @@ def test_a_run_that_ends_has_the_outcomes_of_its_last_round(play_run, folder, mo
 
 def _status(folder, experiment):
     project = Project.open([], folder)
-    client = connect(project.tracking)
-    _, number = usable_experiment(client, project.mlflow_experiment)
+    client = connect(project.store.tracking)
+    _, number = usable_experiment(client, project.store.mlflow_experiment)
     return {run.info.status for run in client.search_runs([number], f"tags.folder LIKE 'runs/{experiment}/%'")}

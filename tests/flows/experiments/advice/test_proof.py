@@ -55,7 +55,9 @@ def test_race_and_proof_fit_the_budget_if_any_advice_does(budget, one_run):
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_what_a_diagnosis_took_is_not_for_the_race(tmp_path, at_once):
     first = Candidate(SHARED, (), 0)
-    project: Any = SimpleNamespace(runs=tmp_path, params=SimpleNamespace(training=SimpleNamespace(rounds=9)))
+    project: Any = SimpleNamespace(
+        store=SimpleNamespace(runs=tmp_path), params=SimpleNamespace(training=SimpleNamespace(rounds=9))
+    )
     write_rounds(RunFolder(tmp_path / "advise" / run_name(SHARED, 0, trial_name(0))), 0.5)
     processes: Any = SimpleNamespace(
         experiment="advise", start_for=lambda *_: None, start_asked=lambda _: None, at_once=at_once
@@ -125,7 +127,7 @@ def test_the_cost_of_a_run_is_the_mean_over_seeds_of_the_bytes_of_one_silo(tmp_p
     project: Any = SimpleNamespace(
         root=tmp_path,
         silos=SimpleNamespace(federated=lambda: SimpleNamespace(clients=SILOS)),
-        private=lambda folder: stores[folder.name],
+        store=SimpleNamespace(private=lambda folder: stores[folder.name]),
     )
     runs = [
         {"folder": name, "bytes": {"up": up, "down": 3 * up}, "seconds": {"total": up / 100}}

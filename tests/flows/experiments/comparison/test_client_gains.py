@@ -198,8 +198,8 @@ def test_rows_of_a_class_are_counted_once_also_if_all_clients_share_them(common,
     project = SimpleNamespace(
         root=tmp_path,
         scored=silos,
-        manifest=silos.manifest,
-        private=lambda _: store,
+        silos=silos,
+        store=SimpleNamespace(private=lambda _: store),
         ledgers=ClientStore(str(tmp_path / "private")),
         workers=lambda: nullcontext(None),
     )
@@ -230,7 +230,7 @@ def test_the_mean_gain_on_rows_that_all_clients_share_has_the_interval_of_single
         root=tmp_path,
         scored=SimpleNamespace(federated=lambda: silos),
         quantity=ACCURACY,
-        private=stores.get,
+        store=SimpleNamespace(private=stores.get),
         workers=lambda: nullcontext(None),
     )
     found = gains_over_training_alone(project, ["local_only", "fedavg"], "fedavg", [0], runs)["methods"]["fedavg"]

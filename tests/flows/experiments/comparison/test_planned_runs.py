@@ -9,7 +9,7 @@ from flows.core.console import progress
 from flows.core.console.progress_bar import Terminal
 from flows.core.console.safe_text import PlainConsole
 from flows.experiments.comparison.run_trials import Plan, _seconds_of_run, planned_runs, say_plan, unfinished
-from flows.training.project import Project
+from flows.project.project import Project
 from tasks.tracking.json_io import write_json
 
 RUNS = ["fedavg-seed0", "fedavg-seed1", "local_only-seed0", "local_only-seed1"]

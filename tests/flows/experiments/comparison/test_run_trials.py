@@ -3,16 +3,16 @@
 import pytest
 
 from flows.experiments.comparison import run_trials
+from flows.project.project import Project
 from flows.run import run_trial
-from flows.training.project import Project
 from silos.errors import DivergedError, MethodError, UserError
 
 
 def ended_by(error, monkeypatch, folder):
-    def run(*_, **__):
+    def on(*_, **__):
         raise error
 
-    monkeypatch.setattr("flows.run.run", run)
+    monkeypatch.setattr("flows.run.run.on", on)
     return run_trial(Project.open(root=folder), "uefl", 0, "compare")
 
 

@@ -8,7 +8,7 @@ import torch
 from flows.experiments.comparison.run_trials import _model, _score_ensemble
 from flows.methods.method_settings import method_of
 from flows.methods.round_context import RoundContext
-from flows.training.project import Project
+from flows.project.project import Project
 from flows.training.run_folder import RunFolder
 from models.server_state import ServerState
 from tasks.execution.task_runner import PlainRunner
@@ -32,7 +32,7 @@ def _member(project, report, reported, validation):
         weights = {name: torch.full_like(w, float(number)) for name, w in start.tensors["weights"].items()}
         return start.with_tensors(weights=weights)
 
-    folder = RunFolder(opened.runs / "compare-x" / "fedavg-seed0")
+    folder = RunFolder(opened.store.runs / "compare-x" / "fedavg-seed0")
     for number in range(1, ROUNDS + 1):
         score = {"validation/accuracy/mean": validation[number - 1]} if validation else {}
         record = {"round": number, "metrics": {**score, "accuracy/mean": number / 10}}
@@ -69,7 +69,7 @@ def test_the_means_of_an_ensemble_are_over_federated_clients(project, monkeypatc
     page = method_of(opened.params, "fedavg")
     members = []
     for seed in (0, 1):
-        folder = RunFolder(opened.runs / "compare-x" / f"fedavg-seed{seed}")
+        folder = RunFolder(opened.store.runs / "compare-x" / f"fedavg-seed{seed}")
         state = page.init(opened.training_setup(seed))
         folder.commit(folder.files({"round": 1, "metrics": {"accuracy/mean": 0.1}}, state))
         write_json(folder.result, {"rounds": 1, "reported_round": 1, "mlflow_run_id": None})

@@ -35,7 +35,7 @@ def test_models_that_were_scored_by_another_metric_have_no_interval_and_the_reas
     project: Any = SimpleNamespace(
         root=tmp_path,
         params=SimpleNamespace(data=SimpleNamespace(name="digits")),
-        manifest=SimpleNamespace(task="classification"),
+        silos=SimpleNamespace(manifest=SimpleNamespace(task="classification")),
         quantity=METRICS_BY_NAME["auc"],
     )
     name = "runs/before/fedavg-seed0"
@@ -75,21 +75,20 @@ CLIENTS, ROWS = ("a", "b"), 40
 @pytest.fixture
 def trained(write_silos: Any, tmp_path: Path) -> Any:
     """A project, and a function that writes a finished regression run with these squared errors of two clients."""
-    silos = write_silos(dict.fromkeys(CLIENTS, 5), test=ROWS)
+    silos = write_silos(dict.fromkeys(CLIENTS, 5), test=ROWS, task="regression")
     project: Any = SimpleNamespace(
         root=tmp_path,
         params=SimpleNamespace(data=SimpleNamespace(name="digits"), comparison=SimpleNamespace(matters=None)),
-        manifest=SimpleNamespace(task="regression"),
         quantity=METRICS_BY_NAME["rmse"],
         silos=silos,
-        same_rows=eq,
-        private=lambda folder: ClientStore(f"{folder}/private"),
+        data=SimpleNamespace(same_rows=eq),
+        store=SimpleNamespace(private=lambda folder: ClientStore(f"{folder}/private")),
     )
 
     def run(name: str, errors: np.ndarray, sent: int = 1, clients: Sequence[str] = CLIENTS) -> str:
         folder = tmp_path / "runs" / "first" / name
         table = errors.astype(np.float64)
-        hashes = project.private(folder).save(OUTCOMES, list(clients), {"squared_error": table})
+        hashes = project.store.private(folder).save(OUTCOMES, list(clients), {"squared_error": table})
         metrics = {"rmse/pooled": float(np.sqrt(table.mean()))}
         result = {
             "task": "regression",

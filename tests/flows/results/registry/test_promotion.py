@@ -47,7 +47,8 @@ def project(tmp_path: Path, databases: Path) -> Any:
         client.create_model_version(model, tmp_path.as_uri(), run, await_creation_for=None)
     methods = {"method": {}, "loaded": NONE, "comparison": ComparisonParams(methods=["fedavg"], seeds=[0])}
     params = SimpleNamespace(data=SimpleNamespace(name="digits"), watch=WatchParams(), **methods)
-    return SimpleNamespace(root=tmp_path, runs=tmp_path / "runs", tracking=uri, params=params, same_rows=eq)
+    store = SimpleNamespace(runs=tmp_path / "runs", tracking=uri)
+    return SimpleNamespace(root=tmp_path, store=store, data=SimpleNamespace(same_rows=eq), params=params)
 
 
 @pytest.mark.sample(3)
@@ -69,7 +70,7 @@ def test_rollback_goes_further_back_and_never_to_a_withdrawn_version(
             roll_back(project, with_data=False)
         else:
             promote(project, number, force=True, with_data=False)
-    registry = Registry(project.tracking, f"{project.root.name}-digits")
+    registry = Registry(project.store.tracking, f"{project.root.name}-digits")
     expected = [promoted[-1], *restored]
     for withdrawn, number in pairwise(expected):
         assert registry.aliases()["previous"] == number
@@ -94,7 +95,7 @@ def test_a_version_that_is_the_champion_again_leaves_its_earlier_place(project: 
 def test_rollback_passes_over_a_version_that_was_deleted(project: Any) -> None:
     for number in "123":
         promote(project, number, force=True, with_data=False)
-    connect(project.tracking).delete_model_version(f"{project.root.name}-digits", "2")
+    connect(project.store.tracking).delete_model_version(f"{project.root.name}-digits", "2")
     assert roll_back(project, with_data=False)["version"] == "1"
 
 
@@ -116,7 +117,7 @@ def test_a_refusal_whose_reason_may_pass_is_in_the_history_once_and_others_each_
         refused = promote(project, "2", force=False, with_data=False, watch=WATCH)
         assert refused["against"]["why_not"] == "one of the versions has no tag `run`, as siloflow sets it"
         assert not may_pass(refused)
-    champion = Registry(project.tracking, f"{project.root.name}-digits").find("1")
+    champion = Registry(project.store.tracking, f"{project.root.name}-digits").find("1")
     assert champion is not None
     for reason in ("the disk is full", "the disk is full", "out of memory", "the disk is full"):
         assert may_pass(keep(project, champion, reason, WATCH, may_pass=True))
@@ -128,7 +129,7 @@ def test_a_refusal_whose_reason_may_pass_is_in_the_history_once_and_others_each_
 def test_a_missing_run_is_a_reason_that_may_pass(project: Any) -> None:
     promote(project, "1", force=True, with_data=False)
     for number in "12":
-        connect(project.tracking).set_model_version_tag(
+        connect(project.store.tracking).set_model_version_tag(
             f"{project.root.name}-digits", number, "run", f"runs/run-{number}/fedavg-seed0"
         )
     refused = promote(project, "2", force=False, with_data=False, watch=WATCH)
@@ -164,13 +165,13 @@ def test_the_event_of_a_promotion_by_watch_survives_a_kill_and_is_sent_once(
 
 
 def test_the_champion_is_read_again_after_any_change_of_the_database(project: Any) -> None:
-    model, client = f"{project.root.name}-digits", connect(project.tracking)
+    model, client = f"{project.root.name}-digits", connect(project.store.tracking)
     for number in "123":
         for key in ("method", "data_version"):
             client.set_model_version_tag(model, number, key, f"{key} of {number}")
     promote(project, "1", force=True, with_data=False)
     first = read_champion(project)
-    assert first == Registry(project.tracking, model).find("1") == read_champion(project)
+    assert first == Registry(project.store.tracking, model).find("1") == read_champion(project)
     promote(project, "2", force=True, with_data=False)
     assert read_champion(project).number == "2"
     client.set_registered_model_alias(model, "champion", "3")
@@ -183,7 +184,7 @@ def test_the_champion_is_read_again_after_any_change_of_the_database(project: An
 
 
 def test_a_champion_that_changes_while_it_is_read_is_read_again(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, client, find = f"{project.root.name}-digits", connect(project.tracking), ModelFinder.find_champion
+    model, client, find = f"{project.root.name}-digits", connect(project.store.tracking), ModelFinder.find_champion
     for number in "12":
         for key in ("method", "data_version"):
             client.set_model_version_tag(model, number, key, f"{key} of {number}")
@@ -205,18 +206,18 @@ def _interrupt(*_: Any) -> None:
 
 
 def test_a_version_without_an_mlflow_run_is_promoted_and_leaves_nothing_open(project: Any) -> None:
-    client, model = connect(project.tracking), f"{project.root.name}-digits"
+    client, model = connect(project.store.tracking), f"{project.root.name}-digits"
     client.create_model_version(model, project.root.as_uri(), None, await_creation_for=None)
     decision = promote(project, "5", force=True, with_data=False)
     assert (decision["version"], (project.root / JOURNAL).exists()) == ("5", False)
-    assert Registry(project.tracking, model).aliases()["champion"] == "5"
+    assert Registry(project.store.tracking, model).aliases()["champion"] == "5"
     promote(project, "1", force=True, with_data=False)
 
 
 def test_a_decision_about_other_data_of_the_project_settles_nothing(project: Any) -> None:
     promote(project, "1", force=True, with_data=False)
     project.silos = SimpleNamespace(version="v2")
-    champion = Registry(project.tracking, f"{project.root.name}-digits").find("1")
+    champion = Registry(project.store.tracking, f"{project.root.name}-digits").find("1")
     assert champion is not None
     keep(project, champion, "no silo shifted", {**WATCH, "seen": what_is_seen(project, champion)})
     assert last_decision(project, champion) is not None
@@ -232,8 +233,10 @@ def compared(project: Any, number: str, method: str, **record: Any) -> None:
     """Say which method's run a version is, and what its comparison recorded."""
     folder = f"runs/first/{method}-seed0"
     for key, value in (("run", folder), ("method", method)):
-        connect(project.tracking).set_model_version_tag(f"{project.root.name}-digits", number, key, value)
-    write_json(project.runs / "first" / "comparison.json", {"experiment": "first", "table": [], "paired": []} | record)
+        connect(project.store.tracking).set_model_version_tag(f"{project.root.name}-digits", number, key, value)
+    write_json(
+        project.store.runs / "first" / "comparison.json", {"experiment": "first", "table": [], "paired": []} | record
+    )
 
 
 def test_what_its_comparison_proved_worse_than_training_alone_is_no_first_champion(project: Any) -> None:
@@ -243,7 +246,7 @@ def test_what_its_comparison_proved_worse_than_training_alone_is_no_first_champi
     assert refused["reason"] == f"first found: {SENTENCE}"
     assert refused["next"] == "siloflow compare local_only --set tracking.personal_models=true, then siloflow promote"
     assert refused["comparison"] == {"experiment": "first", "open_faults": [], "sentences": [SENTENCE], "omitted": 0}
-    assert "champion" not in Registry(project.tracking, f"{project.root.name}-digits").aliases()
+    assert "champion" not in Registry(project.store.tracking, f"{project.root.name}-digits").aliases()
     forced = promote(project, "1", force=True, with_data=False)
     assert (forced["decision"], forced["forced"]) == ("promoted", True)
     assert forced["reason"] == f"forced, although first found: {SENTENCE}"
@@ -259,7 +262,7 @@ def test_a_first_champion_needs_no_evidence_and_its_comparison_is_quoted(project
 
 
 def test_the_advice_for_a_run_that_mlflow_did_not_receive_is_to_resume_it(project: Any) -> None:
-    run = project.runs / "away" / "fedavg-seed0"
+    run = project.store.runs / "away" / "fedavg-seed0"
     write_json(run.parent / "experiment.json", {"kind": "run", "name": "away"})
     write_json(run / "run.json", {})
     result = {"method": "fedavg", "seed": 0, "data_version": "v", "rounds": 3, "mlflow_run_id": None}
@@ -284,14 +287,16 @@ def test_the_advice_without_a_challenger_is_to_resume_a_comparison_that_could_no
 ) -> None:
     table = (registry or {}).pop("table", [])
     compared(project, "1", "fedavg", registry=registry, runs=[{"method": "fedavg"}], table=table)
-    write_json(project.runs / "first" / "experiment.json", {"kind": "compare", "name": "first", "started": "2026"})
+    write_json(
+        project.store.runs / "first" / "experiment.json", {"kind": "compare", "name": "first", "started": "2026"}
+    )
     with pytest.raises(UserError, match="has no challenger, expected one of them") as caught:
         promote(project, None, force=False, with_data=False)
     assert advice in str(caught.value)
 
 
 def test_a_promoted_challenger_is_a_challenger_no_more(project: Any) -> None:
-    registry = Registry(project.tracking, f"{project.root.name}-digits")
+    registry = Registry(project.store.tracking, f"{project.root.name}-digits")
     registry.set_aliases({"challenger": "2"})
     assert promote(project, None, force=False, with_data=False)["version"] == "2"
     assert registry.aliases() == {"champion": "2"}
@@ -303,7 +308,7 @@ def test_a_promoted_challenger_is_a_challenger_no_more(project: Any) -> None:
 def test_the_runs_of_champions_and_of_challengers_and_of_a_promotion_under_way_are_needed(
     project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, client = f"{project.root.name}-digits", connect(project.tracking)
+    model, client = f"{project.root.name}-digits", connect(project.store.tracking)
     for number in "1234":
         client.set_model_version_tag(model, number, "run", f"runs/run-{number}")
     other = f"{project.root.name}-letters"
@@ -335,7 +340,7 @@ def test_a_decision_that_is_killed_at_a_step_is_in_the_journal_until_the_next_co
     finish(project)
     assert not (project.root / JOURNAL).exists()
     assert [each["version"] for each in decisions(project.root)] == ["1"]
-    assert Registry(project.tracking, f"{project.root.name}-digits").aliases()["champion"] == "1"
+    assert Registry(project.store.tracking, f"{project.root.name}-digits").aliases()["champion"] == "1"
 
 
 def test_a_decision_that_is_appended_again_is_in_the_history_once(project: Any) -> None:
@@ -351,7 +356,7 @@ def test_the_challenger_is_the_best_candidate_also_of_earlier_comparisons_while_
     project: Any,
 ) -> None:
     project.quantity, project.silos = METRICS_BY_NAME["accuracy"], SimpleNamespace(version="v1")
-    registry = Registry(project.tracking, f"{project.root.name}-digits")
+    registry = Registry(project.store.tracking, f"{project.root.name}-digits")
     runs = {version.number: version.run_id for version in registry.versions()}
 
     def registered(data_version: str, **scores: float) -> str:

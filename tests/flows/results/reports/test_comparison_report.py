@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from flows.partition import make
+from flows.project.project import Project
 from flows.results.reports import html_report
 from flows.results.reports.comparison_report import comparison_sections, diagnosis_section, write_comparison_report
 from flows.results.reports.html_report import Figure, Section, Table, write_report
 from flows.results.run_history.comparison_cost import costs_of
-from flows.training.project import Project
 from models.metrics.base_metrics import TASK_METRICS
 from silos.io import atomic_io
 from tasks.tracking.cost_to_target import cost_curve
@@ -311,7 +311,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, write_params: Callable[[Pa
 
 
 def diagnosis(project: Project, name: str, started: str, sentence: str, **about: str) -> None:
-    folder = project.runs / name
+    folder = project.store.runs / name
     folder.mkdir(parents=True)
     made = {"kind": "diagnose", "name": name, "started": started, "data_version": project.silos.version, **about}
     (folder / "experiment.json").write_text(json.dumps(made))
@@ -335,14 +335,14 @@ def test_the_newest_diagnosis_of_the_same_data_says_how_the_silos_differ(project
 def test_the_report_of_a_project_ends_with_data_commands_and_versions(project: Project) -> None:
     found, curves, costs = comparison(3)
     found |= {"data_version": project.silos.version}
-    (project.runs / "compare-x").mkdir(parents=True)
+    (project.store.runs / "compare-x").mkdir(parents=True)
     about = {"kind": "compare", "name": "compare-x", "started": "20260105-120000"}
-    (project.runs / "compare-x" / "experiment.json").write_text(json.dumps(about))
+    (project.store.runs / "compare-x" / "experiment.json").write_text(json.dumps(about))
     plan = SimpleNamespace(methods=METHODS, seeds=[0, 1], reference="fedavg")
     path = write_comparison_report(project, plan, found, curves, costs)  # type: ignore[arg-type]
     text = path.read_text(encoding="utf-8")
     parsed = Page(text)
-    assert path == project.runs / "compare-x" / "report.html"
+    assert path == project.store.runs / "compare-x" / "report.html"
     assert "begun 2026-01-05." in text
     (commands,) = parsed.text_of("pre")
     lines = commands.splitlines()

@@ -14,8 +14,8 @@ import yaml
 
 from flows.diagnose import diagnose
 from flows.partition import make
+from flows.project.project import Project
 from flows.results.reports import diagnosis_report
-from flows.training.project import Project
 from silos.errors import UserError
 from tasks.tracking.json_io import replace_nonfinite
 from tasks.tracking.metric_names import as_markdown

@@ -13,8 +13,8 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Running
 
+from flows.project.project import Project
 from flows.results.run_history.abandoned_runs import OPEN, close_abandoned, delete_deployment, deployment_name
-from flows.training.project import Project
 from silos.io.locks import exclusive_lock, hold
 from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.connection import OWNER, connect, usable_experiment
@@ -43,8 +43,8 @@ def logged(prefect: Any, folder: Path) -> Callable[[str], tuple[Path, str]]:
 
     def create(tag: str) -> tuple[Path, str]:
         project = Project.open(root=folder)
-        name, number = usable_experiment(client, project.mlflow_experiment)
-        owner = {OWNER: project.mlflow_experiment.owner}
+        name, number = usable_experiment(client, project.store.mlflow_experiment)
+        owner = {OWNER: project.store.mlflow_experiment.owner}
         number = number or client.create_experiment(name, tags=owner)
         run = folder / "runs" / f"run-{tag}" / "fedavg-seed0"
         write_json(run.parent / "experiment.json", {"kind": "run", "name": run.parent.name})
@@ -139,6 +139,6 @@ def test_a_run_that_somebody_stops_is_killed_in_mlflow_and_one_that_fails_has_fa
     with pytest.raises(Exception, match="no rows left"):
         play_run("own", "threads", 1, "method.own.does=raises")
     client = connect(os.environ["MLFLOW_TRACKING_URI"])
-    _, number = usable_experiment(client, Project.open(root=folder).mlflow_experiment)
+    _, number = usable_experiment(client, Project.open(root=folder).store.mlflow_experiment)
     newest = client.search_runs([number], order_by=["attributes.start_time DESC"], max_results=2)
     assert {run.info.run_name: run.info.status for run in newest} == {"fedavg-seed0": "KILLED", "own-seed0": "FAILED"}

@@ -52,7 +52,7 @@ def test_a_target_of_the_user_replaces_that_of_the_comparison(tmp_path: Path) ->
     folder = tmp_path / "runs" / "first"
     write_json(folder / "comparison.json", {**content, "paired": [], "tuning": [], "failed": []})
     write_json(folder / "experiment.json", {"kind": "compare", "name": "first", "started": "20260101"})
-    project: Any = SimpleNamespace(root=tmp_path, runs=tmp_path / "runs")
+    project: Any = SimpleNamespace(root=tmp_path, store=SimpleNamespace(runs=tmp_path / "runs"))
     assert cost_of_result(project, "first", None, None)["cost"] == recorded
     found = cost_of_result(project, "first", None, 0.7)["cost"]["fedavg"]
     assert (found["target"], found["of_best"], found["rounds"]) == (0.7, None, 3)

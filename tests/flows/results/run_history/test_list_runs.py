@@ -23,7 +23,7 @@ def race(tmp_path: Path) -> Path:
 
 
 def test_an_unfinished_race_is_refused_with_the_command_that_continues_it(race: Path) -> None:
-    project: Any = SimpleNamespace(runs=race.parent)
+    project: Any = SimpleNamespace(store=SimpleNamespace(runs=race.parent))
     with pytest.raises(UserError, match=r"`siloflow advise ditto --minutes 15 --resume --name race`"):
         load_result(project, "race")
 
@@ -34,7 +34,7 @@ def test_a_finished_race_shows_the_comparison_of_its_proof(race: Path) -> None:
     write_json(race / "comparison.json", proof)
     (listed,) = list_runs(race.parents[1])["results"]
     assert (listed["state"], listed["headline"]) == ("finished", "ditto 0.900")
-    project: Any = SimpleNamespace(runs=race.parent)
+    project: Any = SimpleNamespace(store=SimpleNamespace(runs=race.parent))
     assert load_result(project, "race") == (proof, "compare")
     (left,) = [each for each in leftovers(race.parents[1]) if each.kind == "unfinished runs"]
     assert left.paths == (race / "setting0-ditto-seed0",)
@@ -57,7 +57,7 @@ def test_comparisons_over_other_partitions_are_not_compared(
         found = {"experiment": name, "task": "classification", "metric": "accuracy", "higher_is_better": True}
         result = {**found, "table": [], "paired": [], "runs": [], "failed": [], "tuning": [], "partitions": drawn}
         write_json(tmp_path / "runs" / name / "comparison.json", result)
-    project: Any = SimpleNamespace(runs=tmp_path / "runs", root=tmp_path)
+    project: Any = SimpleNamespace(store=SimpleNamespace(runs=tmp_path / "runs"), root=tmp_path)
     with pytest.raises(UserError, match=named):
         compare_results(project, "first", "second")
 
@@ -65,7 +65,7 @@ def test_comparisons_over_other_partitions_are_not_compared(
 def test_the_command_that_continues_has_the_settings_of_the_first(race: Path) -> None:
     about = {"kind": "run", "name": "race", "methods": ["ditto"], "seeds": [1], "data_version": "v"}
     write_json(race / "experiment.json", {**about, "overrides": ["training.rounds=20", "plugins=[my own.py]"]})
-    project: Any = SimpleNamespace(runs=race.parent)
+    project: Any = SimpleNamespace(store=SimpleNamespace(runs=race.parent))
     with pytest.raises(UserError) as error:
         load_result(project, "race")
     command = "siloflow run ditto --seed 1 --set=training.rounds=20 --set='plugins=[my own.py]' --resume"

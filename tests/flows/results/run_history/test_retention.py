@@ -11,10 +11,10 @@ from uuid import uuid4
 
 import pytest
 
+from flows.project.project import Project
 from flows.results.registry import JOURNAL
 from flows.results.registry.model_finder import model_name
 from flows.results.run_history.clean_runs import clean_runs, enforce_retention, leftovers
-from flows.training.project import Project
 from silos.errors import UserError
 from silos.io.locks import exclusive_lock
 from tasks.tracking.json_io import write_json
@@ -42,7 +42,7 @@ def project(tmp_path: Path, write_params: Callable[[Path], Any], databases: Path
     write_run(folder, "stopped", "compare", is_finished=False)
     for name in ("run-old", "run-champion", "run-former", "weekly", "stopped"):
         os.utime(folder / "runs" / name / "experiment.json", (0, 0))
-    client, model = connect(opened.tracking), model_name(opened)
+    client, model = connect(opened.store.tracking), model_name(opened)
     client.create_registered_model(model)
     for number, (name, tags) in enumerate({"former": {}, "champion": {"replaced": "1"}}.items(), 1):
         tags |= {"run": f"runs/run-{name}/fedavg-seed0"}
@@ -110,17 +110,17 @@ def test_old_flow_runs_and_single_runs_go_and_what_is_needed_stays(project: Proj
     assert records[0]["kind"] == "unfinished runs"
     assert counts(file) == {"flow_run": 4, "task_run": 2, "log": 2, "events": 1}
     assert file.stat().st_size < full / 2
-    left = {path.name for path in project.runs.iterdir() if (path / "experiment.json").exists()}
+    left = {path.name for path in project.store.runs.iterdir() if (path / "experiment.json").exists()}
     assert left == {"run-champion", "run-former", "run-new", "weekly", "stopped"}
-    assert not list((project.runs / "stopped").glob("*/run.json"))
+    assert not list((project.store.runs / "stopped").glob("*/run.json"))
     assert {path.name for path in (project.root / "private" / "small").iterdir()} == left - {"stopped"}
     assert enforce_retention(project) == {"kinds": []}
 
 
 def test_champions_of_other_data_of_the_project_stay(project: Project) -> None:
     enforce_retention(Project.open(["retention.days=30", "data.name=other"], project.root))
-    assert all((project.runs / name / "fedavg-seed0").is_dir() for name in ("run-champion", "run-former"))
-    assert not (project.runs / "run-old").exists()
+    assert all((project.store.runs / name / "fedavg-seed0").is_dir() for name in ("run-champion", "run-former"))
+    assert not (project.store.runs / "run-old").exists()
 
 
 def test_while_mlflow_is_away_no_single_run_is_deleted_since_it_may_be_a_champions(
@@ -132,19 +132,19 @@ def test_while_mlflow_is_away_no_single_run_is_deleted_since_it_may_be_a_champio
         address = f"tracking.uri=http://127.0.0.1:{nobody.getsockname()[1]}"
         away = Project.open(["retention.days=30", address], project.root)
         enforce_retention(away)
-    kept = {path.name for path in project.runs.iterdir() if (path / "fedavg-seed0" / "result.json").exists()}
+    kept = {path.name for path in project.store.runs.iterdir() if (path / "fedavg-seed0" / "result.json").exists()}
     assert kept >= {"run-old", "run-champion", "run-former", "run-new"}
     enforce_retention(project)
-    assert not (project.runs / "run-old").exists()
+    assert not (project.store.runs / "run-old").exists()
 
 
 def test_the_run_of_a_promotion_under_way_stays(project: Project) -> None:
     write_json(project.root / JOURNAL, {"decision": {"run": "runs/run-old/fedavg-seed0", "version": "3"}})
     enforce_retention(project)
-    assert (project.runs / "run-old" / "fedavg-seed0" / "result.json").exists()
+    assert (project.store.runs / "run-old" / "fedavg-seed0" / "result.json").exists()
     (project.root / JOURNAL).unlink()
     enforce_retention(project)
-    assert not (project.runs / "run-old").exists()
+    assert not (project.store.runs / "run-old").exists()
 
 
 def test_without_an_age_nothing_goes_and_an_age_below_a_day_is_refused(project: Project) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flows.project.project import Project
 from flows.results.serving.client_statistics import client_statistics
-from flows.training.project import Project
 from silos.errors import UserError
 from silos.storage.partition_store import open_client
 
@@ -39,7 +39,7 @@ def test_the_numbers_are_of_rows_that_are_scaled_as_in_a_run(project):
     ]
     opened = Project.open(overrides, project, derived=True)
     age = {
-        name: open_client(Path(opened.silos.folder), opened.manifest.client(name), "train")[0][:, 0].astype(float)
+        name: open_client(Path(opened.silos.folder), opened.silos.manifest.client(name), "train")[0][:, 0].astype(float)
         for name in ("north", "south")
     }
     everybody = np.concatenate([*age.values()])

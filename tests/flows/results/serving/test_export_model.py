@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from flows.project.project import Project
 from flows.results.serving.export_model import _WRITERS, CARD, export_model, write_exported
 from flows.training.load_finished_run import find_run
-from flows.training.project import Project
 from models.networks.exported_network import ExportedModel
 from models.networks.mlp import MLP
 from models.networks.network_factory import build

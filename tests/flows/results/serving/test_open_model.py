@@ -21,7 +21,7 @@ def test_a_model_is_scored_on_the_present_version_and_was_trained_on_that_of_its
     write_json(run / "run.json", {"params": {"data": {"name": "digits"}}, "data_version": "then"})
     project: Any = SimpleNamespace(
         root=tmp_path,
-        runs=run.parents[1],
+        store=SimpleNamespace(runs=run.parents[1]),
         params=SimpleNamespace(data=SimpleNamespace(name="digits")),
         silos=silos,
         working=lambda _: nullcontext(),

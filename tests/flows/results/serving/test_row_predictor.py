@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 import torch
 
+from flows.project.project import Project
 from flows.results.serving import predict_file as module
 from flows.results.serving.open_model import OpenModel
 from flows.results.serving.predict_file import predict_file
 from flows.results.serving.row_predictor import RowPredictor
-from flows.training.project import Project
 from models.networks.mlp import MLP
 from models.networks.network_factory import to_json
 from models.prng import server_stream
@@ -49,7 +49,7 @@ class Table:
             f"data.features=[{features}]",
         ]
         self.project = Project.open(overrides, self.root, derived=True)
-        params, manifest = self.project.params.data, self.project.manifest
+        params, manifest = self.project.params.data, self.project.silos.manifest
         network = MLP(manifest.shape[0], (), 2)
         fresh = network.init(server_stream(0, 0, "init"))
         shared = {name: tensor / 50 for name, tensor in fresh.items()}  # else every probability is 0 or 1
@@ -178,7 +178,7 @@ def test_the_answer_says_which_missing_values_were_filled_in_with_what(table: Ta
 
 def test_a_missing_value_is_the_mean_of_the_rows_own_client_as_in_training(table: Table) -> None:
     table.of_rule("{fill: mean}")
-    manifest, silos = table.project.manifest, table.project.silos
+    manifest, silos = table.project.silos.manifest, table.project.silos
     at = [feature.name for feature in manifest.features].index("age")
     means = {site: open_client(Path(silos.folder), manifest.client(site), "train")[0][:, at].mean() for site in SITES}
     assert means["south"] - means["north"] > 5
@@ -214,7 +214,7 @@ def test_a_client_without_any_value_of_a_feature_gets_what_training_filled_in(ta
     empty = [",".join([*row[:2], "" if row[0] == "south" else row[2], *row[3:]]) for row in cells]
     (table.root / "own.csv").write_text("\n".join(empty) + "\n")
     table.of_rule("{fill: mean}")
-    manifest, silos = table.project.manifest, table.project.silos
+    manifest, silos = table.project.silos.manifest, table.project.silos
     at = [feature.name for feature in manifest.features].index("age")
     (age,) = set(open_client(Path(silos.folder), manifest.client("south"), "train")[0][:, at].tolist())
     _, filled = table.predict(["south,x,,eye,ill"])

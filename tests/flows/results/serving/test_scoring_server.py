@@ -41,7 +41,8 @@ SOURCE = Table(kind="table", path="visits.csv", label="outcome", client="site")
 SCHEME = [{"kind": "column", "column": "client"}]
 SPLIT = {"validation": 0, "test": 0.2}
 DATA = DataParams(name="visits", seed=0, source=SOURCE, scheme=SCHEME, split=SPLIT)  # type: ignore[arg-type]
-VISITS = SimpleNamespace(params=SimpleNamespace(data=DATA), manifest=SimpleNamespace(names=("north", "south")))
+SILOS = SimpleNamespace(manifest=SimpleNamespace(names=("north", "south")))
+VISITS = SimpleNamespace(params=SimpleNamespace(data=DATA), silos=SILOS)
 
 
 def opened(width: int, **card: Any) -> OpenModel:

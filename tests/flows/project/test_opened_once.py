@@ -15,8 +15,8 @@ from flows.compare import compare, make_plan
 from flows.core.config import load_config
 from flows.core.config.load_config import ParamsFile
 from flows.partition import make
+from flows.project.project import Project
 from flows.run import run
-from flows.training.project import Project
 from silos import strict_yaml
 from silos.errors import UserError
 from silos.standardizer import Standardization, Standardizer

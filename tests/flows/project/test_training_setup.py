@@ -5,7 +5,8 @@ import pytest
 
 from flows.methods.client_sampler import BySize, LossBasedSampler, Uniform
 from flows.methods.method_settings import method_of
-from flows.training.project import Project
+from flows.project.project import Project
+from flows.project.training_setup import client_sampler
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
 from models.training.objectives import Focal
@@ -83,7 +84,9 @@ def test_who_joins_must_be_there_and_somebody_must_start(join, said, opened):
 def test_clients_may_leave_before_a_round_and_are_not_called_from_it_on(opened):
     project = opened("clients.leave={c05: 3, c00: 2}", "clients.join={c00: 1, c01: 2}")
     project.training_setup(0)
-    calls = [project.sampler.sample(project.training_setup(0), number, {}) for number in (1, 2, 3)]
+    calls = [
+        client_sampler(project.params.clients).sample(project.training_setup(0), number, {}) for number in (1, 2, 3)
+    ]
     every = {f"c0{i}" for i in range(6)}
     assert [set(call.clients) for call in calls] == [every - {"c01"}, every - {"c00"}, every - {"c00", "c05"}]
     assert [call.leaving for call in calls] == [(), ("c00",), ("c05",)]
@@ -94,7 +97,12 @@ def test_a_client_that_never_takes_part_trains_alone_with_local_only(opened):
     setup, every = project.training_setup(0), {f"c0{i}" for i in range(6)}
     alone, shared = (
         [
-            set(method_of(project.params, name).sampler(project.sampler).sample(setup, number, {}).clients)
+            set(
+                method_of(project.params, name)
+                .sampler(client_sampler(project.params.clients))
+                .sample(setup, number, {})
+                .clients
+            )
             for number in (1, 2)
         ]
         for name in ("local_only", "fedavg")
@@ -155,10 +163,11 @@ def test_who_leaves_must_have_been_there_and_somebody_must_remain(leave, join, s
 )
 def test_who_is_called_is_as_params_say_and_uniform_where_they_say_nothing(sampling, expected, opened):
     who = ["clients.fraction=0.5", "clients.dropout=0.1", "clients.join={c05: 2}", "clients.leave={c04: 3}"]
-    sampler = opened(*who, f"clients.sampling={sampling}").sampler
+    project = opened(*who, f"clients.sampling={sampling}")
+    sampler = client_sampler(project.params.clients)
     assert sampler == expected
     assert type(sampler) is type(expected)
-    assert opened("clients={}").sampler == Uniform()
+    assert client_sampler(opened("clients={}").params.clients) == Uniform()
 
 
 @pytest.mark.parametrize("rows", ["own", "common"])

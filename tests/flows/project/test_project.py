@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from flows.project.experiment_folder import new_experiment, newest_experiment
+from flows.project.project import Project
 from flows.training.fingerprint import unused_name
-from flows.training.project import Project, new_experiment, newest_experiment
 from silos.errors import UserError
 from silos.io import locks
 from tasks.tracking.json_io import write_json
@@ -18,7 +19,8 @@ from tasks.tracking.json_io import write_json
 OPEN = """
 from flows.core.console import progress
 from flows.training.fingerprint import unused_name
-from flows.training.project import Project, new_experiment, newest_experiment
+from flows.project.project import Project
+from flows.project.experiment_folder import new_experiment, newest_experiment
 class Told(progress.ProgressSink):
     def say(self, line):
         print(line, flush=True)
@@ -60,7 +62,7 @@ def test_other_code_makes_the_partition_anew(project, monkeypatch):
     made = (first / "manifest.json").stat().st_mtime_ns
     assert Path(Project.open(root=project, derived=True).silos.folder) == first
     assert (first / "manifest.json").stat().st_mtime_ns == made
-    monkeypatch.setattr("flows.training.project.code_digest", lambda: "other")
+    monkeypatch.setattr("flows.project.project_data.code_digest", lambda: "other")
     assert Path(Project.open(root=project, derived=True).silos.folder) != first
 
 
@@ -105,13 +107,13 @@ def test_the_newest_unfinished_run_is_resumed_and_only_then_a_finished_one(proje
     opened, name = Project.open(root=project), "fedavg-seed0"
     for made, result in (("first", None), ("second", {"mlflow_run_id": "r"}), ("third", {"mlflow_run_id": "r"})):
         new_experiment(opened, "run", {}, made)
-        write_json(opened.runs / made / name / "run.json", {"tag": made})
+        write_json(opened.store.runs / made / name / "run.json", {"tag": made})
         if result is not None:
-            write_json(opened.runs / made / name / "result.json", result)
+            write_json(opened.store.runs / made / name / "result.json", result)
     assert newest_experiment(opened, "run", inside=name) == "first"
     assert newest_experiment(Project.open(["training.rounds=9"], project), "run", inside=name) == "third"
     assert newest_experiment(Project.open(["runner.workers=2"], project), "run", inside=name) == "first"
-    write_json(opened.runs / "first" / name / "result.json", {"mlflow_run_id": "r"})
+    write_json(opened.store.runs / "first" / name / "result.json", {"mlflow_run_id": "r"})
     assert newest_experiment(opened, "run", inside=name) == "third"
 
 
@@ -138,12 +140,12 @@ def test_a_project_keeps_the_mlflow_experiment_of_its_first_name_unless_the_envi
     project, tmp_path, monkeypatch
 ):
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
-    first = Project.open(root=project).mlflow_experiment
+    first = Project.open(root=project).store.mlflow_experiment
     assert first.name == project.name
     shutil.copytree(project, tmp_path / "moved")
-    moved = Project.open(root=tmp_path / "moved").mlflow_experiment
+    moved = Project.open(root=tmp_path / "moved").store.mlflow_experiment
     assert (moved.name, moved.owner) == (first.name, first.owner)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "/team/silos")
-    named = Project.open(root=project).mlflow_experiment
+    named = Project.open(root=project).store.mlflow_experiment
     assert (named.name, named.owner) == ("/team/silos", ""), "projects may share it"
     assert named.artifacts == (project / "runs" / "artifacts" / "_team_silos").as_uri()
