@@ -179,6 +179,7 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
     began = time.perf_counter()
     seed = project.params.comparison.seeds[0]
     with project.workers() as workers, TrialProcesses(project, name, run_trial) as processes:
+        # before the diagnosis, so that minutes that cannot suffice are refused after a few rounds
         if not (folder / RACE).is_file():
             _time_rounds(project, processes, seed, budget)
         diagnosis = _diagnosis(project, PrefectRunner(workers))
@@ -193,9 +194,11 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
         choice = ranking[0]
         chosen = {m: race.best_of(m) for m in (SHARED, ALONE, choice.method, POOLED)}
         proved = {m: c for m, c in chosen.items() if c is not None}
+        # chosen on validation rows, as the winner is: only the proof reads test rows
         losers = _losers(project, name, proved, seed)
         proof_began = time.perf_counter()
         costs = [race.legs[candidate.name].seconds for candidate in proved.values()]
+        # before the plan, since the number of runs at once decides how many seeds fit into the time that is left
         processes.start_for(SEEDS.start * len(costs), statistics.fmean(costs), race.pace.round if race.pace else 0.0)
         left = race.left(budget)
         methods, seeds, excludes = plan_proof(folder / PROOF, race, proved, seed, left, bool(losers), processes.at_once)
@@ -215,6 +218,7 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
     without = [outcome for outcome in outcomes_apart if not isinstance(outcome, str)]
     is_measured = bool(apart) and len(without) == len(apart)
     comparison = conclude(project, name, plan, [(projects, results)], failed, [], flow_run, raced=True)
+    # only seeds that every method finished, since differences are paired by seed
     whole = [s for s in seeds if all((m, s) in results for m in methods)]
     outcomes = {m: [outcomes_of_run(project, project.root / results[m, s]["folder"]) for s in whole] for m in methods}
     comparable = without if is_measured and whole == seeds else []
@@ -346,6 +350,7 @@ def _race(
                 else:
                     folder, known = _run_folder(project, name, candidate, seed), race.legs.get(candidate.name)
                     leg = _leg(folder, rounds, seconds, known, quantity)
+                # the clock since the last end: legs that train at once share its seconds, and are not counted twice
                 yield Trained(candidate, leg, now - last)
                 last = now
 
@@ -374,6 +379,7 @@ def _race(
         time_of = partial(race_seconds, budget=budget - race.before, at_once=processes.at_once)
         seconds = time_of(race)
         before = race.seconds
+        # about a third of the candidates remain at each rung; `save` corrects this estimate by the pace
         count = len(race.alive) + math.ceil(len(race.alive) / 3) + math.ceil(len(race.alive) / 9) + len(race.rungs)
         sink.plan(1, count)
         sink.begin(_RUN, 0, count, "step")

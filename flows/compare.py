@@ -114,6 +114,7 @@ def compare(
     """
     with project.working("compare"), nullcontext() if parallel else _alone(project):
         plan = make_plan(project, methods, seeds, reference)
+        # a retry by Prefect comes with the parameters of the first attempt, which do not say `resume`
         retried = begun_before(project, "compare")
         resume, name = (resume, name) if retried is None else (True, retried)
         new_name = unused_name(project, name) if name and not resume else None
@@ -235,6 +236,7 @@ def conclude(
     with project.workers():
         _deliver_late(project, name, drawn)
         conclusions = _conclusions(project, plan, drawn, tuned=raced or bool(plan.tune))
+    # curves and candidates are those of data/: a run on another partition may have trained on test rows of data/
     results = drawn[0][1]
     comparison = {
         "experiment": name,
@@ -304,6 +306,7 @@ def run_all(
         The results by method and seed, and the result, or error, of each further run.
     """
     cells = [(method, seed) for seed in plan.seeds for method in plan.methods]
+    # tuning has trained the chosen settings on the first seed already
     outcomes = {(method, plan.seeds[0]): outcome for method, outcome in first.items()}
     trials = [Trial(projects[m], m, s, partition_name(partition)) for m, s in cells if (m, s) not in outcomes]
     ended = {}

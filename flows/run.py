@@ -54,6 +54,7 @@ def run(
     if experiment:
         plain(experiment, "the experiment")
     with project.working(name):
+        # inside a comparison the outer flow is the one that Prefect retries, and it passes `resume`
         retried = None if experiment else begun_before(project, "run")
         if retried is not None:
             experiment, resume = retried, True

@@ -72,6 +72,7 @@ def _decide(project: Project) -> dict[str, Any]:
     """Make the data again if their source changed, diagnose the silos, and train and promote where that is due."""
     champion = changed_silos.read_champion(project)
     _emit_promotions(project)
+    # before anything is compared, since a decision depends on the data version
     if project.data.is_source_changed():
         progress.current().say("partitions the data again, since their source has changed")
         make(project)
@@ -79,6 +80,7 @@ def _decide(project: Project) -> dict[str, Any]:
     if answer is not None:
         return answer
     with project.working("watch"):
+        # a decision whose reason may pass: its diagnosis holds, and another one would query the silos again
         judged = changed_silos.last_decision(project, champion)
         if judged is not None:
             progress.current().say(f"tries again, since {judged['reason']}")

@@ -43,6 +43,7 @@ def overview(manifest: Manifest, folder: Path) -> dict[str, Any]:
     shares, means, within = [], [], 0.0
     clients, targets = [], []
     entries = opened_clients(manifest)
+    # one client's rows are in memory at a time; only its mean, shares and labels are kept
     for entry in entries:
         x, y = _load(manifest, folder, entry)
         mean = x.mean(axis=0)

@@ -71,12 +71,14 @@ def evaluate(
         is_shared = not model.is_personal
         for split in splits:
             rows = load_rows(cohort.silos, stack, split, device)
+            # logits of all rows are kept only for metrics that need them: they are as large as rows times classes
             outputs: list[Tensor] | None = [] if client_metrics.computed else None
             predicts = keep_outcomes and training.objective.task == "classification"
             each = {**(metrics or {}), PREDICTED: _predicted_class} if predicts else metrics
             per_row = per_example_metrics(
                 model.network, weights, context, rows, training.objective, training.engine, is_shared, each, outputs
             )
+            # a code and no measure, so it must not be summed over rows
             kept = {PREDICTED: per_row.pop(PREDICTED).int()} if predicts else {}
             measures = _in_units_of_y(per_row, cohort.silos)
             values = _client_values(client_metrics, stack, rows, torch.cat(outputs, 1), cohort.silos) if outputs else {}

@@ -63,6 +63,7 @@ def local_train(
         state = None if optimiser is None else load_client_state(optimiser, stack, private, device)
         trained = train(model.network, weights, context, rows, training, streams, proximal, centre, state)
         update = build_update(stack, model, trained, rows, private, shares, each)
+        # a sum over the stack would mix clusters, which are not formed yet
         if keep is not None:
             update = replace(update, sums={}, each={})
             update = store_client_state(update, keep, {name: trained.weights[name] for name in model.shared}, private)
@@ -166,6 +167,7 @@ def pooled_train(
     _, contexts = load_weights(members_model, Stack(members, len(members)), private, device)
     network, training_rows = model.network, rows
     if contexts:
+        # the rows of all members train one model, so each row carries its member's context as further columns
         counts = torch.tensor([silos.manifest.client(name).rows["train"] for name in members], device=device)
         row_context = contexts[STATISTICS].repeat_interleave(counts, 0).to(rows.x.dtype)
         training_rows = rows._replace(x=torch.cat([rows.x.flatten(2), row_context[None]], -1))
@@ -174,6 +176,7 @@ def pooled_train(
     streams = client_streams(seed, stack.clients, round, "local_train").to(device)
     optimiser_state = None if optimiser is None else load_client_state(optimiser, stack, private, device)
     trained = train(network, weights, {}, training_rows, training, streams, optimiser=optimiser_state)
+    # times the rows, as clients' sums are, since the server divides by them
     sums = {name: w[0].cpu().double() * int(rows.counts[0]) for name, w in trained.weights.items()}
     update = Update(stack.clients, rows.counts.cpu(), sums, trained.loss.cpu())
     if optimiser is not None:
@@ -205,6 +208,7 @@ def train_trees(
         rows = load_rows(cohort.silos, stack, "train", "cpu")
         counts = rows.counts[: len(stack.clients)]
         fitted, losses = [], []
+        # one client after another and without padding: trees have no batched form, and would split on padding
         for x, y, count in zip(rows.x, rows.y, counts.tolist(), strict=False):
             own = fit_trees(network, x[:count].numpy(), y[:count].numpy(), rate, least_rows)
             one = {name: w[None] for name, w in own.items()}

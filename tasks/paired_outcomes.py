@@ -54,6 +54,7 @@ def pair_outcomes(
     common = silos.common(split) if classes is None else 0
     common_units = open_common_units(Path(silos.folder), silos.manifest, split) if common else None
     for stack in cohort.stacks:
+        # stored outcomes suffice for most comparisons; rows are opened only where labels decide
         needs_labels = classes is not None or (least_of_class > 1 and not common)
         strata, rows_of_stack = {}, open_stack(silos, stack, split) if needs_labels else None
         for i, (client, own) in enumerate(silos.select(stack.clients).rows(split).items()):

@@ -43,6 +43,7 @@ def head_then_body(
     for stack, rows, start, context in load_stacks(cohort, model, private, "train", device):
         streams = load_streams(stack, seed, round, "local_train", device)
         head = [name for name in start if name not in model.shared]
+        # the body has the stream of `local_train`, and the head one of its own
         heads = replace(training, epochs=head_epochs)
         trained = train(model.network, start, context, rows, heads, fold_in(streams, 1), only=head)
         if body:

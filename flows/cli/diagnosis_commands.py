@@ -39,6 +39,7 @@ def print_show(overview: dict[str, Any], console: "PlainConsole") -> None:
     if is_sample:
         _print_domains(overview, console)
     labels = ["labels"] if overview["classes"] else ["y mean", "y sd"]
+    # a mean over columns of different units has no meaning
     of_all_columns = [] if overview["mixed_units"] else ["x mean", "x sd"]
     table = console.table("client", "domain", "train", "validation", "test", *labels, *of_all_columns)
     for client in overview["clients"][:_MAX_CLIENTS]:

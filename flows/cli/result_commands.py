@@ -122,6 +122,7 @@ def print_clients(answer: dict[str, Any], console: "PlainConsole") -> None:
         if role == "federated" and gains["methods"]:
             console.print(legend(gains, quantity))
         console.print()
+    # training alone is what gains are measured against, and a method may share no finished seed with it
     compared = [method for method in answer["methods"] if method in gains["methods"]]
     if compared:
         _print_table(gains_table(compared, gains, quantity), console)

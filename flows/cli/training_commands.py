@@ -137,6 +137,7 @@ def compare(
     Example: siloflow compare fedavg fedprox --seeds 0,1,2 --set method.fedprox.proximal=1
     """
     with Session(json, timings, server=True, resume_hint=_RESUME) as session:
+        # whatever can be refused is refused before the flow starts, which takes seconds and leaves a folder
         numbers = parse_seeds(seeds)
         if summary is not None and summary.exists() and not summary.is_dir():
             raise UserError(f"--summary: got {summary}, which is a file, expected a folder. Name another.")

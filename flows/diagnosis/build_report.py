@@ -108,6 +108,7 @@ def report(
     group_of = {index: group_index for group_index, group in enumerate(comparison.groups) for index in group}
     if comparison.of_groups:
         group_of = {index: index for index in range(len(groups))}
+    # after the refinement of pairs, whose final types are counted here
     between = _describe_groups(comparison.pairs, pairs, group_of)
     names_of_classes = class_names(classes, query)
     for record in between:
@@ -117,6 +118,7 @@ def report(
             of_targets = _targets_of(targets, sides)
             record["changes"] = _changes(two, comparison.layout, types, record, names_of_classes, of_targets)
             record["target_amounts"] = [_unlike_amounts(targets, *sides), _unlike_amounts(targets, *sides[::-1])]
+    # pairs within a group, since the changes of `between` are those of two different groups
     for index in _described_pairs(comparison):
         two, sides = (
             comparison.with_rest.take([first[index], second[index]]),

@@ -133,6 +133,7 @@ def _feature_pairs(
         silos = [comparison.clients[i] for i in np.flatnonzero(silent)]
         entries.append(_entry("feature pairs", "the silo reports none", silos=silos))
     few = (np.nan_to_num(summaries.labels) > 0) & ~np.isfinite(feature_pairs.correlations.values[..., :-1]).any(1)
+    # a silo that reports nothing is listed above, and not once more for each class
     few &= ~silent[:, None]
     for index in np.flatnonzero(few.any(0)).tolist() if len(chosen) > 1 else []:
         silos = [comparison.clients[i] for i in np.flatnonzero(few[:, index])]

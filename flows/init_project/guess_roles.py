@@ -80,6 +80,7 @@ def guess_roles(
                 f"--{role}: got {shown(name)}, expected a column of {sample.name}. Choose one of {_list_columns(sample)}."
             )
     named = {name for name in (label, client, unit) if name is not None}
+    # the split first, the label after the client: without a usual name, the label is the last column still free
     split, split_note, unused = _find_split(sample, named)
     taken = named | {*unused} | ({split} if split else set())
     client_note = label_note = ""

@@ -169,6 +169,7 @@ def _infer_table(file: Path, options: DataOptions, ask: Ask | None) -> OwnData:
     roles = guess_roles(sample, options.label, options.client, options.unit, options.clients is not None, ask)
     of_roles = _columns_of(sample, roles)
     absent = {text: column.name for column in of_roles.values() for text in column.na_texts}
+    # read again, since a text that means a missing value changes the kind of every column that contains it
     if absent:
         conventions = replace(conventions, na_values=tuple(absent))
         sample = sample_table(file, conventions=conventions)
@@ -193,6 +194,7 @@ def _infer_table(file: Path, options: DataOptions, ask: Ask | None) -> OwnData:
     left_out_note = (
         [f"left out: {some([f'{shown(name, 40)} ({why})' for name, why in useless.items()])}"] if useless else []
     )
+    # read as later commands read it, so that `init` refuses what `partition` would refuse
     rows = load_source(source, file.parent, 0)
     numbers = [*kept, of_roles["label"]] if task == "regression" else kept
     code_notes = missing_code_notes(source, numbers, bool(sample.separator))

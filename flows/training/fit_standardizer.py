@@ -125,6 +125,7 @@ def fit_standardizer(
     mean, scale = standardizer.mean, standardizer.scale
     parts = Standardizer(mean[:width], scale[:width]), Standardizer(mean[width:], scale[width:])
     scaling = replace(own, inputs=parts[0] if inputs else None, targets=parts[1] if targets else None)
+    # mean and scale go to all clients, also to those that join later and reported nothing
     down = 2 * _NUMBER_BYTES * len(mean) * len(silos.clients)
     return FittedStandardization(scaling, round.tally.bytes_up, down, notes)
 

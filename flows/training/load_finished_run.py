@@ -66,6 +66,7 @@ def finished_run(project: Project, run: str, on_present_data: bool = False) -> F
             f"{folder.path}: got an unfinished run, expected a finished one. Run the command that "
             "started it with --resume."
         )
+    # everything below is built from the run's own params: those of params.yaml may have changed since
     project = _with_saved_params(project, folder, saved, on_present_data)
     setup = project.training_setup(saved["seed"])
     _check_start(folder, saved, {one.network.starts_from for one in setup.network.single_networks} - {""})

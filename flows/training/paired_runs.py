@@ -295,6 +295,7 @@ def paired_records(
                 "distinguishable": corrected.distinguishable,
                 "matters": matters,
                 **found,
+                # replaces the corrected low, high and p of `found`, which `corrected` repeats below
                 **_interval(plain[index]),
                 **({"silos": _interval(silos[index])} if silos else {}),
                 "corrected": {name: found[name] for name in ("low", "high", "better", "sentence")} | {"p": corrected.p},

@@ -61,6 +61,7 @@ def network_profile(
     client = _of_method(project, method, setup) if method else _plain(setup)
     manifest, rows = setup.silos.manifest, setup.silos.rows("train")
     largest = max(rows, key=lambda name: rows[name])
+    # values do not matter: operations are counted, and passes are timed
     x = torch.rand(1, *manifest.shape)
     y = torch.zeros(1, dtype=torch.int64 if manifest.classes else torch.float32)
     counted = network_cost(*client, x, y, setup.training.objective)

@@ -212,6 +212,7 @@ def rule_change(pair: Summaries, layout: Layout, feature: int, classes: list[str
     in which it is largest in standard errors. If a single category shows it more clearly, the difference is of its rows.
     None if no cell has rows of both clients.
     """
+    # noise may make counts negative
     counts = np.maximum(pair.counts[:, feature], 0.0)
     if not counts.shape[1]:
         return None
@@ -229,6 +230,7 @@ def rule_change(pair: Summaries, layout: Layout, feature: int, classes: list[str
     if not compared:
         return None
     if len(both) == 2:
+        # the differences of two classes are equal but for their sign; the rarer class is named
         best = min(compared, key=lambda index: counts[:, :, index].sum())
     else:
         best = max(compared, key=lambda index: abs(difference[index]) / max(error[index], 1e-9))

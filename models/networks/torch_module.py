@@ -394,6 +394,7 @@ _ROWS = 3
 
 def _examine(bare: TorchModule) -> TorchModule:
     """Examine a module for `wrap_module`; rows contain 0 and 1, which are valid tokens, pixels and numbers."""
+    # two of one seed must be equal, also in what is not a weight to a third of another seed
     first, rebuilt, reseeded = (_build(bare, seed) for seed in (0, 0, 1))
     learned, buffers = _weight_names(first)
     if not learned:
@@ -410,6 +411,7 @@ def _examine(bare: TorchModule) -> TorchModule:
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(0, 2, (_ROWS, *bare.shape), generator=generator).float()
     max_width, head, features = _inspect_layers(first, x, bare.outputs)
+    # one row as well, since a batch may have a single row and a served model is queried with one
     for rows in (x, x[:1]):
         for training in (False, True):
             _output(first.train(training), rows, bare.outputs)
@@ -426,6 +428,7 @@ def _examine(bare: TorchModule) -> TorchModule:
     )
     network = replace(bare, facts=facts)
     stream = torch.tensor(1)
+    # built now, since the passes below may run inside torch's transformations
     _master(network)
     weights = network.init(stream)
     facts = _move_unused(network, weights, x, stream)

@@ -182,12 +182,14 @@ class Values:
         rows = [np.flatnonzero(group == at) for at in range(len(groups))]
         sizes = np.array([used[at].sum(0) for at in rows], np.int64).reshape(len(groups), len(columns)).T
         if units is None:
+            # each column is sorted by itself, so that the file does not show which values belong to one row
             by_group, units_by_group = [np.sort(marked[at], axis=0) for at in rows], list[np.ndarray]()
         else:
             orders = [np.argsort(marked[at], axis=0, kind="stable") for at in rows]
             by_group = [np.take_along_axis(marked[at], order, 0) for at, order in zip(rows, orders, strict=True)]
             units_by_group = [units[at][order] for at, order in zip(rows, orders, strict=True)]
         flat, flat_units = (
+            # the empty part lets a report without groups through, since concatenate needs one array
             np.concatenate([*parts, np.empty((0, len(columns)), kind)]).T.ravel()
             for parts, kind in ((by_group, np.uint32), (units_by_group, np.uint64))
         )

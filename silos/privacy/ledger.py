@@ -144,6 +144,7 @@ class Ledger:
         self._check_noise(rho)
         with self._lock():
             secret, entries = self._open()
+            # before any check, so that a repeated query costs nothing and gets the recorded bits
             for each in entries:
                 if (each.version, each.question, each.rho, each.earlier) == (version, question, rho, ""):
                     return self._load(each.answer)
@@ -158,6 +159,7 @@ class Ledger:
                 nearby = next(iter(self._nearby(entries, covered, version, kind)), None)
                 if nearby is not None:
                     raise difference_refusal(self.client, nearby.version, version, kind, self.policy.least_rows)
+            # files first, the ledger that names them last: a client killed in between has reported nothing
             report = _compute_report(compute, secret, (version, question, rho.hex()))
             digest = self._save(report)
             rows = "" if rho else self._write_file(*covered.file)
@@ -166,6 +168,7 @@ class Ledger:
             if self.rows is not None:
                 self.rows.record(self.policy)
             self._write(secret, [*entries, new])
+            # from disk, as every repetition reads it
             return self._load(digest)
 
     def recorded(self, version: str, question: str, rho: float = 0.0) -> Answer | None:
@@ -214,6 +217,7 @@ class Ledger:
             covered = _Covered(groups, values)
             nearby = self._nearby(entries, covered, version, kind)
             same = [entry for entry in nearby if entry.question == question]
+            # the entry names the rows of the answer that stands in, since later reports are compared with what has left
             if same:
                 digest, rows, earlier = same[-1].answer, same[-1].rows, same[-1].earlier or same[-1].version
             elif nearby:

@@ -129,10 +129,12 @@ def npz(source: Npz, root: Path) -> Rows:
         raise UserError(f"{name}: x: got no rows, expected at least one. Add rows.")
     if x.size == 0:
         raise UserError(f"{name}: x: got shape {x.shape}, expected at least one number a row. Add a column.")
+    # as a data frame of one column is saved
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     _check_channels(name, x)
     features = _feature_names(name, x, arrays.pop("features", None))
+    # after x, with which the length of every other array is compared
     for key, array in {**arrays, "y": y}.items():
         if key != "x" and array.ndim != 1:
             raise UserError(

@@ -47,6 +47,7 @@ def attach_features(where: str, rows: Rows, declared: tuple[Feature, ...]) -> Ro
     if not may_miss.any():
         return replace(rows, features=features)
     for feature in features:
+        # the mean of a 0/1 column is a share of rows, which may stand for a missing value
         if feature.fill == "mean" and {*feature.categories} - {0.0, 1.0}:
             raise UserError(
                 f"{where}: {feature.name!r}: got missing: {{fill: mean}}, expected a number, since the categories "

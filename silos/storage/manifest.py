@@ -239,6 +239,7 @@ def read_manifest(folder: Path, earlier: str = "") -> Manifest:
             f"{path}: got format {stated!r}, expected format {FORMAT}. Run `siloflow partition` to make the data again."
         )
     try:
+        # after the format: the columns of another format could not be read, and would look damaged
         clients = _read_columns(path.with_name(COLUMNS), content)
         return Manifest(
             name=content["name"],
@@ -247,6 +248,7 @@ def read_manifest(folder: Path, earlier: str = "") -> Manifest:
             shape=tuple(content["shape"]),
             dtype=content["dtype"],
             clients=clients,
+            # `to_json` leaves out what equals its default
             common={split: int(rows) for split, rows in content.get("common", {}).items()},
             left_out=int(content.get("left_out", 0)),
             task=content.get("task", "classification"),

@@ -65,6 +65,7 @@ def write(folder: Path, params: DataParams, root: Path, say: Callable[[str], Non
     )
     (new / COLUMNS).write_bytes(to_bytes(manifest.clients))
     (new / MANIFEST).write_bytes(to_json(manifest))
+    # after a kill between the two renames no folder is there; the next `leftovers` moves the old one back
     if folder.exists():
         folder.rename(old)
     new.rename(folder)

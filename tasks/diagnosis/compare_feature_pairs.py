@@ -131,6 +131,7 @@ def refine_by_feature_pairs(
     moments = None
     if targets is not None:
         moments = np.stack([targets.get(client, np.full(len(MOMENTS), np.nan)) for client in clients])
+    # silos report moments of their targets, and those of a group are not formed
     of_groups = None if comparison.of_groups else moments
     pairs, refinement = refine_findings(comparison.pairs, units, layout, of_units, of_groups, resolve)
     of_all = concatenate_correlations([correlations, combine_correlations(correlations, rows)])
@@ -146,6 +147,8 @@ def refine_by_feature_pairs(
     if not comparison.of_groups:
         differ = pairs.verdicts.types.any(-1) | pairs.verdicts.undetermined
         groups_ = group_clients(pairs.first, pairs.second, differ, len(clients))
+    # silos are grouped again, since pairs that seemed alike may differ by their correlations, and what
+    # describes groups follows; groups that were formed before the comparison stay
     changed = replace(comparison, pairs=pairs, rest=rest, groups=groups_)
     if not comparison.of_groups:
         changed = replace(

@@ -169,6 +169,7 @@ def compare_silos(
     clients, summaries = named_summaries(messages, query)
     comparer = PairComparer(query, verdict, ProgressReporter(log))
     layout, indices, missing = query.layout, np.arange(len(clients)), missing_reports(summaries, query.layout)
+    # the number of pairs grows with the square of clients: similar ones are grouped by a coarse table first
     if len(clients) * (len(clients) - 1) // 2 > MOST_PAIRS and query.counts:
         summaries, layout = merge_shared_bins(summaries, layout)
         groups = group_clients(
@@ -179,6 +180,7 @@ def compare_silos(
         groups, units, of_groups = [], summaries, False
     first, second = all_pairs(len(units.rows))
     pairs = comparer.compare(units, layout, first, second)
+    # tests read noisy counts as they are, since clipping would bias them; sizes and shares need counts of at least 0
     sizes = effect_sizes(clip_negative(units), layout, readings)
     pairs = apply_published_rule(pairs, sizes) if verdict == "paper" else pairs
     differ = pairs.verdicts.types.any(-1) | pairs.verdicts.undetermined

@@ -174,6 +174,7 @@ class LocalSummary:
         kinds = [name for name, whole in zip(columns, of_picture, strict=True) if not whole]
         tokens, reported = ledger.value_hashes(x[:, ~of_picture]), used[:, ~of_picture]
         if of_picture.any():
+            # 64 bits are cut to the 30 that a token has room for
             whole = np.minimum(ledger.row_hashes(self.x.reshape(len(self.x), -1), "") >> np.uint64(34), MOST_TOKEN)
             kinds, tokens = [*kinds, WHOLE], np.column_stack([tokens, whole])
             reported = np.column_stack([reported, used[:, of_picture].any(1)])

@@ -43,6 +43,7 @@ def params_type(plugins: Plugins) -> type[Params]:
     """
     if not plugins.entries:
         return Params
+    # a default instance is made of the extended class each time, since pydantic does not validate defaults
     data: dict[str, Any] = {}
     sources = _sections(plugins, SOURCES, ("root", "seed"), OwnSource)
     steps = _sections(plugins, PARTITIONERS, ("rows", "at"), OwnPartitioner)

@@ -76,6 +76,7 @@ def change_phrases(changes: Sequence[Mapping[str, Any]], report: Mapping[str, An
 def _change_phrase(change: Mapping[str, Any], report: Mapping[str, Any], with_interval: bool) -> str:
     name, difference = change["name"], change["difference"]
     interval = with_interval and "low" in change
+    # first, since a mean that looks like another unit is no difference to be given in deviations
     if change["what"] == "mean" and "factor" in change:
         return (
             f"{name} is {_times(change['factor'])} as large (mean {format_number(change['first'])} against "
@@ -110,6 +111,7 @@ def _change_phrase(change: Mapping[str, Any], report: Mapping[str, Any], with_in
             also = f", or the effect of {' or '.join(others)} differs" if others else ""
             return f"where {_cell(name, change['cell'])}, {label_is(change['value'], report)} in {shares}{also}"
         name = " or ".join([name, *others])
+        # an interval that contains 0 does not say in which direction the rule differs
         if "low" in change and change["low"] <= 0 <= change["high"]:
             return f"{label} depends on {name} in another way"
         more = "more" if difference > 0 else "less"

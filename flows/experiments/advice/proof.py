@@ -140,6 +140,7 @@ def plan_proof(
             runs = [cost[method] for method in (*methods, *further)]
             return _wall_seconds(SEEDS.start * runs, at_once) <= seconds
 
+        # before pooled training, which is a bound: advice may be to leave silos out, but never to pool rows
         without = [SHARED] if excludes and fits([SHARED]) else []
         methods += [POOLED] if POOLED in proved and fits([*without, POOLED]) else []
         count = seeds_that_fit(seconds, [cost[method] for method in (*methods, *without)], at_once)

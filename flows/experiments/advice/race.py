@@ -203,6 +203,7 @@ def run_race(
     def starting(rounds: int) -> Iterator[Candidate]:
         """Yield the candidates that train up to a round, and drop those for which it is too late."""
         for candidate in _in_order_of_start(race, rounds, at_once):
+            # later rungs hold what `_halve` has found time for
             if race.rung == 0 and _is_late(race, candidate, budget(race), always, running):
                 _drop(race, candidate, "time")
                 save(race)

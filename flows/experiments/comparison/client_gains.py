@@ -98,11 +98,13 @@ def gains_over_training_alone(
             runner = PrefectRunner(workers, f"clients of {method} against {ALONE}")
             own = scales_of_clients(quantity, means_by_client(runner, silos, first, second, quantity))
             strata = client_strata(runner, silos, first, second, quantity, scales=own)
+            # a client with few rows of a class has a gain in such a metric, but too little spread for a p-value
             testable = (
                 client_strata(runner, silos, first, second, quantity, least_of_class=_TESTED_ROWS)
                 if quantity.by_class
                 else strata
             )
+            # strata of clients give the overall difference only if each row is one client's and the metric is a mean
             pools = bool(silos.common("test")) or not quantity.is_mean
             overall = compare_pairs(runner, silos, first, second, quantity) if pools else None
         if not strata:

@@ -47,6 +47,7 @@ def comparison_table(
     titles, finished = ["method", "model tested", *quantity.columns.values(), *bytes_title, "seconds"], "seeds"
     if comparison.get("partitions"):
         finished = "runs"
+    # seconds are the last cell so far, so cutting it leaves them out; counts are appended afterwards
     table = [titles, *lines] if seconds else [line[:-1] for line in (titles, *lines)]
     if counts:
         table = [

@@ -72,6 +72,7 @@ def grid_of(
 
     def takes(point: Point) -> bool:
         """Return whether the method accepts these options."""
+        # the learning rate, if there is one, comes before the method's own options
         tried = point[len(point) - len(method.tuned) :]
         try:
             method.model_validate({**(options or {}), **dict(zip(method.tuned, tried, strict=True))})

@@ -155,6 +155,7 @@ def conclude(
         each = " in each member" if len(setup.network.single_networks) > 1 else ""
         outcome = f"{len(extended)} get {num_codewords} codewords{each}: {', '.join(extended)}"
         counts = local_codes(setup.network, clients_with_codewords(state, round), state.numbers["words"])
+        # the shared codebook has as many codewords as one extension adds: V of Zhang, Cao and Liu (2025)
         client_metrics["words"] = {
             client: num_codewords + counts[client] for client in round.clients if client in counts
         }
@@ -162,6 +163,7 @@ def conclude(
         state = state.with_numbers(stage=stage + 1, since=0)
     else:
         outcome = "stages" if uncertain else "certain"
+        # with a budget training goes on to the last round, and only the checks have ended
         state = state.with_numbers(settled=outcome) if until == "budget" else replace(state, finished=outcome)
     messages = codebook_message(check.scores, check.limit, outcome, num_codewords)
     return state, report.merge(RoundReport(metrics, client_metrics, messages))

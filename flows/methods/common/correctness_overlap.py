@@ -180,6 +180,7 @@ def best_threshold(
     def mean_accuracy(groups: Sequence[Names]) -> float:
         last_group = {client: names for names in groups for client in names}
         values = [accuracy[names][client] for client, names in last_group.items()]
+        # a client with too few training rows to report its class shares sends NaN
         finite = [value for value in values if math.isfinite(value)]
         return math.fsum(finite) / max(len(finite), 1)
 

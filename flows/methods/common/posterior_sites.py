@@ -53,6 +53,7 @@ def initial_state(
             parameters |= Natural(torch.zeros_like(precision), precision).named(name)
         else:
             parameters[name] = w
+    # sites are neutral, so the posterior starts as the prior: a random site would count the start as evidence
     state = ServerState(
         {KNOWN: parameters}, {"informed": False, "called": []}, {POSTERIOR: {}, **({COLUMNS: {}} if columns else {})}
     )

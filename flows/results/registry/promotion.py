@@ -77,11 +77,13 @@ def promote(
         decision = _decision(project, registry, "promoted" if passed else "refused", version, champion)
         decision |= verdict | ({"watch": watch} if watch else {})
         if not passed:
+            # `watch` may judge the same version again and again; the history keeps one such refusal
             earlier = find_repeated(project.root, decision) if watch else None
             if earlier is not None:
                 return earlier
             _carry_out(project, registry, decision, {}, {}, with_data=False)
             return decision
+        # without the new champion itself: a rollback must reach another version
         former = [] if champion is None else [champion.number, *_former_champions(champion)]
         tags, moved = _champion(version.number, [other for other in former if other != version.number][:_MOST_FORMER])
         if aliases.get(CHALLENGER) == version.number:
@@ -204,6 +206,7 @@ def _find(project: Project, registry: Registry, run: str | None, aliases: Mappin
                 f"{_how_to_register(project)} registers candidates."
             )
         return challenger
+    # isdigit alone also accepts digits such as ², which number no version
     if run.isascii() and run.isdigit():
         version = registry.find(run)
         if version is None:

@@ -82,6 +82,7 @@ def _register(project: Project, chosen: list[Result]) -> dict[str, Any]:
                 "score": project.quantity.score(result["metrics"]),
             }
         )
+    # only the best becomes the challenger; the others stay registered, and a user may promote them by number
     best = max(candidates, key=_merit, default=None)
     if (
         best is not None

@@ -41,6 +41,7 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
             "conditional, or set its source in params.yaml."
         )
     manifest = project.silos.manifest
+    # both lines only raise: for an unknown client, and for statistics that these data do not have
     manifest.client(client)
     reads.count(project.silos)
     agreement = load_standardizer(project)

@@ -164,6 +164,7 @@ def export_model(project: Project, run: str, client: str | None, format: Format,
     manifest = opened.project.silos.manifest
     rows, whose = _rows(opened, client)
     reads = method_of(opened.project.params, opened.method).conditioning() if opened.model.context else None
+    # all that a program without siloflow needs to prepare rows and to name the outputs
     card = {
         "method": opened.method,
         "seed": opened.seed,

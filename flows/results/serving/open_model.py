@@ -131,6 +131,7 @@ def _from_run_folder(project: Project, run: str, clients: Sequence[str]) -> Serv
                 "client for `siloflow predict`, or train with --set tracking.personal_models=true."
             )
         manifest = opened.project.silos.manifest
+        # if none of the clients is in the data, `manifest.client` raises the error that lists those that are
         own = [client for client in clients if client in manifest.names] or [manifest.client(clients[0]).name]
         setup = replace(setup, silos=opened.project.silos.select(own))
         model = model.select(own) if model.is_personal else model
@@ -165,6 +166,7 @@ def evaluate_model(project: Project, model: str) -> dict[str, Any]:
             )
     with project.working("evaluate"):
         folder = find_run(project, model).path
+        # `final` scores by all metrics of the task, as the end of a run does, and not only by those of a round
         run, scores = score_on_present_rows(project, folder, final=True)
         quantity, silos = run.project.quantity, run.project.scored
         others = other_metrics(quantity)

@@ -70,6 +70,7 @@ def predict_file(
         clients = predictor.clients(own if predictor.client_column else None, client, file.numbers.tolist())
         rows = file.rows(opened.card, kept)
         chosen, skipped, predictions = _predict(predictor, file, rows, clients, skip_bad_rows)
+    # a ValueError as well, so it comes first; its message names the option itself
     except ClientMismatchError as error:
         raise UserError(str(error)) from None
     except ValueError as error:

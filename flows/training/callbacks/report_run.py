@@ -84,6 +84,7 @@ class FinalEvaluation(Callback):
         means = mean_uncertainty(uncertainty, silos)
         means |= {name: metrics[name] for m in other_metrics(quantity) for name in m.columns if name in metrics}
         final = {"round": reported, "time_ms": rounds[-1]["time_ms"], "metrics": means}
+        # a function, since the records of all clients in all rounds are read only for a figure that draws them
         each, personal = folder.journal.each, project.params.tracking.personal_models
         figure_context = FigureContext(folder.path, model, silos, round, rounds, lambda: each(last), quantity, personal)
         figures = draw_figures([*method.figures(), *figures_of(project.params)], figure_context)

@@ -191,6 +191,7 @@ def predicted_counts(
     for feature, withheld in withheld_columns(
         x[reported], column.index[reported], row_ids[reported], layout, least_rows
     ):
+        # rows that the counts of a feature withhold are withheld here too: the difference of both would show them
         used[:, feature] &= ~withheld[column.index]
     predicted: np.ndarray = np.any(probabilities > 0, axis=-1).T
     kinds = np.unique(np.column_stack([predicted, second]), axis=0, return_inverse=True)[1].ravel()

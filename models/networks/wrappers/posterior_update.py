@@ -224,6 +224,7 @@ def train_site(
         how: Settings of the update.
     """
     names = sorted(gaussian_names(server, PULL))
+    # the prior of each client's training is the posterior without its own site, or its rows would count twice
     cavities = {name: _cavity(Natural.of(server, name), Natural.of(sites, name)) for name in names}
     plain = {name: w for name, w in server.items() if not name.endswith((PULL, PRECISION))}
     weights = _first_weights(network, server, sites, {**plain, **own}, start, cavities, how.deviation)
@@ -231,6 +232,7 @@ def train_site(
     trained = train(network, weights, context, rows, training, streams)
     plan = resolve(network, training.engine)
     posterior, nats = plan.run(network.posterior_stack, network.posterior, trained.weights, context)
+    # a client without rows keeps its site: its step would be where the optimiser started
     share = share.double() * (rows.counts > 0)
     step: dict[str, Tensor] = {}
     for name in names:

@@ -118,6 +118,7 @@ def predict(
         return apply(Noisy(means, variances, stream, noise), context, x, stream)
     if not draws:
         return apply(means, context, x, None)
+    # the same draws at every call, so that a prediction is repeatable and rounds are compared under equal noise
     common = server_stream(0, 0, "prediction").to(x.device)
     outputs = []
     for draw in range(draws):
@@ -125,6 +126,7 @@ def predict(
         outputs.append(apply(noisy, context, x, None))
     if outputs[0].shape[-1] == 1:
         return torch.stack(outputs).mean(0)
+    # the mean of probabilities, computed from logarithms because small probabilities underflow
     return torch.logsumexp(torch.stack([torch.log_softmax(logits, -1) for logits in outputs]), 0) - math.log(draws)
 
 

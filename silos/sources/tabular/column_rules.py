@@ -203,6 +203,7 @@ def rows_to_keep(
         elif rule == "refuse" and column.missing.any():
             refused.append(column)
     for role, column in roles.items():
+        # after all rules, since a row that a feature's rule drops needs no label and no client
         if (column.missing & ~dropped).any():
             raise UserError(
                 f"{sample.name}: the {role} {_describe_gaps(sample, column)}, expected a value in every row. Fill "

@@ -128,7 +128,9 @@ def table(source: Table, root: Path, declared: tuple[Feature, ...] = ()) -> Rows
         check_targets(sample, roles["label"])
     keep = rows_to_keep(sample, source, columns, rules, roles)
     classes_and_clients = {role: column for role, column in roles.items() if not (regression and role == "label")}
+    # before rows are dropped, after which a lost client or class could not be seen
     lost = describe_lost(classes_and_clients, dropping_columns(columns, rules), keep)
+    # before features are built, so that a category of dropped rows alone gets no column
     columns = [column.take(keep) for column in columns]
     roles = {role: column.take(keep) for role, column in roles.items()}
     x, features = build_features(sample, columns, rules, declared)
