@@ -49,12 +49,25 @@ class Sketch:
 
 
 def client_streams(seed: int, clients: Sequence[str], round: int, purpose: str) -> Tensor:
-    """Return one stream per client, (clients,) int64; it depends on the client's name, not on its position."""
+    """Return one stream per client, (clients,) int64; it depends on the client's name, not on its position.
+
+    Args:
+        seed: The seed of the run.
+        clients: The clients' names.
+        round: The round, counted from 1; 0 for what is drawn once a run.
+        purpose: Tells apart the streams of one round, such as "local_train".
+    """
     return torch.tensor([_hash_name(seed, name, round, purpose) for name in clients], dtype=torch.int64)
 
 
 def server_stream(seed: int, round: int, purpose: str) -> Tensor:
-    """Return the server's stream for one purpose, () int64."""
+    """Return the server's stream, () int64.
+
+    Args:
+        seed: The seed of the run.
+        round: The round, counted from 1; 0 for what is drawn once a run.
+        purpose: Tells apart the streams of one round.
+    """
     return torch.tensor(_hash_name(seed, "", round, purpose), dtype=torch.int64)
 
 
@@ -85,7 +98,16 @@ def normal(stream: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def shuffle(stream: Tensor, width: int, rows: Tensor) -> Tensor:
-    """Shuffle the first `rows` of `width` positions and put the padding last: (..., width) int64 for streams (...)."""
+    """Shuffle the positions of rows, and put padding last.
+
+    Args:
+        stream: Streams, (...).
+        width: The number of positions.
+        rows: How many of them are no padding, (...).
+
+    Returns:
+        (..., width) int64.
+    """
     keys = _shift_right(random_bits(stream, width), 1)
     position = torch.arange(width, device=stream.device)
     real = position < rows.unsqueeze(-1)

@@ -30,6 +30,14 @@ class ClientStore:
         """Store tensors with a leading client axis in one file; return each client's reference.
 
         Saving the same tensors again changes nothing and returns the same references.
+
+        Args:
+            section: The private section, a plain folder name.
+            clients: The clients, each once.
+            tensors: Names to (clients, ...).
+
+        Raises:
+            ValueError: If a tensor has another first axis, a client is listed twice, or the section is no plain name.
         """
         from safetensors.numpy import save
 
@@ -49,12 +57,30 @@ class ClientStore:
         return {client: f"{digest}/{row}" for row, client in enumerate(clients)}
 
     def load(self, section: str, refs: Mapping[str, str], client: str) -> dict[str, np.ndarray]:
-        """Return one client's tensors, without the client axis."""
+        """Return one client's tensors, without the client axis.
+
+        Args:
+            section: The private section.
+            refs: The references of clients, as `save` returned them.
+            client: The client.
+
+        Raises:
+            UserError: If the client has no reference, or its file is missing or damaged.
+        """
         digest, row = self._ref(section, refs, client)
         return {name: tensor[0] for name, tensor in self._read(section, digest, [row], client).items()}
 
     def load_stack(self, section: str, refs: Mapping[str, str], clients: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return the tensors of several clients, (clients, ...) in this order; their shapes must be equal."""
+        """Return the tensors of several clients, (clients, ...) in this order; their shapes must be equal.
+
+        Args:
+            section: The private section.
+            refs: The references of clients, as `save` returned them.
+            clients: The clients.
+
+        Raises:
+            UserError: If a client has no reference, or its file is missing or damaged.
+        """
         if not clients:
             return {}
         locations = [self._ref(section, refs, client) for client in clients]

@@ -237,9 +237,17 @@ def contiguous_blocks(clients: int, parts: int) -> list[int]:
 def pair_with_blocks(
     clients: Clients, parts: int, what: str, within: str | None, at: At
 ) -> Iterable[tuple[ClientRows, int]]:
-    """Pair each client with its block, counted over all clients or, `within` a domain, over the clients of its domain.
+    """Pair each client with its block; blocks are contiguous, and their sizes differ by at most one.
 
-    `what` names the parts in the error for fewer clients than parts.
+    Args:
+        clients: The clients.
+        parts: The number of blocks.
+        what: Names the parts in the error.
+        within: If given, blocks are counted over the clients of each domain, else over all clients.
+        at: The step, for its error.
+
+    Raises:
+        UserError: If there are fewer clients than parts.
     """
     groups: dict[str, list[int]] = {}
     for index, domain in enumerate(clients.domains):
@@ -284,7 +292,16 @@ def extend_domain(domain: str, label: str) -> str:
 
 
 def class_codes(names: tuple[str, ...], classes: list[str], at: At) -> list[int]:
-    """Return the codes of the classes that a step names."""
+    """Return the codes of the classes that a step names.
+
+    Args:
+        names: The classes, by name.
+        classes: The classes of the source, whose order gives the codes.
+        at: The step, for its error.
+
+    Raises:
+        UserError: If the source has no such class.
+    """
     unknown = [name for name in names if name not in classes]
     if unknown:
         raise at.error(

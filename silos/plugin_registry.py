@@ -54,7 +54,13 @@ _loading: ContextVar[_Loading | None] = ContextVar("_loading", default=None)
 
 @contextmanager
 def collect_entries(file: str, module: str, digest: str) -> Iterator[list[Entry]]:
-    """Collect what the code inside registers as entries of this plugin file; see `Entry` for the arguments."""
+    """Collect what the code inside registers as entries of this plugin file.
+
+    Args:
+        file: The path of the plugin file.
+        module: The name of the module that it is imported as.
+        digest: The hash of its content.
+    """
     loading = _Loading(file, module, digest, [])
     token = _loading.set(loading)
     try:

@@ -56,13 +56,15 @@ def aggregate(
     """Average the updates by sum_k n_k w_k / sum_k n_k (McMahan et al. 2017), or robustly.
 
     n_k are the rows of a client, or the shares that its update was weighted by. Stacks are added in order, in float64.
-    Returns `current` if the updates have no rows.
 
     Args:
         updates: The messages of the clients.
         current: The server's weights, from which clients started.
         robust: Clips the updates or takes another rule; then every update needs each client's weights.
         buffers: Weights without gradients, such as running statistics. They are not clipped.
+
+    Returns:
+        The averaged weights, with the names, shapes and types of `current`; `current` if the updates have no rows.
 
     Raises:
         ValueError: If a shape differs from the server's.
@@ -133,7 +135,18 @@ def _center(weights: Tensor, factors: Tensor, robust: Aggregation) -> Tensor:
 def send_weights(
     cohort: Cohort, model: Model, private: ClientStore, device: str = "cpu", shares: Mapping[str, float] | None = None
 ) -> list[SentWeights]:
-    """Send the model's personal weights, one record per stack, multiplied by `shares` or else by training rows."""
+    """Send the model's personal weights, which clients stored with `local_train(keep=...)`.
+
+    Args:
+        cohort: The clients, in stacks.
+        model: The model whose personal weights are sent.
+        private: Where clients keep these weights.
+        device: Where weights are loaded, such as "cpu".
+        shares: The weight of each client in the sum; by default its number of training rows.
+
+    Returns:
+        One record per stack, with weights summed over its clients.
+    """
     messages = []
     for stack, rows, weights, _ in load_stacks(cohort, model, private, "train", device):
         counts, clients = rows.counts.cpu(), slice(len(stack.clients))

@@ -57,11 +57,26 @@ def client_stats(
     few_rows: Literal["zeros", "refuse"] = "zeros",
     device: str = "cpu",
 ) -> list[StatsKept]:
-    """Store the statistics of each client's training rows in the private `section`; one record per stack.
+    """Store the statistics of each client's training rows in its private store; none of their values leave the client.
 
-    If a client has too few rows for a statistic, its values are zeros and `ok` is False. With `few_rows="refuse"`, a
-    UserError names the client, the statistic and the rows needed. Values are computed in float64 on the CPU, and stored
-    as float32.
+    Values are computed in float64 on the CPU, and stored as float32. If a client has too few rows for a statistic, its
+    values are zeros and `ok` is False.
+
+    Args:
+        cohort: The clients, in stacks.
+        model: The model of the round, which is not read.
+        private: Where clients keep private state.
+        statistics: What is computed, in this order.
+        section: The private section that holds the vector of each client.
+        few_rows: With "refuse", a client with too few rows for a statistic is an error.
+        device: Not used.
+
+    Returns:
+        One record per stack: the references, and the quality of the statistics.
+
+    Raises:
+        UserError: If a statistic is undefined for a client's rows, or if a client has too few of them and `few_rows` is
+            "refuse". It names the client, the statistic and the rows needed.
     """
     messages = []
     for stack in cohort.stacks:
@@ -76,7 +91,21 @@ def client_stats(
 def report_stats(
     cohort: Cohort, model: Model, private: ClientStore, names: tuple[str, ...], device: str = "cpu"
 ) -> list[StatsMessage]:
-    """Report the statistics of REPORTABLE that `names` lists, and nothing else; one record per stack."""
+    """Report the statistics of REPORTABLE that `names` lists, and nothing else.
+
+    Args:
+        cohort: The clients, in stacks.
+        model: The model of the round, which is not read.
+        private: Where clients keep their policies: a client with fewer rows than its own requires withholds its values.
+        names: Names of REPORTABLE.
+        device: Not used.
+
+    Returns:
+        One record per stack.
+
+    Raises:
+        ValueError: If `names` is empty or has an unknown name.
+    """
     unknown = [name for name in names if name not in REPORTABLE]
     if unknown or not names:
         raise ValueError(f"statistics: got the names {unknown or 'nothing'}, expected some of {', '.join(REPORTABLE)}")
@@ -86,9 +115,16 @@ def report_stats(
 def describe(
     silos: Silos, stack: Stack, statistics: Sequence[Statistic], refuse: bool = False
 ) -> list[tuple[int, Statistics]]:
-    """Compute at the client the number of training rows and the statistics of each client of a stack.
+    """Compute, at the client, the number of training rows and the statistics of each client of a stack.
 
-    UserError names a client whose rows have no such statistics, or, with `refuse`, too few rows for them.
+    Args:
+        silos: The silos of the clients.
+        stack: The clients.
+        statistics: What is computed.
+        refuse: Whether too few rows for a statistic are an error; otherwise its values are zeros.
+
+    Raises:
+        UserError: If a client's rows have no such statistics, or, with `refuse`, too few rows for them.
     """
     classes, features = len(silos.manifest.classes), int(np.prod(silos.manifest.shape))
     rows = load_rows(silos, stack, "train", "cpu")

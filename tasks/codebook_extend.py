@@ -36,10 +36,26 @@ def codebook_extend(
     fill: Fill = "kmeans",
     device: str = "cpu",
 ) -> list[CodebookExtension]:
-    """Add `words` codes for each client of `extend`, and store every client's private codes with `room` rows.
+    """Add codes for the clients of `extend`, and store every client's private codes (Zhang, Cao and Liu 2025).
 
     Codes are k-means centres of the client's training tokens under the frozen encoder, or N(0, 1). Earlier codes stay
-    bit for bit. Returns one record per stack and ensemble member.
+    bit for bit.
+
+    Args:
+        cohort: The clients, in stacks.
+        model: The model, with shared codes and each client's private ones.
+        training: The local training, of which only the engine is used.
+        private: Where clients keep private state.
+        extend: The clients that get codes.
+        words: The number of new codes; a client with fewer tokens gets fewer centres.
+        room: Rows of every stored codebook.
+        seed: The seed of the run.
+        round: The round of the run.
+        fill: Whether new codes are centres or random.
+        device: Where clients are computed, such as "cpu".
+
+    Returns:
+        One record per stack and ensemble member.
     """
     new_codes, messages, extended = {"kmeans": _clustered, "random": _random}[fill], [], frozenset(extend)
     for stack in cohort.stacks:
@@ -68,7 +84,21 @@ def codebook_replace(
     """Replace codes by k-means centres for every client, as the authors' code does.
 
     Centres replace the client's last private codes if it has any or is in `extend`; else its copy of the shared codes.
-    Returns one record per stack and ensemble member.
+
+    Args:
+        cohort: The clients, in stacks.
+        model: The model, with shared codes and each client's private ones.
+        training: The local training, of which only the engine is used.
+        private: Where clients keep private state.
+        extend: The clients whose private codes are replaced, also if they have none yet.
+        words: The number of codes that are replaced.
+        room: Rows of the stored codebook.
+        seed: The seed of the run.
+        round: The round of the run.
+        device: Where clients are computed, such as "cpu".
+
+    Returns:
+        One record per stack and ensemble member.
     """
     messages, extended = [], frozenset(extend)
     for stack in cohort.stacks:

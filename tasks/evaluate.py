@@ -57,13 +57,21 @@ def evaluate(
     metrics: Mapping[str, Metric] | None = None,
     client_metrics: ClientMetrics = NONE,
 ) -> list[Scores]:
-    """Score the model on each client's rows; one record per stack and split.
+    """Score the model on each client's rows.
 
     Args:
+        cohort: The clients, in stacks.
+        model: The model that is scored.
+        training: The local training, of which the objective and the engine are used.
+        private: Where clients keep private state, and store outcomes.
         splits: The splits to score.
+        device: Where clients are computed, such as "cpu".
         keep_outcomes: Whether each client stores the outcome of each row, for paired comparisons.
         metrics: Further measures of a row, by name, in addition to those of the objective.
         client_metrics: Further metrics of all rows of a client.
+
+    Returns:
+        One record per stack and split, with sums over each client's rows.
     """
     scores = []
     for stack in cohort.stacks:
@@ -97,10 +105,17 @@ def evaluate_constant(
     shares: Sequence[float] = (),
     client_metrics: ClientMetrics = NONE,
 ) -> list[Scores]:
-    """Score one constant answer on each client's test rows; one record per stack.
+    """Score one constant answer on each client's test rows; clients store the outcomes of rows, for paired comparisons.
 
-    `answer` is the code of a class, or a number in units of y. Of a classification, each of `client_metrics` has an
-    answer of its own, from the `shares` of the classes. Clients store the outcomes of rows, for paired comparisons.
+    Args:
+        cohort: The clients, in stacks.
+        answer: The code of a class, or a number in units of y.
+        private: Where clients store outcomes.
+        shares: The shares of the classes. From these each of `client_metrics` has an answer of its own.
+        client_metrics: Further metrics of all rows of a client.
+
+    Returns:
+        One record per stack.
     """
     scores, silos = [], cohort.silos
     for stack in cohort.stacks:
@@ -216,9 +231,19 @@ def ensemble_check(
     split: str = "test",
     device: str = "cpu",
 ) -> list[UncertaintyScores]:
-    """Report uncertainty scores of the members' mean prediction (Lakshminarayanan et al. 2017); one record per stack.
+    """Report uncertainty scores of the members' mean prediction (Lakshminarayanan et al. 2017). Dropout is off.
 
-    Each member comes with the store of its clients' private state. Dropout is off.
+    Args:
+        cohort: The clients, in stacks.
+        model: The model of the round, which is not read.
+        training: The local training, of which only the engine is used.
+        private: The store of the round, which is not read.
+        members: Each member, with the store of its clients' private state.
+        split: The rows that are scored.
+        device: Where clients are computed, such as "cpu".
+
+    Returns:
+        One record per stack.
     """
     messages = []
     for stack in cohort.stacks:

@@ -41,11 +41,18 @@ def local_train(
     keep: str | None = None,
     validate: bool = False,
 ) -> list[Update]:
-    """Train the model at each client; one update per stack.
+    """Train the model at each client.
 
     Shared weights are sent as sums over the stack. Personal weights that are private are stored by the client.
 
     Args:
+        cohort: The clients, in stacks.
+        model: The model that each client starts from.
+        training: The objective, the optimiser, the epochs and the engine of the local training.
+        private: Where clients keep private state.
+        seed: The seed of the run. With the round and the client's name it gives the client's random stream.
+        round: The round of the run.
+        device: Where clients are computed, such as "cpu".
         proximal: Factor of the proximal term, which pulls towards `anchor`, or else towards the weights at the start.
         anchor: Weights of the proximal term, the same for all clients.
         each: Whether shared weights are also sent client by client.
@@ -54,6 +61,12 @@ def local_train(
         keep: A private section in which clients store the shared weights and do not send them, until the server has
             formed clusters (see tasks.aggregate).
         validate: Whether clients also report their losses on validation rows (see tasks.evaluate).
+
+    Returns:
+        One update per stack.
+
+    Raises:
+        ValueError: If `shares` lacks a client, or a share is negative or not finite.
     """
     updates = []
     losses = ValidationLosses(cohort.silos, model.network, training, private, device, validate)
@@ -83,9 +96,21 @@ def build_update(
     shares: Mapping[str, float] | None = None,
     each: bool = False,
 ) -> Update:
-    """Build the stack's update: sum the shared weights to be sent, and store the private personal weights at the clients.
+    """Build the stack's update: sum the shared weights to send, and store private personal weights at the clients.
 
-    Used by methods with a training step of their own; `each` and `shares` are as in `local_train`.
+    Methods with a training step of their own call it after `train`.
+
+    Args:
+        stack: The clients, and the size to which they are padded.
+        model: The model that was trained. It says which weights are shared and where personal ones are stored.
+        trained: The result of `train`, with weights (stack size, ...).
+        rows: The rows that were trained on, whose counts weight the sums.
+        private: Where clients keep private state.
+        shares: The weight of each client in the sum; by default its number of rows.
+        each: Whether shared weights are also sent client by client.
+
+    Raises:
+        ValueError: If `shares` lacks a client, or a share is negative or not finite.
     """
     clients, counts = stack.clients, rows.counts.cpu()
     slots = slice(len(clients))
@@ -108,9 +133,16 @@ def build_update(
 
 
 def store_client_state(update: Updated, section: str, tensors: Weights, private: ClientStore) -> Updated:
-    """Store tensors (clients, ...) in a private section of the update's clients, and add the references to the update.
+    """Store tensors in a private section of the update's clients, and add the references to the update.
 
-    ValueError if the update already refers to this section.
+    Args:
+        update: The update of the clients.
+        section: The private section.
+        tensors: Names to (clients or stack size, ...); padding is not stored.
+        private: Where clients keep private state.
+
+    Raises:
+        ValueError: If the update already refers to this section.
     """
     if section in update.private:
         raise ValueError(f"private section {section!r}: got two tensors, expected one. Rename one of them")
@@ -157,8 +189,17 @@ def pooled_train(
 ) -> list[Update]:
     """Train one model on the pooled client's rows, and return its update.
 
-    `context` is the context of the pooled members, with an axis over them or private; it may be empty. `optimiser` and
-    `validate` are as in `local_train`.
+    Args:
+        cohort: The pooled client, as the only client of one stack.
+        model: The model that training starts from.
+        context: The context of the pooled members, with an axis over them, or private; it may be empty.
+        training: The local training.
+        private: Where clients keep private state.
+        seed: The seed of the run.
+        round: The round of the run.
+        device: Where the client is computed, such as "cpu".
+        optimiser: Where the optimiser's state is stored between rounds; by default it is reset in every round.
+        validate: Whether members also report their losses on validation rows (see tasks.evaluate).
     """
     silos, (stack,) = cohort.silos, cohort.stacks
     members = silos.members or silos.clients

@@ -41,13 +41,22 @@ def pair_outcomes(
     least_of_class: int = 1,
     scales: Mapping[str, Sequence[float]] | None = None,
 ) -> list[PairedSums]:
-    """Sum the differences of two runs' outcomes, first minus second; one record per stack.
+    """Sum the differences of two runs' outcomes, first minus second; only sums leave the clients.
 
-    Both lists are by seed and have the same rows: the client's own rows of the split, or the common ones if the data
-    have such. `classes` restricts own rows to some classes. Rows of a unit are one draw, and the record counts units.
-    `outcome` names the stored value of a row; by default it is that of the task. A client that does not store it, since
-    its rows do not define the metric, is left out. So is one with fewer than `least_of_class` own rows of a class that it
-    has. `scales` has each client's factors of its differences, by seed.
+    A client is left out if it does not store the outcome, since its rows do not define the metric.
+
+    Args:
+        cohort: The clients, in stacks.
+        first: The stored outcomes of the first method, by seed.
+        second: Those of the second method, on the same rows and seeds.
+        classes: Restricts the client's own rows to some classes.
+        outcome: The stored value of a row; by default that of the task.
+        split: The client's own rows of this split are paired, or the common ones if the data have such.
+        least_of_class: The least number of own rows of each class that a client has; with fewer it is left out.
+        scales: Each client's factors of its differences, by seed.
+
+    Returns:
+        One record per stack. Rows of a unit are one draw, and the record counts units.
     """
     silos, messages = cohort.silos, []
     codes = [silos.manifest.classes.index(name) for name in classes or ()]
@@ -87,6 +96,14 @@ def pair_common_rows(
     """Sum the differences, first minus second, on the common rows over the stack's clients; one record per stack.
 
     If these rows do not define the metric of `outcome`, the record has no rows. `scales` are as in `pair_outcomes`.
+
+    Args:
+        cohort: The clients, in stacks.
+        first: The stored outcomes of the first method, by seed.
+        second: Those of the second method.
+        outcome: The stored value of a row; by default that of the task.
+        split: The split of the common rows.
+        scales: Each client's factors of its differences, by seed.
     """
     silos, messages = cohort.silos, []
     rows = silos.common(split)
@@ -109,7 +126,15 @@ def mean_outcomes(
     outcome: str | None = None,
     split: str = "test",
 ) -> list[OutcomeMeans]:
-    """Average two methods' outcomes over the rows that `pair_outcomes` pairs, by client and seed; one record per stack."""
+    """Average two methods' outcomes over the rows that `pair_outcomes` pairs, by client and seed; one record per stack.
+
+    Args:
+        cohort: The clients, in stacks.
+        first: The stored outcomes of the first method, by seed.
+        second: Those of the second method.
+        outcome: The stored value of a row; by default that of the task.
+        split: The split of the rows.
+    """
     silos, messages, common = cohort.silos, [], cohort.silos.common(split)
     for stack in cohort.stacks:
         means = {}

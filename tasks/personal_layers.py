@@ -30,13 +30,23 @@ def head_then_body(
     each: bool = False,
     validate: bool = False,
 ) -> list[Update]:
-    """Train the personal weights, then the shared ones, each with the others fixed; one update per stack.
+    """Train the personal weights, then the shared ones, each with the others fixed (FedRep, Collins et al. 2021).
 
     Args:
+        cohort: The clients, in stacks.
+        model: The model that each client starts from.
+        training: The local training of the shared weights.
+        private: Where clients keep private state.
+        seed: The seed of the run.
+        round: The round of the run.
         head_epochs: Epochs of the personal weights; those of the shared weights are `training.epochs`.
         body: Whether the shared weights are trained and sent; otherwise the client only fits its personal weights.
+        device: Where clients are computed, such as "cpu".
         each: Whether shared weights are also sent client by client.
         validate: Whether clients also report their losses on validation rows (see tasks.evaluate).
+
+    Returns:
+        One update per stack.
     """
     updates = []
     losses = ValidationLosses(cohort.silos, model.network, training, private, device, validate)

@@ -90,7 +90,13 @@ def prior_shift_fit(query: EvidenceQuery, places: Sequence[int]) -> PriorShiftAc
 def report_descriptor(query: EvidenceQuery, axes: Tensor, classes: int) -> Descriptor:
     """Report the moments of each client's training rows along axes of the encoder's features (FLUX's descriptors).
 
-    axes: (features, components) float64. The network is one with an encoder. With no classes, no label is read.
+    Args:
+        query: The clients, and a model whose network has an encoder.
+        axes: (features, components) float64.
+        classes: The number of classes; with 0 no label is read.
+
+    Returns:
+        Moments of all rows and of each class that a client may report; clients with too few rows are `silent`.
     """
     cohort, stack = query.cohort, query.stack
     rows = load_rows(cohort.silos, stack, "train", query.device)
@@ -150,5 +156,17 @@ def regroup(
     evidence: Evidence = report_cluster_fit,
     device: str = "cpu",
 ) -> list[Message]:
-    """Report the evidence, one record per stack."""
+    """Report the evidence by which the server clusters clients.
+
+    Args:
+        cohort: The clients, in stacks.
+        model: The model, or the sets of models, that evidence is computed for.
+        training: The local training, of which the objective and the engine are used.
+        private: Where clients keep private state.
+        evidence: Computes the message of a stack.
+        device: Where clients are computed, such as "cpu".
+
+    Returns:
+        One message per stack.
+    """
     return [evidence(EvidenceQuery(cohort, stack, model, training, private, device)) for stack in cohort.stacks]

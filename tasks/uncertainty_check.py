@@ -28,15 +28,28 @@ def uncertainty_check(
     refuse: bool = True,
     device: str = "cpu",
 ) -> list[UncertaintyScores]:
-    """Report uncertainty scores of each client, and none of a single row; one record per stack.
+    """Report uncertainty scores of each client, and none of a single row.
 
     Nothing is trained, and running statistics are unchanged. A deep ensemble is scored over all members' passes
     together; code usage is the mean over members.
 
     Args:
+        cohort: The clients, in stacks.
+        model: The model that is checked.
+        training: The local training, of which only the engine is used.
+        private: Where clients keep private state.
+        seed: The seed of the run, for dropout.
+        round: The round of the run, for dropout.
+        split: The rows that are scored.
         passes: Forward passes with dropout on; 0 makes one pass without dropout.
-        refuse: Whether predictions that are not finite raise a DivergedError that names the client; else scores are
-            NaN.
+        refuse: Whether predictions that are not finite are an error; else scores are NaN.
+        device: Where clients are computed, such as "cpu".
+
+    Returns:
+        One record per stack, with the scores of `uncertainty_metrics` and, with codewords, of `code_usage`.
+
+    Raises:
+        DivergedError: If `refuse` and a client's predictions are not finite. It names the client.
     """
     messages = []
     for stack, rows, weights, context in load_stacks(cohort, model, private, split, device):

@@ -102,15 +102,35 @@ class Method(BaseModel, ABC):
 
     @abstractmethod
     def init(self, setup: "TrainingSetup") -> "ServerState":
-        """Return the state before the first round."""
+        """Return the state before the first round.
+
+        Args:
+            setup: The clients (names and counts of rows), the network, the local training and the seed.
+
+        Raises:
+            UserError: If the settings do not fit the method; nothing has been trained then.
+        """
 
     @abstractmethod
     def run_round(self, state: "ServerState", round: "RoundContext") -> "tuple[ServerState, RoundReport]":
-        """Run one round, composed of tasks; return the new state and the report."""
+        """Run one round, composed of tasks; return the new state and the report.
+
+        A resumed run repeats an interrupted round, and must get the same result. So random numbers come only from
+        `models.prng`.
+
+        Args:
+            state: What the server knows after the round before.
+            round: The clients that take part, and the calls that run tasks on them and on the server.
+        """
 
     @abstractmethod
     def model(self, state: "ServerState", setup: "TrainingSetup") -> "Model":
-        """Return the model that each client would use now, as far as the server knows it."""
+        """Return the model that each client would use now, as far as the server knows it.
+
+        Args:
+            state: What the server knows.
+            setup: The clients to cover: in training the federated ones, in evaluation also fresh and unseen ones.
+        """
 
     def leave(self, state: "ServerState", round: "RoundContext") -> "tuple[ServerState, RoundReport]":
         """Remove clients that leave for good before a round; `round.clients` are the leaving clients.

@@ -38,6 +38,12 @@ def sampling_keys(setup: TrainingSetup, clients: Sequence[str], round_number: in
 
     It depends on the seed, the round, the purpose, the client's name, and whether the data have more than
     `MAX_HASHED_CLIENTS` clients.
+
+    Args:
+        setup: The clients of the run, and its seed.
+        clients: The clients that get keys.
+        round_number: The round, counted from 1.
+        purpose: Tells apart the keys of one round.
     """
     # setup.silos.clients, not clients: a client that joins or leaves must not change other clients' keys
     if len(setup.silos.clients) <= MAX_HASHED_CLIENTS:
@@ -51,7 +57,13 @@ def sampling_keys(setup: TrainingSetup, clients: Sequence[str], round_number: in
 
 
 def select_smallest(keys: np.ndarray, clients: Sequence[str], count: int) -> list[str]:
-    """Select the `count` clients with the smallest keys; on ties the first by name."""
+    """Select the clients with the smallest keys; on ties the first by name.
+
+    Args:
+        keys: (clients,) float64.
+        clients: Their names, in the order of the keys.
+        count: How many to select; all if it is as many or more.
+    """
     if count <= 0:
         return []
     if count >= len(keys):
@@ -63,7 +75,16 @@ def select_smallest(keys: np.ndarray, clients: Sequence[str], count: int) -> lis
 
 
 def evaluation_clients(silos: Silos, count: int, seed: int) -> Silos:
-    """Sample at most `count` clients of each role, in listing order; they depend on the seed and the clients' names."""
+    """Sample clients of each role to score; they depend on the seed and the clients' names.
+
+    Args:
+        silos: All clients.
+        count: The most of each role.
+        seed: The seed of the run.
+
+    Returns:
+        The sampled clients, in listing order.
+    """
     keys = client_streams(seed, silos.clients, 0, "scored").numpy()
     sampled: list[str] = []
     for role in ROLES:
@@ -102,10 +123,25 @@ class Sampler(ABC):
 
     @abstractmethod
     def sample(self, setup: TrainingSetup, round_number: int, memory: Memory) -> SampledClients:
-        """Sample the clients of a round."""
+        """Sample the clients of a round.
+
+        Args:
+            setup: The federated clients, and the seed of the run.
+            round_number: The round, counted from 1.
+            memory: The sampler's memory after the round before; empty before the first.
+        """
 
     def update(self, memory: Memory, round: RoundContext, report: RoundReport) -> Memory:
-        """Return the memory after a round; unchanged by default. Not called after a round without clients."""
+        """Return the memory after a round; unchanged by default. Not called after a round without clients.
+
+        Args:
+            memory: The memory before the round.
+            round: The round that was played; with `asks_validation`, `round.validation` has the clients' losses.
+            report: What the method reported of the round.
+
+        Returns:
+            Plain JSON, since checkpoints hold it.
+        """
         return memory
 
     def warnings(self, setup: TrainingSetup) -> Sequence[str]:
@@ -161,7 +197,15 @@ class FractionSampler(Sampler):
     def draw(
         self, setup: TrainingSetup, clients: Sequence[str], count: int, round_number: int, memory: Memory
     ) -> Collection[str]:
-        """Sample `count` of the more than `count` clients."""
+        """Sample `count` of the more than `count` clients.
+
+        Args:
+            setup: The federated clients, and the seed of the run.
+            clients: The clients that are active in the round, in listing order.
+            count: How many to sample.
+            round_number: The round, counted from 1.
+            memory: The sampler's memory after the round before; empty before the first.
+        """
 
     def sample(self, setup: TrainingSetup, round_number: int, memory: Memory) -> SampledClients:
         missing, active = self._missing(round_number), setup.silos.clients

@@ -175,7 +175,15 @@ class RoundContext:
         return updates
 
     def run_on_server(self, task: ServerStep, *args: Any) -> Any:
-        """Run a task once, on the server; `aggregate` averages as params.yaml says (`aggregation`)."""
+        """Run a task once, on the server, and return its result.
+
+        Args:
+            task: A server step. `aggregate` averages as params.yaml says (`aggregation`).
+            args: The arguments of the task; none of them may be able to open clients' rows.
+
+        Raises:
+            TypeError: If the task is a client step, or an argument could open rows.
+        """
         if task is aggregate and self.setup.aggregation.is_robust:
             args = (*args, self.setup.aggregation, frozenset(self.setup.network.buffers))
         return self.runner.run_on_server(task, *args)
@@ -184,7 +192,14 @@ class RoundContext:
 def uniform_by_client(
     setup: TrainingSetup, clients: Iterable[str], round_number: int, purpose: str
 ) -> dict[str, float]:
-    """Draw a value in [0, 1) for each client; it depends on the seed, the round, the purpose and the client's name."""
+    """Draw a value in [0, 1) for each client; it depends on the seed, the round, the purpose and the client's name.
+
+    Args:
+        setup: Holds the seed of the run.
+        clients: The clients.
+        round_number: The round, counted from 1.
+        purpose: Tells apart the values of one round.
+    """
     clients = list(clients)
     values = uniform(client_streams(setup.seed, clients, round_number, purpose), (1,))[:, 0]
     return dict(zip(clients, values.tolist(), strict=True))

@@ -257,8 +257,16 @@ TASK_METRICS: Mapping[str, TaskMetrics] = {"classification": Accuracy(), "regres
 def prior_shift_accuracy(correct: np.ndarray, labels: np.ndarray, client_labels: np.ndarray, classes: int) -> float:
     """Return the accuracy on common rows if each class had its share of the client's labels.
 
-    Classes without common rows are ignored. NaN if no class is in both. correct: (rows,) bool and labels: (rows,), of
-    common rows; client_labels: (more rows,).
+    Classes without common rows are ignored.
+
+    Args:
+        correct: Whether each common row is predicted correctly, (rows,) bool.
+        labels: The classes of the common rows, (rows,) int64.
+        client_labels: The classes of the client's own rows, (own rows,) int64.
+        classes: The number of classes.
+
+    Returns:
+        The accuracy, in [0, 1]; NaN if no class is in both.
     """
     common_counts, client_counts = (np.bincount(y, minlength=classes) for y in (labels, client_labels))
     present = common_counts > 0

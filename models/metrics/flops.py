@@ -34,7 +34,16 @@ class NetworkCost:
 def network_cost(
     network: Network, weights: Weights, context: Weights, x: Tensor, y: Tensor, objective: Objective
 ) -> NetworkCost:
-    """Count the cost for one client's weights, without a client axis, and one row: x (1, *shape), y (1,)."""
+    """Count the cost of one client's network for one row.
+
+    Args:
+        network: The network.
+        weights: The client's weights, without a client axis.
+        context: The client's context, without a client axis; it may be empty.
+        x: (1, *shape).
+        y: (1,).
+        objective: The loss, from which the backward pass starts.
+    """
     leaves = {name: w.clone().requires_grad_() for name, w in learned(network, weights).items()}
     with FlopCounterMode(display=False) as forward, torch.no_grad():
         network.apply(weights, context, x, None)
@@ -56,6 +65,12 @@ def training_floor(network: Network, weights: Weights, optimiser: Optimizer, row
     """Return the least bytes of a training step on `rows` rows.
 
     They are parameters, gradients, optimizer state and the largest layer; training holds several layers.
+
+    Args:
+        network: The network.
+        weights: The client's weights, without a client axis.
+        optimiser: The optimiser, for the size of its state.
+        rows: The rows of a batch.
     """
     leaves = learned(network, weights)
     state = optimiser.init(broadcast_weights(leaves, 1), 1)

@@ -88,7 +88,16 @@ class Difference:
     ) -> "Difference":
         """Return the mean with Student's interval, inside [-bound, bound].
 
-        If draws are equal, so that the error is zero, it is the mean alone where the sign test rejects, else all values.
+        The error is zero if draws are equal. Then the interval is the mean alone where the sign test rejects, else all
+        values.
+
+        Args:
+            mean: The mean difference.
+            error: Its standard error.
+            dof: The degrees of freedom.
+            p: The two-sided p-value of "no difference".
+            level: The level of the interval.
+            bound: The largest possible difference.
         """
         if not error:
             low, high = (-bound, bound) if mean and p > 1 - level else (mean, mean)
@@ -137,6 +146,14 @@ def difference_over_silos(strata: Sequence[Stratum], level: float = 0.95, bound:
     A client's mean over its rows, for each seed, is one observation of a two-way layout of clients and seeds. So the
     variance of its rows is part of that between clients, and the variance of the mean is V_silos + V_seeds - V_both.
     The trained models are those of these silos: how a federation of other silos would train is not covered.
+
+    Args:
+        strata: The sums of each client; clients without rows are ignored.
+        level: The level of the interval.
+        bound: The largest possible |d|.
+
+    Raises:
+        ValueError: If no client has rows.
     """
     _, per_client = _means(_with_rows(strata))
     return difference([Stratum.from_differences(per_client.T)], level, bound)
@@ -261,8 +278,16 @@ def _p_value(mean: float, error: float, dof: float, signs: tuple[int, int]) -> f
 def difference_over_draws(differences: Sequence[float], level: float = 0.95, bound: float = 1.0) -> Difference:
     """Return the mean of one difference for each draw of the data, with Student's interval.
 
-    Draws share neither rows nor distributions. With one draw the interval is all of [-bound, bound]. If a difference
-    is not finite, all results are NaN. ValueError without draws.
+    Args:
+        differences: One for each draw; draws share neither rows nor distributions.
+        level: The level of the interval.
+        bound: The largest possible difference.
+
+    Returns:
+        With one draw, an interval of all of [-bound, bound]. If a difference is not finite, all results are NaN.
+
+    Raises:
+        ValueError: If there are no draws.
     """
     values = np.array(differences, dtype=float)
     if not len(values):
@@ -334,7 +359,15 @@ def _row_variance(spread: np.ndarray, rows: np.ndarray, pooled_variance: bool) -
 def better_method(
     method: str, reference: str, measured: Difference, metrics: TaskMetrics = ACCURACY, matters: float = 0.0
 ) -> str | None:
-    """Return the better of the two, None if they are not distinguishable or differ by less than what matters."""
+    """Return the better of two methods; None if they are not distinguishable or differ by less than what matters.
+
+    Args:
+        method: The first method.
+        reference: The method that it is compared with.
+        measured: The paired difference, `method` minus `reference`.
+        metrics: The metric, which says whether more is better.
+        matters: The smallest difference that matters, in units of the metric.
+    """
     if not measured.distinguishable or abs(measured.mean) < matters:
         return None
     return method if metrics.gain(measured.mean) > 0 else reference
@@ -358,7 +391,15 @@ def difference_sentence(
 def difference_record(
     first: str, second: str, difference: Difference, metrics: TaskMetrics, matters: float = 0.0
 ) -> dict[str, Any]:
-    """Describe which is better and by how much, as JSON; neither is if they differ by less than what matters."""
+    """Describe which is better and by how much, as JSON; neither is if they differ by less than what matters.
+
+    Args:
+        first: The first method.
+        second: The method that it is compared with.
+        difference: The paired difference, `first` minus `second`.
+        metrics: The metric.
+        matters: The smallest difference that matters, in units of the metric.
+    """
     return {
         "difference": difference.mean,
         "low": difference.low,

@@ -34,9 +34,16 @@ def predictive(
 ) -> Predictive:
     """Predict by Monte-Carlo dropout (Gal and Ghahramani 2016), or by one pass without dropout.
 
-    A network with parts is run once up to its first dropout, which the passes share. Each member of a deep ensemble
-    makes `passes` passes. weights, context: (clients, ...); x: (clients, rows, *shape); streams: (clients,), None for
-    one pass without dropout.
+    A network with parts is run once up to its first dropout, which the passes share.
+
+    Args:
+        network: The network; each member of a deep ensemble makes all passes.
+        weights: Names to (clients, ...).
+        context: Names to (clients, ...); it may be empty.
+        x: (clients, rows, *shape) float32.
+        streams: Random streams, (clients,); None makes one pass without dropout.
+        passes: The number of passes; 0 makes one without dropout.
+        engine: The form in which the network is computed.
     """
     stochastic = streams is not None and passes > 0 and network.random
     plans = [(one, resolve(one.network, engine)) for one in network.single_networks]
@@ -63,11 +70,18 @@ def average_passes(logits: Sequence[Tensor]) -> Predictive:
 
 
 def uncertainty_metrics(prediction: Predictive, y: Tensor, counts: Tensor) -> dict[str, Tensor]:
-    """Return uncertainty metrics of each client, (clients,) float64, over its first `counts` rows; NaN without rows.
+    """Compute uncertainty metrics of each client over its rows.
 
-    entropy: of the mean prediction, in nats (UEFL, equation 6). mutual_information: the part due to disagreement of
-    passes (Houlsby et al. 2011). accuracy and nll: of the mean prediction. brier: the sum of squares over classes.
-    ece: the expected calibration error in 15 equal bins of confidence (Guo et al. 2017). y: (clients, rows).
+    Args:
+        prediction: The mean prediction of padded rows.
+        y: The classes of these rows, (clients, rows) int64.
+        counts: (clients,), how many of the rows are no padding.
+
+    Returns:
+        (clients,) float64 each, NaN without rows. entropy: of the mean prediction, in nats (UEFL, equation 6).
+        mutual_information: the part due to disagreement of passes (Houlsby et al. 2011). accuracy and nll: of the mean
+        prediction. brier: the sum of squares over classes. ece: the expected calibration error in 15 equal bins of
+        confidence (Guo et al. 2017).
     """
     mask = torch.arange(y.shape[1], device=y.device) < counts[:, None]
     entropy = torch.special.entr(prediction.p).sum(-1)

@@ -53,7 +53,17 @@ class Network(ABC):
 
     @abstractmethod
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
-        """Map x (rows, *shape) float32 to logits (rows, outputs); a stream switches dropout on."""
+        """Map the rows of one client to logits.
+
+        Args:
+            weights: The client's weights by name, without a client axis.
+            context: What is not trained, by name, without a client axis; it may be empty.
+            x: (rows, *shape) float32.
+            stream: The random stream of dropout, (); None switches dropout off.
+
+        Returns:
+            (rows, outputs).
+        """
 
     def cost(
         self, weights: Weights, context: Weights, batch: ClientBatch, objective: Objective
@@ -61,6 +71,12 @@ class Network(ABC):
         """Return one client's training loss, (), and the buffers after the step.
 
         By default this is the objective, without buffers.
+
+        Args:
+            weights: The client's weights by name, without a client axis.
+            context: What is not trained, by name, without a client axis; it may be empty.
+            batch: A padded batch. Use `batch.loss` and `batch.mean`, which leave padding out.
+            objective: The loss of a row.
         """
         return batch.loss(objective, self.apply(weights, context, batch.x, batch.stream)), {}
 

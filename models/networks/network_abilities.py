@@ -17,12 +17,29 @@ class BatchedNetwork(ABC):
 
     @abstractmethod
     def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
-        """Map x (clients, rows, *shape) to logits (clients, rows, outputs)."""
+        """Map the rows of a stack to logits.
+
+        Args:
+            weights: Names to (clients, ...).
+            context: Names to (clients, ...); it may be empty.
+            x: (clients, rows, *shape) float32.
+            streams: Random streams, (clients,); None switches dropout off.
+
+        Returns:
+            (clients, rows, outputs), equal to `apply` of each client.
+        """
 
     def cost_stack(
         self, weights: Weights, context: Weights, batch: Batch, objective: Objective
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return each client's training loss, (clients,), and the buffers after the step."""
+        """Return each client's training loss, (clients,), and the buffers after the step.
+
+        Args:
+            weights: Names to (clients, ...).
+            context: Names to (clients, ...); it may be empty.
+            batch: A padded batch of the stack.
+            objective: The loss of a row.
+        """
         return batch.loss(objective, self.apply_stack(weights, context, batch.x, batch.streams)), {}
 
 
@@ -43,7 +60,14 @@ class FusedSGD(ABC):
 
     @abstractmethod
     def sgd_step(self, weights: Weights, context: Weights, x: Tensor, step: SGDStep) -> None:
-        """Update weights (clients, ...) in place from x (clients, rows, *shape)."""
+        """Update the weights of a stack in place.
+
+        Args:
+            weights: Names to (clients, ...), which are changed.
+            context: Names to (clients, ...); it may be empty.
+            x: (clients, rows, *shape) float32.
+            step: The rate, the decay, and the gradient with respect to the logits.
+        """
 
 
 class EncoderHead(ABC):
@@ -63,18 +87,43 @@ class EncoderHead(ABC):
     def encode(
         self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Map x (rows, *shape) to features (rows, channels, positions), and return the buffers updated by training.
+        """Map the rows of one client to features, and return the buffers updated by training.
 
-        `used`, (rows,) of 1 and 0 for padding, is given in training.
+        Args:
+            weights: The client's weights by name.
+            context: What is not trained, by name; it may be empty.
+            x: (rows, *shape) float32.
+            used: (rows,), 1 for rows and 0 for padding; given in training only.
+
+        Returns:
+            Features, (rows, channels, positions), and buffers by name.
         """
 
     @abstractmethod
     def pre_head(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
-        """Map features to (rows, numbers)."""
+        """Map features to the embedding that the head starts from; nothing random happens here.
+
+        Args:
+            weights: The client's weights by name.
+            context: What is not trained, by name; it may be empty.
+            z: (rows, channels, positions).
+
+        Returns:
+            (rows, numbers).
+        """
 
     @abstractmethod
     def apply_head(self, weights: Weights, embedding: Tensor, stream: Tensor | None) -> Tensor:
-        """Map (rows, numbers) to logits (rows, outputs); a stream switches dropout on."""
+        """Map the embedding to logits.
+
+        Args:
+            weights: The client's weights by name.
+            embedding: (rows, numbers).
+            stream: The random stream of dropout, (); None switches dropout off.
+
+        Returns:
+            (rows, outputs).
+        """
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         """Map x (rows, *shape) to logits (rows, outputs), one part after another."""
@@ -108,7 +157,16 @@ class LinearHead(EncoderHead):
 
     @abstractmethod
     def represent(self, weights: Weights, embedding: Tensor, stream: Tensor | None) -> Tensor:
-        """Compute the last layer's inputs, (rows, numbers)."""
+        """Compute the last layer's inputs.
+
+        Args:
+            weights: The client's weights by name.
+            embedding: (rows, numbers).
+            stream: The random stream of dropout, (); None switches dropout off.
+
+        Returns:
+            (rows, inputs of the last layer).
+        """
 
     @abstractmethod
     def to_logits(self, scores: Tensor, stream: Tensor | None) -> Tensor:
@@ -126,9 +184,17 @@ class EncoderHeadStack(EncoderHead, BatchedNetwork):
     def encode_stack(
         self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, unpadded: bool = True
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Map x (clients, rows, *shape) to features (clients, rows, channels, positions).
+        """Run `encode` for a stack.
 
-        `used` is (clients, rows); `unpadded` means that no row is padding.
+        Args:
+            weights: Names to (clients, ...).
+            context: Names to (clients, ...); it may be empty.
+            x: (clients, rows, *shape) float32.
+            used: (clients, rows), 1 for rows and 0 for padding; given in training only.
+            unpadded: Whether no row is padding.
+
+        Returns:
+            Features, (clients, rows, channels, positions), and buffers by name.
         """
 
     def pre_head_stack(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:

@@ -130,6 +130,14 @@ def full_gradient(
 
     Rows are read in batches, so memory does not grow with them; batch gradients are summed in float64.
 
+    Args:
+        network: The network that every client computes.
+        weights: Names to (clients, ...).
+        context: Inputs that are not trained, names to (clients, ...).
+        rows: The clients' padded rows.
+        training: The objective, the batch size and the form.
+        streams: Random streams, (clients,) int64.
+
     Returns:
         Gradients by name, (clients, ...), and the mean loss per client as in `train`. Buffers are returned under
         their own names, as updated by the batches.
@@ -168,9 +176,22 @@ def per_example_metrics(
 ) -> dict[str, Tensor]:
     """Evaluate each client's model on its rows with dropout off.
 
-    Returns the names of `measures` and of `metrics` to (clients, width); padding is 0. weights and context are
-    (clients, ...). `shared` means that all clients have the same weights and no context. `metrics` are further
-    per-example metrics by name. The logits of each chunk, (clients, rows, outputs), are appended to `outputs`.
+    Args:
+        network: The network that every client computes.
+        weights: Names to (clients, ...).
+        context: Inputs that are not trained, names to (clients, ...).
+        rows: The clients' padded rows.
+        objective: The loss, which also decides the measures.
+        engine: The form in which the network is computed.
+        shared: Whether all clients have the same weights and no context, so that one product computes all rows.
+        metrics: Further per-example metrics by name.
+        outputs: Receives the logits of each chunk of rows, (clients, rows, outputs).
+
+    Returns:
+        The names of `measures` and of `metrics` to (clients, width); padding is 0.
+
+    Raises:
+        ValueError: If one of `metrics` does not return a number for each row.
     """
     clients, width = rows.y.shape
     chunk = max(64, _VALUES_PER_CHUNK // (network.max_width * clients))
@@ -331,6 +352,12 @@ def batches(network: Network, training: Training, rows: Rows, streams: Tensor) -
     """Yield the batches of every epoch, each client's rows in the client's own order.
 
     All batches contain the same clients, including clients that have no rows left.
+
+    Args:
+        network: The network; rows stay in order if it is not random and one batch holds them all.
+        training: The epochs, the batch size and the order of rows.
+        rows: The clients' padded rows.
+        streams: Random streams, (clients,) int64; each epoch and step derives its own.
     """
     balanced = _BalancedSampler.from_rows(rows) if training.rows == "balanced" else None
     clients, width = rows.y.shape
@@ -397,11 +424,21 @@ def normalisation_statistics(network: Network) -> tuple[str, ...]:
 def measure_batchnorm(
     network: Network, weights: Weights, context: Weights, rows: Rows, training: Training, streams: Tensor
 ) -> dict[str, Tensor]:
-    """Measure the running statistics of every client's rows under its weights, names to (clients, ...).
+    """Measure the running statistics of every client's rows under its weights.
 
-    Returns the row-weighted mean over batches of `training.batch` rows of the statistics that normalise each batch in
-    training, dropout included, as torch.optim.swa_utils.update_bn measures them. A statistic that no batch determines
-    stays unchanged: of a client without rows, or with a single value per channel.
+    Args:
+        network: The network that every client computes.
+        weights: Names to (clients, ...).
+        context: Inputs that are not trained, names to (clients, ...).
+        rows: The clients' padded rows.
+        training: The objective, the batch size and the form.
+        streams: Random streams, (clients,) int64.
+
+    Returns:
+        Names to (clients, ...): the row-weighted mean over batches of `training.batch` rows of the statistics that
+        normalise each batch in training, dropout included, as torch.optim.swa_utils.update_bn measures them. A
+        statistic that no batch determines stays unchanged: of a client without rows, or with a single value per
+        channel.
     """
     plan, names = resolve(network, training.engine), normalisation_statistics(network)
     reset = {**weights, **{name: torch.zeros_like(weights[name]) for name in names}}

@@ -53,6 +53,13 @@ def pick_kernel(
 ) -> Kernel:
     """Choose the form and stack size that are `auto` from the table.
 
+    Args:
+        network: The network that is trained.
+        batch: Rows in a batch.
+        device: "cpu" or "cuda".
+        kind: The form, or auto.
+        stack: The clients in one stack, or auto.
+
     Raises:
         ValueError: If the network has no form of the given kind.
     """
@@ -67,7 +74,13 @@ def pick_kernel(
 
 
 def fitting(network: Network, batch: int, megabytes: float) -> int:
-    """Return how many clients' weights and activations fit into the megabytes, at least one."""
+    """Return how many clients' weights and activations fit into the megabytes, at least one.
+
+    Args:
+        network: The network that is trained.
+        batch: Rows in a batch.
+        megabytes: Memory for the weights and one layer's activations of a stack, in float32.
+    """
     footprint = 4 * (size(network) + batch * network.max_width)
     return int(min(_MAX_STACK, max(1, megabytes * 2**20 // footprint)))
 

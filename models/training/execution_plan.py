@@ -36,7 +36,17 @@ class Plan:
     as_one: bool
 
     def logits(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
-        """Map x (clients, rows, *shape) and streams (clients,) or None to logits (clients, rows, outputs)."""
+        """Compute the logits of a stack.
+
+        Args:
+            weights: Names to (clients, ...).
+            context: Names to (clients, ...); it may be empty.
+            x: (clients, rows, *shape) float32.
+            streams: Random streams, (clients,); None switches dropout off.
+
+        Returns:
+            (clients, rows, outputs).
+        """
         if self.as_one:
             return self._as_one(weights, context, x, streams)
         if self.stacked:
@@ -46,7 +56,13 @@ class Plan:
     def features(self, weights: Weights, context: Weights, x: Tensor) -> Tensor:
         """Encode rows with running statistics, for networks of an encoder and a head.
 
-        Returns (clients, rows, channels, positions).
+        Args:
+            weights: Names to (clients, ...).
+            context: Names to (clients, ...); it may be empty.
+            x: (clients, rows, *shape) float32.
+
+        Returns:
+            (clients, rows, channels, positions).
         """
         if self.encoder_head:
             return self.encoder_head.encode_stack(weights, context, x)[0]
@@ -55,7 +71,20 @@ class Plan:
     def cost(
         self, weights: Weights, context: Weights, batch: Batch, objective: Objective
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return each client's training loss (clients,), and the buffers after the step."""
+        """Compute each client's training loss, and the buffers after the step.
+
+        Args:
+            weights: Names to (clients, ...).
+            context: Names to (clients, ...); it may be empty.
+            batch: The padded batch of the stack.
+            objective: The loss of a row.
+
+        Returns:
+            The losses, (clients,), and buffers by name, (clients, ...).
+
+        Raises:
+            ValueError: If torch cannot map the network over clients.
+        """
         if self.stacked:
             return self.stacked.cost_stack(weights, context, batch, objective)
         if not self.network.has_custom_cost:  # the objective needs no mapping

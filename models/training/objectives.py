@@ -34,9 +34,17 @@ class ClosedFormGradient(ABC):
 
 
 def loss_and_gradient(objective: Objective, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each row's loss (rows,) and the gradient with respect to its logits (rows, outputs).
+    """Compute each row's loss and its gradient with respect to the logits.
 
     Uses the objective's closed form if there is one, else autograd.
+
+    Args:
+        objective: The loss of a row.
+        logits: (rows, outputs).
+        y: (rows,) int64, or float32 for a regression.
+
+    Returns:
+        The loss, (rows,), and the gradient, (rows, outputs).
     """
     if isinstance(objective, ClosedFormGradient):
         return objective.loss_and_gradient(logits, y)
@@ -122,8 +130,14 @@ class SquaredError:
 def measures(objective: Objective, logits: Tensor, y: Tensor) -> dict[str, Tensor]:
     """Compute the per-row evaluation metrics, (rows,): the loss and the inputs of the task's metric.
 
-    Classification gives `correct` (0/1; 0 if a logit is not finite) and `entropy` in nats. Regression gives
-    `squared_error`.
+    Args:
+        objective: The loss of a row, whose task decides the measures.
+        logits: (rows, outputs).
+        y: (rows,) int64, or float32 for a regression.
+
+    Returns:
+        `loss`, and for a classification `correct` (0/1; 0 if a logit is not finite) and `entropy` in nats; for a
+        regression `squared_error`.
     """
     loss = objective(logits, y)
     if objective.task == "regression":

@@ -25,7 +25,16 @@ class Optimizer(Protocol):
         """Return the state before the first step."""
 
     def step(self, weights: Weights, grads: Weights, state: OptimiserState) -> tuple[dict[str, Tensor], OptimiserState]:
-        """Take one step for every client of the stack."""
+        """Take one step.
+
+        Args:
+            weights: Names to (clients, ...).
+            grads: Gradients of the same names and shapes.
+            state: The state before the step.
+
+        Returns:
+            The weights and the state after the step.
+        """
 
 
 @dataclass(frozen=True)
@@ -96,5 +105,11 @@ def expand_clients(per_client: Tensor, like: Tensor) -> Tensor:
 
 
 def freeze(active: Tensor, new: Weights, old: Weights) -> dict[str, Tensor]:
-    """Select new tensors for active clients and old tensors for the others; active: (clients,) bool."""
+    """Select new tensors for active clients and old tensors for the others.
+
+    Args:
+        active: (clients,) bool.
+        new: Names to (clients, ...).
+        old: At least the names of `new`, with the same shapes.
+    """
     return {name: torch.where(expand_clients(active, t), t, old[name]) for name, t in new.items()}

@@ -105,6 +105,11 @@ def dirichlet_shares(rng: np.random.RandomState, alpha: float, clients: int) -> 
 
     Logarithms are used, with gamma(alpha) = gamma(alpha + 1) * u^(1/alpha): for a small alpha the plain ratio of gammas
     is 0/0.
+
+    Args:
+        rng: The random stream of the step.
+        alpha: The concentration, above 0; the smaller, the more unequal are shares.
+        clients: The number of shares.
     """
     logs = np.log(rng.standard_gamma(alpha + 1, clients)) + np.log1p(-rng.random_sample(clients)) / alpha
     weights = np.exp(logs - logs.max())
@@ -123,7 +128,14 @@ def owners_by_share(count: int, shares: np.ndarray) -> np.ndarray:
 
 
 def check_enough_rows(rows: Rows, clients: int, min_rows: int, at: At) -> None:
-    """Raise UserError if the training rows cannot give each client `min_rows`."""
+    """Raise UserError if the training rows cannot give each client `min_rows`.
+
+    Args:
+        rows: The rows to deal.
+        clients: The number of clients.
+        min_rows: The least training rows of each.
+        at: The step, for its error.
+    """
     train = rows.split_indices()[0]
     count = len(train)
     if rows.unit is not None and clients > (units := len(np.unique(rows.unit[train]))):
