@@ -249,7 +249,8 @@ def compare_with_version(project: Project, runner: Runner, revision: str) -> tup
         shared = [client for client in now.clients if client in {*then.clients}]
         if not shared:
             raise UserError(
-                f"no silo of data/{data} was there in {shown(revision)}; `siloflow data diff` shows who was."
+                f"--against: got {shown(revision)}, which has no silo of data/{data}, expected a version that has one. "
+                "`siloflow data diff` lists the silos of both versions."
             )
         versions = [silos.select(shared) for silos in (then, now)]
         query, first_answers = agree_on_query(  # equal for both versions, so that their bins agree

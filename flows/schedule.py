@@ -71,7 +71,7 @@ def serve(root: Path, schedule: Any, api: str, parameters: dict[str, Any], overr
     mark = root / SCHEDULE
     if is_locked(mark):
         raise UserError(
-            "schedule: got a second one in this project, expected one. End the first, or use another folder."
+            "schedule: got a second schedule in this project, expected one. End the first, or use another folder."
         )
     flow = compare.with_options(
         on_running=[_on_start], on_completion=[_on_done], on_failure=[_on_failure], on_crashed=[_on_failure]

@@ -133,7 +133,9 @@ def _challenge(project: Project, champion: ModelVersion, saw: dict[str, Any]) ->
     saw = {**saw, "comparison": name}
     registry = comparison["registry"]
     if registry is None:
-        raise UserError(f"watch: MLflow did not register the models of {name}. Watch again: it continues there.")
+        raise UserError(
+            f"watch: MLflow did not register the models of {name}. Run `siloflow watch` again, which continues there."
+        )
     versions = [candidate["version"] for candidate in registry["candidates"]]
     if registry["challenger"] in versions:
         return promote(project, registry["challenger"], force=False, with_data=False, watch=saw)

@@ -52,9 +52,9 @@ def choose_missing(
     if role is not None and (requested in ("mean", "zero") or (requested is None and too_many)):
         raise UserError(
             f"{sample.name}: the column {shown(repr(role.name), 40)} has no value in {int(role.missing.sum()):,} of "
-            f"{rows:,} rows, expected one in each, since {dropped:,} rows with any missing value would be dropped. Delete "
-            f"those without {shown(repr(role.name), 40)} from the file: then other missing values are filled in. Or add "
-            "--missing drop_rows."
+            f"{rows:,} rows, expected one in each. Delete the rows without {shown(repr(role.name), 40)} from the "
+            "file, and other missing values are filled in. Or add --missing drop_rows, which drops all "
+            f"{dropped:,} rows with any missing value."
         )
     if not (without_role | without_number).any():  # only texts
         fitting: Choice = "mean"

@@ -149,8 +149,8 @@ class Conditional(Method):
         with_planes = network.with_statistics(count, planes=sum(planes)) if all_planes else None
         if with_planes is None:
             raise UserError(
-                "params.yaml: method.conditional.form: got planes, expected joined, since planes needs a cnn on "
-                "images of one channel and the statistics [{kind: loadings, sign: ones}] (any sign but free, "
-                "which is not an image), without client_id or cluster_id. Use joined otherwise."
+                "params.yaml: method.conditional.form: got planes, expected joined. Planes need a cnn on images of one "
+                "channel, and only statistics of the kind loadings, whose sign is not free, from another source than "
+                "client_id and cluster_id. Use joined, or change these."
             )
         return with_planes

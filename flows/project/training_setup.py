@@ -227,8 +227,8 @@ def own_columns(params: Params, manifest: Manifest) -> tuple[int, ...]:
         )
     if manifest.common:
         raise UserError(
-            f"{key}.kind: got {align.kind}, expected none, since {data} has rows that no client owns, which no "
-            "client's mean fits. Set data.split.test_rows and validation_rows to own, or this to none."
+            f"{key}.kind: got {align.kind}, expected none, since no client owns the common rows of {data}, so no "
+            "client's mean can align them. Set data.split.test_rows and validation_rows to own, or this to none."
         )
     empty = np.flatnonzero(manifest.clients.rows[:, SPLITS.index("train")] == 0)
     if len(empty):
@@ -296,9 +296,8 @@ def _check_joins(params: Params, silos: Silos) -> None:
         _check_takes_part(client, "join", params, silos)
         if join[client] > params.training.rounds:
             raise UserError(
-                f"params.yaml: clients.join.{client}: got {join[client]}, expected at most training.rounds, which "
-                f"is {params.training.rounds}, since the client would never take part. Let it join earlier, or "
-                "train longer."
+                f"params.yaml: clients.join.{client}: got {join[client]}, expected at most training.rounds "
+                f"({params.training.rounds}), or the client never takes part. Let it join earlier, or train longer."
             )
     if all(join.get(client, 1) > 1 for client in silos.clients):
         raise UserError(
@@ -313,14 +312,14 @@ def _check_leaves(params: Params, silos: Silos) -> None:
         _check_takes_part(client, "leave", params, silos)
         if left > rounds:
             raise UserError(
-                f"params.yaml: clients.leave.{client}: got {left}, expected at most training.rounds, which is "
-                f"{rounds}, since the client would stay to the end. Let it leave earlier, or train longer."
+                f"params.yaml: clients.leave.{client}: got {left}, expected at most training.rounds "
+                f"({rounds}), or the client never leaves. Let it leave earlier, or train longer."
             )
         if client in join and left <= join[client]:
             raise UserError(
-                f"params.yaml: clients.leave.{client}: got {left}, expected a round after its first, {join[client]}, "
-                f"since the client would never take part. Let it leave later, or drop clients.join.{client} and let it "
-                "leave in round 1."
+                f"params.yaml: clients.leave.{client}: got {left}, expected a round after {join[client]}, in which it "
+                f"joins, or it never takes part. Let it leave later, or drop clients.join.{client} and let it leave in "
+                "round 1."
             )
     for left in sorted({*leave.values()}):
         if not any(join.get(c, 1) <= left < leave.get(c, left + 1) for c in silos.clients):

@@ -186,7 +186,9 @@ def check_same_data(project: Project, folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder} is missing. Restore it from a copy.")
     name, now = saved["params"]["data"]["name"], project.params.data.name
     if name != now:
-        raise UserError(f"{folder.name} was trained on {name}, and data.name is {now}. Name a run on {now}.")
+        raise UserError(
+            f"{folder.name}: got a run on data/{name}, expected one on data/{now} (data.name). Name another run."
+        )
     return saved
 
 
@@ -212,8 +214,8 @@ def score_on_present_rows(project: Project, folder: Path, final: bool = False) -
     run = finished_run(project, str(folder.relative_to(project.root)), on_present_data=not is_same)
     if not is_same and isinstance(run.model.personal, ClientStateRefs):
         raise UserError(
-            f"{folder.name} has a model for each client, which was trained on other rows. Run `siloflow data use "
-            f"{saved['data_version'][:10]}` to restore these."
+            f"{folder.name}: got other rows in data/, expected those that its clients' own models were trained on. Run "
+            f"`siloflow data use {saved['data_version'][:10]}` to restore them."
         )
     setup = run.project.training_setup(run.seed)
     round = RoundContext(run.round, setup, setup.silos.clients, (), PlainRunner(), run.private)

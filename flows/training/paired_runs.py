@@ -242,7 +242,7 @@ def check_over(project: Project) -> None:
     if comparison.partitions > 1:
         raise UserError(
             f"comparison.over: got silos with comparison.partitions {comparison.partitions}, expected rows, since each "
-            "partition has other silos already. Set one of them back."
+            "partition has other silos already. Set comparison.over to rows, or comparison.partitions to 1."
         )
     if silos.common("test"):
         raise UserError(

@@ -113,8 +113,8 @@ def train(
     trainable = None if only is None else frozenset(only)
     if trainable is not None and not (trainable <= weights.keys() and trainable & learned(network, weights).keys()):
         raise ValueError(
-            f"train: got {sorted(trainable)}, of which nothing is trained or some are no weights, expected some "
-            f"of {list(weights)}"
+            f"train: only: got {sorted(trainable)}, expected names of weights, of which one is trained at least: "
+            f"{list(weights)}"
         )
     trainer = _LocalTrainer(plan, training, proximal, trainable)
     stack = (weights, context, weights if anchor is None else anchor, rows, streams, optimiser, offset)

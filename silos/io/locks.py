@@ -143,8 +143,8 @@ def _refuse_if_busy(name: str, workers: list[str]) -> None:
     if workers:
         names = ", ".join(workers[:3]) + (f" and {len(workers) - 3} more" if len(workers) > 3 else "")
         raise UserError(
-            f"{name}: got data/ in use by {names}, expected no other user. Wait until that ends, or stop it; "
-            "--resume continues it later on the data version with which it started."
+            f"{name}: got data/ in use by {names}, expected no other user. Wait until that ends, or stop it. "
+            "Later --resume continues it, on the data version with which it started."
         )
 
 

@@ -139,10 +139,10 @@ def check_enough_rows(rows: Rows, clients: int, min_rows: int, at: At) -> None:
     train = rows.split_indices()[0]
     count = len(train)
     if rows.unit is not None and clients > (units := len(np.unique(rows.unit[train]))):
-        raise at.error(f"asks for {clients} clients, and there are {units} units to deal; ask for fewer clients.")
+        raise at.error(f"clients: got {clients}, expected at most the {units} units to deal. Lower clients.")
     if clients * min_rows > count:
         raise at.error(
             f"clients: got {clients} with at least {min_rows} row{'s' * (min_rows > 1)} each, expected fewer, "
             f"since client {default_client_name(count // min_rows, clients)} would get too few of the {count} "
-            f"rows. Ask for fewer clients{' or lower min_rows' if at.kind == 'dirichlet' else ''}."
+            f"rows. Lower clients{' or min_rows' if at.kind == 'dirichlet' else ''}."
         )

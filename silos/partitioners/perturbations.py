@@ -144,8 +144,8 @@ def _permutations(count: int, classes: int, at: At) -> list[np.ndarray]:
                 break
         else:
             raise at.error(
-                f"clusters: got {count - 1} different permutations to find that move all of {classes} classes, "
-                f"expected fewer, since {ATTEMPTS} draws each did not find them. Lower clusters."
+                f"clusters: got {count}, expected fewer, since {ATTEMPTS} draws found no further permutation that "
+                f"moves all of {classes} classes. Lower clusters."
             )
     return permutations
 
@@ -275,7 +275,7 @@ def _pixel_orders(count: int, pixels: int, at: At) -> list[np.ndarray]:
                 break
         else:
             raise at.error(
-                f"clusters: got {count}, expected fewer, since {ATTEMPTS} draws each gave no {count} different "
-                f"orders of {pixels} pixels. Lower clusters."
+                f"clusters: got {count}, expected fewer, since {ATTEMPTS} draws found no further order of {pixels} "
+                "pixels. Lower clusters."
             )
     return list(orders.values())

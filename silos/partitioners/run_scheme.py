@@ -148,20 +148,22 @@ def _shared_unit_notes(rows: Rows, owners: Owners, step: Any, at: At) -> list[st
     pairs = np.unique(np.stack([number[dealt], owners.owner[dealt]]), axis=1)
     shared = int((np.bincount(pairs[0]) > 1).sum())
     if shared and not isinstance(step, Column) and getattr(step, "within", None) is None:
-        raise at.error(f"deals the rows of one unit to several clients ({shared:,} of {len(units):,}); {_WHOLE}.")
+        raise at.error(
+            f"got {shared:,} of {len(units):,} units with rows at several clients, expected whole units. {_WHOLE}."
+        )
     return (
         [f"unit: {shared:,} of {len(units):,} have rows at several clients, and count once at each"] if shared else []
     )
 
 
-_WHOLE = "deal whole units by `column`, `equal` or `quantity`, or leave out data.source.unit"
+_WHOLE = "Deal whole units by `column`, `equal` or `quantity`, or leave out data.source.unit"
 
 
 def _check_noise_units(step: Assignment | OwnPartitioner | Change, rows: Rows, partition: Partition, at: At) -> None:
     """Raise UserError for noise, in units of 0 to 255, on pixels that an earlier step divided by 255."""
     if isinstance(step, Noise) and rows.x.dtype == np.uint8 and partition.clients.x.dtype != np.uint8:
         raise at.error(
-            "got it after noise with clip: false, expected it before, since its sd and mean are in pixel units "
+            "got this step after noise with clip: false, expected it before, since its sd and mean are in pixel units "
             "of 255. Set clip: false only in the last noise step."
         )
 
@@ -170,7 +172,9 @@ def _deal(step: Any, rows: Rows, at: At) -> Owners:
     if isinstance(step, OwnPartitioner):
         return _deal_by_plugin(step, rows, at)
     if rows.unit is not None and not isinstance(step, Column | Equal | Quantity):
-        raise at.error(f"deals rows one by one, and would part the rows of a unit; {_WHOLE}.")
+        raise at.error(
+            f"got a step that deals single rows, expected one that keeps the rows of a unit together. {_WHOLE}."
+        )
     deal = PARTITIONERS.find(step.kind)
     if isinstance(step, Column) or step.within is None:
         return cast(Owners, deal(step, rows, at))

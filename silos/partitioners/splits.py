@@ -40,9 +40,9 @@ def take_common(rows: Rows, params: SplitParams, seed: int) -> tuple[Rows, Rows 
                 count = whole_units(rows.unit[free], len(candidates) * getattr(params, name))
             if count == 0:
                 raise UserError(
-                    f"params.yaml: data.split.{name}_rows: got common, expected common rows, and the source marks "
-                    f"no {name} rows and a share of {getattr(params, name):g} of its {len(candidates)} rows is "
-                    f"none. Raise data.split.{name}."
+                    f"params.yaml: data.split.{name}_rows: got common without common rows, expected at least one. The "
+                    f"source marks no {name} rows, and a share of {getattr(params, name):g} of its "
+                    f"{len(candidates)} rows rounds to none. Raise data.split.{name}."
                 )
             selected[free[:count]] = True
             split[selected] = name
@@ -156,9 +156,9 @@ def _split_by_unit(
 
 def _too_few_units(clients: Clients, client: int, fault: str) -> UserError:
     return UserError(
-        f"params.yaml: data.source.unit: client {clients.names[client]} has {fault}, expected two or more, to train and to "
-        "test on different ones. Leave this client out of the source, set the shares of data.split to 0, or name a finer "
-        "unit."
+        f"params.yaml: data.source.unit: client {clients.names[client]} has {fault}, expected two or more, since training "
+        "and test need different units. Leave this client out of the source, set the shares of data.split to 0, or name a "
+        "finer unit."
     )
 
 
@@ -244,8 +244,8 @@ def subsample_source(step: Subsample, rows: Rows, split: SplitParams, at: At) ->
     """
     if rows.split is None and split.test_rows == "own" and split.test > 0:
         raise at.error(
-            "got it before the clients' test rows are drawn, expected it after, since it would thin the test "
-            "rows, too. Set data.split.test_rows to common, move the step behind the one that makes clients, or "
+            "got this step before the clients' test rows are drawn, expected it after, since it would thin the "
+            "test rows, too. Move it behind the step that makes clients, set data.split.test_rows to common, or "
             "mark rows as test in the source."
         )
     train = rows.split_indices()[0]

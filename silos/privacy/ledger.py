@@ -51,7 +51,7 @@ Draw = Callable[[str], np.random.Generator]
 Answer = dict[str, np.ndarray]
 
 _COUNTS = Kind()
-_WAY_OUT = "bring back its folder from a copy; nothing is reported until then."
+_WAY_OUT = "Restore its folder from a copy. Nothing is reported until then."
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Ledger:
         """
         rho, question = float(rho), kind.qualified(question)
         if not 0 <= rho < math.inf:
-            raise ValueError(f"rho is {rho}, and must be a number from 0 on")
+            raise ValueError(f"rho: got {rho}, expected a finite number of at least 0")
         self._check_noise(rho)
         with self._lock():
             secret, entries = self._open()
@@ -291,12 +291,11 @@ class Ledger:
         """Return the secret, created at the client's first query, and the entries."""
         path = self._home / "secret"
         if self._file.exists() and not path.exists():
-            raise UserError(f"{path}, the secret of client {self.client}, is missing; {_WAY_OUT}")
+            raise UserError(f"{path}, the secret of client {self.client}, is missing. {_WAY_OUT}")
         if self._mark.exists() and not self._file.exists():
             raise RefusalError(
-                f"{self._file}, what client {self.client} recorded of its reports, is missing; bring back its folder from "
-                "a copy, or let its owner start without a record: `siloflow data ledger --new`. Nothing is reported until "
-                "then."
+                f"{self._file}, the record of what client {self.client} reported, is missing. Restore its folder from a "
+                "copy, or let its owner start a new record: `siloflow data ledger --new`. Nothing is reported until then."
             )
         secret = Secret.open(path)
         if not self._file.exists():
@@ -304,8 +303,8 @@ class Ledger:
         seal, _, content = self._file.read_bytes().partition(b"\n")
         if seal != secret.seal(content).encode():
             raise UserError(
-                f"{self._file}, what client {self.client} recorded of its reports, is damaged, or the secret in its folder "
-                f"is another; {_WAY_OUT}"
+                f"{self._file}, the record of what client {self.client} reported, is damaged or sealed with another "
+                f"secret than the one in its folder. {_WAY_OUT}"
             )
         return secret, [Entry(**entry) for entry in json.loads(content)]
 
@@ -367,10 +366,10 @@ class Ledger:
         path = self._home / f"{digest}.safetensors"
         description = f"{path}, a part of what client {self.client} reported,"
         if not path.exists():
-            raise UserError(f"{description} is missing; {_WAY_OUT}")
+            raise UserError(f"{description} is missing. {_WAY_OUT}")
         data = path.read_bytes()
         if hashlib.sha256(data).hexdigest() != digest:
-            raise UserError(f"{description} is damaged; {_WAY_OUT}")
+            raise UserError(f"{description} is damaged. {_WAY_OUT}")
         return load(data)
 
 
@@ -406,12 +405,16 @@ def _compute_report(
 
     def draw(part: str) -> np.random.Generator:
         if part in drawn:
-            raise ValueError(f"the noise of {part} is drawn twice: the difference of what it hides would show")
+            raise ValueError(
+                f"noise of {part}: got a second draw, expected one, since equal noise cancels in a difference"
+            )
         drawn.add(part)
         return secret.generator(*names, part)
 
     report = compute(draw)
     without_noise = sorted(report.keys() - drawn)
     if without_noise and float.fromhex(names[2]):
-        raise ValueError(f"the answer costs budget, and draws no noise for {', '.join(without_noise)}")
+        raise ValueError(
+            f"noise of {', '.join(without_noise)}: got none, expected a draw for each part that costs budget"
+        )
     return report

@@ -59,10 +59,10 @@ class RowRegister:
                 if rows:
                     raise RefusalError(
                         f"client {self.client}: got {rows} training rows that other silos of private/{family.name} "
-                        f"reported, such as {silo}, expected none, because rows in several silos would have several "
-                        "budgets, and differences of silos reveal rows. Partition the data into the earlier silos, or, if "
-                        f"you own both, write the line `other_silos: true` in private/{family.name}/{POLICY}, where it says "
-                        "`other_silos: false`."
+                        f"reported, such as {silo}, expected none. A row in several silos would have several budgets, "
+                        "and differences between silos would reveal it. Partition the data into the earlier silos. Or, if "
+                        "you own both, change `other_silos: false` to `other_silos: true` in "
+                        f"private/{family.name}/{POLICY}."
                     )
 
     def record(self, policy: Policy) -> None:

@@ -38,7 +38,7 @@ class Secret:
         key = path.read_bytes()
         if len(key) != _BYTES:
             raise UserError(
-                f"{path}, a client's secret, has {len(key)} bytes instead of {_BYTES}; bring back its folder from a copy. "
+                f"{path}, a client's secret, has {len(key)} bytes instead of {_BYTES}. Restore its folder from a copy. "
                 "Nothing is reported until then."
             )
         return cls(key)

@@ -96,9 +96,9 @@ def policy_of(folder: Path, client: str) -> Policy:
     elif not has_store(folder):
         missing = folder / (OPENED if (folder / POLICY).is_file() else POLICY)
         raise RefusalError(
-            f"client {client}: got no {missing}, expected what `siloflow partition` makes with new data, because what it "
-            f"reported before may have been deleted. Bring back {folder} from a copy, or let the client's owner start "
-            "without a record: `siloflow data ledger --new`."
+            f"client {client}: got no {missing}, expected the file or folder that `siloflow partition` makes, since the "
+            f"record of earlier reports may have been deleted. Restore {folder} from a copy, or let the client's owner "
+            "start a new record: `siloflow data ledger --new`."
         )
     return _policies(folder / POLICY).of(client)
 
@@ -223,11 +223,11 @@ def check_budget(client: str, budget: float, spent: float, rho: float, unit: Uni
     if math.fsum([spent, rho]) <= budget * _SLACK:
         return
     left = _round_down(unit.from_rho(max(budget - spent, 0.0)))
-    lower = f"ask at {unit.name} {left:.{_DIGITS}g} or less, " if left > 0 and left >= unit.least else ""
+    lower = f"lower {unit.name} to {left:.{_DIGITS}g} or less, " if left > 0 and left >= unit.least else ""
     raise RefusalError(
-        f"client {client} has a privacy budget of {unit.name} {unit.from_rho(budget):.{_DIGITS}g}{unit.also}, of which "
-        f"{unit.from_rho(spent):.{_DIGITS}g} is spent, and this question costs {unit.from_rho(rho):.{_DIGITS}g}; "
-        f"ask one that it has answered, {lower}or let the client's owner raise budget in its policy.yaml."
+        f"client {client}: got a query that costs {unit.name} {unit.from_rho(rho):.{_DIGITS}g}, expected one within its "
+        f"privacy budget of {unit.from_rho(budget):.{_DIGITS}g}{unit.also}, of which {unit.from_rho(spent):.{_DIGITS}g} is "
+        f"spent. Repeat an earlier query, {lower}or let the client's owner raise budget in its policy.yaml."
     )
 
 
@@ -254,8 +254,8 @@ class Kind:
     name: str = ""
     group: str = "a class"
     way_out: str = (
-        "wait until none or ten rows or more of the class were removed, and added, or report with noise: `siloflow diagnose "
-        "--set 'diagnose.noise={epsilon: 4}'`"
+        "wait until the class has lost none or at least ten rows, and gained none or at least ten, or report with noise: "
+        "`siloflow diagnose --set 'diagnose.noise={epsilon: 4}'`"
     )
     once: str = ""
 
@@ -282,13 +282,13 @@ def difference_refusal(client: str, before: str, version: str, kind: Kind, least
     way_out = f"{kind.way_out[:1].upper()}{kind.way_out[1:]}."
     if before == version:
         return RefusalError(
-            f"client {client}: what it reported and what it would report now of the same rows {differ}, as where so few "
-            f"miss a value of a feature. Subtracting the two would show those. {way_out}"
+            f"client {client}: its earlier report and this one, of the same rows, {differ}, for example if so few miss a "
+            f"value of a feature. Subtracting the two would reveal these rows. {way_out}"
         )
     return RefusalError(
-        f"client {client}: its rows {differ}, removed or added, or by fewer values of a column, from those that it "
-        "reported before without noise. Subtracting the two reports would show those. The owner sees the class by "
-        f"`siloflow data diff VERSION`. {way_out}"
+        f"client {client}: its rows and those of an earlier report without noise {differ}, removed or added, or by fewer "
+        "values of a column. Subtracting the two reports would reveal these. `siloflow data diff VERSION` shows the owner "
+        f"the class. {way_out}"
     )
 
 
@@ -305,15 +305,15 @@ def bins_refusal(client: str, features: Sequence[str]) -> RefusalError:
     first = f"feature {features[0]!r}" if features[0] else "targets"
     more = f" (and {len(features) - 1} more)" if len(features) > 1 else ""
     return RefusalError(
-        f"client {client} has counted some of its rows before in other bins of {first}{more}, and counts rows in one "
-        "set of bins, as each more would narrow down single values; use the bounds, categories and diagnose.bins of the "
-        "earlier query, ask with noise, or let the client's owner set other_bins: true in its policy.yaml."
+        f"client {client}: got other bins of {first}{more} than in an earlier report of some of its rows, expected the "
+        "same, since each further set of bins narrows down single values. Use the bounds, categories and diagnose.bins of "
+        "that report, add noise, or let the client's owner set other_bins: true in its policy.yaml."
     )
 
 
 def repetition_refusal(client: str, kind: Kind) -> RefusalError:
     """Return the refusal of a second query of a kind that is answered once for a version of the rows."""
     return RefusalError(
-        f"client {client} has answered another question for {kind.name} about its present rows, and "
-        f"answers one, as each more would reveal more of single rows; {kind.once}."
+        f"client {client}: got a second query of the kind `{kind.name}` on its present rows, expected one, since each "
+        f"further answer reveals more of single rows. {kind.once[:1].upper()}{kind.once[1:]}."
     )

@@ -99,7 +99,7 @@ def _decoded_text(where: str, array: np.ndarray) -> np.ndarray:
             array = np.char.decode(array, "utf-8")
         except UnicodeDecodeError as error:
             raise UserError(
-                f"{where}: got bytes that are no UTF-8 ({error.reason}), expected text. Save it as strings."
+                f"{where}: got bytes that are not UTF-8 ({error.reason}), expected text. Save it as strings."
             ) from None
     fault = find_invalid_name(array.ravel())
     if fault:

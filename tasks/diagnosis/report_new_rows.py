@@ -43,8 +43,8 @@ from tasks.messages.statistics_messages import NewRowsShift, Refusal
 _KIND = Kind(
     NEW_ROWS,
     "a class",
-    "compare whole versions only, or wait until ten rows or more of the class have come",
-    once="ask with the version and params that it was asked with, or wait until ten rows or more have come",
+    "compare whole versions only, or wait until the class has ten new rows or more",
+    once="use the version and params of the first query, or wait until there are ten new rows or more",
 )
 _PARTS = ("rows", "worth", "types", "grades", "undetermined", "features", "means")
 _MOST_COPIES = 0.1  # of the rows that have copies among earlier ones, if rows were removed
@@ -98,8 +98,8 @@ def _answer(
     groups, values = new.covered(ledger, query)
     if not any(map(len, groups.values())):
         raise RefusalError(
-            f"client {ledger.client} has got fewer than {local.least_rows} different training rows of any class since, and "
-            f"compares new rows by themselves from as many on; {_KIND.way_out}."
+            f"client {ledger.client}: got no class with {local.least_rows} different new training rows, expected one, since "
+            f"fewer rows would be revealed. {_KIND.way_out[:1].upper()}{_KIND.way_out[1:]}."
         )
 
     def compute(_: Draw) -> dict[str, np.ndarray]:
@@ -156,8 +156,8 @@ def find_new_rows(silos: Silos, before: Silos, client: str, seed: str) -> np.nda
     found = copies_that_are_new(train, np.concatenate(others), earlier, np.random.default_rng(int(seed, 16)))
     if found is None:
         raise RefusalError(
-            f"client {client}: rows were removed, and a tenth of its rows or more have copies, so it is not known which are "
-            "new. Compare whole versions only."
+            f"client {client}: got removed rows and copies of a tenth of the rows or more, so the client cannot tell which "
+            "rows are new. Compare whole versions only."
         )
     return found
 

@@ -34,8 +34,8 @@ from tasks.execution.prefect_tasks import server_step, step
 from tasks.messages.statistics_messages import HalfModels, NoisyCounts, PredictedCounts, Refusal, ShiftNumbers
 
 ONCE = (
-    "ask with the silos, rows and params that it was asked with, leave diagnose.second_look out, or wait until ten rows or "
-    "more of its own have changed"
+    "repeat the silos, rows and params of the first query, leave diagnose.second_look out, or wait until ten rows or more "
+    "of the client have changed"
 )
 """The way out if a client has taken part in another second look with these rows."""
 
@@ -93,7 +93,7 @@ def _check_products(client: str, design: Design) -> None:
     if design.products != allowed or count > MOST_PRODUCTS:
         raise RefusalError(
             f"client {client}: got {count} products of features, {count - len(allowed)} of them of two categories, expected "
-            f"at most {MOST_PRODUCTS}, each with a number. Leave the others out."
+            f"at most {MOST_PRODUCTS}, each with a numeric feature. Leave the others out."
         )
 
 
@@ -142,8 +142,8 @@ def _check(client: str, models: Mapping[str, np.ndarray], silo_names: frozenset[
     unknown = sorted(models.keys() - silo_names)
     if unknown:
         raise RefusalError(
-            f"client {client} was asked about {len(models)} models, of which {len(unknown)} are of no silo of its data "
-            f"(the first is called {unknown[0]}), and it answers of a model of each silo at most; ask about those alone."
+            f"client {client}: got {len(models)} models, {len(unknown)} of them of no silo of its data (first "
+            f"{unknown[0]}), expected at most one model of each silo. Leave the others out."
         )
 
 

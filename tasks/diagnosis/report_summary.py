@@ -381,8 +381,8 @@ def check_request(ledger: Ledger, local: LocalSummary, query: Query, budget: flo
     most = max(rows, USUAL_BINS)
     if query.counts and query.layout.bins > most:
         raise RefusalError(
-            f"client {ledger.client}: diagnose.bins: got {query.layout.bins}, expected {most} or less, because it has "
-            f"{rows} training {what}, and bins of single {what} would show their values. Lower it."
+            f"client {ledger.client}: diagnose.bins: got {query.layout.bins}, expected {most} or less: the client has "
+            f"{rows} training {what}, and a bin of a single one would show its values. Lower it."
         )
 
 

@@ -224,7 +224,7 @@ MISTAKES = {
     "more clients than rows": Mistake(
         ("partition", "--set", "data.scheme.0.clients=2000"),
         r"params\.yaml: data\.scheme\[0\] \(`equal`\): clients: got 2000 with at least 1 row each, expected fewer, "
-        r"since client c1797 would get too few of the 1797 rows\. Ask for fewer clients\.",
+        r"since client c1797 would get too few of the 1797 rows\. Lower clients\.",
     ),
     "a file where runs should be": Mistake(
         ("compare",), r"cannot write /.*/runs: a file has the name of the needed folder; move it away\.", runs_is_a_file

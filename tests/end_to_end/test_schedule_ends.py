@@ -54,7 +54,7 @@ def test_a_second_schedule_is_refused_and_signals_while_the_first_ends_leave_one
     second = folder.start("schedule", NEVER_SOON, "local_only")
     _, error = second.communicate(timeout=600)
     assert second.returncode == 2
-    assert error.startswith("error: schedule: got a second one in this project, expected one.")
+    assert error.startswith("error: schedule: got a second schedule in this project, expected one.")
     while process.poll() is None:
         process.send_signal(signal.SIGHUP)
         time.sleep(0.05)

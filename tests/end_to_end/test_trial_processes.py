@@ -106,7 +106,10 @@ def test_a_run_in_which_every_process_dies_ends_the_command_with_a_sentence(
     parallel = ("--set", "runner.parallel_runs=3", "--set", "plugins=[dies.py]")
     answer = folder.type("compare", "dies", *FOUR_ROUNDS, *parallel, code=2)
     assert "a process that trained dies-seed1 ended unexpectedly; the run continues in another one." in answer.err
-    assert "error: dies-seed1: two processes ended in it, most likely because memory ran out." in answer.err
+    assert (
+        "error: dies-seed1: two processes ended while they trained it, most likely because memory ran out."
+        in answer.err
+    )
 
 
 def test_processes_end_with_the_command_that_is_interrupted_or_killed(

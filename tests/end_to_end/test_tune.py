@@ -105,7 +105,10 @@ def test_a_comparison_of_which_every_run_failed_says_so(tuned):
 
 def test_options_that_a_page_is_tuned_by_and_has_not_are_told_before_anything_runs(tuned):
     refused = tuned[0].type("compare", "mine", *own(tuned[0], "'much', 'more'"), code=2)
-    assert "mine: its tuning sets weight much, with which it cannot run: params.yaml: method.mine.weight" in refused.err
+    assert (
+        "comparison.tune: mine cannot run with weight much, which tuning tries: params.yaml: method.mine.weight"
+        in refused.err
+    )
     assert "settings for each" not in refused.err
 
 
@@ -115,6 +118,6 @@ def test_without_validation_rows_nothing_is_tuned(tuned):
     folder.type("partition", *none)
     refused = folder.type(*ASKED, *none, code=2)
     assert (
-        "comparison.tune: got no validation rows in the data, expected some, on which settings are "
-        "chosen. Set data.split.validation" in refused.err
+        "comparison.tune: got no validation rows in the data, expected some, since settings are "
+        "scored on them. Set data.split.validation" in refused.err
     )

@@ -65,7 +65,7 @@ def check_minutes(budget: float, before: float, leg: Leg, pace: Pace, method: st
     fewer = leg.rounds + math.floor(affordable / max(pace.round, 1e-9))
     raise UserError(
         f"minutes: got {budget / 60:g}, expected at least {math.ceil(needed / 60)}, since one run of "
-        f"{method} takes about {duration(pace.run)}, and the shortest advice needs eleven runs. Type the "
+        f"{method} takes about {duration(pace.run)}, and the shortest advice needs eleven runs. Run the "
         f"command with `--minutes {math.ceil(needed / 60)} --resume`"
         f"{f', or with `--set training.rounds={fewer}`' if fewer > 0 else ''}."
     )

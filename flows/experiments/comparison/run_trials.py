@@ -79,8 +79,8 @@ def check_tuning(project: Project, methods: list[str], setup: TrainingSetup) -> 
         subset = "the clients that are scored (evaluation.clients)"
         raise UserError(
             "comparison.tune: got no validation rows in "
-            f"{'the data' if project.scored is project.silos else subset}, expected some, on which settings are "
-            "chosen. Set data.split.validation, for example to 0.15, and run `siloflow partition`."
+            f"{'the data' if project.scored is project.silos else subset}, expected some, since settings are "
+            "scored on them. Set data.split.validation, for example to 0.15, and run `siloflow partition`."
         )
     for method in methods:
         _grid(project, method)
@@ -183,7 +183,7 @@ def _check_options(project: Project, method: str, options: dict[str, Any], setup
         start_method(method_of(params.model_copy(update={"method": section}), method), setup)
     except UserError as error:
         listed = ", ".join(f"{key} {as_yaml(value)}" for key, value in options.items())
-        raise UserError(f"{method}: its tuning sets {listed}, with which it cannot run: {error}") from None
+        raise UserError(f"comparison.tune: {method} cannot run with {listed}, which tuning tries: {error}") from None
 
 
 def ensemble(
@@ -260,9 +260,9 @@ def check_partitions(project: Project) -> None:
     partitions, data = project.params.comparison.partitions, project.params.data
     if partitions > 1 and not can_draw(data):
         raise UserError(
-            f"comparison.partitions: got {partitions}, expected 1, since the silos of data/{data.name} are natural: "
-            "data.scheme takes them from a column, and no seed draws others. For other silos like these, set "
-            "comparison.over to silos."
+            f"comparison.partitions: got {partitions}, expected 1, since a column of the source names the silos of "
+            f"data/{data.name}, and no seed draws others. To compare for other silos like these, set comparison.over to "
+            "silos."
         )
 
 
@@ -280,8 +280,8 @@ def draw_partitions(project: Project, count: int) -> list[Project]:
         before, rows = (one.silos.manifest.clients for one in (projects[-1], drawn))
         if before.names == rows.names and before.digest.tobytes() == rows.digest.tobytes():
             raise UserError(
-                f"comparison.partitions: got the same silos with data seeds {seed - 1} and {seed}, expected others. Set "
-                "comparison.partitions to 1, or use a scheme that draws."
+                f"comparison.partitions: got the same silos with data seeds {seed - 1} and {seed}, expected different ones. "
+                "Set comparison.partitions to 1, or use a scheme that draws silos at random."
             )
         projects.append(drawn)
     return projects

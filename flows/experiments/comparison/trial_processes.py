@@ -269,8 +269,8 @@ class TrialProcesses:
         run = trial.name
         if run in self._died:
             raise UserError(
-                f"{run}: two processes ended in it, most likely because memory ran out. Set runner.parallel_runs to a "
-                "smaller number; --resume continues after the last complete round."
+                f"{run}: two processes ended while they trained it, most likely because memory ran out. Lower "
+                "runner.parallel_runs; --resume continues after the last complete round."
             )
         self._died.add(run)
         others = len(self._processes)

@@ -154,8 +154,8 @@ class PrefectServer:
         if any(text in last for text in _OTHER_DATABASE):
             raise UserError(
                 f"{self.home / 'prefect.db'}: got a database that Prefect {version('prefect')} cannot read ({last}), "
-                "expected its own. Move `prefect.db*` out of that folder: Prefect's page then lacks earlier runs; results "
-                "in runs/ and MLflow keep them."
+                "expected its own. Move `prefect.db*` out of that folder. Earlier runs then leave Prefect's page, but stay "
+                "in runs/ and in MLflow."
             )
         quoted = f"; the last line of its log is: {last}" if last else ""
         raise UserError(f"Prefect's server in {self.log.parent} does not respond{quoted}. See {self.log.name} there.")

@@ -232,8 +232,8 @@ def _find(project: Project, registry: Registry, run: str | None, aliases: Mappin
     version = register_run(project, registry, result)
     if version is None and result["mlflow_run_id"] is None:
         raise UserError(
-            f"promote: got {folder.path.name}, which ended while MLflow was away, expected a run that MLflow received. Run "
-            "the command that started it again with --resume: it sends the run, and trains nothing again."
+            f"promote: got {folder.path.name}, which ended while MLflow was away, expected a run that MLflow has. Repeat "
+            "the command that started it with --resume, which sends the run and trains nothing again."
         )
     if version is None:
         raise UserError(

@@ -157,9 +157,9 @@ def _kept(file: RowFile, opened: OpenModel, own: str | None, keep: Sequence[str]
     if unknown and features and not [name for name in features if name not in names]:
         listed = some([shown(repr(name), 40) for name in unknown], 5)
         raise UserError(
-            f"{file.name}: columns: got {listed}, which the model does not know, expected its columns, and those that "
-            f"data.source says are no features. Copy {'it' if len(unknown) == 1 else 'them'} to the output by --keep "
-            "NAME, or delete them."
+            f"{file.name}: columns: got {listed}, expected columns of the model, or columns that data.source does not "
+            f"use as features. To copy {'it' if len(unknown) == 1 else 'them'} to the output add --keep NAME, or delete "
+            "them."
         )
     return kept
 

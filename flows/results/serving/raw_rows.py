@@ -101,7 +101,7 @@ class RowFile:
             return self.table["x"] if columns is None else _named(self.name, self.table)
         if columns is None:
             raise UserError(
-                f"{self.name}: got a file that is no archive, expected .npz with the array x of shape (rows, "
+                f"{self.name}: got a file that is not an archive, expected .npz with the array x of shape (rows, "
                 f"{', '.join(map(str, card['shape']))}), since the model's rows have no named columns. Save them with "
                 "numpy.savez."
             )
@@ -178,8 +178,8 @@ def _named(name: str, arrays: Mapping[str, np.ndarray]) -> pd.DataFrame:
     if names is None or x.ndim != 2 or names.shape != x.shape[1:]:
         got = "no names" if names is None else f"{names.size} names"
         raise UserError(
-            f"{name}: features: got {got} for x of shape {x.shape}, expected one for each column of a table, by which "
-            "the model finds its inputs. Save them as the array `features`."
+            f"{name}: features: got {got} for x of shape {x.shape}, expected a name for each column, since the "
+            "model finds its inputs by name. Save the names as the array `features`."
         )
     return pd.DataFrame(x, columns=[str(each) for each in names])
 

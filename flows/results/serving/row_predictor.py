@@ -94,7 +94,7 @@ class RowPredictor:
                 part = self._predict(client, of_client, params_of)
             except ValueError as error:
                 raise ValueError(
-                    f"the rows of {shown(client or 'no client')}, counted by themselves: {error}"
+                    f"rows of {shown(client or 'no client')} (row numbers count only these rows): {error}"
                 ) from None
             parts.append(part.set_axis(at, axis=0))
         return pd.concat(parts).sort_index().reset_index(drop=True)

@@ -105,7 +105,7 @@ class ScoringRequest:
         if isinstance(content, list) and content and all(isinstance(row, Mapping) for row in content):
             return _records(content, columns)
         if self.form == "dataframe_records" and content != []:
-            raise ValueError("it is no list of objects")
+            raise ValueError("it is not a list of objects")
         return _lists(content) if isinstance(content, Mapping) else content
 
 
@@ -116,11 +116,11 @@ def _split(content: Any) -> Any:
     _check_keys(content)
     rows, names = content.get("data"), content.get("columns")
     if not isinstance(rows, list):
-        raise ValueError("its `data` are no list of rows")
+        raise ValueError("its `data` are not a list of rows")
     if names is None:
         return rows
     if not isinstance(names, list) or any(isinstance(name, list | dict) for name in names):
-        raise ValueError("its `columns` are no list of names")
+        raise ValueError("its `columns` are not a list of names")
     if rows and all(isinstance(row, Mapping) for row in rows):
         return _records(rows, names)
     rows = [row if isinstance(row, list) else [row] for row in rows]
@@ -145,7 +145,7 @@ def _lists(content: Mapping[str, Any]) -> pd.DataFrame:
     _check_keys(content)
     for name, values in content.items():
         if not isinstance(values, list):
-            raise ValueError(f"{name!r} is no list of values")
+            raise ValueError(f"{name!r} is not a list of values")
     return pd.DataFrame(dict(content))
 
 

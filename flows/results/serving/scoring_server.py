@@ -220,8 +220,8 @@ async def _read_body(request: Request, limit: int) -> bytes:
         raise RequestError(
             413,
             "CONTENT_TOO_LARGE",
-            f"body: got more than {limit:,} bytes, expected at most as many. Send fewer rows at a time, or raise "
-            "--max-body.",
+            f"body: got more than the {limit:,} bytes allowed, expected fewer. Send fewer rows in one request, or "
+            "raise --max-body.",
         )
     return b"".join(chunks)
 
@@ -240,7 +240,8 @@ def _predict(predictor: RowPredictor, body: bytes) -> bytes:
         clients = predictor.clients(own, client, numbers) or [client]
         if given.get("statistics") and len(set(clients)) > 1:
             raise bad_request(
-                f"params: statistics: got those of one client for rows of several, expected rows of one. {_ONE}"
+                f"params: statistics: got the statistics of one client with rows of several clients, expected rows "
+                f"of one client. {_ONE}"
             )
         predictions = predictor.predict(rows, clients, lambda _: given)
     except ValueError as error:

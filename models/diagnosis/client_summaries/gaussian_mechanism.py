@@ -61,13 +61,13 @@ def add_noise(counts: np.ndarray, sigma: float, generator: np.random.Generator) 
 
 
 def _log(delta: float) -> float:
-    _check(0 < delta < 1, "delta", delta, "between 0 and 1")
+    _check(0 < delta < 1, "delta", delta, "a number between 0 and 1")
     return -math.log(delta)
 
 
 def _check(valid: bool, name: str, value: float, expected: str) -> None:
     if not valid:
-        raise ValueError(f"{name} is {value}, and must be {expected}")
+        raise ValueError(f"{name}: got {value}, expected {expected}")
 
 
 MIN_NOISY_ROWS = 30

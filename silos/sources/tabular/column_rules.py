@@ -261,9 +261,9 @@ def _check_no_na_texts(sample: TableSample, role: str, column: Column) -> None:
     rows = column.codes == column.texts.index(texts[0])
     raise UserError(
         f"{sample.name}: the {role} {shown(repr(column.name))}: got {texts[0]!r} in {int(rows.sum()):,} of "
-        f"{sample.rows:,} rows, the first {sample.row(int(rows.argmax()))}, expected a name, and this may be a "
-        f"missing value. Set `na_values: {json.dumps(texts)}` under data.source if it is one, or `na_values: []` "
-        "if it is a name."
+        f"{sample.rows:,} rows, the first {sample.row(int(rows.argmax()))}, expected a name, but this may mean a "
+        f"missing value. Under data.source set `na_values: {json.dumps(texts)}` for a missing value, or "
+        "`na_values: []` for a name."
     )
 
 

@@ -104,8 +104,8 @@ def make_database(uri: str) -> None:
         raise
     except Exception as error:  # MLflow's own, of another version's database, or SQLAlchemy's
         raise UserError(
-            f"{describe_problem(uri, error)}. Run `mlflow db upgrade`, or move the file away: MLflow then lacks earlier "
-            "runs and registered models; results stay in runs/."
+            f"{describe_problem(uri, error)}. Run `mlflow db upgrade`, or move the file away. MLflow then lacks earlier "
+            "runs and registered models, but results stay in runs/."
         ) from None
 
 

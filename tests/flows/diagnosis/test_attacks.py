@@ -198,7 +198,7 @@ def test_a_policy_may_name_a_silo_that_left(ask):
 
 def test_more_bins_than_a_silo_has_rows_or_its_owner_allows(ask):
     few = rows(0, 100)
-    assert "diagnose.bins: got 1024, expected 100 or less, because it has 100 training rows" in ask(
+    assert "diagnose.bins: got 1024, expected 100 or less: the client has 100 training rows" in ask(
         few, "diagnose.bins=1024"
     )
     policy = ask.folder / "private" / "own" / POLICY

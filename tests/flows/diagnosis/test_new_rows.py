@@ -107,7 +107,7 @@ def test_new_rows_are_compared_once(world, three):
     assert against(own, before)["new_rows"] == first
     again = against(own, before, "diagnose.verdict=paper")["new_rows"]
     assert again["silos"] == []
-    assert "north has answered another question for how new rows differ" in again["refused"]["north"]
+    assert "client north: got a second query of the kind `how new rows differ`" in again["refused"]["north"]
 
 
 def test_new_rows_are_not_compared_with_other_earlier_rows_as_well(world, three):
@@ -121,7 +121,7 @@ def test_new_rows_are_not_compared_with_other_earlier_rows_as_well(world, three)
     own.write({**more, "north": joined(more["north"], new)}, features=NAMED)
     found = against(own, before)["new_rows"]
     assert found["silos"] == []
-    assert "north has answered another question for how new rows differ" in found["refused"]["north"]
+    assert "client north: got a second query of the kind `how new rows differ`" in found["refused"]["north"]
 
 
 def test_new_rows_that_differ_by_few_from_those_compared_before_are_not_compared(world, three):

@@ -120,10 +120,10 @@ def test_a_question_that_a_silos_budget_has_no_room_for_is_refused_in_epsilon_an
     version = own.write(there, features=NAMED)
     against(own, version, "diagnose.noise={epsilon: 7, budget: 8}")
     with pytest.raises(
-        UserError, match=r"budget of epsilon 8 at delta 1e-05, of which 7 is spent.* costs 4;"
+        UserError, match=r"costs epsilon 4, .* budget of 8 at delta 1e-05, of which 7 is spent"
     ) as refused:
         against(own, version, "diagnose.noise={epsilon: 4, budget: 8}")
-    named = re.search(r"ask at epsilon (\S+) or less", str(refused.value))
+    named = re.search(r"lower epsilon to (\S+) or less", str(refused.value))
     assert against(own, version, f"diagnose.noise={{epsilon: {named[1]}, budget: 8}}")["refused"] == {}
 
 
@@ -183,7 +183,7 @@ def test_silos_that_came_and_went_are_said_and_not_compared(world):
     assert f"west: new since {before}." in found["sentences"]
     assert f"east: gone since {before}." in found["sentences"]
     own.write({"west": there["west"]}, features=NAMED)
-    with pytest.raises(UserError, match=rf"no silo of data/own was there in {before}"):
+    with pytest.raises(UserError, match=rf"--against: got {before}, which has no silo of data/own"):
         against(own, before)
 
 

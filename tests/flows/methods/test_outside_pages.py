@@ -108,7 +108,7 @@ def test_weights_that_are_fixed_are_the_same_bits_and_have_no_state(make_problem
             assert torch.equal(found.weights[name], w) == (name != some)
         assert set(found.optimiser) == {f"mean:{some}", f"square:{some}", "steps"}
     for nothing in ([], ["dense9.weight"], [some, "dense9.weight"]):
-        with pytest.raises(ValueError, match="of which nothing is trained or some are no weights, expected some of"):
+        with pytest.raises(ValueError, match="expected names of weights, of which one is trained at least"):
             train(setup.network, weights, {}, rows, training, streams, only=nothing)
 
 

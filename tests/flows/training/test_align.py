@@ -155,7 +155,7 @@ def test_fedavg_races_with_the_features_that_differ_aligned(folder, units):
                 "data.split={validation: 0.2, test: 0.2, test_rows: common}",
                 "data.scheme=[{kind: equal, clients: 3}]",
             ],
-            "since data/units has rows that no client owns",
+            "since no client owns the common rows of data/units",
         ),
     ],
 )

@@ -139,7 +139,8 @@ def test_noise_on_pixels_that_are_255ths_by_then_is_refused_and_on_a_table_it_is
     first, second = {"kind": "noise", "sd": 20, "clip": False}, {"kind": "noise", "sd": 10, "clip": False}
     pixels = Rows(np.full((12, 4, 4), 128, np.uint8), np.arange(12) % 2, ["0", "1"])
     with pytest.raises(
-        UserError, match=r"data\.scheme\[2\] \(`noise`\): got it after noise with clip: false, expected it before"
+        UserError,
+        match=r"data\.scheme\[2\] \(`noise`\): got this step after noise with clip: false, expected it before",
     ):
         make(pixels, EQUAL, first, second)
     assert make(pixels, EQUAL, first | {"clip": True}, second).clients[0].x.dtype == np.float32
@@ -176,7 +177,7 @@ def test_each_cluster_has_a_permutation_of_its_own_and_the_first_the_identity(nu
 
 
 def test_permutations_that_cannot_differ_are_a_sentence(numbered, make):
-    with pytest.raises(UserError, match=r"data\.scheme\[1\] \(`permute_labels`\): clusters: got 2 different"):
+    with pytest.raises(UserError, match=r"data\.scheme\[1\] \(`permute_labels`\): clusters: got 3, expected fewer"):
         make(numbered(12, 2), EQUAL, {"kind": "permute_labels", "clusters": 3})
     with pytest.raises(UserError, match=r"data\.scheme\[1\] \(`permute_labels`\): got a source of 1 class, expected"):
         make(numbered(12, 1), EQUAL, {"kind": "permute_labels", "clusters": 2})

@@ -182,5 +182,7 @@ def test_common_rows_leave_some_to_train_on(numbered):
 @pytest.mark.parametrize("kind", ["test", "validation"])
 def test_common_rows_that_would_be_none_are_a_sentence(numbered, kind):
     params = SplitParams(**{"validation": 0, "test": 0, f"{kind}_rows": "common"})
-    with pytest.raises(UserError, match=rf"data.split.{kind}_rows: got common, .* Raise data.split.{kind}"):
+    with pytest.raises(
+        UserError, match=rf"data.split.{kind}_rows: got common without common rows, .* Raise data.split.{kind}"
+    ):
         take_common(numbered(9), params, 0)

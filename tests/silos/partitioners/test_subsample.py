@@ -164,7 +164,7 @@ def test_missing_values_stay_beside_the_rows_that_are_kept(make):
 def test_before_test_rows_are_drawn_from_the_same_rows_it_is_refused(numbered, make):
     step = {"kind": "subsample", "classes": ["0"], "ratio": 3}
     with pytest.raises(
-        UserError, match=r"data\.scheme\[0\] \(`subsample`\): got it before the clients' test rows are drawn"
+        UserError, match=r"data\.scheme\[0\] \(`subsample`\): got this step before the clients' test rows are drawn"
     ):
         make(numbered(60), step, EQUAL, test=0.2)
     assert make(numbered(60), EQUAL, step, test=0.2).left_out > 0

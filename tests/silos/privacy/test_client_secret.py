@@ -36,7 +36,7 @@ def test_it_is_32_bytes_for_the_owners_eyes_and_stays_the_same(tmp_path):
 def test_a_damaged_one_is_named_and_left_as_it_is(tmp_path):
     path = tmp_path / "secret"
     path.write_bytes(b"short")
-    with pytest.raises(UserError, match=r"/secret, a client's secret, has 5 bytes instead of 32; bring back"):
+    with pytest.raises(UserError, match=r"/secret, a client's secret, has 5 bytes instead of 32. Restore"):
         Secret.open(path)
     assert path.read_bytes() == b"short"
 

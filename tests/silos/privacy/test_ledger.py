@@ -79,8 +79,8 @@ def test_another_question_is_refused_once_the_budget_is_spent_in_whatever_versio
     with pytest.raises(UserError) as refused:
         ledger.answer("v2", "counts", never, rho=0.3, budget=0.5)
     assert str(refused.value) == (
-        "client oslo has a privacy budget of rho 0.5, of which 0.3 is spent, and this question costs 0.3; ask one that it "
-        "has answered, ask at rho 0.2 or less, or let the client's owner raise budget in its policy.yaml."
+        "client oslo: got a query that costs rho 0.3, expected one within its privacy budget of 0.5, of which 0.3 is spent. "
+        "Repeat an earlier query, lower rho to 0.2 or less, or let the client's owner raise budget in its policy.yaml."
     )
     ledger.answer("v2", "counts", noisy, rho=0.2, budget=0.5)
     ledger.answer("v3", "means", plain, budget=0.5, groups=told(ledger, *range(30)))
@@ -91,7 +91,7 @@ def test_a_budget_has_room_for_what_adds_up_to_it_but_for_rounding(ledger):
     assert math.fsum([0.1] * 3) > 0.3
     for question in "abc":
         ledger.answer("v1", question, noisy, rho=0.1, budget=0.3)
-    with pytest.raises(UserError, match=r"of which 0\.3 is spent, and this question costs 1e-06"):
+    with pytest.raises(UserError, match=r"costs rho 1e-06, .* of which 0\.3 is spent"):
         ledger.answer("v1", "d", noisy, rho=1e-6, budget=0.3)
 
 
@@ -152,10 +152,11 @@ def test_a_version_that_differs_by_one_to_nine_rows_of_a_class_is_refused_withou
         with pytest.raises(UserError) as refused:
             ledger.answer("3333cccc4444dddd.dir", "means", never, groups=rows)
         assert str(refused.value) == (
-            "client oslo: its rows differ by fewer than 10 different rows of a class, removed or added, or by fewer values "
-            "of a column, from those that it reported before without noise. Subtracting the two reports would show those. "
-            "The owner sees the class by `siloflow data diff VERSION`. Wait until none or ten rows or more of the class "
-            "were removed, and added, or report with noise: `siloflow diagnose --set 'diagnose.noise={epsilon: 4}'`."
+            "client oslo: its rows and those of an earlier report without noise differ by fewer than 10 different rows of a "
+            "class, removed or added, or by fewer values of a column. Subtracting the two reports would reveal these. "
+            "`siloflow data diff VERSION` shows the owner the class. Wait until the class has lost none or at least ten "
+            "rows, and gained none or at least ten, or report with noise: `siloflow diagnose --set "
+            "'diagnose.noise={epsilon: 4}'`."
         )
         ledger.answer("3333cccc4444dddd.dir", "means", noisy, rho=0.1)
     else:
@@ -171,8 +172,8 @@ def test_of_a_kind_that_is_answered_once_a_version_answers_one_question_and_anot
     with pytest.raises(UserError) as refused:
         ledger.answer("v1", "by height", never, groups=rows, kind=once)
     assert str(refused.value) == (
-        "client oslo has answered another question for models about its present rows, and answers one, as each more "
-        "would reveal more of single rows; ask nothing."
+        "client oslo: got a second query of the kind `models` on its present rows, expected one, since each further "
+        "answer reveals more of single rows. Ask nothing."
     )
     assert len(ledger.entries()) == 4
     assert same(ledger.answer("v1", "by weight", never, groups=rows, kind=once), first)
@@ -191,7 +192,7 @@ def test_where_rows_differ_by_few_a_kind_s_own_group_and_way_out_are_named(ledge
 def test_every_version_told_before_counts_not_the_last_alone(ledger):
     ledger.answer("v1", "means", plain, groups=told(ledger, *range(40)))
     ledger.answer("v2", "means", plain, groups=told(ledger, *range(60)))
-    with pytest.raises(UserError, match=r"its rows differ .* from those that it reported before without noise"):
+    with pytest.raises(UserError, match=r"its rows and those of an earlier report without noise differ"):
         ledger.answer("v3", "means", never, groups=told(ledger, *range(41)))
 
 
@@ -215,14 +216,14 @@ def test_a_class_that_sinks_under_the_minimum_is_no_way_around_it(ledger):
     ("asked", "sentence"),
     [
         ({"compute": plain}, "must name the rows"),
-        ({"compute": plain, "rho": 0.1}, "costs budget, and draws no noise for counts, none, sums"),
-        ({"compute": lambda draw: noisy(draw) | {"n": SUMS}, "rho": 0.1}, "draws no noise for n$"),
+        ({"compute": plain, "rho": 0.1}, "noise of counts, none, sums: got none, expected a draw"),
+        ({"compute": lambda draw: noisy(draw) | {"n": SUMS}, "rho": 0.1}, "noise of n: got none"),
         (
             {"compute": lambda draw: {"a": draw("a").normal(size=2) - draw("a").normal(size=2)}, "rho": 0.1},
-            "drawn twice",
+            "noise of a: got a second draw",
         ),
-        ({"compute": noisy, "rho": -0.1}, "rho is -0.1"),
-        ({"compute": noisy, "rho": math.inf}, "rho is inf"),
+        ({"compute": noisy, "rho": -0.1}, "rho: got -0.1"),
+        ({"compute": noisy, "rho": math.inf}, "rho: got inf"),
     ],
 )
 def test_what_would_be_no_protection_is_refused_and_not_remembered(asked, sentence, ledger):
@@ -254,7 +255,7 @@ def test_nothing_is_told_over_a_damaged_file_which_is_named(part, fault, ledger)
     named = "ledger.json" if (part, fault) == ("secret", "flipped") else name
     version = "v1" if part == "answer" else "v2"
     with pytest.raises(
-        UserError, match=rf"/{re.escape(named)}, .* client.* bring back .* copy[.;] [nN]othing is reported until"
+        UserError, match=rf"/{re.escape(named)}, .* client.* Restore .* copy[., ].*[nN]othing is reported until"
     ):
         ledger.answer(version, "means", never, groups=rows)
 
@@ -269,7 +270,10 @@ def test_a_ledger_that_was_deleted_is_no_new_one_until_its_owner_says_so(gone, l
         lambda: ledger.answer("v2", "means", never, groups=told(ledger, *range(30))),
         ledger.entries,
     ):
-        with pytest.raises(RefusalError, match=r"/ledger\.json, what client oslo .*, is missing; .* data ledger --new"):
+        with pytest.raises(
+            RefusalError,
+            match=r"/ledger\.json, the record of what client oslo reported, is missing\. .* data ledger --new",
+        ):
             ask()
     ledger.forget()
     assert ledger.entries() == []

@@ -22,7 +22,7 @@ def test_what_a_refusal_says_may_be_asked_is_within_the_budget_in_rho_and_in_eps
         try:
             check_budget("oslo", back(budget), back(spent), back(asked), unit)
         except RefusalError as refused:
-            named = re.search(rf"ask at {unit.name} (\S+) or less", str(refused))
+            named = re.search(rf"lower {unit.name} to (\S+) or less", str(refused))
             left = unit.from_rho(max(back(budget) - back(spent), 0.0))
             assert named is not None or left <= 1.001 * unit.least
             if named:
@@ -33,12 +33,12 @@ def test_amounts_are_said_as_people_set_them():
     with pytest.raises(RefusalError) as refused:
         check_budget("oslo", *(rho(amount, DELTA) for amount in (8, 7, 4)), EPSILONS)
     assert str(refused.value) == (
-        "client oslo has a privacy budget of epsilon 8 at delta 1e-05, of which 7 is spent, and this question costs 4; ask "
-        "one that it has answered, ask at epsilon 3.417 or less, or let the client's owner raise budget in its "
-        "policy.yaml."
+        "client oslo: got a query that costs epsilon 4, expected one within its privacy budget of 8 at delta 1e-05, of "
+        "which 7 is spent. Repeat an earlier query, lower epsilon to 3.417 or less, or let the client's owner raise budget "
+        "in its policy.yaml."
     )
 
 
 def test_where_nothing_that_can_be_asked_for_is_left_none_is_named():
-    with pytest.raises(RefusalError, match="ask one that it has answered, or let"):
+    with pytest.raises(RefusalError, match="Repeat an earlier query, or let"):
         check_budget("oslo", *(rho(amount, DELTA) for amount in (4, 4, 2)), EPSILONS)

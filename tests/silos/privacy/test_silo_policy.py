@@ -52,7 +52,8 @@ def test_a_run_goes_by_the_policy_of_the_store_that_its_folder_lies_in(store, cl
 def test_a_sweep_of_data_without_a_store_has_the_defaults_and_a_store_that_was_deleted_reports_nothing(tmp_path):
     assert policy_of(tmp_path / "drawn" / ".partitions" / "0123", "oslo") == DEFAULT
     with pytest.raises(
-        RefusalError, match=r"client oslo: got no .*policy\.yaml, expected what `siloflow partition` makes"
+        RefusalError,
+        match=r"client oslo: got no .*policy\.yaml, expected the file or folder that `siloflow partition` makes",
     ):
         policy_of(tmp_path / "drawn", "oslo")
 
@@ -64,11 +65,11 @@ def test_least_rows_of_several_silos_are_the_smallest_and_the_largest(store):
 def test_what_is_left_of_a_budget_is_rounded_down_so_that_asking_for_it_is_answered():
     unit = Unit("epsilon", lambda rho: 3 * rho)
     spent, budget = 0.123456, 1.0
-    with pytest.raises(RefusalError, match=r"ask at epsilon 2\.629 or less, ") as refused:  # 2.629632
+    with pytest.raises(RefusalError, match=r"lower epsilon to 2\.629 or less, ") as refused:  # 2.629632
         check_budget("oslo", budget, spent, 0.9, unit)
-    left = float(str(refused.value).split("ask at epsilon ")[1].split(" ")[0]) / 3
+    left = float(str(refused.value).split("lower epsilon to ")[1].split(" ")[0]) / 3
     check_budget("oslo", budget, spent, left, unit)
-    with pytest.raises(RefusalError, match=r"ask at rho 0\.8765 or less, "):  # 0.87658
+    with pytest.raises(RefusalError, match=r"lower rho to 0\.8765 or less, "):  # 0.87658
         check_budget("oslo", budget, 0.12342, 0.9, Unit())
 
 
@@ -92,7 +93,7 @@ def test_a_silos_folder_begins_with_what_is_readable_of_its_name():
 
 def test_no_amount_is_named_below_the_least_that_can_be_asked_for():
     unit = Unit("epsilon", float, least=0.01)
-    with pytest.raises(RefusalError, match=r"ask at epsilon 0\.02 or less"):
+    with pytest.raises(RefusalError, match=r"lower epsilon to 0\.02 or less"):
         check_budget("oslo", 1.0, 0.98, 0.5, unit)
-    with pytest.raises(RefusalError, match="ask one that it has answered, or let"):
+    with pytest.raises(RefusalError, match="Repeat an earlier query, or let"):
         check_budget("oslo", 1.0, 0.995, 0.5, unit)

@@ -106,7 +106,7 @@ REFUSED = {
     "splits that are no numbers": (zipped(split=np.full(6, np.nan)), r"own\.npz: split: got 'nan', expected 0 or"),
     "clients that are no numbers": (zipped(client=np.full(6, np.nan)), r"own\.npz: client: got float64, expected"),
     "clients that are true": (zipped(client=Y == 0), r"own\.npz: client: got bool, expected strings or whole"),
-    "bytes that are no UTF-8": (zipped(client=np.array([b"\xff"] * 6)), r"own\.npz: client: got bytes that are no"),
+    "bytes that are not UTF-8": (zipped(client=np.array([b"\xff"] * 6)), r"own\.npz: client: got bytes that are not"),
     "half a character": (zipped(client=text(0x61, 0xD800)), r"own\.npz: client of row 0: got an incomplete"),
     "half a class": (zipped(y=text(0xDFFF)), r"own\.npz: y of row 0: got an incomplete character, expected text"),
     "half a domain": (zipped(domain=np.array(["a"] * 5 + ["\udc80"])), r"own\.npz: domain of row 5: got an"),

@@ -112,7 +112,7 @@ def test_a_client_itself_refuses_products_that_may_mark_single_rows(silos_of, as
     models, silent = collect_answers(PlainRunner(), report_models, silos, private=private, design=design)
     assert models == []
     assert set(silent) == {"a", "b"}
-    assert "expected at most 8, each with a number" in silent["a"]
+    assert "expected at most 8, each with a numeric feature" in silent["a"]
 
 
 def only_of(client, weights=None):
@@ -129,8 +129,10 @@ def test_of_one_version_of_its_rows_a_client_answers_for_one_set_of_models_howev
     for others in (only_of("a", np.full((2, 2, 3), 1e-9)), {"a": dict.fromkeys("ab", np.zeros((2, 2, 3)))}):
         _, heard, silent = looked(silos, "own", others)
         assert heard == []
-        assert "client a has answered another question for what models foresee about its present rows" in silent["a"]
-        assert "leave diagnose.second_look out, or wait until ten rows or more of its own have changed" in silent["a"]
+        assert "client a: got a second query of the kind `what models foresee` on its present rows" in silent["a"]
+        assert (
+            "leave diagnose.second_look out, or wait until ten rows or more of the client have changed" in silent["a"]
+        )
     assert len(Ledger(str(tmp_path / "private" / "own"), "a").entries()) == entries
     _, again, silent = looked(silos, "own", only_of("a"))
     assert told(again) == told(first)
@@ -153,7 +155,7 @@ def test_of_one_version_of_its_rows_a_client_tells_models_on_one_scale(silos_of,
     first, _, _ = looked(silos, "own", only_of("a"))
     models, _, silent = looked(silos, "own", only_of("a"), spread=1.01)
     assert models == []
-    assert "client b has answered another question for models of halves" in silent["b"]
+    assert "client b: got a second query of the kind `models of halves`" in silent["b"]
     assert told(looked(silos, "own", only_of("a"))[0]) == told(first)
 
 
@@ -175,8 +177,8 @@ def test_a_client_is_asked_about_a_model_of_each_silo_of_the_data_at_most(silos_
     _, heard, silent = looked(silos, "own", {"a": grid, "b": {"a": np.zeros((2, 2, 3))}})
     assert [m.clients for m in heard] == [("b",)]
     assert silent == {
-        "a": "client a was asked about 400 models, of which 400 are of no silo of its data (the first is called model 0), "
-        "and it answers of a model of each silo at most; ask about those alone."
+        "a": "client a: got 400 models, 400 of them of no silo of its data (first model 0), expected at most one "
+        "model of each silo. Leave the others out."
     }
 
 
@@ -188,7 +190,7 @@ def test_one_model_of_no_silo_of_the_data_is_refused_also_among_fewer_models_tha
     _, heard, silent = looked(silos, "own", about)
     assert [m.clients for m in heard] == [("b",)]
     assert [*silent] == ["a"]
-    assert "asked about 2 models, of which 1 are of no silo of its data (the first is called stranger)" in silent["a"]
+    assert "got 2 models, 1 of them of no silo of its data (first stranger)" in silent["a"]
 
 
 def test_the_model_of_the_other_half_speaks_of_a_clients_own_row_and_the_mean_of_both_of_another_clients(

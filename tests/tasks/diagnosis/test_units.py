@@ -43,7 +43,7 @@ def test_a_silo_counts_in_no_more_bins_than_it_has_patients(silos_of, asked):
     silos = silos_of({"a": visits(1, (30, 30)), "b": visits(2, (60, 60))}, features=BOUNDED)
     refusals = asked(silos, bins=100).answers.refusals
     assert set(refusals) == {"a"}
-    assert "diagnose.bins: got 100, expected 60 or less, because it has 60 training units" in refusals["a"]
+    assert "diagnose.bins: got 100, expected 60 or less: the client has 60 training units" in refusals["a"]
 
 
 def test_rows_count_as_what_they_are_worth(silos_of, asked):

@@ -80,7 +80,7 @@ def test_what_a_diagnosis_took_is_not_for_the_race(tmp_path, at_once):
         match=r"expected at least 2, .* with `--minutes 2 --resume`, or with `--set training\.rounds=5`\.",
     ):
         seconds(60.0)  # eleven runs of 5 rounds take 27.5 of 40 seconds, of 6 rounds 33
-    with pytest.raises(UserError, match=r"eleven runs\. Type the command with `--minutes 3 --resume`\.$"):
+    with pytest.raises(UserError, match=r"eleven runs\. Run the command with `--minutes 3 --resume`\.$"):
         seconds(99.0)  # not even one round fits
     assert seconds(60.0, pace) == (pace, 9.0)  # a resumed race is not refused; its references train to the end
 

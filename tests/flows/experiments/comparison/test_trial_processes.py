@@ -50,7 +50,7 @@ def test_a_run_of_which_two_processes_died_is_not_tried_a_third_time(monkeypatch
 
     for seed in (0, 1, None, None):
         died(seed)
-    with pytest.raises(UserError, match="fedavg-seed1: two processes ended in it"):
+    with pytest.raises(UserError, match="fedavg-seed1: two processes ended while they trained it"):
         died(1)
 
 

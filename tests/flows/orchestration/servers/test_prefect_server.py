@@ -111,8 +111,8 @@ def test_a_database_of_another_revision_or_garbage_is_named_with_what_is_lost_wi
     said = process.communicate(timeout=600)[1].strip().splitlines()[-1]
     assert said.endswith(
         f": {home}/prefect.db: got a database that Prefect {version('prefect')} cannot read ({why[found]}), expected its "
-        "own. Move `prefect.db*` out of that folder: Prefect's page then lacks earlier runs; results in runs/ and MLflow "
-        "keep them."
+        "own. Move `prefect.db*` out of that folder. Earlier runs then leave Prefect's page, but stay in runs/ and in "
+        "MLflow."
     )
     for file in home.glob("prefect.db*"):
         file.rename(tmp_path / file.name)

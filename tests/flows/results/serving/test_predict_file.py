@@ -113,7 +113,7 @@ def test_files_that_are_no_rows_of_the_model_are_refused(table):
     with pytest.raises(UserError, match=r"own\.txt: got another ending, expected \.csv, \.csv\.gz, \.parquet or \.npz"):
         read_rows("own.txt", folder, card)
     with pytest.raises(
-        UserError, match=r"got a file that is no archive, expected \.npz with the array x of shape \(rows, 8"
+        UserError, match=r"got a file that is not an archive, expected \.npz with the array x of shape \(rows, 8"
     ):
         read_rows("own.csv", folder, {"columns": None, "shape": [8]})
 

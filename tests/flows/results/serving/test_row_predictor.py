@@ -282,7 +282,7 @@ def test_columns_that_are_no_features_are_copied_and_others_if_the_user_names_th
     )
     assert answer["columns"] == list(rows)
     header = "site,row,age,ward,label"
-    with pytest.raises(UserError, match=r"columns: got 'row', 'label', which the model does not know, .* --keep NAME"):
+    with pytest.raises(UserError, match=r"columns: got 'row', 'label', expected columns of the model, .* --keep NAME"):
         table.predict(["north,9,30,eye,x"], header=header)
     _, rows = table.predict(["north,9,30,eye,x"], header=header, keep=["age", "row", "label"])
     assert list(rows)[:6] == ["row", "site", "input/row", "age", "input/label", "label"]

@@ -202,7 +202,7 @@ UNREADABLE = "dataframe_records: cannot be read as rows with columns"
         ({"dataframe_split": {"columns": ["age"]}}, "dataframe_split: cannot be read as rows with columns (its `data`"),
         (
             {"dataframe_split": {"columns": [{"age": 1}], "data": [[1]]}},
-            "dataframe_split: cannot be read as rows with columns (its `columns` are no list of names",
+            "dataframe_split: cannot be read as rows with columns (its `columns` are not a list of names",
         ),
         ({"dataframe_split": [1]}, "dataframe_split: cannot be read as rows with columns (it has no `columns`"),
         ({"inputs": {"age": 1}}, "inputs: cannot be read as rows with columns"),
@@ -241,7 +241,7 @@ def test_other_bodies_types_paths_and_methods_are_refused_and_health_is_as_in_ml
     for size in (LIMIT + 1, 20 * LIMIT):
         large = ask(b" " * size)
         assert (large.status, large.json["error_code"]) == (413, "CONTENT_TOO_LARGE")
-        assert large.json["message"].startswith("body: got more than 20,000 bytes, expected at most as many. Send")
+        assert large.json["message"].startswith("body: got more than the 20,000 bytes allowed, expected fewer. Send")
     csv = ask(b"age", kind="text/csv")
     assert (csv.status, csv.json["message"]) == (
         415,

@@ -84,12 +84,12 @@ def test_noise_of_one_cell_says_nothing_of_anothers():
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        (lambda: rho(-1, 1e-5), "epsilon is -1, and must be a number from 0 on"),
-        (lambda: rho(math.nan, 1e-5), "epsilon is nan"),
-        (lambda: rho(1, 0), "delta is 0, and must be between 0 and 1"),
-        (lambda: sigma(1.0, 0.0), "rho is 0.0, and must be a number above 0"),
-        (lambda: sigma(0.0, 1.0), "sensitivity is 0.0"),
-        (lambda: add_noise(np.zeros(2), 0.0, np.random.default_rng(0)), "sigma is 0.0"),
+        (lambda: rho(-1, 1e-5), "epsilon: got -1, expected a number from 0 on"),
+        (lambda: rho(math.nan, 1e-5), "epsilon: got nan"),
+        (lambda: rho(1, 0), "delta: got 0, expected a number between 0 and 1"),
+        (lambda: sigma(1.0, 0.0), "rho: got 0.0, expected a number above 0"),
+        (lambda: sigma(0.0, 1.0), "sensitivity: got 0.0"),
+        (lambda: add_noise(np.zeros(2), 0.0, np.random.default_rng(0)), "sigma: got 0.0"),
     ],
 )
 def test_what_would_be_no_protection_is_refused(wrong, sentence):

@@ -155,7 +155,7 @@ def test_a_database_that_mlflow_cannot_open_is_told_with_what_is_lost_without_it
         with sqlite3.connect(path) as database:
             database.execute("update alembic_version set version_num = 'ffffffffffff'")
     said = {"garbage": "file is not a database", "another revision": "found version ffffffffffff, but expected "}[found]
-    with pytest.raises(UserError, match=f"{said}.*move the file away: MLflow then lacks earlier runs and registered"):
+    with pytest.raises(UserError, match=f"{said}.*move the file away. MLflow then lacks earlier runs and registered"):
         make_database(f"sqlite:///{path}")
 
 
