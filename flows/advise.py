@@ -392,7 +392,7 @@ def _race(
 
 
 def _leg(folder: RunFolder, rounds: int, seconds: float, known: Leg | None, quantity: TaskMetrics) -> Leg:
-    """Return the leg after a known one; rounds that were trained before a stop count, beside the seconds since then."""
+    """Return the leg after a known one; its seconds include rounds that were trained before a stop."""
     record, since = read_json(folder.validation), known.rounds if known else 0
     trained = sum(each["seconds"]["round"] for each in folder.rounds(record["round"]) if each["round"] > since)
     return Leg(rounds, validation_score(record, quantity), max(seconds, trained))
@@ -459,7 +459,7 @@ def _time_rounds(project: Project, processes: TrialProcesses, seed: int, budget:
 
 
 def _pace(folder: RunFolder, leg: Leg, last: int) -> Pace:
-    """Return what a run to the last round takes, of which a leg is trained."""
+    """Estimate what a run to the last round takes, from the leg that has been trained."""
     a_round = statistics.median(record["seconds"]["round"] for record in folder.rounds(leg.rounds))
     return Pace(leg.seconds + a_round * (last - leg.rounds), a_round)
 

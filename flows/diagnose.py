@@ -65,9 +65,9 @@ def refine(
 ) -> tuple[Comparison, dict[str, Any]]:
     """Check with models whether inputs explain differing rules: the comparison then, and plain JSON about the check.
 
-    Only silos of pairs in doubt are queried: first for models of their labels, then for the predictions on their rows
-    by their own models and by those of their partners in such pairs. If groups are compared, since there are many
-    silos, none is queried.
+    Only silos of pairs in doubt are queried: first for models of their labels, then for predictions on their rows.
+    These are by their own models and by those of their partners in such pairs. If groups are compared, since there are
+    many silos, none is queried.
     """
     pairs = doubtful_pairs(comparison)
     indices = np.unique([comparison.pairs.first[pairs], comparison.pairs.second[pairs]])
@@ -92,7 +92,7 @@ def refine(
 
 
 def _of_partners(comparison: Comparison, weights: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
-    """Return for each silo whose pair in doubt has both models its own models and those of its partners."""
+    """Return the models that each silo predicts with: its own and its partners', for pairs in doubt that have both."""
     models_of: dict[str, dict[str, np.ndarray]] = {}
     for pair in doubtful_pairs(comparison):
         names = [comparison.clients[clients[pair]] for clients in (comparison.pairs.first, comparison.pairs.second)]

@@ -72,8 +72,8 @@ _MIN_VALUES = 10  # of each of two columns, so that equal rows are no matter of 
 def count_copies(x: np.ndarray, y: np.ndarray) -> int:
     """Count rows that equal an earlier one in x and y, if they are a tenth of the rows and no matter of few values.
 
-    Equal rows of a table are such a matter, unless a column has half as many values as there are different rows, and
-    another has more than a few. x: (n, *shape); y: (n,). Returns 0 otherwise.
+    Equal rows of a table are such a matter, with one exception: a column has half as many values as there are different
+    rows, and another has more than a few. x: (n, *shape); y: (n,). Returns 0 otherwise.
     """
     flat = np.ascontiguousarray(x.reshape(len(x), -1))
     row_hashes = np.fromiter(

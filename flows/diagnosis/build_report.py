@@ -256,7 +256,7 @@ def _describe_odd_silos(
     classes: list[str],
     targets: Mapping[str, np.ndarray] | None,
 ) -> dict[str, Any]:
-    """Describe the odd silos together as one of a pair, whose other is all other silos."""
+    """Describe a pair: the odd silos together, and all other silos together."""
     (record,) = _describe_pairs(odd.findings, odd.effect_sizes, features)
     if odd.refinement is not None:
         record |= describe_refinement(odd.refinement, 0, features)

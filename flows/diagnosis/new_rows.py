@@ -25,10 +25,10 @@ _MAX_SILOS = 20  # with a sentence of their own
 def compare_new_rows(
     runner: Runner, silos: Silos, before: Silos, private: ClientStore, query: Query, params: DiagnoseParams
 ) -> dict[str, Any]:
-    """Let silos compare the rows that came since an earlier version with their earlier ones.
+    """Let each silo compare its rows that are new since an earlier version with its earlier rows.
 
-    Returns the `silos` that did, one record each, the reasons of those that `refused`, and `bytes`. Under noise none is
-    asked, since each answer would cost as much as a version: then there is a `reason` for all.
+    Returns the `silos` that did, one record each, the reasons of those that `refused`, and `bytes`. Under noise no silo
+    is queried, since each answer would cost as much as a version. Then one `reason` holds for all.
     """
     if params.noise is not None:
         return {"silos": [], "refused": {}, "bytes": 0, "reason": "new rows are not compared by themselves under noise"}
@@ -78,7 +78,7 @@ def _records(report: NewRowsShift, features: tuple[str, ...]) -> list[dict[str, 
 
 
 def new_rows_sentences(report: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each silo of which the new rows differ from the earlier ones, and for refusals."""
+    """Return a sentence for each silo with new rows unlike its earlier ones, and for refusals."""
     new = report["new_rows"]
     differ = [record for record in new["silos"] if record["types"]]
     lines = [_sentence(record, report) for record in differ[:_MAX_SILOS]]

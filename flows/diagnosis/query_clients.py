@@ -185,7 +185,7 @@ def agree_on_query(
 ) -> tuple[Query, list[Responses]]:
     """Return the query for the verdict, and the responses to the query of moments if bounds had to be agreed on first.
 
-    What is agreed on is written to the store; what no silo reports is asked again. ask: queries the clients.
+    Agreed values are written to the store; values that no silo reports are queried again. ask: queries the clients.
     """
     bounds, first = Bounds.read(private), first_query(silos, params)
     if first is None or bounds.cover(silos, params):

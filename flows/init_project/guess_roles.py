@@ -212,7 +212,7 @@ def _may_be_label(sample: TableSample, column: Column) -> bool:
 
 
 def _may_be_client(column: Column) -> bool:
-    """Return whether a column has two or more texts or whole numbers, of which half have many rows each."""
+    """Return whether a column has at least two texts or whole numbers, and half of these have many rows each."""
     numbers = column.numbers[column.used]
     whole = column.kind == "text" or (column.kind == "number" and bool((numbers == np.floor(numbers)).all()))
     if not whole or len(column.used) < 2 or (is_unit_name(column.name) and looks_like_unit(column)):

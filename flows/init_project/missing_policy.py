@@ -33,7 +33,7 @@ def choose_missing(
     """Choose a policy; a missing text is a category, unless rows must be dropped.
 
     Rows without a label, client, split or unit can only be dropped. Otherwise rows are dropped if they are at most a
-    tenth of all, and missing numbers are filled in if they are more, or if a class or silo would be lost.
+    tenth of all. Missing numbers are filled in if they are more, or if a class or silo would be lost.
 
     Raises:
         UserError: If a row has no value in a role, and more than a tenth of all rows would be dropped besides these, or

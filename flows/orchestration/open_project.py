@@ -27,7 +27,7 @@ _command_overrides: ContextVar[tuple[str, ...]] = ContextVar("own", default=())
 
 
 def is_from_outside() -> bool:
-    """Return whether this flow run's parameters came over Prefect's API: it is a deployment's, and no subflow."""
+    """Return whether Prefect's API sent this flow run's parameters: it is a deployment's and no subflow."""
     from prefect.context import FlowRunContext  # here: `siloflow show` and `data` need no Prefect
 
     context = FlowRunContext.get()

@@ -66,7 +66,7 @@ def notes_of_rows(project: Project, setup: TrainingSetup, runner: Runner, privat
 
 
 def note_of_earlier(versions: Mapping[str, str], least: int, silent: bool) -> Note:
-    """Note clients whose ledgers withhold a new mean and scale.
+    """Note the clients that report no new mean and scale, because their ledgers withhold it.
 
     Args:
         versions: Each client and the version of its rows that it reported before.

@@ -150,7 +150,7 @@ _LEAST_OF_CELL, _LEAST_VARIANCE = 20, 0.5
 def _focused(
     statistic: np.ndarray, dof: np.ndarray | int, numeric: np.ndarray, present: np.ndarray, times: np.ndarray | int
 ) -> Focused:
-    """Leave out features of two cells, of which a single respect is all there is; present: (..., cells) bool."""
+    """Leave out features of two cells, for which a single respect is the whole table; present: (..., cells) bool."""
     cells = present.sum(-1)
     tested = cells > 2
     hypotheses = np.where(numeric, 1, np.maximum(cells, 1)) * times

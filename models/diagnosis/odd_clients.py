@@ -45,5 +45,5 @@ def _saved(compared: np.ndarray, found: np.ndarray, part: np.ndarray) -> float:
 
 
 def _nats(hits: float, total: float) -> float:
-    """Return the length of a sequence with so many hits, at their own rate."""
+    """Return the length of a sequence with this number of hits, encoded at its own rate."""
     return -sum(count * math.log(count / total) for count in (hits, total - hits) if count)

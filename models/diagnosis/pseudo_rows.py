@@ -109,7 +109,7 @@ def _to_values(normals: np.ndarray, counts: np.ndarray, layout: Layout) -> np.nd
 def select_for_pseudo_rows(
     summaries: Summaries, layout: Layout, correlations: Correlations
 ) -> tuple[Summaries, Layout, Correlations]:
-    """Restrict all to the features that have correlations; others would be independent, and seem to tell more."""
+    """Restrict all to the features that have correlations; others would be independent, and seem more informative."""
     chosen = correlations.features
     cut = replace(
         layout,

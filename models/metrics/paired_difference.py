@@ -31,8 +31,8 @@ _ROUNDING = 1e-7  # of the mean: a smaller error is what rounding leaves of equa
 class Stratum:
     """One client's sums of d, a difference for every seed and row: of correctness, +1, 0 or -1, or of errors.
 
-    by_seed: over rows, for each seed; mean_squares: over rows, of (mean over seeds)^2; squares: of d^2. Units take the
-    place of rows if rows belong to units.
+    by_seed: over rows, for each seed; mean_squares: over rows, of (mean over seeds)^2; squares: of d^2. If rows belong
+        to units, units are counted instead of rows.
     """
 
     rows: int

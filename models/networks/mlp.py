@@ -115,7 +115,7 @@ class MLP(DenseHead, EncoderHeadStack, FusedSGD, Network):
     def sgd_step(self, weights: Weights, context: Weights, x: Tensor, step: SGDStep) -> None:
         """Take the step for a stack in place; x: (clients, rows, *shape).
 
-        The gradient, which is as large as the weights, is not stored: its product is added to the weights as it is
+        The gradient is as large as the weights and is not stored: its product is added to the weights while it is
         computed.
         """
         inputs, derivatives = [append_statistics(x.flatten(2), context, self.statistics)], []

@@ -1,4 +1,4 @@
-"""Notes on silos of which many rows equal rows of another silo, as copies do."""
+"""Notes on silos with many rows that equal rows of another silo, as copies do."""
 
 import numpy as np
 

@@ -71,7 +71,7 @@ def quantity(step: Quantity, rows: Rows, at: At) -> Owners:
 
     Each client gets one training row and its share of the other n - clients; test rows of the source are dealt in the
     same shares. Quantity skew as in Li et al., "Federated Learning on Non-IID Data Silos" (2022), section 4.3. Units
-    stay whole: each client gets one, and a unit goes to the client in whose share its middle row lies.
+    stay whole. Each client gets one, and a further unit goes to the client that owns the share of its middle row.
     """
     check_enough_rows(rows, step.clients, 1, at)
     rng = at.stream()

@@ -201,9 +201,9 @@ class Ledger:
     ) -> StandInAnswer:
         """Answer without noise as `answer` does; if that would be refused, report nothing new.
 
-        Then the result is the recorded answer to this query for the version whose rows differ by too few. It is None if
-        that version's report answers another query. The choice is recorded, so later queries of this version get the
-        same result, whatever is reported meanwhile.
+        Then the result is the recorded answer to this query for the earlier version that differs by too few rows. It is
+        None if that version's report answers another query. The choice is recorded, so later queries of this version
+        get the same result, whatever is reported meanwhile.
         """
         self._check_noise()
         question = kind.qualified(question)

@@ -314,7 +314,7 @@ class _VersionPartition:
         return self._manifest is not None and any(feature.fill == "mean" for feature in self._manifest.features)
 
     def present_values(self, client: str) -> str:
-        """Hash the rows of a client, with 0 for every missing value in place of what is filled in."""
+        """Hash the rows of a client, with 0 instead of each filled-in value."""
         assert self._manifest is not None
         entry, hashed = self._manifest.client(client), hashlib.sha256()
         for split in SPLITS:

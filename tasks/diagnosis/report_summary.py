@@ -324,7 +324,7 @@ def summary_without_noise(local: LocalSummary, query: Query) -> dict[str, np.nda
 
 
 def _unclipped_where_many(local: LocalSummary, query: Query, x: np.ndarray, clipped: np.ndarray) -> np.ndarray:
-    """Return x (rows, features) with `clipped` for far values of few rows of a class, of which its moments would tell.
+    """Return x (rows, features) with `clipped` for far values of few rows, which moments would reveal.
 
     Few are less than the client's least of different rows below, or above, the others.
     """

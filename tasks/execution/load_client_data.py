@@ -104,7 +104,7 @@ def has_enough_of_class(rows: Rows, classes: int, least: Sequence[int]) -> Tenso
 def reportable_classes(
     silos: Silos, client: str, split: str, x: Tensor, labels: np.ndarray, classes: int, least: int
 ) -> list[int]:
-    """List the classes of which a client has at least `least` different rows, and as many units.
+    """List the classes in which a client has at least `least` different rows, and as many units.
 
     The rows of all unlisted classes together follow by subtraction from numbers of all rows. If these rows are some, but
     fewer than `least`, the smallest listed class is left out, too.

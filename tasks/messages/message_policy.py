@@ -29,7 +29,7 @@ class Numbers:
             the size of a row. "several" is as many as a row has, or more. "learned" are weights, which can reveal
             training rows however they are sent.
         least: The different rows of the client that each number stands for; a client that has fewer reports none.
-        added: Whether the field is a sum over the stack's clients, each of which sends as many numbers.
+        added: Whether the field is a sum over the stack's clients; each of them sends as many numbers.
         again: Whether the numbers are already sent in another field.
     """
 

@@ -114,9 +114,9 @@ class ShiftNumbers(Message):
     """Summaries of the training rows of one stack's clients for a diagnosis: counts in agreed bins and moments, by class.
 
     Classes with too few rows are reported only together, in the last column. If they are too few together, only the
-    presence of such rows is revealed. Fields are as in models.diagnosis.client_summaries.client_summary.Summaries. Of the
-    clients without units, `repeats` names those of whose rows a tenth or more are copies of others, and `persons` those
-    whose rows look like several of each person.
+    presence of such rows is revealed. Fields are as in models.diagnosis.client_summaries.client_summary.Summaries. Of
+    the clients without units, `repeats` names those with copies of other rows in a tenth or more of their rows.
+    `persons` names those with rows that look like several of each person.
     """
 
     travels = False

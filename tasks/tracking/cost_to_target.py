@@ -70,8 +70,8 @@ def target_of_best(
 ) -> float | None:
     """Return the metric at 90 % of the way from the constant baseline to the best method of a comparison's table.
 
-    The way is meaningful for a metric of which less is better, and for one that is high by chance. None if no method is
-    better than the baseline, or without test rows.
+    A share of the way also has a meaning if less of the metric is better, or if the metric is high by chance. None if
+    no method is better than the baseline, or without test rows.
     """
     finite = [row for row in table if quantity.score(row) > -math.inf]
     constant = (baseline or {}).get("metrics", {}).get(quantity.headline)

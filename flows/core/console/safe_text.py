@@ -61,7 +61,7 @@ class PlainConsole(Console):
 
 
 def _broken_around_commands(text: str, width: int) -> list[str]:
-    """Return the lines of a text, indented as it is; a command that is longer than the width gets a line of its own."""
+    """Return the lines of a text with its indentation; a command longer than the width gets its own line."""
     lines, line = list[str](), ""
     indent = text[: len(text) - len(text.lstrip())]
     for space, word in _WORDS.findall(text):

@@ -98,7 +98,7 @@ def of_power(report: dict[str, Any]) -> list[str]:
 
 
 def unseen_between(report: Mapping[str, Any], rows: tuple[float, float]) -> str:
-    """Return the end of a sentence on how small a difference may be missed between two sides of so many rows."""
+    """Return the end of a sentence: how small a difference may be missed between two sides of these sizes."""
     seen = smallest_visible(rows, 0.5, len(report["features"]))
     label = "the share of a group of targets" if report["query"]["targets"] else "how often a label occurs"
     return (

@@ -116,7 +116,7 @@ def inputs_clause(
 
 
 def _with_far_values(phrase: str, feature: str, report: Mapping[str, Any]) -> str:
-    """Add the silos whose values of a feature may be a code for missing values, before anything else is looked for."""
+    """Add the silos in which values of a feature may be a code for missing values; this precedes all other clauses."""
     silos = far_values(report).get(feature)
     return (
         f"{phrase}, with values far from all others at {listed(silos)}, as of a code for missing values"

@@ -91,14 +91,14 @@ def few_within(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def is_of_odd_silos(report: Mapping[str, Any]) -> bool:
-    """Return whether silos that take part in most differences say more than groups, of which most pairs do not differ."""
+    """Return whether to describe silos with most differences, since most pairs of groups do not differ."""
     odd = report.get("odd")
     few = not any(_types_in_most(record) for record in groups_apart(report))
     return bool(odd and shown_types(odd)) and few and odd_one(report) is None
 
 
 def groups_apart(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the records of two groups of which silos differ; pairs that were not compared separate no groups."""
+    """Return the records of pairs of groups with silos that differ; pairs that were not compared separate no groups."""
     return [
         record
         for record in report["between"]
@@ -274,7 +274,7 @@ def _in_some_pairs(
     kinds: Sequence[str],
     changes: Mapping[str, Any],
 ) -> str:
-    """Describe two groups of which no type is in most pairs, with numbers of all their rows."""
+    """Describe two groups, if no type is found in most of their pairs, by numbers over all their rows."""
     total, counts = num_determined(record), shown_counts(record)
     both = f"{capital(names[0])} and {names[1]}"
     if not kinds:
@@ -327,7 +327,7 @@ def _by_type(report: dict[str, Any], differ: list[dict[str, Any]], determined: l
 
 
 def odd_units(report: Mapping[str, Any], differ: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the silos, or groups, of which one is in most of these differing pairs; empty if none stand out."""
+    """Return the silos, or groups, that take part in most of these differing pairs; empty if none stand out."""
     numbered = [f"group {index + 1}" for index in range(len(report["groups"]))]
     units = numbered if report["pairs_of"] == "groups" else report["clients"]
     found = {(pair["first"], pair["second"]) for pair in differ}

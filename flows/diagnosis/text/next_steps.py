@@ -76,7 +76,7 @@ def unit_steps(report: dict[str, Any]) -> dict[str, str]:
 def _sure_findings(report: dict[str, Any]) -> list[Finding]:
     """Return what differs between silos, or since the version that they are compared with.
 
-    Where persons repeat, differences may be chance: those of a side of which all silos have such rows are left out.
+    If persons repeat, differences may be chance. So differences are left out if all silos of one side have such rows.
     """
     if "against" in report:
         return [of_version(report, pair) for pair in report["pairs"] if pair["types"]]

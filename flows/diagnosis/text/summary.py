@@ -116,7 +116,7 @@ def _headline(report: dict[str, Any], differ: int, determined: int) -> str:
 
 
 def _num_groups(report: Mapping[str, Any]) -> int:
-    """Count groups; those of which no silos were seen to differ count as one, however few pairs were compared."""
+    """Count groups; groups without a seen difference count as one, even if few pairs were compared."""
     excluded, apart = set(left_out(report)), [{*record["groups"]} for record in groups_apart(report)]
     kept = list[int]()
     for index, group in enumerate(report["groups"]):
@@ -139,7 +139,7 @@ def _members(report: dict[str, Any]) -> list[str]:
 
 
 def _within(report: dict[str, Any], differ: list[dict[str, Any]], most: int) -> list[str]:
-    """Count pairs of one group that differ nevertheless, in at most so many sentences, unless each is a finding."""
+    """Count the pairs within a group that differ nevertheless, unless each is a finding; limits the sentences."""
     if few_within(report):
         return []
     lines = []

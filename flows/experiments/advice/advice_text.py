@@ -215,7 +215,7 @@ def described(advice: Mapping[str, Any]) -> list[str]:
 
 
 def race_line(race: Race, quantity: TaskMetrics) -> str:
-    """Return what a rung came to: the leader, and how many train on."""
+    """Return the outcome of a rung: the leader, and how many candidates train on."""
     ranking = race.ranking()
     rounds = race.rungs[race.rung - 1]
     if not ranking:

@@ -1,4 +1,4 @@
-"""Prove what won a race on fresh seeds and on test rows, none of which took part in the choice.
+"""Prove the winner of a race on fresh seeds and test rows, which took no part in the choice.
 
 Besides the winner, FedAvg and training alone, one policy may be proved: FedAvg without the silos that lose by it. These
 silos train alone.

@@ -42,7 +42,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Leg:
-    """What came of training a candidate up to some round: its score, or why there is none, and the seconds it took."""
+    """The outcome of training a candidate up to some round: its score, or why there is none, and its seconds."""
 
     rounds: int
     score: Score | None
@@ -144,7 +144,7 @@ class Race:
             _drop(self, candidate, leg.failure or "diverged")
 
     def left(self, budget: float) -> float:
-        """Return the seconds that are left of those of the command, of which some were spent before the race."""
+        """Return the seconds of the command that remain, after those before and in the race."""
         return budget - self.before - self.seconds
 
     def forget(self, is_trained: Callable[[Candidate], bool]) -> None:
@@ -195,7 +195,7 @@ def run_race(
         always: The methods whose best candidate is never dropped, except a bound for whose rounds no time is left.
         train: Trains candidates up to a round; a round that was trained is not trained again.
         compare: Returns the paired difference of two candidates, first minus second, at a level such as 0.95.
-        gain: Turns a difference into one of which more is better.
+        gain: Gives a difference the sign by which more is better.
         save: Writes the state; called after every leg.
         at_once: How many candidates train at the same time.
     """

@@ -290,8 +290,8 @@ def draw_partitions(project: Project, count: int) -> list[Project]:
 def shared_test_rows(project: Project) -> float:
     """Return the share of a partition's test rows that another partition tests on too.
 
-    It is 1 if the source marks its test rows, 0 if the source itself is drawn by the data seed, else the share of the
-    source's rows that are tested.
+    It is 1 if the source marks its test rows, and 0 if the data seed draws the source itself. Otherwise it is the share
+    of the source's rows that are tested.
     """
     data, silos = project.params.data, project.silos
     if isinstance(data.source, Synthetic):

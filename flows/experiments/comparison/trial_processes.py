@@ -1,9 +1,9 @@
 """Run independent trials in several processes of this machine at once.
 
-A run computes on one thread, so that its bits do not depend on the number of cores. Trials of a comparison or a race share
-the cores instead. Each result has the same bits as in one process, and is on disk in the same folder; only the order in
-which trials end differs, and how many fit into limited time. If this process dies, its trial processes end at once; if
-one of them dies, another one continues its run.
+A run computes on one thread, so that its bits do not depend on the number of cores. Trials of a comparison or a race
+share the cores instead. Each result has the same bits as in one process, and is in the same folder on disk. Only the
+order in which trials end differs, and how many trials fit into limited time. If this process dies, its trial processes
+end at once; if one of them dies, another one continues its run.
 """
 
 import math
@@ -131,12 +131,12 @@ class TrialProcesses:
         return max(1, len(self._processes))
 
     def start_asked(self, runs: int) -> None:
-        """Start the number of processes that params.yaml asks for, at most one for each run; with `auto` none."""
+        """Start as many processes as params.yaml sets, at most one for each run; with `auto` none."""
         if isinstance(self._asked, int):
             self._grow(min(self._most, runs))
 
     def start_for(self, runs: int, seconds: float, per_round: float) -> None:
-        """Start the processes, or more of them, if so many runs are worth it; they import in the background.
+        """Start processes, or more of them, if the runs that are left are worth it; they import in the background.
 
         Args:
             runs: The number of runs that are left.
@@ -150,11 +150,11 @@ class TrialProcesses:
             self._spawn()
 
     def seconds_for(self, runs: int, seconds: float, per_round: float) -> float:
-        """Return the expected seconds of so many runs; see `start_for`."""
+        """Return the expected seconds of this number of runs; see `start_for`."""
         return runs * seconds / max(self.at_once, self._count_for(runs, seconds, per_round))
 
     def _count_for(self, runs: int, seconds: float, per_round: float) -> int:
-        """Return how many processes so many runs are worth: 1 if none.
+        """Return how many processes this number of runs is worth; 1 means no further process.
 
         With `auto`, each takes about as much memory as this process, in which at least one run has ended.
         """

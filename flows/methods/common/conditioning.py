@@ -138,7 +138,7 @@ class Conditioning:
         return stored.with_messages(self._compute(round, model, sources.select(missing)))
 
     def noise_warning(self, before: StatisticsMatrix, after: StatisticsMatrix) -> tuple[str, ...]:
-        """Return a warning once so many clients' loadings are unsteady that they may be mostly noise; not for controls."""
+        """Return a warning if so many clients' loadings are unsteady that they may be noise; not for controls."""
         if self.source != "local" or not after.mostly_noise or before.mostly_noise:
             return ()
         signed = any(isinstance(s, Loadings) and s.sign != "free" for s in self.statistics)
@@ -186,7 +186,7 @@ class Conditioning:
 
 
 def _permuted_clients(silos: Silos, clients: Sequence[str], seed: int) -> dict[str, str]:
-    """Map each client to another one, whose statistics it reads: the next in a random order of the training clients.
+    """Map each client to the client that it reads statistics of: the next in a random order of the training clients.
 
     Other clients read the statistics of a random training client. UserError if fewer than two clients train.
     """

@@ -7,7 +7,7 @@ last migration that this version has applied.
 
 `siloflow ui` and `siloflow schedule` keep a server that other commands use. Its address is in `.prefect/server.json`,
 and valid while the server holds `server.lock`, which the kernel releases however the server ends. Each user of the
-server holds a share of `users.lock`: a server whose starter is gone stays until the last user ends.
+server holds a share of `users.lock`, so the server outlives its starter and stays until the last user ends.
 
 The port of Prefect's page is the requested one, the schedule's last one, or 4200.
 """
@@ -103,7 +103,7 @@ class Restarts:
         self._short = 0  # lives in a row
 
     def may_start(self, life: float) -> bool:
-        """Return whether to start it again after a life of so many seconds."""
+        """Return whether to start it again after it has run for this number of seconds."""
         self._short = 0 if life > self.STABLE else self._short + 1
         return self._short <= self.MOST
 

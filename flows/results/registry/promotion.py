@@ -122,7 +122,7 @@ def roll_back(project: Project, with_data: bool) -> dict[str, Any]:
 
 
 def needed_runs(project: Project) -> set[str]:
-    """Return the folders of the runs whose versions have an alias, or to which a rollback may return, of all data.
+    """Return the folders of the runs, of all data, that have a version with an alias, or that a rollback may return to.
 
     The run of a transaction that is under way is one of them: its version has no alias yet.
     """

@@ -19,7 +19,7 @@ def _words(silo: Mapping[str, Any]) -> str:
 
 
 def no_shift_text(grade: str, weaker: Sequence[Mapping[str, Any]], unchecked: Mapping[str, str]) -> str:
-    """Return that no silo shifted as much as `watch.grade` asks for, with the shifts that are smaller."""
+    """Return a sentence: no silo shifted as much as `watch.grade`, and which shifted less."""
     least = f" by at least watch.grade={grade}" if weaker else ""
     smaller = f", only less: {shift_text(weaker)}" if weaker else ""
     return f"no silo{' that could be checked' if unchecked else ''} shifted{least}{smaller}"

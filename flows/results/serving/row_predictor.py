@@ -76,7 +76,7 @@ class RowPredictor:
     def predict(
         self, rows: pd.DataFrame | np.ndarray, clients: Clients, params_of: Callable[[str | None], Mapping[str, Any]]
     ) -> pd.DataFrame:
-        """Return one prediction per row; ValueError for rows that cannot be predicted, of which `faults` knows more.
+        """Return one prediction per row; ValueError for rows that cannot be predicted; `faults` explains it.
 
         Args:
             rows: The rows.

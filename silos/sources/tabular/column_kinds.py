@@ -1,4 +1,4 @@
-"""The kinds of a table's columns: numbers, booleans, texts, or kinds of which no feature can be made."""
+"""The kinds of a table's columns: numbers, booleans, texts, or kinds that cannot become a feature."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -53,7 +53,7 @@ def is_unit_name(name: str) -> bool:
 
 
 def looks_like_unit(column: Column, client: Column | None = None) -> bool:
-    """Return whether a column names the units of rows: texts or whole numbers, more than a few, of which some repeat.
+    """Return whether a column names the units of rows: more than a few texts or whole numbers, and some of them repeat.
 
     If its name does not say so, each value that repeats must be of one client, which an id is and a quantity is not.
     """
@@ -231,7 +231,7 @@ def dropping_columns(columns: Sequence[Column], rules: Sequence[Rule]) -> list[C
 
 
 def describe_lost(roles: Mapping[str, Column], columns: Sequence[Column], keep: np.ndarray) -> list[str]:
-    """Return a phrase for each client, domain or class of which no row is kept, with the columns that it lacks.
+    """Return a phrase for each client, domain or class that loses all its rows, with the columns that it lacks.
 
     Args:
         roles: The columns with a role.
