@@ -153,7 +153,7 @@ def test_where_no_silo_may_answer_the_reason_of_one_is_the_error(world):
     before = own.write(there, features=NAMED)
     own.write({name: (x + np.eye(400, 1), y) for name, (x, y) in there.items()}, features=NAMED)
     with pytest.raises(
-        UserError, match=r"no silo may answer\. Client east: its rows differ .*report with noise.*2 more silos"
+        UserError, match=r"no silo may answer\. Client east: its rows and those of .*report with noise.*2 more silos"
     ):
         against(own, before)
 

@@ -161,9 +161,9 @@ def test_what_clients_keep_is_not_written_over_by_another_section_of_that_name(m
 @pytest.mark.parametrize(
     ("only", "message"),
     [
-        (["dense0.wieght"], "are no weights, expected some of"),
-        ("dense", "are no weights, expected some of"),
-        ([], "nothing is trained"),
+        (["dense0.wieght"], "expected names of weights"),
+        ("dense", "expected names of weights"),
+        ([], "of which one is trained at least"),
     ],
 )
 def test_training_only_weights_that_there_are_not_is_refused(only, message, make_problem, make_round):

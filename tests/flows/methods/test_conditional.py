@@ -254,7 +254,7 @@ def test_loadings_are_pictures_beside_the_image(make_problem, play):
     ):
         with pytest.raises(
             UserError,
-            match=r"method\.conditional\.form: got planes, expected joined, since planes needs a cnn on images",
+            match=r"method\.conditional\.form: got planes, expected joined\. Planes need a cnn on images",
         ):
             Conditional(form="planes", **wrong).init(setup)
 

@@ -267,7 +267,7 @@ def test_the_advice_for_a_run_that_mlflow_did_not_receive_is_to_resume_it(projec
     write_json(run / "run.json", {})
     result = {"method": "fedavg", "seed": 0, "data_version": "v", "rounds": 3, "mlflow_run_id": None}
     write_json(run / "result.json", result)
-    with pytest.raises(UserError, match=r"which ended while MLflow was away, .* with --resume: it sends the run"):
+    with pytest.raises(UserError, match=r"which ended while MLflow was away, .* with --resume, which sends the run"):
         promote(project, "fedavg-seed0", force=True, with_data=False)
 
 

@@ -76,7 +76,9 @@ def test_an_archive_finds_its_columns_by_their_names(tmp_path):
     np.savez(tmp_path / "own.npz", x=np.array([[1, 2], [3, 4]], np.float32), features=["b", "a"])
     assert features("own.npz", tmp_path, card).tolist() == [[2, 1], [4, 3]]
     np.savez(tmp_path / "own.npz", x=np.ones((2, 2), np.float32))
-    with pytest.raises(UserError, match=r"own\.npz: features: got no names for x of shape \(2, 2\), expected one for"):
+    with pytest.raises(
+        UserError, match=r"own\.npz: features: got no names for x of shape \(2, 2\), expected a name for each"
+    ):
         read_rows("own.npz", tmp_path, card)
     array = read_rows("own.npz", tmp_path, {"columns": None, "shape": [2]})
     assert array.shape == (2, 2)

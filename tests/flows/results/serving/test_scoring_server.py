@@ -193,8 +193,8 @@ UNREADABLE = "dataframe_records: cannot be read as rows with columns"
         ),
         (split(None, [34, True, "eye"]), "dataframe_split: got rows without names, expected the columns age, smokes"),
         ({"dataframe_records": [{"age": 1, "ward": "eye"}]}, "columns: got no 'smokes', expected each of"),
-        ({"dataframe_records": {}}, "dataframe_records: cannot be read as rows with columns (it is no list"),
-        ({"dataframe_records": [3]}, "dataframe_records: cannot be read as rows with columns (it is no list"),
+        ({"dataframe_records": {}}, "dataframe_records: cannot be read as rows with columns (it is not a list"),
+        ({"dataframe_records": [3]}, "dataframe_records: cannot be read as rows with columns (it is not a list"),
         (
             split(["age"], [1, 2]),
             "dataframe_split: cannot be read as rows with columns (got 2 values in row 1, expected 1",
