@@ -69,8 +69,20 @@ def overlap(
     """Cluster all clients that reported, by `threshold` or else by the threshold of the largest gap between overlaps.
 
     With a seed, one half of the rows chooses the threshold and the other forms the clusters (see `split_rows`). So the
-    choice is not judged on its own rows. With the classes of the rows, all clients form one cluster if their
-    overlaps may be those of one law. ValueError without both a threshold and a seed.
+    choice is not judged on its own rows.
+
+    Args:
+        messages: The correctness bits of the clients.
+        rows: The number of common rows.
+        kind: The measure of overlap.
+        threshold: The least overlap within a cluster; None to choose it.
+        assign: The rule that forms clusters from overlaps.
+        seed: The seed that halves the rows; None uses all rows, and then `threshold` must be given.
+        labels: The classes of the rows, (rows,). With them, all clients form one cluster if their overlaps may be
+            those of one law.
+
+    Raises:
+        ValueError: If both the threshold and the seed are None.
     """
     names, bits = correctness_by_client(messages)
     chance = None
@@ -104,9 +116,17 @@ def candidates(
 ) -> list[tuple[float, tuple[tuple[str, ...], ...]]]:
     """Return candidate thresholds in ascending order, each with the clusters that it forms on the first half of the rows.
 
-    A threshold lies half-way between two overlaps of pairs, and stands for all that form the same clusters. If there
-    are more than `most`, they are thinned evenly by rank. If pairs have more than _MOST_CUTS overlaps, thresholds are
-    tried evenly by value, so no wider gap is missed. Clients whose models are correct on no row are in no cluster.
+    A threshold lies half-way between two overlaps of pairs, and stands for all that form the same clusters. If pairs
+    have more than _MOST_CUTS overlaps, thresholds are tried evenly by value, so no wider gap is missed. Clients whose
+    models are correct on no row are in no cluster.
+
+    Args:
+        messages: The correctness bits of the clients.
+        rows: The number of common rows.
+        kind: The measure of overlap.
+        assign: The rule that forms clusters from overlaps.
+        seed: The seed that halves the rows.
+        most: The most candidates; more are thinned evenly by rank.
     """
     names, bits = correctness_by_client(messages)
     choosing, _ = split_rows(rows, seed)
@@ -138,7 +158,13 @@ def admit(
 ) -> list[list[str]]:
     """Add each newcomer to the cluster that it fits, or as a new cluster; earlier members keep theirs.
 
-    `members` holds the correctness bits of the clients in `groups`.
+    Args:
+        newcomers: The correctness bits of clients without a cluster.
+        groups: The clients of each cluster.
+        members: The correctness bits of the clients in `groups`.
+        rows: The number of common rows.
+        kind: The measure of overlap.
+        threshold: The least overlap within a cluster.
     """
     clusters = [list(group) for group in groups]
     names, bits = list(members.clients), members.bits.numpy()
@@ -216,9 +242,16 @@ def cluster_descriptors(messages: Sequence[Descriptor], radius_scale: float) -> 
 def assign_descriptors(
     messages: Sequence[Descriptor], centroids: Tensor, lowest: Tensor, span: Tensor
 ) -> dict[str, int]:
-    """Return the cluster with the nearest centroid for each client, the first of equals and for a silent client.
+    """Return the cluster of each client: the one with the nearest centroid.
 
-    Descriptors without parts by class are compared in the part that they have.
+    The first of equally near clusters is taken, and the first cluster for a silent client. Descriptors without parts by
+    class are compared in the part that they have.
+
+    Args:
+        messages: The descriptors of the clients.
+        centroids: (clusters, parts, 2, components) float64, scaled to the clustered descriptors.
+        lowest: The least value of each statistic among these, (parts, 2, 1).
+        span: The span of each statistic, (parts, 2, 1).
     """
     parts = messages[0].moments.shape[1]
     assigned = dict.fromkeys(_rows(messages), 0)
@@ -263,7 +296,13 @@ def lengths(updates: Sequence[Update], current: Weights) -> dict[str, float]:
 
 @server_step
 def bipartition(updates: Sequence[Update], current: Weights, linkage: clustering.Linkage) -> Bipartition:
-    """Split a cluster in two by the cosines of its clients' updates; the part with the first name comes first."""
+    """Split a cluster in two by the cosines of its clients' updates; the part with the first name comes first.
+
+    Args:
+        updates: Updates with each client's weights (`each`).
+        current: The weights that the clients started from.
+        linkage: How the parts are joined from single clients, see models.clustering.bipartition.
+    """
     clients, deltas = _deltas(updates, current)
     cosines, unit = clustering.cosines(deltas), clustering.normalize_rows(deltas)
     first, second = clustering.bipartition(cosines, linkage)
@@ -274,7 +313,13 @@ def bipartition(updates: Sequence[Update], current: Weights, linkage: clustering
 
 @server_step
 def nearer(updates: Sequence[Update], current: Weights, toward: Sequence[Weights]) -> dict[str, int]:
-    """Return for each client the index in `toward` that its update is most similar to, the first of equals."""
+    """Return for each client the index in `toward` that its update is most similar to, the first of equals.
+
+    Args:
+        updates: Updates with each client's weights (`each`).
+        current: The weights that the clients started from.
+        toward: Mean directions of the parts of a split, by name as `current`.
+    """
     clients, deltas = _deltas(updates, current)
     targets = np.stack([_flat(t) for t in toward])
     return dict(zip(clients, (clustering.normalize_rows(deltas) @ targets.T).argmax(1).tolist(), strict=True))

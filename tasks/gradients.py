@@ -30,9 +30,19 @@ VARIATE = "variate/"
 def full_gradient(
     cohort: Cohort, model: Model, training: Training, private: ClientStore, seed: int, round: int, device: str = "cpu"
 ) -> list[Gradients]:
-    """Report gradients of the shared weights; one record per stack.
+    """Report gradients of the shared weights over all training rows (FedSGD, McMahan et al. 2017).
 
-    Epochs and the optimiser have no effect. Random draws are those of the round's local training.
+    Args:
+        cohort: The clients, in stacks.
+        model: The model at which gradients are computed.
+        training: The local training; its epochs and optimiser have no effect.
+        private: Where clients keep private state.
+        seed: The seed of the run. Random draws are those of the round's local training.
+        round: The round of the run.
+        device: Where clients are computed, such as "cpu".
+
+    Returns:
+        One record per stack, with sums over its clients.
     """
     messages = []
     for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
@@ -170,10 +180,25 @@ def dynamic_train(
     device: str = "cpu",
     validate: bool = False,
 ) -> list[Update]:
-    """Train with a dynamic regulariser (FedDyn, Acar et al. 2021, algorithm 1); one update per stack.
+    """Train with a dynamic regulariser (FedDyn, Acar et al. 2021, algorithm 1).
 
     The client minimises its loss - <dual, w> + alpha/2 ||w - w_server||^2. Its new dual, dual - alpha (w - w_server),
-    stays with it. Sums are of clients, not of rows.
+    stays with it.
+
+    Args:
+        cohort: The clients, in stacks.
+        model: The model that each client starts from, w_server.
+        training: The local training.
+        private: Where clients keep private state.
+        seed: The seed of the run.
+        round: The round of the run.
+        duals: Where clients store their duals.
+        alpha: The strength of the regulariser.
+        device: Where clients are computed, such as "cpu".
+        validate: Whether clients also report their losses on validation rows (see tasks.evaluate).
+
+    Returns:
+        One update per stack; its sums count every client once, whatever its rows.
     """
     updates = []
     losses = ValidationLosses(cohort.silos, model.network, training, private, device, validate)

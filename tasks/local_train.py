@@ -164,7 +164,13 @@ def weighted_sum(stack: Tensor, weights: Tensor) -> Tensor:
 def shares_of(clients: tuple[str, ...], shares: Mapping[str, float], size: int) -> Tensor:
     """Return the clients' shares as (size,) float64, padded with zeros.
 
-    ValueError if a client has no share, or one that is negative or not finite.
+    Args:
+        clients: The clients of a stack.
+        shares: The share of each client, by name.
+        size: The size to which the stack is padded.
+
+    Raises:
+        ValueError: If a client has no share, or one that is negative or not finite.
     """
     for client in clients:
         share = shares.get(client, math.nan)

@@ -152,6 +152,12 @@ class Sampler(ABC):
 def sample_clients(sampler: Sampler, setup: TrainingSetup, round_number: int, memory: Memory) -> SampledClients:
     """Sample the clients of a round and check them.
 
+    Args:
+        sampler: The sampler of the run.
+        setup: The federated clients, and the seed of the run.
+        round_number: The round, counted from 1.
+        memory: The sampler's memory after the round before.
+
     Raises:
         TypeError: If the sampler does not return `SampledClients`.
         ValueError: If a client does not exist or is sampled twice.

@@ -376,7 +376,15 @@ def better_method(
 def difference_sentence(
     method: str, reference: str, measured: Difference, metrics: TaskMetrics = ACCURACY, matters: float = 0.0
 ) -> str:
-    """Return `fedprox − fedavg +0.4 points, −0.3 to +1.1: not distinguishable`; points are hundredths of accuracy."""
+    """Return `fedprox − fedavg +0.4 points, −0.3 to +1.1: not distinguishable`; points are hundredths of accuracy.
+
+    Args:
+        method: The first method.
+        reference: The method that it is compared with.
+        measured: The paired difference, `method` minus `reference`.
+        metrics: The metric, which formats the difference.
+        matters: The smallest difference that matters, in units of the metric.
+    """
     if math.isnan(measured.mean):
         return f"{method} − {reference}: not distinguishable, since predictions of one of them are not finite"
     winner = better_method(method, reference, measured, metrics, matters)

@@ -36,13 +36,28 @@ def load_stacks(cohort: Cohort, model: Model, private: ClientStore, split: str, 
 
 
 def load_streams(stack: Stack, seed: int, round: int, purpose: str, device: str) -> Tensor:
-    """Return a random stream for each client of the stack, padding included: (stack size,) int64."""
+    """Return a random stream for each client of the stack, padding included: (stack size,) int64.
+
+    Args:
+        stack: The clients.
+        seed: The seed of the run.
+        round: The round of the run.
+        purpose: Tells apart the streams of one round, such as "local_train".
+        device: Where the streams are used, such as "cpu".
+    """
     padding = [""] * (stack.size - len(stack.clients))
     return client_streams(seed, [*stack.clients, *padding], round, purpose).to(device)
 
 
 def load_rows(silos: Silos, stack: Stack, split: str, device: str) -> Rows:
-    """Load the padded rows of a stack's clients to the device; rows of a common split are the same for every client."""
+    """Load the padded rows of a stack's clients to the device; rows of a common split are the same for every client.
+
+    Args:
+        silos: The silos of the clients.
+        stack: The clients.
+        split: train, validation or test.
+        device: Where the rows are used, such as "cpu".
+    """
     if silos.common(split):
         x, y = (torch.from_numpy(a).to(device) for a in open_common(silos, split))
         counts = torch.tensor([len(y)] * len(stack.clients) + [0] * (stack.size - len(stack.clients)), device=device)
