@@ -82,6 +82,7 @@ def client_stats(
     for stack in cohort.stacks:
         per_client = [s for _, s in describe(cohort.silos, stack, statistics, few_rows == "refuse")]
         vectors = torch.stack([s.vector for s in per_client])
+        # a type that refuses to be pickled, so that values cannot leave in a message by mistake
         refs = PrivateStatistics(vectors.float().numpy()).keep(private, section, stack.clients)
         messages.append(_stored_message(stack.clients, refs, vectors, per_client))
     return messages

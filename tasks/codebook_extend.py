@@ -62,6 +62,7 @@ def codebook_extend(
         books = Codebooks.load(cohort, stack, model, private, room, training.engine, device)
         for member in model.network.single_networks:
             extended_here = [client for client in stack.clients if client in extended]
+            # members of an ensemble have codebooks of their own, and so their own tokens and centres
             for client, fresh in new_codes(books, member, extended_here, words, (seed, round)).items():
                 books.append(member, client, fresh)
         messages += books.store(private)
@@ -104,6 +105,7 @@ def codebook_replace(
     for stack in cohort.stacks:
         books = Codebooks.load(cohort, stack, model, private, room, training.engine, device)
         for member in model.network.single_networks:
+            # at every client, also at certain ones: here the authors' code differs from their text
             for client, fresh in _clustered(books, member, stack.clients, words, (seed, round)).items():
                 if client in extended or books.num_codes(member, client):
                     books.replace_own(member, client, fresh)

@@ -120,6 +120,7 @@ def evaluate_constant(
     scores, silos = [], cohort.silos
     for stack in cohort.stacks:
         rows = load_rows(silos, stack, "test", "cpu")
+        # padding has labels as well, and must not count as right or wrong
         real = torch.arange(rows.y.shape[1]) < rows.counts[:, None]
         if silos.manifest.task == "classification":
             measures = {"correct": (rows.y == int(answer)) & real}
@@ -252,6 +253,7 @@ def ensemble_check(
         for member, store in members:
             weights, context = load_weights(member, stack, store, device)
             predictions.append(predictive(member.network, weights, context, rows.x, None, 0, training.engine))
+        # probabilities are averaged, as in the paper, and not logits
         mean = Predictive(*(torch.stack(parts).mean(0) for parts in zip(*predictions, strict=True)))
         scores = uncertainty_metrics(mean, rows.y, rows.counts)
         clients = slice(len(stack.clients))

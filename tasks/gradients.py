@@ -205,6 +205,7 @@ def dynamic_train(
     corrected = _train_corrected(cohort, model, training, private, duals, (seed, round), device, proximal=alpha)
     for stack, rows, start, _, stored, trained in corrected:
         new = {name: dual - alpha * (trained.weights[name] - start[name]) for name, dual in stored.items()}
+        # equal weights, since the server of algorithm 1 averages clients and not rows
         update = build_update(stack, model, trained, rows, private, dict.fromkeys(stack.clients, 1.0))
         update = losses.add(update, stack, before=start, after=trained.weights, context={})
         updates.append(store_client_state(update, duals.section, new, private))

@@ -113,6 +113,7 @@ def build_update(
         ValueError: If `shares` lacks a client, or a share is negative or not finite.
     """
     clients, counts = stack.clients, rows.counts.cpu()
+    # padding is cut off where clients are listed; in sums its factor is 0
     slots = slice(len(clients))
     weights = {name: t.cpu() for name, t in trained.weights.items()}
     share = None if shares is None else shares_of(clients, shares, len(counts))

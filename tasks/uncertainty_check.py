@@ -57,6 +57,7 @@ def uncertainty_check(
         values = _scores(model, weights, context, rows, streams if passes else None, passes, training)
         scores = {name: value[: len(stack.clients)].cpu() for name, value in values.items()}
         counts = rows.counts[: len(stack.clients)].cpu()
+        # before the server compares: no score exceeds a limit of NaN, so a diverged client would count as certain
         if refuse:
             _check_finite(stack.clients, counts, scores["entropy"], cohort.silos.folder)
         messages.append(UncertaintyScores(stack.clients, split, counts, scores))

@@ -49,6 +49,7 @@ def predictive(
     plans = [(one, resolve(one.network, engine)) for one in network.single_networks]
     batches = []
     with torch.no_grad():
+        # each batch has its own dropout masks, so the batch size is a part of the result and is fixed
         for index, start in enumerate(range(0, x.shape[1], _BATCH_ROWS)):
             substreams = (
                 [fold_in(fold_in(cast(Tensor, streams), index), t) for t in range(passes)] if stochastic else [None]

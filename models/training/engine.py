@@ -194,6 +194,7 @@ def per_example_metrics(
         ValueError: If one of `metrics` does not return a number for each row.
     """
     clients, width = rows.y.shape
+    # chunks keep activations in the cache; without dropout and running statistics they do not affect a row
     chunk = max(64, _VALUES_PER_CHUNK // (network.max_width * clients))
     plan = resolve(network, engine, shared=shared and clients > 1)
     parts = []
