@@ -8,7 +8,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import Any, ClassVar, NotRequired, Self, TypedDict
+from typing import ClassVar, NotRequired, Self, TypedDict
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from .base_metrics import (
     TaskMetrics,
     format_signed,
     format_significant,
+    metric_value,
 )
 
 
@@ -62,17 +63,19 @@ class NamedMetric(TaskMetrics):
                 f"{self.name}/worst": float(values.min() if self.higher_is_better else values.max()),
             }
 
-    def as_text(self, metrics: Mapping[str, Any]) -> str:
+    def as_text(self, metrics: Mapping[str, object]) -> str:
         """Format mean, deviation and worst client, then the task's usual metric, loss and entropy."""
         if self.score(metrics) == -math.inf:
             return f"{self.label} is not finite: training diverged. Try a lower training.optimiser.learning_rate"
-        mean, spread, worst = (self.number(metrics.get(f"{self.name}/{part}")) for part in ("mean", "sd", "worst"))
+        mean, spread, worst = (
+            self.number(metric_value(metrics, f"{self.name}/{part}")) for part in ("mean", "sd", "worst")
+        )
         usual = TASK_METRICS[self.task]
         others = [usual.headline_text(metrics) or usual.name]
         if "loss/mean" in metrics:
-            others.append(self.loss_text(metrics["loss/mean"]))
+            others.append(self.loss_text(metric_value(metrics, "loss/mean")))
         if "entropy/mean" in metrics:
-            others.append(f"entropy {usual.number(metrics['entropy/mean'])} nats")
+            others.append(f"entropy {usual.number(metric_value(metrics, 'entropy/mean'))} nats")
         return f"{self.label} {mean} ± {spread} over clients, worst {worst}\n{', '.join(others)}"
 
     def number(self, value: float | None, digits: int = 4) -> str:
