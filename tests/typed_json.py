@@ -1,10 +1,10 @@
 """Checks that JSON is what a TypedDict of ours says: a test may import `assert_typed`."""
 
 import types
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from pydantic import ConfigDict, TypeAdapter
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 
 def assert_typed(content: Any, kind: Any) -> None:

@@ -11,7 +11,7 @@ from flows.core.config.params_schema import Params
 from flows.methods.round_context import RoundContext, TrainingSetup
 from flows.training.project import Project, is_of_other_partition
 from flows.training.run_folder import RunFolder
-from flows.training.run_notes import Note, note_of_earlier
+from flows.training.run_notes import note_of_earlier
 from flows.training.training_setup import own_columns
 from models.client_model import Model
 from silos.client_store import ClientStore
@@ -24,6 +24,7 @@ from tasks.execution.task_runner import PlainRunner, RoundCost, Runner
 from tasks.fit_scale import combine_moments, report_moments
 from tasks.messages.statistics_messages import ScaleMoments
 from tasks.tracking.json_io import RESTORE_ADVICE, read_json, write_json
+from tasks.tracking.result_types.run_result import Note
 
 _NUMBER_BYTES = 8
 

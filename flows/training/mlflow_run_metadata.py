@@ -1,7 +1,7 @@
 """Describes a run for MLflow: its names, tags and parameters, and the model that is logged once."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,22 @@ from silos.errors import UserError
 from silos.sources.tabular.raw_columns import input_columns, reading_rules
 from silos.versioning.git_commands import failure_reason, has_repository, run_git
 from tasks.tracking import prefect_artifacts
-from tasks.tracking.mlflow_logging.mlflow_records import COMPARISON, RUN, FinalArtifacts, RunSpec
+from tasks.tracking.mlflow_logging.mlflow_records import (
+    COMPARISON,
+    RUN,
+    FinalArtifacts,
+    LoggedModel,
+    ModelContent,
+    RunSpec,
+    TrainingData,
+)
 from tasks.tracking.result_tables import write_client_table
+from tasks.tracking.result_types.journal_record import TimedMetrics
+from tasks.tracking.result_types.run_files import ExperimentRecord, Fingerprint, RunIdentity
+from tasks.tracking.result_types.run_result import RunResult
 
 
-def run_spec(project: Project, method: Method, identity: dict[str, Any], folder: RunFolder) -> RunSpec:
+def run_spec(project: Project, method: Method, identity: RunIdentity, folder: RunFolder) -> RunSpec:
     """Build the names, tags and parameters of the MLflow run."""
     info = experiment(project, folder.path.parent.name)
     method_name, seed = identity["method"], identity["seed"]
@@ -56,7 +67,7 @@ def run_spec(project: Project, method: Method, identity: dict[str, Any], folder:
     )
 
 
-def comparison_spec(project: Project, info: Mapping[str, Any]) -> RunSpec:
+def comparison_spec(project: Project, info: ExperimentRecord) -> RunSpec:
     """Build the spec of a comparison's own run, above its runs, from the record that its first command wrote."""
     return RunSpec(
         uri=project.tracking,
@@ -74,9 +85,9 @@ def comparison_spec(project: Project, info: Mapping[str, Any]) -> RunSpec:
     )
 
 
-def _params(identity: dict[str, Any]) -> dict[str, Any]:
+def _params(identity: Fingerprint) -> dict[str, object]:
     """Return the keys of params.yaml, with the run's own section of `method`, and the method and seed."""
-    params, method = dict(identity["params"]), identity["method"]
+    params, method = {**identity["params"]}, identity["method"]
     options = {f"method.{method}.{key}": value for key, value in params.pop("method").items()}
     return {"method": method, "seed": identity["seed"], **options, **flatten_params(params)}
 
@@ -94,8 +105,8 @@ def final_artifacts(
     private: ClientStore,
     model: Model,
     folder: RunFolder,
-    result: Mapping[str, Any],
-    final: dict[str, Any],
+    result: RunResult,
+    final: TimedMetrics,
     pictures: tuple[Path, ...],
 ) -> FinalArtifacts:
     """Collect what MLflow receives at the end: table of clients, figures, model, training data, and the last metrics.
@@ -105,20 +116,26 @@ def final_artifacts(
     """
     client_table = write_client_table(folder.path / "clients.csv", lambda: folder.journal.each(result["rounds"]))
     of_clients = project.params.tracking.personal_models
-    spec = model_spec(project, method, setup, private, model, of_clients)
+    content = model_spec(project, method, setup, private, model, of_clients)
+    tags = {"weights_sha256": result["weights_sha256"]}
+    logged: LoggedModel | None = None if content is None else {**content, "name": folder.name, "tags": tags}
     record = folder.journal.read(final["round"])
-    metrics = {name: value for name, value in record["metrics"].items() if name in result["metrics"]}
+    scores: TimedMetrics = {
+        "round": record["round"],
+        "time_ms": record["time_ms"],
+        "metrics": {name: value for name, value in record["metrics"].items() if name in result["metrics"]},
+    }
     return FinalArtifacts(
         (client_table, *pictures),
-        model=spec and {**spec, "name": folder.name, "tags": {"weights_sha256": result["weights_sha256"]}},
+        model=logged,
         data=dataset(project, setup.silos),
         metrics=final,
-        scores=({"round": record["round"], "time_ms": record["time_ms"], "metrics": metrics}, final),
-        tags={"weights_sha256": result["weights_sha256"]},
+        scores=(scores, final),
+        tags=tags,
     )
 
 
-def dataset(project: Project, silos: Silos) -> dict[str, Any]:
+def dataset(project: Project, silos: Silos) -> TrainingData:
     """Describe the dataset input of an MLflow run, with the data version as its digest."""
     name = project.params.data.name
     rows = {split: sum(silos.rows(split).values()) for split in ("train", "validation", "test")}
@@ -155,7 +172,7 @@ def git_commit(root: Path, *paths: str) -> str:
 
 def model_spec(
     project: Project, method: Method, setup: TrainingSetup, private: ClientStore, model: Model, of_clients: bool
-) -> dict[str, Any] | None:
+) -> ModelContent | None:
     """Return what is logged as the model: its card and its weights.
 
     Args:
@@ -197,7 +214,7 @@ def model_spec(
         personal = {name: torch.from_numpy(array) for name, array in arrays.items()}
         context = model.select(clients).context
         context_inputs = {} if isinstance(context, ClientStateRefs) else context
-    card = {
+    card: dict[str, Any] = {
         "method": method.__class__.__name__,
         "network": to_json(network),
         "task": manifest.task,

@@ -36,6 +36,7 @@ from silos.versioning.data_versions import recover
 from silos.versioning.hashing import code_digest, file_hashes, listing_digest
 from tasks.tracking.json_io import RESTORE_ADVICE, read_json, write_json
 from tasks.tracking.mlflow_logging.mlflow_records import Experiment
+from tasks.tracking.result_types.run_files import ExperimentRecord
 
 if TYPE_CHECKING:
     from flows.methods.client_sampler import Sampler
@@ -448,10 +449,10 @@ def begun_before(project: Project, kind: str) -> str | None:
     return None
 
 
-def experiment(project: Project, name: str) -> dict[str, Any]:
+def experiment(project: Project, name: str) -> ExperimentRecord:
     """Read what `new_experiment` wrote."""
     path = project.runs / name / "experiment.json"
-    info: dict[str, Any] | None = read_json(path, RESTORE_ADVICE, ("kind", "name"))
+    info: ExperimentRecord | None = read_json(path, RESTORE_ADVICE, ("kind", "name"))
     if info is None:
         raise UserError(f"{path} is missing. {RESTORE_ADVICE}.")
     return info

@@ -184,14 +184,14 @@ _NO_PASSWORD = (
 )
 
 
-def param_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+def param_differences(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
     """Return `key: old → new` for every leaf that differs between two JSON trees."""
     before, after = dict(_leaves(old)), dict(_leaves(new))
     keys = [k for k in {**before, **after} if before.get(k) != after.get(k)]
     return [f"{k}: {before.get(k)} → {after.get(k)}" for k in keys]
 
 
-def flatten_params(tree: dict[str, Any]) -> dict[str, Any]:
+def flatten_params(tree: Mapping[str, object]) -> dict[str, object]:
     """Map dotted keys to leaves, as MLflow shows parameters."""
     return dict(_leaves(tree))
 

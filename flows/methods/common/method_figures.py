@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.methods.figure_context import FigureContext
-from models.metrics.base_metrics import TASK_METRICS, TaskMetrics
+from models.metrics.base_metrics import TASK_METRICS, TaskMetrics, metric_value
 from models.networks.wrappers.codebook_network import SHARED
 from tasks.codebooks import principal_plane, projection
 from tasks.tracking.plots import style
@@ -20,6 +20,7 @@ from tasks.tracking.plots.style import (
     set_rounds,
     set_title,
 )
+from tasks.tracking.result_types.journal_record import RoundSummary
 
 ACCURACY = TASK_METRICS["classification"]
 _LINES = 100  # client names that remain legible
@@ -39,7 +40,11 @@ def stages(scene: FigureContext) -> Path:
 def group_history(scene: FigureContext) -> Path | None:
     """Draw the group of each client after each round; return None if there were no groups."""
     history = {
-        record["round"]: {client: int(row["group"]) for client, row in record["clients"].items() if "group" in row}
+        record["round"]: {
+            client: int(group)
+            for client, row in record["clients"].items()
+            if (group := metric_value(row, "group")) is not None
+        }
         for record in scene.journal()
     }
     if not any(history.values()):
@@ -70,7 +75,7 @@ def codewords(scene: FigureContext) -> Path | None:
     return path
 
 
-def draw_stages(path: Path, records: Sequence[Mapping[str, Any]], metric: TaskMetrics = ACCURACY) -> None:
+def draw_stages(path: Path, records: Sequence[RoundSummary], metric: TaskMetrics = ACCURACY) -> None:
     """Draw the headline metric and every check's entropy by round, with a line at each stage's end: +n clients got codes."""
     figure, axes = new_figure(8, 4.6, 1)
     scored = [(r["round"], r["metrics"][metric.headline]) for r in records if metric.headline in r["metrics"]]
@@ -83,7 +88,7 @@ def draw_stages(path: Path, records: Sequence[Mapping[str, Any]], metric: TaskMe
         uncertainty_axes.plot(rounds, values, mark, color=colour, label=name)
     for record in checks:
         axes.axvline(record["round"], color=GREY, linewidth=0.8, linestyle=":")
-        extended = record["metrics"].get("clients/extended", 0)
+        extended = metric_value(record["metrics"], "clients/extended")
         axes.annotate(
             f"+{extended:.0f}" if extended else "end",
             (record["round"], 1),

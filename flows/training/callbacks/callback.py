@@ -4,7 +4,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from silos.errors import MethodError, UserError, shown
 from silos.plugin_registry import options_of
 from tasks.tracking import prefect_artifacts
 from tasks.tracking.json_io import read_json, unwritable, write_json
+from tasks.tracking.result_types.journal_record import RoundRecord
+from tasks.tracking.result_types.run_files import EndRecord
 
 
 @dataclass(frozen=True)
@@ -30,14 +32,14 @@ class PlayedRound:
         began: When the round began, by `time.perf_counter`.
         committed: Calls `after_commit` of every callback with this round. The callback that saves rounds calls it
             once, when the round is on disk.
-        record: The round's record in the journal; `Evaluation` fills it.
+        record: The round's record in the journal: empty at first, `Evaluation` fills it.
     """
 
     round: RoundContext
     report: RoundReport
     began: float
     committed: Callable[["PlayedRound"], None]
-    record: dict[str, Any] = field(default_factory=dict)
+    record: RoundRecord
 
 
 class Callback:
@@ -132,7 +134,8 @@ class UserCallback(Callback):
             self.callback.after_training(run)
 
     def on_end(self, run: RunContext) -> None:
-        if (read_json(run.folder.on_end) or {}).get("round") == run.number:
+        mark: EndRecord | None = read_json(run.folder.on_end)
+        if mark is not None and mark.get("round") == run.number:
             return
         with _explain_errors(self.name, "on_end", self.callback):
             self.callback.on_end(run)
@@ -149,7 +152,8 @@ class EndMark(Callback):
     """Record in the run's folder that `on_end` of all user callbacks was called after the last round."""
 
     def on_end(self, run: RunContext) -> None:
-        write_json(run.folder.on_end, {"round": run.number})
+        mark: EndRecord = {"round": run.number}
+        write_json(run.folder.on_end, mark)
 
 
 def user_callbacks(sections: Sequence[Any]) -> list[UserCallback]:

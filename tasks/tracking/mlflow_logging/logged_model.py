@@ -29,6 +29,7 @@ from safetensors.torch import save_file
 import models
 from models.served_model import named_tensors, probability_columns
 from tasks.tracking.mlflow_logging.connection import as_current, set_current_store
+from tasks.tracking.mlflow_logging.mlflow_records import LoggedModel
 
 _OUTPUTS = {
     "classification": {"label": "string", "probability": "float", "entropy": "float"},
@@ -81,11 +82,8 @@ set_model(Served())
 '''
 
 
-def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> str:
-    """Log the model to its run unless it is there completely; return its id.
-
-    `model` has the keys uri, name, card, shared, personal and tags.
-    """
+def log_once(client: Any, run_id: str, model: LoggedModel) -> str:
+    """Log the model to its run unless it is there completely; return its id."""
     run = client.get_run(run_id)
     logged_models = client.search_logged_models([run.info.experiment_id], filter_string=f"source_run_id = '{run_id}'")
     for logged_model in logged_models:
