@@ -8,6 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from .model_card import ModelCard, Scale
 from .networks.network_factory import from_json
 from .preprocessing import INPUTS_MEAN, INPUTS_SCALE, INPUTS_SEGMENTS, RawInputModel, encode
 from .statistics.statistic_base import made_as
@@ -68,7 +69,7 @@ class ServedModel:
     compared with the card's.
     """
 
-    def __init__(self, card: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, card: ModelCard, tensors: Mapping[str, Tensor]) -> None:
         self.card, self.tensors = card, tensors
         self.network = from_json(card["network"])
         self.raw = RawInputModel(card["inputs"], card["targets"])
@@ -97,9 +98,12 @@ class ServedModel:
 
     def _raw(self, weights: dict[str, Tensor]) -> RawInputModel:
         """Return the preprocessing of rows; the client's own scale is taken out of its weights."""
-        names = {"mean": INPUTS_MEAN, "scale": INPUTS_SCALE, "segments": INPUTS_SEGMENTS}
-        own = {part: weights.pop(name).tolist() for part, name in names.items() if name in weights}
-        return RawInputModel(own, self.card["targets"]) if own else self.raw
+        if INPUTS_MEAN not in weights:
+            return self.raw
+        own: Scale = {"mean": weights.pop(INPUTS_MEAN).tolist(), "scale": weights.pop(INPUTS_SCALE).tolist()}
+        if INPUTS_SEGMENTS in weights:
+            own["segments"] = weights.pop(INPUTS_SEGMENTS).tolist()
+        return RawInputModel(own, self.card["targets"])
 
     def _classification(self, log_p: Tensor) -> pd.DataFrame:
         """Return the columns of a classification; log_p: (rows, classes)."""
@@ -120,8 +124,9 @@ class ServedModel:
                 raise ValueError(
                     f"rows: got {type(rows).__name__}, expected a data frame with the columns of the table."
                 )
-            reading = self.card.get("reading") or {}  # models that earlier versions logged have none
-            return encode(rows.drop(columns=reading.get("ignored", []), errors="ignore"), self.card["columns"])
+            reading = self.card.get("reading")  # models that earlier versions logged have none
+            ignored = reading["ignored"] if reading else []
+            return encode(rows.drop(columns=ignored, errors="ignore"), self.card["columns"])
         return checked_array(rows, tuple(self.card["shape"]), self.card["dtype"])
 
     def _weights(self, client: str) -> dict[str, Tensor]:

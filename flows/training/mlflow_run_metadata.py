@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -15,6 +14,7 @@ from flows.methods.round_context import TrainingSetup
 from flows.training.project import Project, experiment
 from flows.training.run_folder import RunFolder
 from models.client_model import Model, first_client
+from models.model_card import ModelCard
 from models.networks.exported_network import ExportedNetwork
 from models.networks.network_factory import Network, is_bundled, kind_of, to_json
 from models.preprocessing import INPUTS_MEAN, INPUTS_SCALE, INPUTS_SEGMENTS
@@ -214,7 +214,7 @@ def model_spec(
         personal = {name: torch.from_numpy(array) for name, array in arrays.items()}
         context = model.select(clients).context
         context_inputs = {} if isinstance(context, ClientStateRefs) else context
-    card: dict[str, Any] = {
+    card: ModelCard = {
         "method": method.__class__.__name__,
         "network": to_json(network),
         "task": manifest.task,
@@ -243,13 +243,12 @@ def _own_scaling(silos: Silos, clients: Sequence[str]) -> Weights:
         return {}
     silos.check(clients)
     each = [inputs_standardizer(silos, silos.manifest.client(client)) for client in clients]
-    names = {"mean": INPUTS_MEAN, "scale": INPUTS_SCALE, "segments": INPUTS_SEGMENTS}
     parts = [fitted.as_json() for fitted in each if fitted is not None]
-    return {
-        name: torch.tensor([of[part] for of in parts], dtype=torch.float64)
-        for part, name in names.items()
-        if part in parts[0]
-    }
+    numbers = {INPUTS_MEAN: [part["mean"] for part in parts], INPUTS_SCALE: [part["scale"] for part in parts]}
+    scales = {name: torch.tensor(of_clients, dtype=torch.float64) for name, of_clients in numbers.items()}
+    if "segments" in parts[0]:
+        scales[INPUTS_SEGMENTS] = torch.tensor([part["segments"] for part in parts], dtype=torch.float64)
+    return scales
 
 
 def _is_user_code(network: Network) -> bool:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flows.methods.figure_context import FigureContext
 from models.metrics.base_metrics import TASK_METRICS, TaskMetrics, metric_value
@@ -21,6 +21,10 @@ from tasks.tracking.plots.style import (
     set_title,
 )
 from tasks.tracking.result_types.journal_record import RoundSummary
+
+if TYPE_CHECKING:  # matplotlib takes long to import
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
 
 ACCURACY = TASK_METRICS["classification"]
 _LINES = 100  # client names that remain legible
@@ -84,7 +88,8 @@ def draw_stages(path: Path, records: Sequence[RoundSummary], metric: TaskMetrics
     checks = [record for record in records if "check/entropy" in record["metrics"]]
     rounds = [record["round"] for record in checks]
     for name, colour, mark in (("entropy", COLOURS[1], "o--"), ("ece", COLOURS[3], "s:")):
-        values = [record["metrics"][f"check/{name}"] for record in checks]
+        checked = [metric_value(record["metrics"], f"check/{name}") for record in checks]
+        values = [math.nan if value is None else value for value in checked]
         uncertainty_axes.plot(rounds, values, mark, color=colour, label=name)
     for record in checks:
         axes.axvline(record["round"], color=GREY, linewidth=0.8, linestyle=":")
@@ -105,7 +110,7 @@ def draw_stages(path: Path, records: Sequence[RoundSummary], metric: TaskMetrics
     uncertainty_axes.grid(visible=False)
     uncertainty_axes.spines["right"].set_visible(True)
     lines = [*axes.get_lines()[:1], *uncertainty_axes.get_lines()]
-    labels = [line.get_label() for line in lines]
+    labels = [str(line.get_label()) for line in lines]
     axes.legend(lines, labels, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3)
     style.write_figure(figure, path)
 
@@ -140,7 +145,7 @@ def draw_groups(path: Path, history: Mapping[int, Mapping[str, int]]) -> None:
     style.write_figure(figure, path)
 
 
-def _number_groups(axes: Any, groups: Sequence[int]) -> None:
+def _number_groups(axes: "Axes", groups: Sequence[int]) -> None:
     """Label the clusters at the last round, in the middle of their clients, because colours repeat with many clusters."""
     for group in dict.fromkeys(groups):
         lines = [line for line, other in enumerate(groups) if other == group]
@@ -158,10 +163,13 @@ def draw_codebook(
         index = domains.index(domain[client])
         colour, mark = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
         if len(tokens):
-            axes.scatter(*zip(*tokens, strict=True), s=9, color=colour, marker=mark, alpha=0.4, linewidths=0)
+            xs, ys = zip(*tokens, strict=True)
+            axes.scatter(xs, ys, s=9, color=colour, marker=mark, alpha=0.4, linewidths=0)
         if len(words):
-            axes.scatter(*zip(*words, strict=True), s=26, color=colour, marker="x", linewidths=1.2)
-    marks = [axes.scatter(*zip(*shared, strict=True), s=34, color="black", marker="+", linewidths=1.2)]
+            xs, ys = zip(*words, strict=True)
+            axes.scatter(xs, ys, s=26, color=colour, marker="x", linewidths=1.2)
+    xs, ys = zip(*shared, strict=True)
+    marks: list[Artist] = [axes.scatter(xs, ys, s=34, color="black", marker="+", linewidths=1.2)]
     listed = domains if len(domains) <= _LEGEND else domains[: _LEGEND - 1]
     marks += [
         axes.scatter([], [], s=24, color=COLOURS[index % len(COLOURS)], marker=MARKERS[index % len(MARKERS)])

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from models.metrics.base_metrics import TASK_METRICS, TaskMetrics
+from models.model_card import ModelCard
 from models.server_state import Weights
 from silos.io.addresses import mask_passwords
 from tasks.tracking.result_types.journal_record import TimedMetrics
@@ -72,8 +73,7 @@ class ModelContent(TypedDict):
     """A model as `models.served_model.ServedModel` takes it, and the store that it is logged to."""
 
     uri: str
-    card: dict[str, Any]
-    """Plain JSON: the network, the task, and how rows are read."""
+    card: ModelCard
     shared: Weights
     personal: Weights
     """With a leading axis over the clients of the card."""
