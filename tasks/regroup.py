@@ -150,5 +150,5 @@ def regroup(
     evidence: Evidence = report_cluster_fit,
     device: str = "cpu",
 ) -> list[Message]:
-    """Report the evidence, one record per stack."""
+    """Report the evidence, one record per stack; see `messages_of` for its type."""
     return [evidence(EvidenceQuery(cohort, stack, model, training, private, device)) for stack in cohort.stacks]

@@ -7,7 +7,7 @@ repeat: each client k trains q_k from s to minimize  E_q[loss] + kappa KL(q || s
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -161,7 +161,7 @@ class Virtual(Method):
     ) -> list[SiteUpdates]:
         network = Tilted(self._network(round.setup), self.noise, self.bias, self.site, self.draws)
         column = posterior_sites.trainable_column(self._initial_column(round.setup), self.bias, self.deviation)
-        updates = round.train(
+        return round.train(
             update_site,
             posterior_sites.site_model(network, state, round.setup, clients, column),
             round.setup.silos.select(clients),
@@ -170,7 +170,6 @@ class Virtual(Method):
             start=posterior_sites.initial_means(state, round.setup, self.bias),
             again=refinement,
         )
-        return cast(list[SiteUpdates], updates)
 
     @property
     def _min_precision(self) -> float | None:
