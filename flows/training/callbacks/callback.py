@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from flows.core.console import progress
 from flows.core.console.process_control import interruption
@@ -15,7 +14,7 @@ from flows.methods.base import RoundReport
 from flows.methods.round_context import RoundContext
 from flows.training.run_context import RunContext
 from silos.errors import MethodError, UserError, shown
-from silos.plugin_registry import options_of
+from silos.plugin_registry import Registered, options_of
 from tasks.tracking import prefect_artifacts
 from tasks.tracking.json_io import read_json, unwritable, write_json
 from tasks.tracking.result_types.journal_record import RoundRecord
@@ -88,7 +87,7 @@ class UserCallback(Callback):
     callback: Callback
 
     @classmethod
-    def from_config(cls, name: str, kind: Callable[..., Callback], options: Mapping[str, Any]) -> "UserCallback":
+    def from_config(cls, name: str, kind: Callable[..., Callback], options: Mapping[str, object]) -> "UserCallback":
         """Build a user's callback.
 
         Args:
@@ -156,13 +155,13 @@ class EndMark(Callback):
         write_json(run.folder.on_end, mark)
 
 
-def user_callbacks(sections: Sequence[Any]) -> list[UserCallback]:
+def user_callbacks(sections: Sequence[Registered]) -> list[UserCallback]:
     """Build the callbacks that params name, each with the options of its section."""
     return [UserCallback.from_config(section.kind, section.entry.target, options_of(section)) for section in sections]
 
 
 @contextmanager
-def _explain_errors(name: str, hook: str, source: Any) -> Iterator[None]:
+def _explain_errors(name: str, hook: str, source: object) -> Iterator[None]:
     """Turn an error of a user's callback into a CallbackError; a full disk and an interrupt pass unchanged."""
     try:
         yield
@@ -175,7 +174,7 @@ def _explain_errors(name: str, hook: str, source: Any) -> Iterator[None]:
         ) from error
 
 
-def _failure(name: str, hook: str, source: Any, error: Exception) -> str:
+def _failure(name: str, hook: str, source: object, error: Exception) -> str:
     """Describe which hook of which callback failed, with the error and its line in the file that defines `source`."""
     file = getattr(sys.modules.get(source.__module__), "__file__", None)
     line = line_of(error, file) if file else None
