@@ -159,7 +159,7 @@ def _check_names(names: list[str], expected: list[str]) -> None:
         raise ValueError(f"columns: got {got}, expected each of {_some(expected, 20)} once. Correct the names.")
 
 
-def _numbers(values: "pd.Series[Any]", column: NumberColumn, faults: _RowFaults) -> np.ndarray:
+def _numbers(values: "pd.Series[object]", column: NumberColumn, faults: _RowFaults) -> np.ndarray:
     """Return (rows, 1) float32."""
     boolean = column["kind"] == "boolean"
     if isinstance(values.dtype, np.dtype) and values.dtype.kind == "f" and not boolean:
@@ -206,7 +206,7 @@ def _number(value: Any, boolean: bool) -> float:
         return np.nan
 
 
-def _one_hot(values: "pd.Series[Any]", column: TextColumn, faults: _RowFaults) -> np.ndarray:
+def _one_hot(values: "pd.Series[object]", column: TextColumn, faults: _RowFaults) -> np.ndarray:
     """Return (rows, values) float32: 1 for the row's value.
 
     If values may be missing, the last column stands for missing values.

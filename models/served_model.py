@@ -27,7 +27,7 @@ def named_tensors(shared: Mapping[str, Tensor], personal: Mapping[str, Tensor]) 
     return {f"{part}/{name}": tensor for part, tensors in parts for name, tensor in tensors.items()}
 
 
-def checked_array(rows: Any, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+def checked_array(rows: object, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Return rows as (rows, *shape) of `dtype`, uint8 or float32.
 
     Raises:
@@ -74,7 +74,7 @@ class ServedModel:
         self.network = from_json(card["network"])
         self.raw = RawInputModel(card["inputs"], card["targets"])
 
-    def predict(self, rows: Any, params: Mapping[str, Any]) -> pd.DataFrame:
+    def predict(self, rows: object, params: Mapping[str, Any]) -> pd.DataFrame:
         """Return one finite prediction per row; ValueError, which names the row, for rows or params without one."""
         weights = self._weights(params.get("client", ""))
         raw = self._raw(weights)
@@ -117,7 +117,7 @@ class ServedModel:
             }
         )
 
-    def _checked(self, rows: Any) -> np.ndarray:
+    def _checked(self, rows: object) -> np.ndarray:
         """Return rows as (rows, *shape) in the data's type."""
         if self.card["columns"] is not None:
             if not isinstance(rows, pd.DataFrame):

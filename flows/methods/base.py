@@ -167,7 +167,7 @@ def find_method(name: str, plugins: Plugins = NONE) -> type[Method]:
     return _checked(name, cls)
 
 
-def _checked(name: str, cls: Any) -> type[Method]:
+def _checked(name: str, cls: object) -> type[Method]:
     if not (isinstance(cls, type) and issubclass(cls, Method)):
         raise UserError(f"method {name!r}: got {shown(repr(cls))}, expected a class that extends Method.")
     if inspect.isabstract(cls):

@@ -7,7 +7,7 @@ repeat: each client k trains q_k from s to minimize  E_q[loss] + kappa KL(q || s
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -80,7 +80,7 @@ class Virtual(Method):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_kl_weight(cls, options: dict[str, Any]) -> dict[str, Any]:
+    def _default_kl_weight(cls, options: dict[str, object]) -> dict[str, object]:
         """Raise the default for sequential visits, which forget earlier clients with the default of parallel ones."""
         return {"kl_weight": _SEQUENTIAL_KL_WEIGHT, **options} if options.get("visits") == "sequential" else options
 

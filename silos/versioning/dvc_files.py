@@ -277,7 +277,7 @@ def _difference(root: Path, expected: str, hashes: Mapping[str, str]) -> str:
     return ", ".join(phrases)
 
 
-def _first_difference(key: str, requested: Any, built: Any) -> tuple[str, str, str]:
+def _first_difference(key: str, requested: object, built: object) -> tuple[str, str, str]:
     """Return the first key at which two plain JSON values differ, and both values as text."""
     if isinstance(requested, dict) and isinstance(built, dict):
         for name in [*requested, *(name for name in built if name not in requested)]:

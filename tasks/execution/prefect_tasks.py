@@ -99,12 +99,12 @@ class OpaqueArgument:
         return uuid4().hex
 
 
-def _parts(hint: Any) -> list[Any]:
+def _parts(hint: object) -> list[object]:
     """Return a type and all types that it is composed of."""
     return [hint, *(part for inner in typing.get_args(hint) for part in _parts(inner))]
 
 
-def _may_open(kind: Any, seen: set[Any]) -> bool:
+def _may_open(kind: object, seen: set[object]) -> bool:
     """Return whether a value of this type may hold one of DATA_TYPES."""
     if kind in DATA_TYPES or kind is Any:
         return True
