@@ -6,7 +6,7 @@ The description has what each option takes, its default and its meaning, from th
 from collections.abc import Sequence
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Literal, TypedDict, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -66,14 +66,43 @@ _TYPE_WORDS: dict[type, str] = {
 _MAX_SHOWN_BOUND = 1_000  # larger bounds only keep values finite
 
 
-def method_details(name: str, plugins: Plugins) -> dict[str, Any]:
+class MethodOption(TypedDict):
+    """An option of a method."""
+
+    name: str
+    takes: str
+    """The type and its bounds, in words."""
+    choices: list[object]
+    """The values of a Literal; empty for other types."""
+    default: object
+    meaning: str
+
+
+class MethodDetails(TypedDict):
+    """What a method does, its page in docs/ or its plugin file, and its options."""
+
+    method: str
+    model: Literal["global", "personal"]
+    summary: str
+    options: list[MethodOption]
+    page: str
+
+
+def method_details(name: str, plugins: Plugins) -> MethodDetails:
     """Return what one method does, and its options; UserError with the nearest name if there is none."""
     entry = plugins.of(METHODS).get(name)
     page = Path(entry.file).name if entry else f"docs/methods/{name}.md"
-    return {**describe_method(name, plugins), "page": page, "options": options_of(find_method(name, plugins))}
+    described = describe_method(name, plugins)
+    return {
+        "method": name,
+        "model": described["model"],
+        "summary": described["summary"],
+        "options": options_of(find_method(name, plugins)),
+        "page": page,
+    }
 
 
-def options_of(method: type[Method]) -> list[dict[str, Any]]:
+def options_of(method: type[Method]) -> list[MethodOption]:
     """List options with `name`, `takes` (in words), `choices` (of a Literal), `default` and `meaning`."""
     defaults = method().model_dump(mode="json")  # includes defaults that depend on other options
     return [

@@ -240,9 +240,15 @@ def _scored_clients(project: Project) -> Silos:
 def _score_constant(silos: Silos, quantity: TaskMetrics) -> Iterator[Baseline | None]:
     with TemporaryDirectory(prefix="siloflow-") as folder:
         store, constant = ClientStore(folder), constant_prediction(silos)
-        options: dict[str, Any] = {"shares": constant.shares, "client_metrics": _client_metrics(quantity, final=False)}
-        scores: list[Scores] = map_clients(
-            PlainRunner(), evaluate_constant, silos, constant.answer, stack=_STACK, private=store, **options
+        scores = map_clients(
+            PlainRunner(),
+            evaluate_constant,
+            silos,
+            constant.answer,
+            stack=_STACK,
+            private=store,
+            shares=constant.shares,
+            client_metrics=_client_metrics(quantity, final=False),
         )
         table = by_client(scores, quantity)
         metrics: Metrics = {
