@@ -22,7 +22,7 @@ from tasks.tracking.json_io import RESTORE_ADVICE, compact_json, read_json
 from tasks.tracking.result_types.journal_record import RoundRecord
 
 Memory = Mapping[str, Any]
-"""What a sampler of clients keeps between rounds, as plain JSON."""
+"""A sampler's state between rounds, as plain JSON; checkpoints hold it, so that a resumed run samples the same clients."""
 
 NO_MEMORY: Memory = MappingProxyType({})
 
