@@ -36,7 +36,7 @@ from flows.experiments.comparison.run_trials import (
     trial_name,
     tuned_methods,
 )
-from flows.experiments.comparison.trial_processes import Trial, TrialProcesses
+from flows.experiments.comparison.trial_processes import Outcome, Trial, TrialProcesses
 from flows.methods.base import start_method
 from flows.methods.method_settings import method_of
 from flows.orchestration.flow_decorator import (
@@ -81,8 +81,10 @@ from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.connection import check_server
 from tasks.tracking.plots.curve_figures import draw_comparison, draw_cost
 from tasks.tracking.result_tables import table_rows
+from tasks.tracking.result_types.run_files import ExperimentRecord
+from tasks.tracking.result_types.run_result import RunResult
 
-Results = dict[tuple[str, int], dict[str, Any]]
+Results = dict[tuple[str, int], RunResult]
 Drawn = tuple[Mapping[str, Project], Results]
 """A partition: the project of each method, and the results by method and seed."""
 
@@ -286,11 +288,11 @@ def run_all(
     processes: TrialProcesses,
     plan: Plan,
     projects: Mapping[str, Project],
-    first: Mapping[str, dict[str, Any] | str],
+    first: Mapping[str, Outcome],
     partition: int,
     failed: list[dict[str, Any]],
     also: Sequence[Trial] = (),
-) -> tuple[Results, list[dict[str, Any] | str]]:
+) -> tuple[Results, list[Outcome]]:
     """Start seed by seed, so that an interrupted comparison has complete seeds; each run is a flow of its own in Prefect.
 
     Args:
@@ -309,9 +311,9 @@ def run_all(
     # tuning has trained the chosen settings on the first seed already
     outcomes = {(method, plan.seeds[0]): outcome for method, outcome in first.items()}
     trials = [Trial(projects[m], m, s, partition_name(partition)) for m, s in cells if (m, s) not in outcomes]
-    ended = {}
-    for trial, outcome, _ in processes.run([*trials, *also]):
-        ended[trial.name] = outcome
+    ended: dict[str, Outcome] = {}
+    for finished in processes.run([*trials, *also]):
+        ended[finished.trial.name] = finished.ended
     outcomes |= {(trial.method, trial.seed): ended[trial.name] for trial in trials}
     results: Results = {}
     for method, seed in cells:
@@ -341,7 +343,7 @@ def _deliver_late(project: Project, name: str, drawn: Sequence[Drawn]) -> None:
         folder = results[method, seed]["folder"].rpartition("/")[2]
         cell = folder.removesuffix(run_name(method, seed)).removesuffix("-")
         delivered = run_trial(with_settings, method, seed, name, cell)
-        if not isinstance(delivered, str):
+        if delivered is not None and not isinstance(delivered, str):
             results[method, seed] = delivered
 
 
@@ -432,10 +434,10 @@ def _metric_curves(project: Project, results: Results) -> dict[str, list[list[tu
     return curves
 
 
-def _check_same_plan(project: Project, plan: Plan, info: dict[str, Any]) -> None:
+def _check_same_plan(project: Project, plan: Plan, info: ExperimentRecord) -> None:
     """Raise a UserError if the comparison was started with another plan."""
     for key, value in asdict(plan).items():
-        if key == "data_version" and project.data.same_rows(info.get(key, ""), value):
+        if key == "data_version" and project.data.same_rows(info.get("data_version", ""), value):
             continue
         started = info.get(key, 1 if key == "partitions" else 0)  # earlier versions had no `tune` and no `partitions`
         if started != value:

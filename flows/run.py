@@ -24,6 +24,8 @@ from silos.param_types import plain
 from tasks.execution.prefect_failure import api_answers, is_prefect_failure
 from tasks.execution.task_runner import PrefectRunner
 from tasks.tracking.json_io import unwritable
+from tasks.tracking.result_types.run_files import Noted
+from tasks.tracking.result_types.run_result import RunResult
 
 
 @project_flow(run_name="run {method}-seed{seed}")
@@ -36,8 +38,8 @@ def run(
     cell: str = "",
     derived: bool = False,
     until: int = 0,
-) -> dict[str, Any]:
-    """Run a method once; return the result as plain JSON.
+) -> RunResult | None:
+    """Run a method once; return the result as plain JSON, None after a pause.
 
     Args:
         method: The method that trains.
@@ -68,15 +70,17 @@ def run(
         )
 
 
-def probe(project: Project, method: str, seed: int) -> dict[str, Any]:
+def probe(project: Project, method: str, seed: int) -> RunResult:
     """Run a method inside another flow, in a project whose scratch folder stores what the run leaves."""
     folder = RunFolder(project.store.runs / new_experiment(project, "run", {}) / run_name(method, seed))
-    return _run_in_folder(project, method_of(project.params, method), method, seed, folder, resume=False)
+    result = _run_in_folder(project, method_of(project.params, method), method, seed, folder, resume=False)
+    assert result is not None, "it does not pause"
+    return result
 
 
 def _run_in_folder(
     project: Project, method: Method, method_name: str, seed: int, folder: RunFolder, resume: bool, until: int = 0
-) -> dict[str, Any]:
+) -> RunResult | None:
     """Play the run in its folder; return the result on disk if it is complete and logged to MLflow.
 
     A run that may pause also lets clients store the outcomes of their validation rows, at the pause and at the end.
@@ -84,7 +88,7 @@ def _run_in_folder(
     lock = project.working(f"{folder.path.parent.name}/{folder.name}")
     with lock, exclusive_lock(folder.path), project.workers() as workers:
         began, setup = time.perf_counter(), project.training_setup(seed)
-        fingerprint, noted = fingerprint_of(project, setup, method, method_name), {"plugins": project.params.plugins}
+        fingerprint, noted = fingerprint_of(project, setup, method, method_name), Noted(plugins=project.params.plugins)
         identity = folder.identify(fingerprint, resume, project.data.same_rows, noted)
         result = folder.finished()
         if result is not None and result["mlflow_run_id"] is not None:
@@ -96,10 +100,10 @@ def _run_in_folder(
 
 def run_trial(
     project: Project, method: str, seed: int, experiment: str, cell: str = "", until: int = 0
-) -> dict[str, Any] | str:
+) -> RunResult | str | None:
     """Return a run's result, or the reason why it failed; an error that other runs would also meet is raised.
 
-    The result is empty if the run paused after the round `until`. A run that Prefect's server failed, but that still
+    The result is None if the run paused after the round `until`. A run that Prefect's server failed, but that still
     answers, is continued once.
 
     Prefect's page shows the project's overrides as the run's parameters; the run gets the project itself.

@@ -4,7 +4,7 @@ Rows of a table are encoded from its file's columns to the numbers that a model 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,12 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .model_card import Column, NumberColumn, Scale, TextColumn
+
 if TYPE_CHECKING:  # flows import this module, and pandas takes long to import
     import pandas as pd
-
-Scale = Mapping[str, Any]
-"""`mean` and `scale` of each number of a row, or of the target, and optional `segments`, as in silos.standardizer."""
-
 
 INPUTS_MEAN, INPUTS_SCALE, INPUTS_SEGMENTS = "inputs_mean", "inputs_scale", "inputs_segments"
 """Names of each client's scale among personal tensors, if it aligns features by its own rows."""
@@ -41,8 +39,9 @@ class RawInputModel(nn.Module):
         self.scales_inputs, self.scales_targets = inputs is not None, targets is not None
         self.has_segments = bool(inputs and inputs.get("segments"))
         for name, scale in (("inputs", inputs), ("targets", targets)):
-            for part in ("mean", "scale") if scale else ():
-                self.register_buffer(f"{name}_{part}", torch.tensor(scale[part], dtype=torch.float64))  # type: ignore[index]
+            if scale:
+                self.register_buffer(f"{name}_mean", torch.tensor(scale["mean"], dtype=torch.float64))
+                self.register_buffer(f"{name}_scale", torch.tensor(scale["scale"], dtype=torch.float64))
         if inputs and self.has_segments:
             parts = torch.tensor(inputs["segments"], dtype=torch.float64).permute(2, 1, 0)  # (segments, 4, columns)
             self.register_buffer(INPUTS_SEGMENTS, parts.contiguous())
@@ -65,9 +64,6 @@ class RawInputModel(nn.Module):
             return output[:, 0]
         return (output[:, 0].double() * self.targets_scale + self.targets_mean).float()
 
-
-Columns = Sequence[Mapping[str, Any]]
-"""The columns that `silos.sources.tabular.raw_columns` returns."""
 
 _BOOLEANS = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0}
 
@@ -98,7 +94,7 @@ Faults = dict[int, RowFault]
 """The first fault of each row that cannot be encoded, by the row's position."""
 
 
-def encode(rows: "pd.DataFrame", columns: Columns) -> np.ndarray:
+def encode(rows: "pd.DataFrame", columns: Sequence[Column]) -> np.ndarray:
     """Return the features of rows, (rows, features) float32, as `siloflow partition` computes them from a file.
 
     Columns are matched by name, in any order. Missing values are filled in by their column's rule.
@@ -113,7 +109,7 @@ def encode(rows: "pd.DataFrame", columns: Columns) -> np.ndarray:
 
 
 def encode_usable(
-    rows: "pd.DataFrame", columns: Columns, numbers: Sequence[int] | None = None
+    rows: "pd.DataFrame", columns: Sequence[Column], numbers: Sequence[int] | None = None
 ) -> tuple[np.ndarray, Faults]:
     """Return the features of rows, without meaning in rows with a fault, and these faults; see `encode`.
 
@@ -126,7 +122,10 @@ def encode_usable(
     _check_names(list(rows.columns), [column["name"] for column in columns])
     faults = _RowFaults(range(1, len(rows) + 1) if numbers is None else numbers)
     parts = [
-        (_one_hot if column["kind"] == "text" else _numbers)(rows[column["name"]], column, faults) for column in columns
+        _one_hot(rows[column["name"]], column, faults)
+        if column["kind"] == "text"
+        else _numbers(rows[column["name"]], column, faults)
+        for column in columns
     ]
     return np.concatenate(parts, axis=1), faults.found
 
@@ -137,9 +136,7 @@ class _RowFaults:
     def __init__(self, numbers: Sequence[int]) -> None:
         self._numbers, self.found = numbers, Faults()
 
-    def add(
-        self, column: Mapping[str, Any], row: int, value: Any, expected: str, advice: str = "Correct the value"
-    ) -> None:
+    def add(self, column: Column, row: int, value: object, expected: str, advice: str = "Correct the value") -> None:
         """Record that this value of the row, counted from 0, is not what is expected."""
         if row in self.found:
             return
@@ -162,7 +159,7 @@ def _check_names(names: list[str], expected: list[str]) -> None:
         raise ValueError(f"columns: got {got}, expected each of {_some(expected, 20)} once. Correct the names.")
 
 
-def _numbers(values: "pd.Series[Any]", column: Mapping[str, Any], faults: _RowFaults) -> np.ndarray:
+def _numbers(values: "pd.Series[object]", column: NumberColumn, faults: _RowFaults) -> np.ndarray:
     """Return (rows, 1) float32."""
     boolean = column["kind"] == "boolean"
     if isinstance(values.dtype, np.dtype) and values.dtype.kind == "f" and not boolean:
@@ -184,7 +181,7 @@ def _numbers(values: "pd.Series[Any]", column: Mapping[str, Any], faults: _RowFa
     return numbers.astype(np.float32)[:, None]
 
 
-def _check_limits(numbers: np.ndarray, filled: np.ndarray, column: Mapping[str, Any], faults: _RowFaults) -> None:
+def _check_limits(numbers: np.ndarray, filled: np.ndarray, column: NumberColumn, faults: _RowFaults) -> None:
     """Find numbers that the schema does not allow; numbers: (rows,) float32, some of them filled in."""
     outside, expected = np.zeros(len(numbers), bool), ""
     if "allowed" in column:
@@ -209,7 +206,7 @@ def _number(value: Any, boolean: bool) -> float:
         return np.nan
 
 
-def _one_hot(values: "pd.Series[Any]", column: Mapping[str, Any], faults: _RowFaults) -> np.ndarray:
+def _one_hot(values: "pd.Series[object]", column: TextColumn, faults: _RowFaults) -> np.ndarray:
     """Return (rows, values) float32: 1 for the row's value.
 
     If values may be missing, the last column stands for missing values.
@@ -228,7 +225,7 @@ def _one_hot(values: "pd.Series[Any]", column: Mapping[str, Any], faults: _RowFa
     return encoded
 
 
-def _value_index(value: Any, texts: list[str]) -> int | None:
+def _value_index(value: object, texts: list[str]) -> int | None:
     """Return the index of a value among the file's texts: as written, or the only equal one."""
     text = str(value).strip()
     if text in texts:
@@ -247,7 +244,7 @@ def _is_same(value: Any, text: str) -> bool:
         return False
 
 
-def _is_missing(value: Any) -> bool:
+def _is_missing(value: object) -> bool:
     import pandas as pd
 
     if isinstance(value, str):

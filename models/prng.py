@@ -8,7 +8,7 @@ global generator is used.
 import math
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -38,13 +38,15 @@ class Sketch:
         """Return the number of elements, as for a tensor."""
         return math.prod(self.shape)
 
-    def _same(self, *_: Any) -> "Sketch":
+    def _same(self, *_: object) -> "Sketch":
         return self
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __xor__ = __and__ = __rshift__ = _same
 
     @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> "Sketch":
+    def __torch_function__(
+        cls, function: object, types: object, args: Sequence[object] = (), kwargs: object = None
+    ) -> "Sketch":
         return next(a for a in args if isinstance(a, Sketch))
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from .model_card import ModelCard, Scale
 from .networks.network_factory import from_json
 from .preprocessing import INPUTS_MEAN, INPUTS_SCALE, INPUTS_SEGMENTS, RawInputModel, encode
 from .statistics.statistic_base import made_as
@@ -26,7 +27,7 @@ def named_tensors(shared: Mapping[str, Tensor], personal: Mapping[str, Tensor]) 
     return {f"{part}/{name}": tensor for part, tensors in parts for name, tensor in tensors.items()}
 
 
-def checked_array(rows: Any, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+def checked_array(rows: object, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Return rows as (rows, *shape) of `dtype`, uint8 or float32.
 
     Raises:
@@ -68,12 +69,12 @@ class ServedModel:
     compared with the card's.
     """
 
-    def __init__(self, card: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, card: ModelCard, tensors: Mapping[str, Tensor]) -> None:
         self.card, self.tensors = card, tensors
         self.network = from_json(card["network"])
         self.raw = RawInputModel(card["inputs"], card["targets"])
 
-    def predict(self, rows: Any, params: Mapping[str, Any]) -> pd.DataFrame:
+    def predict(self, rows: object, params: Mapping[str, Any]) -> pd.DataFrame:
         """Return one finite prediction per row; ValueError, which names the row, for rows or params without one."""
         weights = self._weights(params.get("client", ""))
         raw = self._raw(weights)
@@ -97,9 +98,12 @@ class ServedModel:
 
     def _raw(self, weights: dict[str, Tensor]) -> RawInputModel:
         """Return the preprocessing of rows; the client's own scale is taken out of its weights."""
-        names = {"mean": INPUTS_MEAN, "scale": INPUTS_SCALE, "segments": INPUTS_SEGMENTS}
-        own = {part: weights.pop(name).tolist() for part, name in names.items() if name in weights}
-        return RawInputModel(own, self.card["targets"]) if own else self.raw
+        if INPUTS_MEAN not in weights:
+            return self.raw
+        own: Scale = {"mean": weights.pop(INPUTS_MEAN).tolist(), "scale": weights.pop(INPUTS_SCALE).tolist()}
+        if INPUTS_SEGMENTS in weights:
+            own["segments"] = weights.pop(INPUTS_SEGMENTS).tolist()
+        return RawInputModel(own, self.card["targets"])
 
     def _classification(self, log_p: Tensor) -> pd.DataFrame:
         """Return the columns of a classification; log_p: (rows, classes)."""
@@ -113,15 +117,16 @@ class ServedModel:
             }
         )
 
-    def _checked(self, rows: Any) -> np.ndarray:
+    def _checked(self, rows: object) -> np.ndarray:
         """Return rows as (rows, *shape) in the data's type."""
         if self.card["columns"] is not None:
             if not isinstance(rows, pd.DataFrame):
                 raise ValueError(
                     f"rows: got {type(rows).__name__}, expected a data frame with the columns of the table."
                 )
-            reading = self.card.get("reading") or {}  # models that earlier versions logged have none
-            return encode(rows.drop(columns=reading.get("ignored", []), errors="ignore"), self.card["columns"])
+            reading = self.card.get("reading")  # models that earlier versions logged have none
+            ignored = reading["ignored"] if reading else []
+            return encode(rows.drop(columns=ignored, errors="ignore"), self.card["columns"])
         return checked_array(rows, tuple(self.card["shape"]), self.card["dtype"])
 
     def _weights(self, client: str) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ import platform
 import random
 import statistics
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
@@ -112,7 +113,7 @@ def _run(sweep: Sweep, cell: str, seed: int, choice: str | None) -> dict[str, An
     return record
 
 
-def _record(sweep: Sweep, cell: str, result: dict[str, Any]) -> dict[str, Any]:
+def _record(sweep: Sweep, cell: str, result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the record of a finished run."""
     metrics = result["metrics"] | _at_rounds(sweep, cell, result)
     quantity = recorded_metric(result)
@@ -157,7 +158,7 @@ def _commit() -> str:
     return git_commit(CODE, ".", ":!docs")
 
 
-def _measured(sweep: Sweep, cell: str, result: dict[str, Any], metrics: dict[str, Any]) -> float | None:
+def _measured(sweep: Sweep, cell: str, result: Mapping[str, Any], metrics: dict[str, Any]) -> float | None:
     """Return the rounds to the target, or a metric; None if the target or the metric's round was not reached."""
     measure = sweep.recorded_measure(cell)
     if measure.rounds_to is not None:
@@ -167,7 +168,7 @@ def _measured(sweep: Sweep, cell: str, result: dict[str, Any], metrics: dict[str
     return value
 
 
-def _at_rounds(sweep: Sweep, cell: str, result: dict[str, Any]) -> dict[str, float]:
+def _at_rounds(sweep: Sweep, cell: str, result: Mapping[str, Any]) -> dict[str, float]:
     """Return the metrics that the page names as `metric@when`, from the rounds that the run evaluated."""
     measures = (sweep.page.measure_of(cell), sweep.recorded_measure(cell))
     names = {*sweep.page.also, *(measure.metric or "" for measure in measures)}

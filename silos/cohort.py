@@ -7,7 +7,6 @@ from functools import cached_property, lru_cache
 from itertools import compress
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 import numpy as np
 
@@ -148,7 +147,7 @@ class Silos:
             return self
         return replace(self, clients=("+".join(self.clients),), members=self.clients)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Return the fields alone, without cached lookups."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 

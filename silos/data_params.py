@@ -24,7 +24,7 @@ from silos.schema import Features
 from silos.sources.source_params import Section, Source
 
 
-def _as_list(value: Any) -> Any:
+def _as_list(value: object) -> object:
     """Wrap one value as a list of one; a union of both would repeat each member in errors."""
     return value if isinstance(value, list | tuple) else [value]
 
@@ -157,7 +157,7 @@ class Fresh(Section):
     per_domain: int = Field(ge=1, le=param_limits.CLIENTS)
 
 
-def _groups(value: Any) -> str | tuple[tuple[str, ...], ...]:
+def _groups(value: object) -> str | tuple[tuple[str, ...], ...]:
     if isinstance(value, str) and value in ("paper", "code"):
         return value
     try:

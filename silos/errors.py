@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Any
 
 
 class UserError(Exception):
@@ -28,7 +27,7 @@ class RefusalError(UserError):
     """A client refuses to report: the message names the client, the reason and a way out."""
 
 
-def shown(value: Any, most: int = 80) -> str:
+def shown(value: object, most: int = 80) -> str:
     """Quote a value in a message, without the middle of long ones; text is quoted as written."""
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= most else f"{text[: most // 2]}…{text[-most // 4 :]}"

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -49,7 +49,7 @@ def file_names(clients: Sequence[str], taken: Sequence[str]) -> list[str]:
     return [f"{_file_stem(name, unique=folded[name.casefold()] == 1)}.safetensors" for name in clients]
 
 
-def _as_text(value: Any) -> Any:
+def _as_text(value: object) -> object:
     """Convert integers to text: class 3 may be written as 3 or "3"."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 

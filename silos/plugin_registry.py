@@ -17,7 +17,7 @@ from pydantic import BaseModel, create_model
 
 from silos.param_types import PlainText, plain
 
-Target = TypeVar("Target", bound=Callable[..., Any])
+Target = TypeVar("Target", bound=Callable[..., object])
 
 
 @dataclass(frozen=True)
@@ -124,23 +124,23 @@ class Registered(BaseModel):
     kind: Annotated[str, PlainText()]
 
 
-def bind_options(section: Any) -> Callable[..., Any]:
+def bind_options(section: Registered) -> Callable[..., Any]:
     """Bind the options of a registered section to its function or class; the result can be sent to workers."""
     return partial(section.entry.target, **options_of(section))
 
 
-def options_of(section: Any) -> dict[str, Any]:
+def options_of(section: Registered) -> dict[str, Any]:
     """Return the options of a registered section by name."""
     names = inspect.signature(section.entry.target).parameters
     return {name: getattr(section, name) for name in names if name in type(section).model_fields}
 
 
-def run_entry(section: Any, **given: Any) -> Any:
+def run_entry(section: Registered, **given: object) -> Any:
     """Call the function or class with its options, and with those of `given` that it accepts."""
     return bind_options(section)(**accepted_arguments(section.entry.target, given))
 
 
-def accepted_arguments(target: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def accepted_arguments(target: Callable[..., object], given: Mapping[str, object]) -> dict[str, object]:
     """Return those of the arguments that are named among the function's parameters."""
     names = inspect.signature(target).parameters
     return {name: value for name, value in given.items() if name in names}

@@ -1,9 +1,8 @@
 """The mean and scale of each input and target, agreed once or each client's own, applied whenever rows are loaded."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import numpy as np
 
@@ -12,6 +11,28 @@ _FAR = float(np.finfo(np.float32).max)  # the end of an outer segment
 
 Segments = tuple[tuple[tuple[float, ...], ...], ...]
 """Of each column: the ends of segments below and above, the slope in each, and the value that adds nothing."""
+
+
+class StandardizerRecord(TypedDict):
+    """A standardizer as plain JSON."""
+
+    mean: list[float]
+    scale: list[float]
+    segments: NotRequired[list[list[list[float]]]]
+
+
+class AgreedRecord(TypedDict):
+    """What all clients share of a standardization, as plain JSON."""
+
+    inputs: StandardizerRecord | None
+    targets: StandardizerRecord | None
+
+
+class StandardizationRecord(AgreedRecord):
+    """A standardization as plain JSON."""
+
+    own_columns: NotRequired[list[int]]
+    by_quantiles: NotRequired[bool]
 
 
 @dataclass(frozen=True)
@@ -33,10 +54,12 @@ class Standardizer:
             columns = sum(slope * (columns.clip(low, high) - offset) for low, high, slope, offset in parts)
         return ((columns - self.mean) / self.scale).astype(np.float32).reshape(values.shape)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> StandardizerRecord:
         """Return plain JSON; `segments` only if there are some."""
-        segments = [[list(part) for part in column] for column in self.segments]
-        return {"mean": list(self.mean), "scale": list(self.scale)} | ({"segments": segments} if segments else {})
+        record: StandardizerRecord = {"mean": list(self.mean), "scale": list(self.scale)}
+        if self.segments:
+            record["segments"] = [[list(part) for part in column] for column in self.segments]
+        return record
 
 
 @dataclass(frozen=True)
@@ -73,19 +96,22 @@ class Standardization:
         mean[columns], scale[columns] = rows[:, columns].mean(axis=0), np.where(deviation == 0, 1.0, deviation)
         return Standardizer(tuple(mean.tolist()), tuple(scale.tolist()))
 
-    def agreed_as_json(self) -> dict[str, Any]:
+    def agreed_as_json(self) -> AgreedRecord:
         """Return what all clients share as plain JSON."""
-        return {name: each and each.as_json() for name, each in (("inputs", self.inputs), ("targets", self.targets))}
+        inputs, targets = (each.as_json() if each is not None else None for each in (self.inputs, self.targets))
+        return {"inputs": inputs, "targets": targets}
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> StandardizationRecord:
         """Return plain JSON, from which `from_json` restores the same numbers bit for bit."""
-        own = {"own_columns": list(self.own_columns)} | ({"by_quantiles": True} if self.by_quantiles else {})
-        return {**self.agreed_as_json(), **own}
+        record: StandardizationRecord = {**self.agreed_as_json(), "own_columns": list(self.own_columns)}
+        if self.by_quantiles:
+            record["by_quantiles"] = True
+        return record
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> "Standardization":
+    def from_json(cls, content: StandardizationRecord) -> "Standardization":
         """Restore what `as_json` returned; KeyError or TypeError for anything else."""
-        inputs, targets = (_standardizer_from_json(content[name]) for name in ("inputs", "targets"))
+        inputs, targets = (_standardizer_from_json(each) for each in (content["inputs"], content["targets"]))
         own = tuple(map(int, content.get("own_columns", ())))
         return cls(inputs, targets, own, bool(content.get("by_quantiles", False)))
 
@@ -114,8 +140,8 @@ def _segments(values: np.ndarray) -> tuple[tuple[float, ...], ...]:
     return tuple((*part.tolist(), *_NOTHING[len(knots) :]) for part in (low, high, slope, offset))
 
 
-def _standardizer_from_json(content: Mapping[str, Any] | None) -> Standardizer | None:
+def _standardizer_from_json(content: StandardizerRecord | None) -> Standardizer | None:
     if content is None:
         return None
-    mean, scale = (tuple(map(float, content[name])) for name in ("mean", "scale"))
+    mean, scale = (tuple(map(float, each)) for each in (content["mean"], content["scale"]))
     return Standardizer(mean, scale)

@@ -64,7 +64,7 @@ class _Strict(yaml.SafeLoader):
         self._depth = self._values = 0
         self._sizes: dict[int, int] = {}  # values in each node, with everything inside it
 
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()
         start, alias = event.start_mark, isinstance(event, yaml.AliasEvent)
         before, self._depth = self._values, self._depth + 1
@@ -88,7 +88,7 @@ class _Strict(yaml.SafeLoader):
             raise _problem(f"got the tag {shown(tag)}, expected text, numbers, lists and sections", start)
         return node
 
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         seen = set()
         for index, (key, value) in enumerate(node.value):
@@ -102,7 +102,7 @@ class _Strict(yaml.SafeLoader):
                 node.value[index] = (yaml.ScalarNode(_TAG + "str", key.value, key.start_mark, key.end_mark), value)
         return node
 
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
         try:
             if node.tag in _NUMBERS and isinstance(node, yaml.ScalarNode) and len(node.value) > MAX_NUMBER_LENGTH:
                 raise OverflowError
@@ -119,10 +119,12 @@ def _problem(message: str, mark: yaml.Mark) -> yaml.MarkedYAMLError:
 Location = tuple[str | int, ...]
 
 
-def refuse_booleans(cls: type[BaseModel], raw: Any) -> Any:
+def refuse_booleans(cls: type[BaseModel], raw: object) -> object:
     """Refuse true and false in number fields; use it as a `model_validator` with mode `before`."""
-    errors = []
-    for name, field in cls.model_fields.items() if isinstance(raw, dict) else ():
+    errors: list[InitErrorDetails] = []
+    if not isinstance(raw, dict):
+        return raw
+    for name, field in cls.model_fields.items():
         kinds = set(_nested_types(field.annotation))
         if kinds & {int, float} and not kinds & {bool, Any}:
             kind = "int_type" if int in kinds else "float_type"
@@ -137,14 +139,14 @@ def refuse_booleans(cls: type[BaseModel], raw: Any) -> Any:
     return raw
 
 
-def _nested_types(annotation: Any) -> Iterator[Any]:
+def _nested_types(annotation: object) -> Iterator[object]:
     """Yield a type and every type inside it."""
     yield annotation
     for part in get_args(annotation):
         yield from _nested_types(part)
 
 
-def _leaves(value: Any, location: Location) -> Iterator[tuple[Location, Any]]:
+def _leaves(value: object, location: Location) -> Iterator[tuple[Location, object]]:
     """Yield every value in a list or a section, with its location."""
     if isinstance(value, dict | list | tuple):
         for key, part in value.items() if isinstance(value, dict) else enumerate(value):

@@ -52,7 +52,7 @@ def aggregate(
     current: Weights,
     robust: Aggregation | None = None,
     buffers: Collection[str] = (),
-) -> dict[str, Tensor]:
+) -> Weights:
     """Average the updates by sum_k n_k w_k / sum_k n_k (McMahan et al. 2017), or robustly.
 
     n_k are the rows of a client, or the shares that its update was weighted by. Stacks are added in order, in float64.

@@ -167,6 +167,6 @@ def regroup(
         device: Where clients are computed, such as "cpu".
 
     Returns:
-        One message per stack.
+        One message per stack; see `messages_of` for its type.
     """
     return [evidence(EvidenceQuery(cohort, stack, model, training, private, device)) for stack in cohort.stacks]

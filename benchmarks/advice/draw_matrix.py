@@ -35,9 +35,9 @@ def draw_matrix(path: Path, cells: Mapping[str, Any]) -> None:
     axes.imshow(gains[..., 0], cmap="RdBu", vmin=-_MOST, vmax=_MOST, aspect="auto", interpolation="nearest")
     for (row, column), gain in np.ndenumerate(gains[..., 0]):
         low, high = gains[row, column, 1:]
-        certain = {"fontweight": "bold"} if low > 0 or high < 0 else {}
+        weight = "bold" if low > 0 or high < 0 else "normal"
         colour = "white" if abs(gain) > 0.75 * _MOST else "black"
-        axes.text(column, row, _points(gain), ha="center", va="center", color=colour, fontsize=8, **certain)
+        axes.text(column, row, _points(gain), ha="center", va="center", color=colour, fontsize=8, fontweight=weight)
     for row, (above, below) in enumerate(pairwise(shown)):
         if (above.source, above.size) != (below.source, below.size):
             axes.axhline(row + 0.5, color="black", linewidth=1)

@@ -24,6 +24,7 @@ from flows.methods.method_settings import method_of
 from flows.project.experiment_folder import scratch_dir
 from flows.project.project import Project
 from flows.training.evaluation import score_model, scored_model
+from flows.training.fingerprint import fingerprint_of
 from flows.training.round_record import metrics_of
 from flows.training.run_context import RunContext, open_run
 from flows.training.run_folder import RunFolder
@@ -35,6 +36,7 @@ from silos.io.atomic_io import write_bytes
 from tasks.evaluate import OUTCOMES
 from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.result_tables import by_client
+from tasks.tracking.result_types.run_files import RunIdentity
 
 ByClient = Mapping[str, np.ndarray]
 """The outcome of each row of a client, (rows,) float32: 1 if correct, or a squared error."""
@@ -143,7 +145,8 @@ def _train(project: Project, name: str, seed: int, rungs: Sequence[int]) -> Run:
     folder.path.mkdir(parents=True)
     began, found, sent = time.process_time(), list[Rung](), 0
     setup = project.training_setup(seed)
-    run = open_run(project, method, name, setup, {}, folder, PlainRunner(), time.perf_counter())
+    identity: RunIdentity = {**fingerprint_of(project, setup, method, name), "tag": ""}
+    run = open_run(project, method, name, setup, identity, folder, PlainRunner(), time.perf_counter())
     trainer = Trainer(run, [])
     for rounds in rungs:
         while run.number < rounds and not (run.number and run.ended_by):

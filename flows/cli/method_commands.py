@@ -1,6 +1,7 @@
 """Define the commands on methods and their models: methods, cost, export."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -38,6 +39,7 @@ def methods(
 
             session.print_result(method_details(method, plugins), print_method)
             return
+        listed: Sequence[base.MethodSummary]
         if json:
             listed = [base.describe_method(name, plugins) for name in base.method_names(plugins)]
         else:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import product
-from typing import Any
+from typing import Any, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -37,13 +37,13 @@ class Axis(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _plain_list(cls, given: Any) -> Any:
+    def _plain_list(cls, given: object) -> object:
         """Accept a plain list of values."""
         return {"values": given} if isinstance(given, list | tuple) else given
 
     @field_validator("values")
     @classmethod
-    def _once_each(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _once_each(cls, values: tuple[object, ...]) -> tuple[object, ...]:
         if any(value in values[:index] for index, value in enumerate(values)):
             raise ValueError(f"{list(values)}: got a value twice, expected distinct values")
         return tuple(sorted(values)) if _ordered(values) else values
@@ -53,12 +53,13 @@ class Axis(BaseModel):
         """Return whether the values are ordered, and so have edges."""
         return _ordered(self.values)
 
-    def beyond(self, value: Any) -> list[Any]:
+    def beyond(self, value: object) -> list[float]:
         """Return the next values outwards if this one is at an edge, rounded to two digits; otherwise none."""
         if not self.ordered or value not in (self.values[0], self.values[-1]):
             return []
+        assert isinstance(value, int | float), "only numbers are ordered"
         inner = self.values[1] if value == self.values[0] else self.values[-2]
-        factor, outer_values = value / inner, []
+        factor, outer_values = value / inner, list[float]()
         for step in range(1, BEYOND + 1):
             outer = float(f"{value * factor**step:.2g}")
             outer = round(outer) if all(isinstance(v, int) for v in self.values) else outer
@@ -108,17 +109,17 @@ class Grid:
         return [point for point in points if self.takes(point)]
 
 
-def _ordered(values: Sequence[Any]) -> bool:
+def _ordered(values: Sequence[object]) -> TypeGuard[Sequence[float]]:
     are_positive = all(isinstance(v, int | float) and not isinstance(v, bool) and v > 0 for v in values)
     return are_positive and len(values) > 1
 
 
-def axes(**values: Axis | tuple[Any, ...]) -> dict[str, Axis]:
+def axes(**values: Axis | tuple[object, ...]) -> dict[str, Axis]:
     """Map options to axes, as a method's `tuned` names them."""
     return {option: v if isinstance(v, Axis) else Axis(values=v) for option, v in values.items()}
 
 
-def insert_value(setting: str, value: Any) -> str:
+def insert_value(setting: str, value: object) -> str:
     """Put the value into the setting's {}, or after its key; ValueError if {} occurs more than once."""
     template = setting if "=" in setting or "{}" in setting else f"{setting}={{}}"
     if template.count("{}") != 1:
@@ -126,12 +127,12 @@ def insert_value(setting: str, value: Any) -> str:
     return template.replace("{}", as_yaml(value))
 
 
-def as_yaml(value: Any) -> str:
+def as_yaml(value: object) -> str:
     """Return a value as one line of YAML: YAML would read 1e-05 as text, and the text yes as a boolean."""
     return value if isinstance(value, str) and _is_plain_scalar(value) else _flow_style(value)
 
 
-def _flow_style(value: Any) -> str:
+def _flow_style(value: object) -> str:
     if isinstance(value, float):
         return f"{Decimal(repr(value)):f}"
     if isinstance(value, list | tuple):

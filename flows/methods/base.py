@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -187,7 +187,7 @@ def find_method(name: str, plugins: Plugins = NONE) -> type[Method]:
     return _checked(name, cls)
 
 
-def _checked(name: str, cls: Any) -> type[Method]:
+def _checked(name: str, cls: object) -> type[Method]:
     if not (isinstance(cls, type) and issubclass(cls, Method)):
         raise UserError(f"method {name!r}: got {shown(repr(cls))}, expected a class that extends Method.")
     if inspect.isabstract(cls):
@@ -198,7 +198,22 @@ def _checked(name: str, cls: Any) -> type[Method]:
     return cls
 
 
-def describe_method(name: str, plugins: Plugins = NONE) -> dict[str, Any]:
+class MethodSummary(TypedDict):
+    """A method in one line."""
+
+    method: str
+    summary: str
+
+
+class MethodDescription(MethodSummary):
+    """What a method is, and the defaults of its options."""
+
+    model: Literal["global", "personal"]
+    """Whether clients share a model, or have personal ones."""
+    options: dict[str, Any]
+
+
+def describe_method(name: str, plugins: Plugins = NONE) -> MethodDescription:
     """Return the method's summary, its options' defaults and its kind of model, for `siloflow methods`."""
     cls = find_method(name, plugins)
     doc = sys.modules[cls.__module__].__doc__ or cls.__doc__ or ""
@@ -207,11 +222,12 @@ def describe_method(name: str, plugins: Plugins = NONE) -> dict[str, Any]:
     return {"method": name, "model": cls().tested_model, "summary": doc.strip().partition("\n")[0], "options": options}
 
 
-def method_summaries(plugins: Plugins = NONE) -> list[dict[str, str]]:
+def method_summaries(plugins: Plugins = NONE) -> list[MethodSummary]:
     """List all methods with the first line of their modules' docstrings; built-in modules are not imported."""
-    return [{"method": name, "summary": _first_line(module)} for name, module in sorted(METHODS.built_in.items())] + [
-        {key: describe_method(name, plugins)[key] for key in ("method", "summary")}
-        for name in sorted(plugins.of(METHODS))
+    built_in, own = sorted(METHODS.built_in.items()), sorted(plugins.of(METHODS))
+    return [
+        *(MethodSummary(method=name, summary=_first_line(module)) for name, module in built_in),
+        *(MethodSummary(method=name, summary=describe_method(name, plugins)["summary"]) for name in own),
     ]
 
 

@@ -7,7 +7,6 @@ repeat: in each cluster C with updates D_i of its clients:  w_C <- w_C + D,  D =
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import torch
 from pydantic import Field
@@ -60,7 +59,7 @@ class CFL(Method):
         """Return one cluster, the root of the tree, with FedAvg's initial weights."""
         weights = setup.initial_weights()
         zeros = {name: torch.zeros_like(w) for name, w in learned(setup.network, weights).items()}
-        numbers: dict[str, Any] = {"parent": [None], "cluster": {}, "first": None}
+        numbers: dict[str, object] = {"parent": [None], "cluster": {}, "first": None}
         return ServerState({"weights": stack_groups([weights]), "toward": stack_groups([zeros])}, numbers)
 
     def sampler(self, usual: Sampler) -> Sampler:

@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from silos.errors import MethodError
 from silos.plugin_registry import run_entry
 from silos.storage.manifest import ROLES
 from tasks.messages.message_policy import LEAST_ROWS
+from tasks.tracking.checkpoint import Memory
 
 MAX_HASHED_CLIENTS = 2_000
 """Maximum number of clients in the data for which each key is a hash of seed, round, purpose and name, at 1 µs a key.
@@ -97,10 +98,6 @@ def validation_rows(silos: Silos) -> Mapping[str, int]:
     """Return the number of validation rows of each client, its own or the common ones."""
     common = silos.common("validation")
     return dict.fromkeys(silos.clients, common) if common else silos.rows("validation")
-
-
-Memory = Mapping[str, Any]
-"""A sampler's state between rounds, as plain JSON; checkpoints hold it, so that a resumed run samples the same clients."""
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from flows.methods.round_context import RoundContext
 from models.client_model import Model
 from models.metrics.base_metrics import TaskMetrics
 from silos.cohort import Silos
+from tasks.tracking.result_types.journal_record import RoundRecord, RoundSummary
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class FigureContext:
     model: Model
     silos: Silos
     round: RoundContext
-    records: list[dict[str, Any]]
-    journal: Callable[[], Iterable[dict[str, Any]]]  # records with a row for each client, one in memory at a time
+    records: list[RoundSummary]
+    journal: Callable[[], Iterable[RoundRecord]]  # records with a row for each client, one in memory at a time
     quantity: TaskMetrics
     personal: bool  # whether params allow personal data of clients to be shown (tracking.personal_models)
 

@@ -26,6 +26,7 @@ from models.client_model import Model
 from models.server_state import ServerState
 from silos import param_limits
 from tasks.cluster_clients import assign_descriptors, cluster_descriptors
+from tasks.messages.message_policy import messages_of
 from tasks.messages.round_messages import Descriptor
 from tasks.regroup import regroup, report_descriptor
 
@@ -116,7 +117,8 @@ def _classes(round: RoundContext) -> int:
 
 def _describe(round: RoundContext, model: Model, shared: Tensor, classes: int) -> list[Descriptor]:
     evidence, silos = partial(report_descriptor, axes=shared, classes=classes), round.setup.silos.select(model.clients)
-    return round.map_clients(regroup, model, silos, training=round.setup.training, evidence=evidence)
+    sent = round.map_clients(regroup, model, silos, training=round.setup.training, evidence=evidence)
+    return messages_of(Descriptor, sent)
 
 
 def _axes(width: int, components: int) -> Tensor:

@@ -19,6 +19,7 @@ from models.client_model import Model
 from models.networks.network_factory import learned
 from models.server_state import ServerState, Weights
 from silos import param_limits
+from tasks.messages.message_policy import messages_of
 from tasks.messages.round_messages import ClusterChoice
 from tasks.regroup import regroup
 
@@ -107,7 +108,7 @@ class IFCA(Method):
 def _choose(sets: Weights, round: RoundContext) -> list[ClusterChoice]:
     setup = round.setup
     model = Model(setup.network, shared=sets, clients=round.clients)
-    return round.map_clients(regroup, model, training=setup.training)
+    return messages_of(ClusterChoice, round.map_clients(regroup, model, training=setup.training))
 
 
 def _choices(chosen: Sequence[ClusterChoice]) -> Choice:

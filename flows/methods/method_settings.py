@@ -3,9 +3,10 @@
 The description has what each option takes, its default and its meaning, from the fields of the method's class.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Literal, TypedDict, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -55,18 +56,53 @@ def _with_options(params: Params, name: str) -> Method:
             raise UserError(explain_error(error, cls, f"method.{name}")) from None
 
 
-_TYPE_WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", NoneType: "null"}
+_TYPE_WORDS: dict[type, str] = {
+    bool: "true or false",
+    int: "whole number",
+    float: "number",
+    str: "text",
+    NoneType: "null",
+}
 _MAX_SHOWN_BOUND = 1_000  # larger bounds only keep values finite
 
 
-def method_details(name: str, plugins: Plugins) -> dict[str, Any]:
+class MethodOption(TypedDict):
+    """An option of a method."""
+
+    name: str
+    takes: str
+    """The type and its bounds, in words."""
+    choices: list[object]
+    """The values of a Literal; empty for other types."""
+    default: object
+    meaning: str
+
+
+class MethodDetails(TypedDict):
+    """What a method does, its page in docs/ or its plugin file, and its options."""
+
+    method: str
+    model: Literal["global", "personal"]
+    summary: str
+    options: list[MethodOption]
+    page: str
+
+
+def method_details(name: str, plugins: Plugins) -> MethodDetails:
     """Return what one method does, and its options; UserError with the nearest name if there is none."""
     entry = plugins.of(METHODS).get(name)
     page = Path(entry.file).name if entry else f"docs/methods/{name}.md"
-    return {**describe_method(name, plugins), "page": page, "options": options_of(find_method(name, plugins))}
+    described = describe_method(name, plugins)
+    return {
+        "method": name,
+        "model": described["model"],
+        "summary": described["summary"],
+        "options": options_of(find_method(name, plugins)),
+        "page": page,
+    }
 
 
-def options_of(method: type[Method]) -> list[dict[str, Any]]:
+def options_of(method: type[Method]) -> list[MethodOption]:
     """List options with `name`, `takes` (in words), `choices` (of a Literal), `default` and `meaning`."""
     defaults = method().model_dump(mode="json")  # includes defaults that depend on other options
     return [
@@ -81,7 +117,7 @@ def options_of(method: type[Method]) -> list[dict[str, Any]]:
     ]
 
 
-def _takes(annotation: Any, metadata: list[Any]) -> str:
+def _takes(annotation: object, metadata: Sequence[object]) -> str:
     """Describe a type with its bounds in words: `whole number, 1 or more; or null`."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
@@ -96,10 +132,11 @@ def _takes(annotation: Any, metadata: list[Any]) -> str:
         return f"list of {'sections' if items == 'section' else items}"
     if origin is dict or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         return "section"
-    return ", ".join(filter(None, (_TYPE_WORDS.get(annotation, str(annotation)), _bounds(metadata))))
+    words = _TYPE_WORDS.get(annotation, "") if isinstance(annotation, type) else ""
+    return ", ".join(filter(None, (words or str(annotation), _bounds(metadata))))
 
 
-def _bounds(metadata: list[Any]) -> str:
+def _bounds(metadata: Sequence[object]) -> str:
     """Describe bounds: `0 or more`, `above 0`, `0 to 1`, `0 or more and below 1`."""
     limits = {
         name: getattr(part, name) for part in metadata for name in ("ge", "gt", "le", "lt") if hasattr(part, name)
@@ -113,7 +150,7 @@ def _bounds(metadata: list[Any]) -> str:
     return " and ".join(phrases)
 
 
-def _choices(annotation: Any) -> list[Any]:
+def _choices(annotation: object) -> list[object]:
     """Return the values of every Literal inside the type."""
     if get_origin(annotation) is Literal:
         return list(get_args(annotation))

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -19,9 +19,12 @@ from silos.cohort import Silos
 from silos.errors import MethodError
 from tasks.aggregate import Aggregation, aggregate
 from tasks.client_optimizer_state import ClientOptimizerStates
-from tasks.execution.prefect_tasks import ClientStep, ServerStep
+from tasks.execution.prefect_tasks import ClientStep, Returned, ServerStep
 from tasks.execution.task_runner import RoundCost, Runner, map_clients
+from tasks.messages.message_policy import SentMessage
 from tasks.messages.round_messages import Update
+
+SentUpdate = TypeVar("SentUpdate", bound=Update)
 
 
 @dataclass(frozen=True)
@@ -96,8 +99,13 @@ class RoundContext:
         return {"training": self.setup.training, "seed": self.setup.seed, "round": self.number}
 
     def map_clients(
-        self, task: ClientStep, model: Model, silos: Silos | None = None, received: bool = False, **options: Any
-    ) -> list[Any]:
+        self,
+        task: ClientStep[SentMessage],
+        model: Model,
+        silos: Silos | None = None,
+        received: bool = False,
+        **options: Any,
+    ) -> list[SentMessage]:
         """Run a task on clients and return its messages in stack order; return an empty list if there are no clients.
 
         Whole stacks are assigned to workers. Each task receives its clients' part of the model and of the options.
@@ -122,13 +130,13 @@ class RoundContext:
 
     def train(
         self,
-        task: ClientStep,
+        task: ClientStep[SentUpdate],
         model: Model,
         silos: Silos | None = None,
         epochs: int | None = None,
         since: int = 0,
         **options: Any,
-    ) -> list[Update]:
+    ) -> list[SentUpdate]:
         """Run a training task on clients and return its updates; the task also receives training settings and the round.
 
         Args:
@@ -174,7 +182,7 @@ class RoundContext:
             self.validation.update(pair for update in updates for pair in update.validation.items())
         return updates
 
-    def run_on_server(self, task: ServerStep, *args: Any) -> Any:
+    def run_on_server(self, task: ServerStep[Returned], *args: object) -> Returned:
         """Run a task once, on the server, and return its result.
 
         Args:
@@ -219,7 +227,7 @@ _WEIGHTS_NOT_SENT = (
 )
 
 
-def _require_argument(task: ClientStep, argument: str, error: str) -> None:
+def _require_argument(task: ClientStep[SentMessage], argument: str, error: str) -> None:
     """Raise a MethodError if the task has no such argument; `error` has {} for the task's name."""
     if argument not in inspect.signature(task.fn).parameters:
         raise MethodError(f"{error.format(task.name)}, or add an argument {argument} to that step, as in local_train.")

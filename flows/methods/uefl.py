@@ -38,7 +38,7 @@ from silos import param_limits
 from silos.privacy.silo_policy import least_rows_of
 from tasks.codebook_extend import Fill, codebook_extend
 
-_ARMS: Mapping[str, Mapping[str, Any]] = {
+_ARMS: Mapping[str, Mapping[str, object]] = {
     "paper": {},
     "ours": {
         "start": "centres",
@@ -120,7 +120,7 @@ class UEFL(Method):
 
     @model_validator(mode="before")
     @classmethod
-    def _arm_defaults(cls, options: dict[str, Any]) -> dict[str, Any]:
+    def _arm_defaults(cls, options: dict[str, object]) -> dict[str, object]:
         return {**_ARMS.get(str(options.get("arm", cls.model_fields["arm"].default)), {}), **options}
 
     def init(self, setup: TrainingSetup) -> ServerState:

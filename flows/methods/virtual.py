@@ -7,7 +7,7 @@ repeat: each client k trains q_k from s to minimize  E_q[loss] + kappa KL(q || s
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -80,7 +80,7 @@ class Virtual(Method):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_kl_weight(cls, options: dict[str, Any]) -> dict[str, Any]:
+    def _default_kl_weight(cls, options: dict[str, object]) -> dict[str, object]:
         """Raise the default for sequential visits, which forget earlier clients with the default of parallel ones."""
         return {"kl_weight": _SEQUENTIAL_KL_WEIGHT, **options} if options.get("visits") == "sequential" else options
 
@@ -161,7 +161,7 @@ class Virtual(Method):
     ) -> list[SiteUpdates]:
         network = Tilted(self._network(round.setup), self.noise, self.bias, self.site, self.draws)
         column = posterior_sites.trainable_column(self._initial_column(round.setup), self.bias, self.deviation)
-        updates = round.train(
+        return round.train(
             update_site,
             posterior_sites.site_model(network, state, round.setup, clients, column),
             round.setup.silos.select(clients),
@@ -170,7 +170,6 @@ class Virtual(Method):
             start=posterior_sites.initial_means(state, round.setup, self.bias),
             again=refinement,
         )
-        return cast(list[SiteUpdates], updates)
 
     @property
     def _min_precision(self) -> float | None:

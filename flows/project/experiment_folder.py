@@ -13,6 +13,7 @@ from flows.project.project import Project
 from silos.errors import UserError
 from silos.io import locks
 from tasks.tracking.json_io import RESTORE_ADVICE, read_json, write_json
+from tasks.tracking.result_types.run_files import ExperimentRecord
 
 UNNAMED = re.compile(r"([a-z]+)-(\d{8}-\d{6})-[0-9a-f]{4}")
 """The name of a set of runs that the user did not name: its kind, its start time, and a random suffix."""
@@ -88,10 +89,10 @@ def begun_before(project: Project, kind: str) -> str | None:
     return None
 
 
-def experiment(project: Project, name: str) -> dict[str, Any]:
+def experiment(project: Project, name: str) -> ExperimentRecord:
     """Read what `new_experiment` wrote."""
     path = project.store.runs / name / "experiment.json"
-    info: dict[str, Any] | None = read_json(path, RESTORE_ADVICE, ("kind", "name"))
+    info: ExperimentRecord | None = read_json(path, RESTORE_ADVICE, ("kind", "name"))
     if info is None:
         raise UserError(f"{path} is missing. {RESTORE_ADVICE}.")
     return info

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -75,13 +75,13 @@ def load_pretrained(network: Pretrained, path: Path) -> Pretrained:
     return network
 
 
-def _check_state_dict(content: Any) -> dict[str, Tensor]:
+def _check_state_dict(content: object) -> dict[str, Tensor]:
     if not isinstance(content, dict) or not all(isinstance(w, Tensor) for w in content.values()):
         raise ValueError("got something other than named tensors, expected a state dict")
     return content
 
 
-_OBJECTIVES: Mapping[str, Any] = {
+_OBJECTIVES: Mapping[str, type[objectives.Objective]] = {
     "cross_entropy": objectives.CrossEntropy,
     "focal": objectives.Focal,
     "squared_error": objectives.SquaredError,

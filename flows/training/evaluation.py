@@ -40,6 +40,8 @@ from tasks.messages.score_messages import Scores
 from tasks.paired_outcomes import Outcomes
 from tasks.tracking.json_io import write_json
 from tasks.tracking.result_tables import aggregates, by_client
+from tasks.tracking.result_types.run_files import ValidationRecord
+from tasks.tracking.result_types.run_result import BaselineAnswer, ConstantBaseline, Metrics, RunMetrics
 from tasks.uncertainty_check import uncertainty_check
 
 SPLITS = ("validation", "test")
@@ -146,7 +148,7 @@ def _uncertainty_of(project: Project, model: Model, round: RoundContext) -> dict
 
 def final_scores(
     project: Project, model: Model, round: RoundContext, folder: RunFolder
-) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+) -> tuple[RunMetrics, dict[str, dict[str, float]]]:
     """Return a run's metrics and the uncertainty of each client.
 
     Every client stores its outcomes; their hashes are written to the run's folder.
@@ -156,12 +158,13 @@ def final_scores(
     others = other_metrics(quantity)
     write_json(folder.outcomes, {c: ref for s in scores if s.split == "test" for c, ref in s.outcomes.items()})
     table, uncertainty = by_client(scores, quantity.with_metrics((), others)), _uncertainty_of(project, model, round)
-    metrics = {
+    metrics: RunMetrics = {
         **metrics_of(table, silos, quantity, others),
         **mean_uncertainty(uncertainty, silos),
         **_prior_shift_mean(project, scores, round),
     }
-    return {**metrics, f"{quantity.name}/by_client": metric_by_client(table, silos, quantity)}, uncertainty
+    metrics[f"{quantity.name}/by_client"] = metric_by_client(table, silos, quantity)
+    return metrics, uncertainty
 
 
 def write_validation(project: Project, model: Model, round: RoundContext, folder: RunFolder, number: int) -> None:
@@ -176,8 +179,12 @@ def write_validation(project: Project, model: Model, round: RoundContext, folder
     """
     scores = score_model(project, model, round, keep_outcomes=True, splits=("validation",))
     metrics = metrics_of(by_client(scores, project.quantity), project.scored, project.quantity)
-    outcomes = {client: ref for s in scores for client, ref in s.outcomes.items()}
-    write_json(folder.validation, {"round": number, "metrics": metrics, "outcomes": outcomes})
+    record: ValidationRecord = {
+        "round": number,
+        "metrics": {**metrics},
+        "outcomes": {client: ref for s in scores for client, ref in s.outcomes.items()},
+    }
+    write_json(folder.validation, record)
 
 
 def _prior_shift_mean(project: Project, scores: list[Scores], round: RoundContext) -> dict[str, float]:
@@ -206,16 +213,16 @@ class Baseline:
 
     silos: Silos
     outcomes: Outcomes
-    about: dict[str, Any]
+    about: ConstantBaseline
 
 
-def baseline(project: Project) -> dict[str, Any] | None:
+def baseline(project: Project) -> ConstantBaseline | None:
     """Return name, prediction and metrics of the baseline as plain JSON; None without test rows."""
     return deepcopy(_baseline_info(_scored_clients(project), project.quantity))
 
 
 @lru_cache(maxsize=8)
-def _baseline_info(silos: Silos, quantity: TaskMetrics) -> dict[str, Any] | None:
+def _baseline_info(silos: Silos, quantity: TaskMetrics) -> ConstantBaseline | None:
     """Score the baseline once for all runs of a command on these clients."""
     with _score_constant(silos, quantity) as baseline:
         return None if baseline is None else baseline.about
@@ -240,12 +247,18 @@ def _scored_clients(project: Project) -> Silos:
 def _score_constant(silos: Silos, quantity: TaskMetrics) -> Iterator[Baseline | None]:
     with TemporaryDirectory(prefix="siloflow-") as folder:
         store, constant = ClientStore(folder), constant_prediction(silos)
-        options: dict[str, Any] = {"shares": constant.shares, "client_metrics": _client_metrics(quantity, final=False)}
-        scores: list[Scores] = map_clients(
-            PlainRunner(), evaluate_constant, silos, constant.answer, stack=_STACK, private=store, **options
+        scores = map_clients(
+            PlainRunner(),
+            evaluate_constant,
+            silos,
+            constant.answer,
+            stack=_STACK,
+            private=store,
+            shares=constant.shares,
+            client_metrics=_client_metrics(quantity, final=False),
         )
         table = by_client(scores, quantity)
-        metrics = {
+        metrics: Metrics = {
             name: value
             for metric in (quantity, *quantity.reported)
             for name, value in aggregates(table, "test", metric).items()
@@ -309,7 +322,7 @@ def constant_prediction(silos: Silos) -> Constant:
     return Constant(float(counts.argmax()), tuple((counts / max(counts.sum(), 1)).tolist()))
 
 
-def _named(silos: Silos, constant: Constant, quantity: TaskMetrics) -> dict[str, Any]:
+def _named(silos: Silos, constant: Constant, quantity: TaskMetrics) -> BaselineAnswer:
     if silos.manifest.task == "regression":
         text = TASK_METRICS["regression"].number(constant.answer)
         return {"name": f"always {text}", "answer": constant.answer, "kind": "mean target"}
@@ -324,7 +337,7 @@ def _named(silos: Silos, constant: Constant, quantity: TaskMetrics) -> dict[str,
     return {"name": f'always "{shortened(label, _LETTERS)}"', "answer": label, "kind": kind}
 
 
-def _none_is_better(project: Project, baseline: Mapping[str, Any], tuned: bool, least: str) -> str:
+def _none_is_better(project: Project, baseline: ConstantBaseline, tuned: bool, least: str) -> str:
     quantity = project.quantity
     score = f"{quantity.label} {quantity.number(baseline['metrics'][quantity.headline])}"
     prediction = baseline["name"].replace("always", "always predicting", 1)

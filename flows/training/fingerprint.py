@@ -1,7 +1,5 @@
 """Computes the fingerprint that a run is resumed by, and checks the names that users give to sets of runs."""
 
-from typing import Any
-
 from flows.methods.base import Method
 from flows.methods.method_settings import method_of
 from flows.methods.round_context import TrainingSetup
@@ -11,9 +9,10 @@ from flows.training.run_folder import RunFolder, run_name
 from models.training.engine_and_stack_size import even_stack_size
 from silos.errors import UserError
 from silos.param_types import plain
+from tasks.tracking.result_types.run_files import Fingerprint
 
 
-def fingerprint_of(project: Project, setup: TrainingSetup, method: Method, method_name: str) -> dict[str, Any]:
+def fingerprint_of(project: Project, setup: TrainingSetup, method: Method, method_name: str) -> Fingerprint:
     """Return the fingerprint as plain JSON.
 
     A key of params.yaml is part of it if it can change the weights, or a metric in the journal. Other keys may change

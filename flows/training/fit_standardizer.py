@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from flows.core.config.params_schema import Params
 from flows.methods.round_context import RoundContext, TrainingSetup
@@ -13,7 +12,7 @@ from flows.project.experiment_folder import is_of_other_partition
 from flows.project.project import Project
 from flows.project.training_setup import own_columns
 from flows.training.run_folder import RunFolder
-from flows.training.run_notes import Note, note_of_earlier
+from flows.training.run_notes import note_of_earlier
 from models.client_model import Model
 from silos.client_store import ClientStore
 from silos.cohort import Silos
@@ -25,6 +24,8 @@ from tasks.execution.task_runner import PlainRunner, RoundCost, Runner
 from tasks.fit_scale import combine_moments, report_moments
 from tasks.messages.statistics_messages import ScaleMoments
 from tasks.tracking.json_io import RESTORE_ADVICE, read_json, write_json
+from tasks.tracking.result_types.run_files import PlainParams
+from tasks.tracking.result_types.run_result import Note
 
 _NUMBER_BYTES = 8
 
@@ -83,7 +84,7 @@ def load_standardizer(project: Project) -> FittedStandardization:
     return replace(fitted, notes=(*fitted.notes, _note_of_unreadable(unreadable))) if unreadable else fitted
 
 
-def _fit_key(params: dict[str, Any]) -> list[Any]:
+def _fit_key(params: PlainParams) -> list[object]:
     """Return what the fit depends on besides the data version: partition, what is scaled, and who is not in round 1."""
     join, leave = (params["clients"][key] for key in ("join", "leave"))
     later = sorted({c for c, first in join.items() if first > 1} | {c for c, left in leave.items() if left == 1})

@@ -5,7 +5,6 @@ What is loaded is the run's method, its silos, and the model that it reports.
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -29,6 +28,7 @@ from tasks.execution.task_runner import PlainRunner
 from tasks.messages.score_messages import Scores
 from tasks.tracking.checkpoint import load_state
 from tasks.tracking.json_io import RESTORE_ADVICE, read_json
+from tasks.tracking.result_types.run_files import PlainParams, RunIdentity
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ def _is_run(folder: Path) -> bool:
     return is_there(folder / "run.json")
 
 
-def _read_run(folder: RunFolder) -> dict[str, Any]:
-    saved: dict[str, Any] | None = read_json(
+def _read_run(folder: RunFolder) -> RunIdentity:
+    saved: RunIdentity | None = read_json(
         folder.path / "run.json", RESTORE_ADVICE, ("method", "seed", "data_version", "params", "plugins")
     )
     assert saved is not None, "looked for before"
@@ -140,10 +140,11 @@ def _check_inputs(folder: RunFolder, model: Model, setup: TrainingSetup) -> None
 
 
 def _with_saved_params(
-    project: Project, folder: RunFolder, saved: dict[str, Any], on_present_data: bool = False
+    project: Project, folder: RunFolder, saved: RunIdentity, on_present_data: bool = False
 ) -> Project:
     """Return the project with the run's params, computed on the CPU; UserError if its data no longer exist."""
-    raw, method = {**saved["params"], "plugins": saved["plugins"]}, saved["method"]
+    raw: PlainParams = {**saved["params"], "plugins": saved["plugins"]}
+    method = saved["method"]
     if on_present_data:
         raw["data"] = project.params.data.model_dump(mode="json")
     if raw["model"].get("pretrained"):  # identified by its hash; params keep no path
@@ -169,7 +170,7 @@ def _with_saved_params(
     return scaled_as(loaded, folder)
 
 
-def _check_start(folder: RunFolder, saved: dict[str, Any], hashes: set[str]) -> None:
+def _check_start(folder: RunFolder, saved: RunIdentity, hashes: set[str]) -> None:
     """Raise a UserError if the network starts from another pretrained file than the run's, or from none."""
     expected = saved["params"]["model"].get("pretrained")
     if expected and {f"sha256:{start}" for start in hashes} != {expected}:
@@ -179,9 +180,9 @@ def _check_start(folder: RunFolder, saved: dict[str, Any], hashes: set[str]) -> 
         )
 
 
-def check_same_data(project: Project, folder: Path) -> dict[str, Any]:
+def check_same_data(project: Project, folder: Path) -> RunIdentity:
     """Return a run's saved fingerprint; UserError if it was trained on other data than those that params.yaml names."""
-    saved: dict[str, Any] | None = read_json(folder / "run.json", RESTORE_ADVICE, ("params", "data_version"))
+    saved: RunIdentity | None = read_json(folder / "run.json", RESTORE_ADVICE, ("params", "data_version"))
     if saved is None:
         raise UserError(f"{folder} is missing. Restore it from a copy.")
     name, now = saved["params"]["data"]["name"], project.params.data.name

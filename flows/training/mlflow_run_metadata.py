@@ -1,9 +1,8 @@
 """Describes a run for MLflow: its names, tags and parameters, and the model that is logged once."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -16,6 +15,7 @@ from flows.project.experiment_folder import experiment
 from flows.project.project import Project
 from flows.training.run_folder import RunFolder
 from models.client_model import Model, first_client
+from models.model_card import ModelCard
 from models.networks.exported_network import ExportedNetwork
 from models.networks.network_factory import Network, is_bundled, kind_of, to_json
 from models.preprocessing import INPUTS_MEAN, INPUTS_SCALE, INPUTS_SEGMENTS
@@ -26,11 +26,22 @@ from silos.errors import UserError
 from silos.sources.tabular.raw_columns import input_columns, reading_rules
 from silos.versioning.git_commands import failure_reason, has_repository, run_git
 from tasks.tracking import prefect_artifacts
-from tasks.tracking.mlflow_logging.mlflow_records import COMPARISON, RUN, FinalArtifacts, RunSpec
+from tasks.tracking.mlflow_logging.mlflow_records import (
+    COMPARISON,
+    RUN,
+    FinalArtifacts,
+    LoggedModel,
+    ModelContent,
+    RunSpec,
+    TrainingData,
+)
 from tasks.tracking.result_tables import write_client_table
+from tasks.tracking.result_types.journal_record import TimedMetrics
+from tasks.tracking.result_types.run_files import ExperimentRecord, Fingerprint, RunIdentity
+from tasks.tracking.result_types.run_result import RunResult
 
 
-def run_spec(project: Project, method: Method, identity: dict[str, Any], folder: RunFolder) -> RunSpec:
+def run_spec(project: Project, method: Method, identity: RunIdentity, folder: RunFolder) -> RunSpec:
     """Build the names, tags and parameters of the MLflow run."""
     info = experiment(project, folder.path.parent.name)
     method_name, seed = identity["method"], identity["seed"]
@@ -57,7 +68,7 @@ def run_spec(project: Project, method: Method, identity: dict[str, Any], folder:
     )
 
 
-def comparison_spec(project: Project, info: Mapping[str, Any]) -> RunSpec:
+def comparison_spec(project: Project, info: ExperimentRecord) -> RunSpec:
     """Build the spec of a comparison's own run, above its runs, from the record that its first command wrote."""
     return RunSpec(
         uri=project.store.tracking,
@@ -75,9 +86,9 @@ def comparison_spec(project: Project, info: Mapping[str, Any]) -> RunSpec:
     )
 
 
-def _params(identity: dict[str, Any]) -> dict[str, Any]:
+def _params(identity: Fingerprint) -> dict[str, object]:
     """Return the keys of params.yaml, with the run's own section of `method`, and the method and seed."""
-    params, method = dict(identity["params"]), identity["method"]
+    params, method = {**identity["params"]}, identity["method"]
     options = {f"method.{method}.{key}": value for key, value in params.pop("method").items()}
     return {"method": method, "seed": identity["seed"], **options, **flatten_params(params)}
 
@@ -95,8 +106,8 @@ def final_artifacts(
     private: ClientStore,
     model: Model,
     folder: RunFolder,
-    result: Mapping[str, Any],
-    final: dict[str, Any],
+    result: RunResult,
+    final: TimedMetrics,
     pictures: tuple[Path, ...],
 ) -> FinalArtifacts:
     """Collect what MLflow receives at the end: table of clients, figures, model, training data, and the last metrics.
@@ -106,20 +117,26 @@ def final_artifacts(
     """
     client_table = write_client_table(folder.path / "clients.csv", lambda: folder.journal.each(result["rounds"]))
     of_clients = project.params.tracking.personal_models
-    spec = model_spec(project, method, setup, private, model, of_clients)
+    content = model_spec(project, method, setup, private, model, of_clients)
+    tags = {"weights_sha256": result["weights_sha256"]}
+    logged: LoggedModel | None = None if content is None else {**content, "name": folder.name, "tags": tags}
     record = folder.journal.read(final["round"])
-    metrics = {name: value for name, value in record["metrics"].items() if name in result["metrics"]}
+    scores: TimedMetrics = {
+        "round": record["round"],
+        "time_ms": record["time_ms"],
+        "metrics": {name: value for name, value in record["metrics"].items() if name in result["metrics"]},
+    }
     return FinalArtifacts(
         (client_table, *pictures),
-        model=spec and {**spec, "name": folder.name, "tags": {"weights_sha256": result["weights_sha256"]}},
+        model=logged,
         data=dataset(project, setup.silos),
         metrics=final,
-        scores=({"round": record["round"], "time_ms": record["time_ms"], "metrics": metrics}, final),
-        tags={"weights_sha256": result["weights_sha256"]},
+        scores=(scores, final),
+        tags=tags,
     )
 
 
-def dataset(project: Project, silos: Silos) -> dict[str, Any]:
+def dataset(project: Project, silos: Silos) -> TrainingData:
     """Describe the dataset input of an MLflow run, with the data version as its digest."""
     name = project.params.data.name
     rows = {split: sum(silos.rows(split).values()) for split in ("train", "validation", "test")}
@@ -156,7 +173,7 @@ def git_commit(root: Path, *paths: str) -> str:
 
 def model_spec(
     project: Project, method: Method, setup: TrainingSetup, private: ClientStore, model: Model, of_clients: bool
-) -> dict[str, Any] | None:
+) -> ModelContent | None:
     """Return what is logged as the model: its card and its weights.
 
     Args:
@@ -198,7 +215,7 @@ def model_spec(
         personal = {name: torch.from_numpy(array) for name, array in arrays.items()}
         context = model.select(clients).context
         context_inputs = {} if isinstance(context, ClientStateRefs) else context
-    card = {
+    card: ModelCard = {
         "method": method.__class__.__name__,
         "network": to_json(network),
         "task": manifest.task,
@@ -227,13 +244,12 @@ def _own_scaling(silos: Silos, clients: Sequence[str]) -> Weights:
         return {}
     silos.check(clients)
     each = [inputs_standardizer(silos, silos.manifest.client(client)) for client in clients]
-    names = {"mean": INPUTS_MEAN, "scale": INPUTS_SCALE, "segments": INPUTS_SEGMENTS}
     parts = [fitted.as_json() for fitted in each if fitted is not None]
-    return {
-        name: torch.tensor([of[part] for of in parts], dtype=torch.float64)
-        for part, name in names.items()
-        if part in parts[0]
-    }
+    numbers = {INPUTS_MEAN: [part["mean"] for part in parts], INPUTS_SCALE: [part["scale"] for part in parts]}
+    scales = {name: torch.tensor(of_clients, dtype=torch.float64) for name, of_clients in numbers.items()}
+    if "segments" in parts[0]:
+        scales[INPUTS_SEGMENTS] = torch.tensor([part["segments"] for part in parts], dtype=torch.float64)
+    return scales
 
 
 def _is_user_code(network: Network) -> bool:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median, quantiles
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from safetensors.torch import save
@@ -25,6 +25,13 @@ from models.server_state import Weights
 from silos.errors import UserError
 from silos.io.memory_and_disk import free_bytes
 from tasks.messages.round_messages import Update
+from tasks.tracking.result_types.profile_result import (
+    Latency,
+    MeasuredBatch,
+    MemoryProfile,
+    ModelBytes,
+    NetworkProfile,
+)
 
 _PASSES, _SECONDS = 50, 3.0  # at most, of forward passes on one row
 _PATIENCE = 30.0  # seconds for one measurement of memory
@@ -41,7 +48,7 @@ class _Client(NamedTuple):
 
 def network_profile(
     project: Project, method: str | None, memory: bool, report: Callable[[str], None]
-) -> dict[str, Any]:
+) -> NetworkProfile:
     """Return what the network needs, with weights as at a run's start, as plain JSON.
 
     Args:
@@ -100,7 +107,7 @@ def _of_method(project: Project, method_name: str, setup: TrainingSetup) -> _Cli
     )
 
 
-def _bytes(weights: Weights) -> dict[str, int]:
+def _bytes(weights: Weights) -> ModelBytes:
     """Return the size of the weights as a file, and of what a client sends and receives in a round of FedAvg."""
     one, none = torch.ones(1, dtype=torch.int64), torch.zeros(1)
     up = Update(("a",), one, weights, none).bytes_up
@@ -108,7 +115,7 @@ def _bytes(weights: Weights) -> dict[str, int]:
     return {"file": file, "up": up, "down": size_in_bytes(weights)}
 
 
-def _latency(client: _Client, x: Tensor) -> dict[str, Any]:
+def _latency(client: _Client, x: Tensor) -> Latency:
     """Return milliseconds of one row's forward pass on one thread: median and quartiles."""
     threads = torch.get_num_threads()
     seconds: list[float] = []
@@ -129,13 +136,13 @@ def _latency(client: _Client, x: Tensor) -> dict[str, Any]:
 
 def _memory(
     client: _Client, project: Project, setup: TrainingSetup, rows: int, measure: bool, report: Callable[[str], None]
-) -> dict[str, Any]:
+) -> MemoryProfile:
     """Return bytes for each batch size: of the largest layer, of a training step at least, and as measured.
 
     Batches of test rows are evaluated only.
     """
     network, weights, _ = client
-    lines: list[dict[str, Any]] = [
+    lines: list[MeasuredBatch] = [
         {
             "rows": count,
             "what": what,
@@ -165,7 +172,7 @@ def _unmeasured(network: Network) -> str | None:
     return f"not measured: {kind_of(network)} is defined in a plugin file, and another process would not have it"
 
 
-def _measure(client: _Client, setup: TrainingSetup, lines: list[dict[str, Any]], report: Callable[[str], None]) -> int:
+def _measure(client: _Client, setup: TrainingSetup, lines: list[MeasuredBatch], report: Callable[[str], None]) -> int:
     """Fill in the larger of two measurements for each line; return the largest difference between the two."""
     weights, context = ({name: tuple(t.shape) for name, t in part.items()} for part in client[1:])
     shape, within = tuple(setup.silos.manifest.shape), 0

@@ -3,30 +3,41 @@
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TypedDict
 
 from flows.methods.base import RoundReport
 from flows.methods.round_context import RoundContext
-from models.metrics.base_metrics import TASK_METRICS, TaskMetrics
+from models.metrics.base_metrics import TASK_METRICS, TaskMetrics, metric_value
 from silos.cohort import Silos
 from tasks.messages.score_messages import Scores
 from tasks.tracking.metric_names import metric_name_parts
-from tasks.tracking.result_tables import by_client, summary
+from tasks.tracking.result_tables import ClientValues, by_client, summary
+from tasks.tracking.result_types.journal_record import ClientRow, RoundRecord, RoundSummary
+from tasks.tracking.result_types.run_result import Bytes, ClientScore, Metrics, RoundSeconds
+
+
+def empty_record(number: int) -> RoundRecord:
+    """Return the record of a round before anything is known of it."""
+    return {"round": number, "time_ms": 0, "metrics": {}, "clients": {}, "dropped": [], "seconds": {}}
 
 
 def round_record(
     round: RoundContext, report: RoundReport, scores: list[Scores], silos: Silos, quantity: TaskMetrics
-) -> dict[str, Any]:
-    """Return the journal's record of a round: metrics with their time, and a row for each client that has any value."""
+) -> RoundRecord:
+    """Return the journal's record of a round: metrics with their time, and a row for each client that has any value.
+
+    The seconds are those in steps of clients; those of the whole round are known when it is saved.
+    """
     scored = by_client(scores, quantity)
     listed = {*round.dropped, *scored, *(c for values in report.client_metrics.values() for c in values if c in silos)}
-    table: dict[str, dict[str, Any]] = {c: {"role": silos.role(c)} for c in sorted(listed, key=silos.index)}
+    table: dict[str, ClientRow] = {c: {"role": silos.role(c)} for c in sorted(listed, key=silos.index)}
     for column, values in report.client_metrics.items():
         for client in table.keys() & values.keys():
             table[client][column] = values[client]
     for client, row in scored.items():
         table[client].update(row)
-    metrics = {k: v for k, v in report.metrics.items() if math.isfinite(v)} | metrics_of(scored, silos, quantity)
+    metrics: Metrics = {k: v for k, v in report.metrics.items() if math.isfinite(v)}
+    metrics |= metrics_of(scored, silos, quantity)
     metrics |= _cluster_agreement(report, silos)
     metrics |= {"bytes/up": round.tally.bytes_up, "bytes/down": round.tally.bytes_down}
     metrics["clients/answered"] = len(round.clients)
@@ -37,15 +48,16 @@ def round_record(
         "metrics": metrics,
         "clients": table,
         "dropped": list(round.dropped),
+        "seconds": dict(round.tally.seconds),
     }
 
 
-def is_scored(record: Mapping[str, Any]) -> bool:
+def is_scored(record: RoundRecord) -> bool:
     """Return whether the model of this round was evaluated on any client."""
     return any(column.startswith(("test/", "validation/")) for row in record["clients"].values() for column in row)
 
 
-def with_scores(record: dict[str, Any], scores: list[Scores], silos: Silos, quantity: TaskMetrics) -> dict[str, Any]:
+def with_scores(record: RoundRecord, scores: list[Scores], silos: Silos, quantity: TaskMetrics) -> RoundRecord:
     """Return the record of a round that was not scored, with these scores added."""
     scored, rows = by_client(scores, quantity), record["clients"]
     clients = sorted({*rows, *scored}, key=silos.index)
@@ -69,14 +81,14 @@ def _cluster_agreement(report: RoundReport, silos: Silos) -> dict[str, float]:
 
 
 def metrics_of(
-    table: Mapping[str, dict[str, Any]], silos: Silos, quantity: TaskMetrics, others: Sequence[TaskMetrics] = ()
-) -> dict[str, Any]:
+    table: Mapping[str, ClientValues], silos: Silos, quantity: TaskMetrics, others: Sequence[TaskMetrics] = ()
+) -> dict[str, float]:
     """Return test metrics by name: those of federated clients without a prefix, others under `fresh/` or `unseen/`.
 
     Metrics of the federated clients on validation rows are under `validation/`, those of one domain under `domain/…/`.
     Metrics among `others` are those of test rows only.
     """
-    metrics: dict[str, Any] = {}
+    metrics: dict[str, float] = {}
     on_test = quantity.with_metrics((), others)
     for role in ("federated", "fresh", "unseen"):
         rows = {client: row for client, row in table.items() if silos.role(client) == role}
@@ -92,7 +104,7 @@ def metrics_of(
     return metrics
 
 
-def metric_by_client(table: Mapping[str, dict[str, Any]], silos: Silos, quantity: TaskMetrics) -> list[dict[str, Any]]:
+def metric_by_client(table: Mapping[str, ClientValues], silos: Silos, quantity: TaskMetrics) -> list[ClientScore]:
     """List every client with its role and headline metric on test rows; null without test rows."""
     name = quantity.name
     return [{"client": c, "role": silos.role(c), name: table.get(c, {}).get(f"test/{name}")} for c in silos.clients]
@@ -113,16 +125,28 @@ def mean_uncertainty(uncertainty: dict[str, dict[str, float]], silos: Silos) -> 
     return means
 
 
-def run_totals(records: list[dict[str, Any]]) -> dict[str, Any]:
+class RunTotals(TypedDict):
+    """Totals of a run over all rounds, as its result has them."""
+
+    bytes: Bytes
+    steps: int
+    dropped_out: int
+
+
+def run_totals(records: Sequence[RoundSummary]) -> RunTotals:
     """Return bytes, steps and the number of dropped-out clients, over all rounds."""
     return {
-        "bytes": {k: sum(r["metrics"][f"bytes/{k}"] for r in records) for k in ("up", "down")},
-        "steps": sum(r["metrics"].get("steps", 0) for r in records),
+        "bytes": {"up": _total(records, "bytes/up"), "down": _total(records, "bytes/down")},
+        "steps": _total(records, "steps"),
         "dropped_out": sum(r["dropped"] for r in records),
     }
 
 
-def time_breakdown(records: list[dict[str, Any]]) -> dict[str, float]:
+def _total(records: Sequence[RoundSummary], count: str) -> int:
+    return sum(int(metric_value(r["metrics"], count) or 0) for r in records)
+
+
+def time_breakdown(records: Sequence[RoundSummary]) -> RoundSeconds:
     """Return seconds over all rounds, also those before a resume.
 
     `per_round` is the mean of a round, `clients` the time in steps of clients, and `orchestration` the rest.

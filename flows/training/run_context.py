@@ -2,10 +2,8 @@
 
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 from flows.core.plugin_loader import plugin_error
 from flows.methods.base import Method, start_method
@@ -15,13 +13,15 @@ from flows.project.project import Project
 from flows.project.training_setup import client_sampler
 from flows.training.fit_standardizer import FittedStandardization, fit_or_load
 from flows.training.run_folder import RunFolder
-from flows.training.run_notes import Note
 from models.server_state import ServerState
 from silos.client_store import ClientStore
 from silos.errors import MethodError
 from tasks.execution.task_runner import PlainRunner, PrefectRunner
-from tasks.tracking.checkpoint import Checkpoint, load_state
+from tasks.tracking.checkpoint import Checkpoint, Memory, load_state
 from tasks.tracking.mlflow_logging.mlflow_records import FinalArtifacts
+from tasks.tracking.result_types.journal_record import RoundRecord
+from tasks.tracking.result_types.run_files import RunIdentity
+from tasks.tracking.result_types.run_result import Note, RunResult
 
 
 @dataclass
@@ -40,7 +40,7 @@ class RunContext:
         stop_reason: Set by a callback to end training after this round; it is not part of the checkpoint.
         scored_late: The last round's record if it was scored after training, and is on disk without scores before.
         notes: Sentences on the run's rows and settings, which its result repeats.
-        result: The content of result.json; empty before the end of the run.
+        result: The content of result.json; None before the end of the run.
         artifacts: Files, model and metrics that MLflow receives once, at the end.
         undelivered: Why MLflow did not receive everything; None if it did.
     """
@@ -49,21 +49,21 @@ class RunContext:
     method: Method
     method_name: str
     setup: TrainingSetup
-    identity: dict[str, Any]
+    identity: RunIdentity
     folder: RunFolder
     runner: PrefectRunner | PlainRunner
     private: ClientStore
     agreement: FittedStandardization
     state: ServerState
     number: int
-    memory: Mapping[str, Any]
+    memory: Memory
     resumed_from: int
     began: float = field(default_factory=time.perf_counter)
     best_round: int = 0
     stop_reason: str = ""
-    scored_late: dict[str, Any] | None = None
+    scored_late: RoundRecord | None = None
     notes: list[Note] = field(default_factory=list)
-    result: dict[str, Any] = field(default_factory=dict)
+    result: RunResult | None = None
     artifacts: FinalArtifacts = field(default_factory=FinalArtifacts)
     undelivered: str | None = None
 
@@ -96,7 +96,7 @@ def open_run(
     method: Method,
     method_name: str,
     setup: TrainingSetup,
-    identity: dict[str, Any],
+    identity: RunIdentity,
     folder: RunFolder,
     runner: PrefectRunner | PlainRunner,
     began: float,

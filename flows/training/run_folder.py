@@ -6,18 +6,21 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import eq
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from flows.core.config.load_config import param_differences
-from models.metrics.base_metrics import TaskMetrics
+from models.metrics.base_metrics import TaskMetrics, metric_value
 from models.server_state import ServerState
 from silos import param_limits
 from silos.client_store import ClientStore
 from silos.errors import UserError, shown
 from silos.io.atomic_io import unfinished, write_bytes
 from silos.param_types import plain
-from tasks.tracking.checkpoint import NO_MEMORY, Checkpoint, Journal, load_state, save_state, state_bytes
+from tasks.tracking.checkpoint import NO_MEMORY, Checkpoint, Journal, Memory, load_state, save_state, state_bytes
 from tasks.tracking.json_io import RESTORE_ADVICE, read_json, write_json
+from tasks.tracking.result_types.journal_record import RoundRecord, RoundSummary
+from tasks.tracking.result_types.run_files import Fingerprint, Noted, RunIdentity
+from tasks.tracking.result_types.run_result import RunResult
 
 
 def run_name(method: str, seed: int, cell: str = "") -> str:
@@ -118,10 +121,10 @@ class RunFolder:
         """Return whether the run itself writes a file or folder of this name."""
         return name in _RUN_FILES or name.startswith(("best-", "."))
 
-    def finished(self) -> dict[str, Any] | None:
+    def finished(self) -> RunResult | None:
         """Read the finished run's JSON; None if it is not finished. UserError if it is damaged."""
         hint = "Delete it, and run the same command with --resume to write it again"
-        result: dict[str, Any] | None = read_json(self.result, hint, ("rounds", "mlflow_run_id"))
+        result: RunResult | None = read_json(self.result, hint, ("rounds", "mlflow_run_id"))
         return result
 
     def outcome_hashes(self) -> dict[str, str]:
@@ -138,8 +141,8 @@ class RunFolder:
         return Journal(self.path / "journal")
 
     def identify(
-        self, fingerprint: dict[str, Any], resume: bool, same_rows: SameRows = eq, noted: Mapping[str, Any] = NO_MEMORY
-    ) -> dict[str, Any]:
+        self, fingerprint: Fingerprint, resume: bool, same_rows: SameRows = eq, noted: Noted | None = None
+    ) -> RunIdentity:
         """Write run.json before any other file, and return its content.
 
         Unfinished files that a killed process left of the run's own are deleted: only the caller writes them. A model
@@ -158,12 +161,13 @@ class RunFolder:
         for path in (*unfinished_files, *unfinished(self.journal.folder)):
             path.unlink(missing_ok=True)  # a failed run's thread may still write MLflow's mark
         saved = self.check(fingerprint, same_rows) if resume else None
-        identity = {**(saved or {**fingerprint, "tag": secrets.token_hex(8)}), **noted}
+        begun: RunIdentity = saved or {**fingerprint, "tag": secrets.token_hex(8)}
+        identity: RunIdentity = {**begun, **(noted or Noted())}
         if identity != saved:
             write_json(self.path / "run.json", identity)
         return identity
 
-    def check(self, fingerprint: dict[str, Any], same_rows: SameRows = eq) -> dict[str, Any] | None:
+    def check(self, fingerprint: Fingerprint, same_rows: SameRows = eq) -> RunIdentity | None:
         """Return the saved run.json, None if the run was not started.
 
         Args:
@@ -173,11 +177,13 @@ class RunFolder:
         Raises:
             UserError: If the run was started with other settings.
         """
-        saved: dict[str, Any] | None = read_json(self.path / "run.json", RESTORE_ADVICE, ("tag", *fingerprint))
-        version = "data_version"
-        if saved and version in fingerprint and same_rows(saved[version], fingerprint[version]):
-            fingerprint = {**fingerprint, version: saved[version]}
-        changed = param_differences({k: saved[k] for k in fingerprint}, fingerprint) if saved else []
+        saved: RunIdentity | None = read_json(self.path / "run.json", RESTORE_ADVICE, ("tag", *fingerprint))
+        if saved is None:
+            return None
+        if "data_version" in fingerprint and same_rows(saved["data_version"], fingerprint["data_version"]):
+            fingerprint = {**fingerprint, "data_version": saved["data_version"]}
+        before = dict(saved)
+        changed = param_differences({key: before[key] for key in fingerprint}, fingerprint)
         if changed:
             raise UserError(
                 f"{self.name}: got other settings than at its start ({'; '.join(changed[:3])}), expected the "
@@ -185,7 +191,7 @@ class RunFolder:
             )
         return saved
 
-    def files(self, record: dict[str, Any], state: ServerState, memory: Mapping[str, Any] = NO_MEMORY) -> Files:
+    def files(self, record: RoundRecord, state: ServerState, memory: Memory = NO_MEMORY) -> Files:
         """Serialise a round: journal record, then checkpoint. `memory` is the state of the sampler of clients."""
         checkpoint = state_bytes(state, record["round"], memory)
         return [self.journal.file(record), (self.checkpoint, checkpoint)]
@@ -222,13 +228,19 @@ class RunFolder:
 
     def curve(self, metric: str, last: int) -> list[tuple[int, float]]:
         """List (round, value) for the rounds up to `last` that have the metric."""
-        points = [(r["round"], r["metrics"].get(metric)) for r in self.journal.each(last)]
+        points = [(r["round"], metric_value(r["metrics"], metric)) for r in self.journal.each(last)]
         return [(round_number, value) for round_number, value in points if value is not None]
 
-    def rounds(self, last: int) -> list[dict[str, Any]]:
+    def rounds(self, last: int) -> list[RoundSummary]:
         """List the records of rounds 1 to `last` without clients, and with the number of dropped-out clients."""
         return [
-            {**{key: r[key] for key in ("round", "time_ms", "metrics", "seconds")}, "dropped": len(r["dropped"])}
+            {
+                "round": r["round"],
+                "time_ms": r["time_ms"],
+                "metrics": r["metrics"],
+                "seconds": r["seconds"],
+                "dropped": len(r["dropped"]),
+            }
             for r in self.journal.each(last)
         ]
 

@@ -1,7 +1,7 @@
 """Builds notes on a run's numbers: rows that are not scaled, partial evaluation, and training that did not improve."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from flows.methods.base import Method
 from flows.methods.client_sampler import validation_rows
@@ -9,7 +9,7 @@ from flows.methods.round_context import RoundContext, TrainingSetup
 from flows.project.project import Project
 from flows.training.run_folder import RunFolder
 from models.client_model import Model
-from models.metrics.base_metrics import TaskMetrics
+from models.metrics.base_metrics import TaskMetrics, metric_value
 from models.metrics.client_metrics import ClientMetric
 from silos.client_store import ClientStore
 from silos.cohort import Silos
@@ -17,9 +17,7 @@ from silos.storage.manifest import ROLES
 from tasks.execution.task_runner import Runner
 from tasks.fit_scale import LARGE, SMALL, check_scale
 from tasks.messages.statistics_messages import ScaleCheck
-
-Note = dict[str, str]
-"""Plain JSON: `about` is inputs, targets, evaluation or training, and `sentence` is the note."""
+from tasks.tracking.result_types.run_result import Note, RunMetrics, RunResult
 
 _WAY_OUT = (
     "lower training.optimiser.learning_rate, or set model.inputs to standardise if inputs of a table are "
@@ -49,7 +47,7 @@ def notes_of_rows(project: Project, setup: TrainingSetup, runner: Runner, privat
     Each queried client answers yes or no. At most `_MAX_CLIENTS` clients are queried, evenly spaced over their list.
     """
     params, manifest = project.params, setup.silos.manifest
-    unscaled = {
+    unscaled: dict[Literal["inputs", "targets"], bool] = {
         "inputs": params.model.inputs == "none" and manifest.dtype != "uint8",
         "targets": params.model.targets == "none" and manifest.task == "regression",
     }
@@ -85,9 +83,9 @@ def note_of_earlier(versions: Mapping[str, str], least: int, silent: bool) -> No
     return {"about": "inputs", "sentence": sentence}
 
 
-def notes_of_undefined(metrics: Mapping[str, Any], quantity: TaskMetrics) -> list[Note]:
+def notes_of_undefined(metrics: Mapping[str, object], quantity: TaskMetrics) -> list[Note]:
     """Note for how many federated clients the chosen metric is undefined."""
-    missing = int(metrics.get(f"{quantity.name}/undefined", 0))
+    missing = int(metric_value(metrics, f"{quantity.name}/undefined") or 0)
     if not missing or not isinstance(quantity, ClientMetric):
         return []
     clients, whose, them = ("1 client", "its", "it") if missing == 1 else (f"{missing:,} clients", "their", "them")
@@ -96,7 +94,7 @@ def notes_of_undefined(metrics: Mapping[str, Any], quantity: TaskMetrics) -> lis
     return [{"about": "evaluation", "sentence": sentence}]
 
 
-def notes_of_training(folder: RunFolder, last: int, metrics: dict[str, Any], quantity: TaskMetrics) -> list[Note]:
+def notes_of_training(folder: RunFolder, last: int, metrics: RunMetrics, quantity: TaskMetrics) -> list[Note]:
     """Note a training loss that is not finite at the end, unless the scores show it already, or that did not fall."""
     losses = [loss for _, loss in folder.curve("loss/train", last)]
     diverged = any(row.get("train_loss", 0.0) is None for row in folder.journal.read(last)["clients"].values())
@@ -123,7 +121,7 @@ def notes_of_best(folder: RunFolder, reported: int, last: int, quantity: TaskMet
     return [{"about": "training", "sentence": sentence}]
 
 
-def merge_notes(results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def merge_notes(results: Iterable[RunResult]) -> list[dict[str, Any]]:
     """Merge the notes of several runs: each note once, with the methods that it applies to."""
     methods: dict[tuple[str, str], list[str]] = {}
     for result in results:

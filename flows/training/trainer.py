@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from flows.core.config.params_schema import EvaluationParams
 from flows.core.console.process_control import raise_if_interrupted
@@ -29,9 +28,11 @@ from flows.training.callbacks.score_and_save import (
     RoundSaver,
     StandardizerTraffic,
 )
+from flows.training.round_record import empty_record
 from flows.training.run_context import RunContext
 from models.server_state import ServerState
 from tasks.client_optimizer_state import client_optimizer_states
+from tasks.tracking.result_types.run_result import RunResult
 
 
 @dataclass
@@ -41,14 +42,14 @@ class Trainer:
     run: RunContext
     callbacks: Sequence[Callback]
 
-    def fit(self, until: int = 0) -> dict[str, Any]:
+    def fit(self, until: int = 0) -> RunResult | None:
         """Play rounds until the budget is spent, the method finishes or a callback stops it; at least one in the whole run.
 
         Args:
             until: Pause after this round, if training goes on after it; another `fit` continues. 0 does not pause.
 
         Returns:
-            The result of the run, as the callbacks filled it; empty after a pause.
+            The result of the run, as the callbacks filled it; None after a pause.
 
         Raises:
             MethodError: If a user's method or callback failed. Other errors are raised unchanged.
@@ -58,7 +59,7 @@ class Trainer:
             while not (self.run.number and self.run.ended_by):
                 if 0 < until <= self.run.number:
                     self._call("on_pause")
-                    return {}
+                    return None
                 raise_if_interrupted()
                 self._call("after_round", self.play_round())
             self._call("after_training")
@@ -84,9 +85,9 @@ class Trainer:
         run.number = number
         if round.clients:
             run.memory = sampler.update(run.memory, round, report)
-        return PlayedRound(round, report, began, partial(self._call, "after_commit"))
+        return PlayedRound(round, report, began, partial(self._call, "after_commit"), empty_record(number))
 
-    def _call(self, hook: str, *args: Any) -> None:
+    def _call(self, hook: str, *args: PlayedRound) -> None:
         for callback in self.callbacks:
             getattr(callback, hook)(self.run, *args)
 

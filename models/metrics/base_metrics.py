@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -64,7 +64,7 @@ class TaskMetrics(ABC):
         """Return the aggregates over clients; values and rows: (clients,)."""
 
     @abstractmethod
-    def as_text(self, metrics: Mapping[str, Any]) -> str:
+    def as_text(self, metrics: Mapping[str, object]) -> str:
         """Format the metrics of one run, in one line or more."""
 
     @abstractmethod
@@ -97,9 +97,9 @@ class TaskMetrics(ABC):
         """Return a paired difference of outcomes, positive if the first method is better."""
         return difference if self.higher_is_better else -difference
 
-    def score(self, metrics: Mapping[str, Any], prefix: str = "") -> float:
+    def score(self, metrics: Mapping[str, object], prefix: str = "") -> float:
         """Return the headline such that more is better; -inf if it is missing or not finite."""
-        value = metrics.get(f"{prefix}{self.headline}")
+        value = metric_value(metrics, f"{prefix}{self.headline}")
         return self.gain(value) if value is not None and math.isfinite(value) else -math.inf
 
     def with_metrics(self, names: Sequence[str], metrics: Sequence["TaskMetrics"] = ()) -> "TaskMetrics":
@@ -122,20 +122,20 @@ class TaskMetrics(ABC):
         unit = " nats" if self.task == "classification" and self.loss == TaskMetrics.loss else ""
         return f"{self.loss} {TASK_METRICS[self.task].number(value)}{unit}"
 
-    def rank(self, metrics: Mapping[str, Any], prefix: str = "") -> tuple[float, float]:
+    def rank(self, metrics: Mapping[str, object], prefix: str = "") -> tuple[float, float]:
         """Return what models are selected by: the score and, for equal scores as with few rows, the least mean loss."""
-        score, loss = self.score(metrics, prefix), metrics.get(f"{prefix}loss/mean")
+        score, loss = self.score(metrics, prefix), metric_value(metrics, f"{prefix}loss/mean")
         if not math.isfinite(score) or loss is None or not math.isfinite(loss):
             return score, -math.inf
         return score, -loss
 
-    def reaches(self, metrics: Mapping[str, Any], target: float) -> bool:
+    def reaches(self, metrics: Mapping[str, object], target: float) -> bool:
         """Return whether the headline is as good as the target."""
         return self.score(metrics) >= self.gain(target) - 1e-9  # the mean of equal numbers may round down
 
-    def headline_text(self, metrics: Mapping[str, Any]) -> str | None:
+    def headline_text(self, metrics: Mapping[str, object]) -> str | None:
         """Return `accuracy 0.912`; None without test rows."""
-        value = metrics.get(self.headline)
+        value = metric_value(metrics, self.headline)
         if value is None:
             return None
         return f"{self.label} {self.number(value)}" if math.isfinite(value) else f"{self.label} diverged"
@@ -160,11 +160,11 @@ class Accuracy(TaskMetrics):
             "accuracy/over_rows": float((values * rows).sum() / rows.sum()),
         }
 
-    def as_text(self, metrics: Mapping[str, Any]) -> str:
+    def as_text(self, metrics: Mapping[str, object]) -> str:
         """Format mean, deviation and worst client, loss and entropy."""
         names = ("accuracy/mean", "accuracy/sd", "accuracy/worst", "entropy/mean")
-        mean, spread, worst, entropy = (self.number(metrics.get(name)) for name in names)
-        loss = self.loss_text(metrics.get("loss/mean"))
+        mean, spread, worst, entropy = (self.number(metric_value(metrics, name)) for name in names)
+        loss = self.loss_text(metric_value(metrics, "loss/mean"))
         return f"accuracy {mean} ± {spread} over clients, worst {worst}\n{loss}, entropy {entropy} nats"
 
     def number(self, value: float | None, digits: int = 4) -> str:
@@ -215,11 +215,11 @@ class RootMeanSquaredError(TaskMetrics):
             "rmse/median": float(np.median(values)),
         }
 
-    def as_text(self, metrics: Mapping[str, Any]) -> str:
+    def as_text(self, metrics: Mapping[str, object]) -> str:
         """Format pooled, worst and median client."""
         if self.score(metrics) == -math.inf:
             return "rmse is not finite: training diverged. Try a lower training.optimiser.learning_rate"
-        pooled, worst, median = (self.number(metrics.get(name)) for name in self.columns)
+        pooled, worst, median = (self.number(metric_value(metrics, name)) for name in self.columns)
         return f"rmse {pooled} pooled over clients, worst {worst}, median {median}"
 
     def number(self, value: float | None, digits: int = 4) -> str:
@@ -230,6 +230,12 @@ class RootMeanSquaredError(TaskMetrics):
         """Format in rmse, with three digits."""
         mean_, low_, high_ = (format_signed(format_significant(v, 3, "+")) for v in (mean, low, high))
         return f"{mean_} in rmse, {low_} to {high_}"
+
+
+def metric_value(metrics: Mapping[str, object], name: str) -> float | None:
+    """Return the value of this name; None if it is missing, or not finite and was read from JSON."""
+    value = metrics.get(name)
+    return value if isinstance(value, int | float) else None
 
 
 def format_significant(value: float, digits: int, sign: str = "") -> str:

@@ -8,7 +8,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import Any, ClassVar, Self
+from typing import ClassVar, NotRequired, Self, TypedDict
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from .base_metrics import (
     TaskMetrics,
     format_signed,
     format_significant,
+    metric_value,
 )
 
 
@@ -62,17 +63,19 @@ class NamedMetric(TaskMetrics):
                 f"{self.name}/worst": float(values.min() if self.higher_is_better else values.max()),
             }
 
-    def as_text(self, metrics: Mapping[str, Any]) -> str:
+    def as_text(self, metrics: Mapping[str, object]) -> str:
         """Format mean, deviation and worst client, then the task's usual metric, loss and entropy."""
         if self.score(metrics) == -math.inf:
             return f"{self.label} is not finite: training diverged. Try a lower training.optimiser.learning_rate"
-        mean, spread, worst = (self.number(metrics.get(f"{self.name}/{part}")) for part in ("mean", "sd", "worst"))
+        mean, spread, worst = (
+            self.number(metric_value(metrics, f"{self.name}/{part}")) for part in ("mean", "sd", "worst")
+        )
         usual = TASK_METRICS[self.task]
         others = [usual.headline_text(metrics) or usual.name]
         if "loss/mean" in metrics:
-            others.append(self.loss_text(metrics["loss/mean"]))
+            others.append(self.loss_text(metric_value(metrics, "loss/mean")))
         if "entropy/mean" in metrics:
-            others.append(f"entropy {usual.number(metrics['entropy/mean'])} nats")
+            others.append(f"entropy {usual.number(metric_value(metrics, 'entropy/mean'))} nats")
         return f"{self.label} {mean} ± {spread} over clients, worst {worst}\n{', '.join(others)}"
 
     def number(self, value: float | None, digits: int = 4) -> str:
@@ -336,22 +339,34 @@ METRICS_BY_NAME: Mapping[str, TaskMetrics] = {
 }
 
 
-def metric_record(metric: TaskMetrics) -> dict[str, Any]:
-    """Return what a result says about its metric, as JSON; `recorded_metric` reads it."""
-    record = {"task": metric.task, "metric": metric.name, "higher_is_better": metric.higher_is_better}
-    return record if metric.loss == TaskMetrics.loss else {**record, "loss_name": metric.loss}
+class MetricRecord(TypedDict):
+    """What a result or comparison says about its metric, as JSON."""
+
+    task: Task
+    metric: str
+    higher_is_better: bool
+    loss_name: NotRequired[str]
+    """The loss in texts, if it is neither cross-entropy nor squared error."""
 
 
-def recorded_metric(record: Mapping[str, Any]) -> TaskMetrics:
+def metric_record(metric: TaskMetrics) -> MetricRecord:
+    """Return what a result says about its metric; `recorded_metric` reads it."""
+    record: MetricRecord = {"task": metric.task, "metric": metric.name, "higher_is_better": metric.higher_is_better}
+    if metric.loss != TaskMetrics.loss:
+        record["loss_name"] = metric.loss
+    return record
+
+
+def recorded_metric(record: Mapping[str, object]) -> TaskMetrics:
     """Return the metric of a result or comparison that was written as JSON; results of earlier versions name none."""
-    name = record.get("metric") or TASK_METRICS[record["task"]].name
+    name = str(record.get("metric") or TASK_METRICS[str(record["task"])].name)
     known = METRICS_BY_NAME.get(name)
     if known is None:
         plain = NamedMetric()
         for key in ("task", "higher_is_better"):
             object.__setattr__(plain, key, record[key])
         known = plain.named(name)
-    return known.with_loss(record["loss_name"]) if "loss_name" in record else known
+    return known.with_loss(str(record["loss_name"])) if "loss_name" in record else known
 
 
 def metrics_of_task(task: Task) -> list[str]:

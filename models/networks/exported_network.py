@@ -8,7 +8,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +38,7 @@ class ExportedModel(nn.Module):
         output = self.network.apply(weights, context, self.raw(rows), None)
         return torch.softmax(output, -1) if self.classes else self.raw.predictions(output)
 
-    def export(self, example: Tensor) -> Any:
+    def export(self, example: Tensor) -> torch.export.ExportedProgram:
         """Return the torch.export program for any number of rows; the example needs two or more."""
         return torch.export.export(self.eval(), (example,), dynamic_shapes=any_rows())
 
@@ -53,7 +53,7 @@ class ExportedModel(nn.Module):
         return names
 
 
-def any_rows() -> dict[str, dict[int, Any]]:
+def any_rows() -> dict[str, dict[int, torch.export.Dim]]:
     """Declare that the input's first axis may have any length."""
     return {"rows": {0: torch.export.Dim("rows")}}
 
@@ -106,7 +106,7 @@ class ExportedNetwork(Network):
         return cast(Tensor, self._module(*arguments, x))
 
     @cached_property
-    def _module(self) -> Any:
+    def _module(self) -> nn.Module:
         return torch.export.load(io.BytesIO(base64.b64decode(self.program))).module()
 
 

@@ -26,7 +26,7 @@ class Network(ABC):
 
     kind: ClassVar[str] = ""  # the name in the registry
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         if (
             issubclass(cls, BatchedNetwork)

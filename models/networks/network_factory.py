@@ -12,19 +12,20 @@ from typing import Any, cast
 
 from torch import Tensor
 
+from ..model_card import NetworkSpec
 from ..prng import Sketch
 from ..server_state import Weights
 from . import __path__ as _here
 from .network import Network, learned, registered
 
 
-def build(kind: str, shape: Sequence[int], outputs: int, options: Mapping[str, Any]) -> Network:
+def build(kind: str, shape: Sequence[int], outputs: int, options: Mapping[str, object]) -> Network:
     """Build the network of this kind for rows of this shape."""
     options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
     return registered()[kind].for_rows(shape, outputs, **options)
 
 
-def to_json(network: Network) -> dict[str, Any]:
+def to_json(network: Network) -> NetworkSpec:
     """Describe a network by kind and sizes, from which `from_json` rebuilds it without pickle."""
     values = {f.name: getattr(network, f.name) for f in fields(cast(Any, network))}
     inner = {name: to_json(part) for name, part in values.items() if isinstance(part, Network)}
@@ -44,14 +45,14 @@ def is_bundled(network: Network) -> bool:
     return all(is_bundled(part) for part in values if isinstance(part, Network))
 
 
-def from_json(spec: Mapping[str, Any]) -> Network:
+def from_json(spec: NetworkSpec) -> Network:
     """Rebuild the network that `to_json` described; KeyError if its kind is not registered."""
     options = {k: _from_json(v) for k, v in spec.items() if k != "kind"}
     return registered()[spec["kind"]](**options)
 
 
-def _from_json(value: Any) -> Any:
-    if isinstance(value, Mapping):
+def _from_json(value: object) -> object:
+    if isinstance(value, dict):
         return from_json(value)
     return tuple(value) if isinstance(value, list) else value
 

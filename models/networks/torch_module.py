@@ -121,11 +121,11 @@ class TorchModule(Network):
     make: Make
     shape: tuple[int, ...]
     outputs: int
-    options: tuple[tuple[str, Any], ...] = ()
+    options: tuple[tuple[str, object], ...] = ()
     facts: ModuleFacts = field(default_factory=ModuleFacts)
     kind: str = ""  # type: ignore[misc]
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         """Build the module when the network arrives in another process."""
         self.__dict__.update(state)
         _master(self)
@@ -275,7 +275,9 @@ class HeadedModule(EncoderHeadCost, LinearHead, TorchModule):
         return tuple(name for name in super()._read if not name.startswith(f"{_HEAD}."))
 
 
-def wrap_module(kind: str, make: Make, shape: Sequence[int], outputs: int, options: Mapping[str, Any]) -> TorchModule:
+def wrap_module(
+    kind: str, make: Make, shape: Sequence[int], outputs: int, options: Mapping[str, object]
+) -> TorchModule:
     """Examine a module and wrap it as a network.
 
     Args:
@@ -303,11 +305,12 @@ def wrap_module(kind: str, make: Make, shape: Sequence[int], outputs: int, optio
     return examined[key]
 
 
+_Key = tuple[tuple[int, ...], int, str, str]
 _examined: WeakKeyDictionary[Make, dict[str, TorchModule]] = WeakKeyDictionary()
-_masters: WeakKeyDictionary[Make, dict[Any, nn.Module]] = WeakKeyDictionary()
+_masters: WeakKeyDictionary[Make, dict[_Key, nn.Module]] = WeakKeyDictionary()
 
 
-def _key(network: TorchModule) -> tuple[Any, ...]:
+def _key(network: TorchModule) -> _Key:
     return network.shape, network.outputs, repr(network.options), network.facts.head
 
 
@@ -325,7 +328,7 @@ class _Copies(threading.local):
     """Modules of one thread, because `functional_call` swaps the parameters of the module it is given."""
 
     def __init__(self) -> None:
-        self.modules: WeakKeyDictionary[Make, dict[Any, nn.Module]] = WeakKeyDictionary()
+        self.modules: WeakKeyDictionary[Make, dict[tuple[_Key, str], nn.Module]] = WeakKeyDictionary()
 
 
 _copies = _Copies()
@@ -465,9 +468,9 @@ _MODULE_ATTRIBUTES = {"_parameters", "_buffers", "_modules", "training"}
 _HOOKS = vars(nn.Module()).keys() - _MODULE_ATTRIBUTES
 
 
-def _other_state(module: nn.Module, weights: Sequence[str]) -> dict[str, Any]:
+def _other_state(module: nn.Module, weights: Sequence[str]) -> dict[str, object]:
     """Return all state of a module besides its weights: attributes, and buffers that are not weights."""
-    state: dict[str, Any] = {
+    state: dict[str, object] = {
         name: _content(buffer) for name, buffer in module.named_buffers() if name not in weights and buffer is not None
     }
     weight_ids = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
@@ -481,7 +484,7 @@ def _other_state(module: nn.Module, weights: Sequence[str]) -> dict[str, Any]:
     return state
 
 
-def _content(value: Any, weight_ids: Collection[int] = ()) -> Any:
+def _content(value: object, weight_ids: Collection[int] = ()) -> object:
     """Describe a value by its content if it consists of plain parts, else by its type; `own` are the ids of weights."""
     if id(value) in weight_ids:
         return "weights"
@@ -560,7 +563,7 @@ def _inspect_layers(module: nn.Module, x: Tensor, outputs: int) -> tuple[int, st
     sizes, linears = [x[0].numel(), outputs], []
 
     def hook(name: str) -> Callable[..., None]:
-        def record(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        def record(layer: nn.Module, inputs: tuple[object, ...], output: object) -> None:
             if isinstance(output, Tensor):
                 sizes.append(output.numel() // len(x))
                 if type(layer) is nn.Linear and inputs and isinstance(inputs[0], Tensor):

@@ -8,12 +8,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..model_card import StatisticSpec
 from . import row_moments, spectrum
 from .statistic_base import Statistic, StatisticError, StatisticResult
 
@@ -48,7 +48,7 @@ class Statistics:
     agreement: tuple[float | None, ...]
 
 
-def make(spec: Mapping[str, Any]) -> Statistic:
+def make(spec: StatisticSpec) -> Statistic:
     """Create a statistic from a record such as `{kind: mean}`; ValueError for an unknown kind or option."""
     options = dict(spec)
     kind = options.pop("kind", None)

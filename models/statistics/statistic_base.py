@@ -2,12 +2,14 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+
+from ..model_card import StatisticSpec
 
 STEADY = 0.5  # the agreement of halves below which a statistic reflects single rows more than their distribution
 _CONSTANT = 1e-12  # relative range of a column up to which it is constant
@@ -91,7 +93,7 @@ def need_classes(kind: str, classes: int) -> int:
     return classes
 
 
-def made_as(specs: Sequence[Mapping[str, Any]]) -> str:
+def made_as(specs: Sequence[StatisticSpec]) -> str:
     """Describe each kind with all its options, as `loadings components 1 sign free norm null, mean`.
 
     Two vectors of equal length may have different kinds, or signs.
@@ -99,6 +101,6 @@ def made_as(specs: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(" ".join([spec["kind"], *_options(spec)]) for spec in specs)
 
 
-def _options(spec: Mapping[str, Any]) -> list[str]:
+def _options(spec: StatisticSpec) -> list[str]:
     options = {name: value for name, value in spec.items() if name != "kind"}
     return [f"{name} {value if isinstance(value, str) else json.dumps(value)}" for name, value in options.items()]

@@ -11,7 +11,7 @@ for 1.6 s.
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -119,7 +119,7 @@ def train(
     trainer = _LocalTrainer(plan, training, proximal, trainable)
     stack = (weights, context, weights if anchor is None else anchor, rows, streams, optimiser, offset)
     if plan.kind == "sequential":
-        return cast(Trained, _run_sequentially(trainer.run, rows.y.shape[0], *stack))
+        return _run_sequentially(trainer.run, rows.y.shape[0], *stack)
     return trainer.run(*stack)
 
 
@@ -147,8 +147,7 @@ def full_gradient(
     )
     trainer = _LocalTrainer(resolve(network, training.engine), one_epoch, 0.0)
     if trainer.plan.kind == "sequential":
-        gradient = _run_sequentially(trainer.gradient, rows.y.shape[0], weights, context, rows, streams)
-        return cast(tuple[dict[str, Tensor], Tensor], gradient)
+        return _run_sequentially(trainer.gradient, rows.y.shape[0], weights, context, rows, streams)
     return trainer.gradient(weights, context, rows, streams)
 
 
@@ -407,7 +406,10 @@ class _BalancedSampler(NamedTuple):
         return index.clamp_max(self.cumulative.shape[1] - 1)
 
 
-def _run_sequentially(function: Callable, clients: int, *args: Any) -> Any:
+Result = TypeVar("Result")
+
+
+def _run_sequentially(function: Callable[..., Result], clients: int, *args: object) -> Result:
     """Run the function for each client as a stack of one and concatenate the results along the client axis."""
     results = []
     for i in range(clients):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, cast
+from typing import Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -95,7 +95,7 @@ class Plan:
 
         return self._each(cost_of_client, weights, context, *batch.each)
 
-    def run(self, batched: Callable[..., _Result], single: Callable[..., _Result], *stack: Any) -> _Result:
+    def run(self, batched: Callable[..., _Result], single: Callable[..., _Result], *stack: object) -> _Result:
         """Call another function of the network on stacked arguments.
 
         Args:
@@ -105,7 +105,7 @@ class Plan:
         """
         return batched(*stack) if self.stacked else self._each(single, *stack)
 
-    def _each(self, single: Callable[..., _Result], *stack: Any) -> _Result:
+    def _each(self, single: Callable[..., _Result], *stack: object) -> _Result:
         """Map a function of one client over the stack, or run it client by client."""
         if self.kind == "vmap":
             return _mapped(self.network, single, stack)
@@ -151,7 +151,7 @@ def forms(network: Network) -> tuple[Kind, ...]:
     return ("batched", "vmap", "sequential") if network.stacked else ("vmap", "sequential")
 
 
-def _mapped(network: Network, function: Callable[..., _Result], stack: tuple[Any, ...]) -> _Result:
+def _mapped(network: Network, function: Callable[..., _Result], stack: tuple[object, ...]) -> _Result:
     """Map a function of one client over everything with a client axis; ValueError if torch cannot map it."""
     try:
         axes = tuple(None if part is None else 0 for part in stack)
@@ -165,7 +165,7 @@ def _mapped(network: Network, function: Callable[..., _Result], stack: tuple[Any
         ) from error
 
 
-def _clients(stack: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+def _clients(stack: tuple[object, ...]) -> Iterator[tuple[object, ...]]:
     """Yield each client's part of everything with a client axis; None stays None."""
     for client in range(len(next(leaf for leaf in tree_leaves(stack) if isinstance(leaf, Tensor)))):
         yield tree_map(lambda t, client=client: None if t is None else t[client], stack)

@@ -84,11 +84,13 @@ def make_clients(
     for index, step in enumerate(steps[:position]):
         assert isinstance(step, Subsample)
         dealt = subsample_source(step, dealt, split, At(seed, index, step.kind))
-    at = At(seed, position, steps[position].kind)
-    owners = _deal(steps[position], dealt, at)
-    notes += _shared_unit_notes(dealt, owners, steps[position], at)
+    step = steps[position]
+    assert isinstance(step, Assignment | OwnPartitioner), "the step at this position deals rows"
+    at = At(seed, position, step.kind)
+    owners = _deal(step, dealt, at)
+    notes += _shared_unit_notes(dealt, owners, step, at)
     clients = _clients_of_owners(dealt, owners, at)
-    if isinstance(steps[position], Column) and rows.unit is None and clients.x.ndim == 2:
+    if isinstance(step, Column) and rows.unit is None and clients.x.ndim == 2:
         notes += copied_row_notes(clients)
     clients = replace(clients, split=split_rows(clients, split, seed))
     left_out = len(rows.y) - len(dealt.y) + int((owners.owner < 0).sum())
@@ -139,7 +141,7 @@ def _unit_notes(rows: Rows) -> list[str]:
     return [f"unit: {len(rows.y):,} rows of {units:,} units, each whole in training, validation or test"]
 
 
-def _shared_unit_notes(rows: Rows, owners: Owners, step: Any, at: At) -> list[str]:
+def _shared_unit_notes(rows: Rows, owners: Owners, step: Assignment | OwnPartitioner, at: At) -> list[str]:
     """Return a note if units have rows at several clients, which natural clients or domains may give."""
     if rows.unit is None:
         return []
@@ -168,7 +170,7 @@ def _check_noise_units(step: Assignment | OwnPartitioner | Change, rows: Rows, p
         )
 
 
-def _deal(step: Any, rows: Rows, at: At) -> Owners:
+def _deal(step: Assignment | OwnPartitioner, rows: Rows, at: At) -> Owners:
     if isinstance(step, OwnPartitioner):
         return _deal_by_plugin(step, rows, at)
     if rows.unit is not None and not isinstance(step, Column | Equal | Quantity):

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -117,7 +116,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 @lru_cache(maxsize=4)
-def _read(partition: Path, policies: Path, _: Any) -> "_Reported | None":
+def _read(partition: Path, policies: Path, _: object) -> "_Reported | None":
     """Read what the silos of a partition reported, without those whose policy leaves their rows to others, too."""
     from safetensors import safe_open
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field, ValidationError
 
@@ -178,7 +177,7 @@ def _read(path: Path, _: tuple[int, ...]) -> _Policies:
     return _Policies(every, silos)
 
 
-def _policy(path: Path, section: str, content: Mapping[str, Any]) -> Policy:
+def _policy(path: Path, section: str, content: Mapping[str, object]) -> Policy:
     try:
         return Policy.model_validate(content)
     except ValidationError as error:

@@ -1,6 +1,6 @@
 """The `data.source` section of params.yaml: the params of each kind of source."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
@@ -75,7 +75,7 @@ class Npz(Section):
 def one_fault(fault: str) -> WrapValidator:
     """Replace the errors of a union's members by one sentence: the value and then `fault`."""
 
-    def checked(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    def checked(value: object, validate: ValidatorFunctionWrapHandler) -> object:
         try:
             return validate(value)
         except ValidationError:
@@ -191,7 +191,7 @@ class Folder(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _has_no_units(cls, values: Any) -> Any:
+    def _has_no_units(cls, values: object) -> object:
         if isinstance(values, dict) and "unit" in values:
             raise ValueError(
                 f"unit: got {shown(repr(values['unit']))}, expected no column, since files in folders name none. Save the "

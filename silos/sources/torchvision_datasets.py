@@ -24,7 +24,7 @@ from silos.errors import UserError
 from silos.sources.image_folder import read_pictures
 from silos.sources.source_params import Cifar, Downloaded, Emnist, Gtsrb, Mnist, RowLimits
 
-_declared: list[Any] = []  # declarations last as long as the library object
+_declared: list[object] = []  # declarations last as long as the library object
 
 _ACCEPTED = "each may be unpacked, or end in .gz or .xz"
 _MNIST_SETS = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
@@ -189,7 +189,7 @@ def _read(
     root: Path,
     name: str,
     names: dict[str, list[str]],
-    download: Callable[[str], Any],
+    download: Callable[[str], object],
     accepted: str,
 ) -> Parts:
     """Read each split's images and labels from the folder that torchvision reads."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from pydantic import ValidationError
 
@@ -221,7 +221,7 @@ def _repository(root: Path, no_scm: bool = False) -> Any:
         return Repo(str(root), config=config)
 
 
-def _config(root: Path) -> dict[str, Any]:
+def _config(root: Path) -> dict[str, dict[str, bool]]:
     """Return DVC's config: no analytics, update checks or staging, and no git if the folder has none, as a download."""
     config = {"analytics": False, "check_update": False, "autostage": False}
     home = next((folder for folder in (root, *root.parents) if (folder / ".dvc").is_dir()), root)
@@ -277,7 +277,7 @@ def _difference(root: Path, expected: str, hashes: Mapping[str, str]) -> str:
     return ", ".join(phrases)
 
 
-def _first_difference(key: str, requested: Any, built: Any) -> tuple[str, str, str]:
+def _first_difference(key: str, requested: object, built: object) -> tuple[str, str, str]:
     """Return the first key at which two plain JSON values differ, and both values as text."""
     if isinstance(requested, dict) and isinstance(built, dict):
         for name in [*requested, *(name for name in built if name not in requested)]:
@@ -317,7 +317,19 @@ def first_commit(root: Path) -> bool:
     return True
 
 
-def remote_status(root: Path) -> dict[str, Any] | None:
+class RemoteStatus(TypedDict):
+    """How DVC's cache differs from the default remote: numbers of files."""
+
+    remote: str
+    push: int
+    pull: int
+    missing: int
+    """In both."""
+    problem: str | None
+    """Why the remote could not be read; the numbers are 0 then."""
+
+
+def remote_status(root: Path) -> RemoteStatus | None:
     """Compare DVC's cache with the default remote, as `dvc status -c`; None if there is no default remote.
 
     Returns:
@@ -337,13 +349,13 @@ def remote_status(root: Path) -> dict[str, Any] | None:
             if not remote:
                 return None
             states = [*repo.status([str(root / RECORD)], cloud=True).values()]
-            counts = {kind: states.count(word) for kind, word in _REMOTE_STATES.items()}
-            return {"remote": remote, **counts, "problem": None}
+            push, pull, missing = (states.count(word) for word in _REMOTE_STATES)
+            return {"remote": remote, "push": push, "pull": pull, "missing": missing, "problem": None}
         except (DvcException, OSError, ImportError) as error:
             problem = _message(error).rstrip(".")
-            return {"remote": remote, **dict.fromkeys(_REMOTE_STATES, 0), "problem": problem}
+            return {"remote": remote, "push": 0, "pull": 0, "missing": 0, "problem": problem}
         finally:
             repo.close()
 
 
-_REMOTE_STATES = {"push": "new", "pull": "deleted", "missing": "missing"}  # DVC's words
+_REMOTE_STATES = ("new", "deleted", "missing")  # DVC's words for files to push, to pull, and in neither

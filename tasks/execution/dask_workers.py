@@ -6,7 +6,6 @@ import urllib.request
 from collections.abc import Awaitable, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from typing import Any
 
 import torch
 from prefect import Task
@@ -16,7 +15,7 @@ from prefect.settings import PREFECT_API_URL
 from prefect.task_runners import TaskRunner
 
 from silos.errors import UserError
-from tasks.execution.worker_backends import Call, Say, Workers
+from tasks.execution.worker_backends import Call, Returned, Say, Workers
 
 PATIENCE = 10.0  # seconds for a scheduler to respond, and then for its workers to connect
 
@@ -26,7 +25,7 @@ _QUIET = {
 }
 os.environ.update({k: v for k, v in _QUIET.items() if k not in os.environ})
 
-from distributed import WorkerPlugin  # noqa: E402
+from distributed import Client, Worker, WorkerPlugin  # noqa: E402
 from distributed.scheduler import KilledWorker  # noqa: E402
 from prefect_dask import DaskTaskRunner  # noqa: E402
 
@@ -40,7 +39,7 @@ class DaskWorkers(Workers):
         super().__init__(count, say)
         self._address = address
 
-    def run(self, task: Task, calls: Sequence[Call]) -> list[Any]:
+    def run(self, task: Task[..., Returned], calls: Sequence[Call]) -> list[Returned]:
         """Run the task as `Workers.run` does; UserError if the cluster is gone, or its workers die repeatedly."""
         try:
             return super().run(task, calls)
@@ -108,7 +107,7 @@ class DaskWorkers(Workers):
         assert self._runner is not None
         return self._runner
 
-    def _connect(self, runner: TaskRunner) -> Any:
+    def _connect(self, runner: TaskRunner) -> Client:
         """Return Dask's client, which starts the local cluster if no address is given."""
         try:
             return runner.client  # type: ignore[attr-defined]
@@ -136,7 +135,7 @@ class _PrepareWorker(WorkerPlugin):
         self.name = "siloflow"
         self._api = api
 
-    def setup(self, worker: Any) -> None:
+    def setup(self, worker: Worker) -> None:
         """Use one torch thread, and send events to this command's Prefect server instead of an earlier command's."""
         torch.set_num_threads(1)
         try:

@@ -14,33 +14,37 @@ import typing
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
 import numpy as np
 import torch
-from prefect import Task
+from prefect import State, Task
 from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import TaskRun
 
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
 from silos.errors import UserError
 from tasks.execution.process_memory import collect_garbage, tune_malloc
-from tasks.messages.message_policy import Message, numbers_of
+from tasks.messages.message_policy import Message, SentMessage, numbers_of
 
 DATA_TYPES = (Cohort, Silos, ClientStore)
 """The types through which rows and private state are opened."""
 
 
-class ClientStep(Task):
+Returned = TypeVar("Returned")
+
+
+class ClientStep(Task[..., list[SentMessage]], Generic[SentMessage]):
     """A step that runs at clients, with access to their rows: `Runner.map_cohorts` accepts no other."""
 
 
-class ServerStep(Task):
+class ServerStep(Task[..., Returned], Generic[Returned]):
     """A step that receives what clients sent, and nothing else: `Runner.run_on_server` accepts no other."""
 
 
-def step(function: Callable) -> ClientStep:
+def step(function: Callable[..., list[SentMessage]]) -> ClientStep[SentMessage]:
     """Make a function, whose first parameter is a Cohort, a client's step: a Prefect task of the same name."""
     hints = typing.get_type_hints(function)
     first = next(iter(inspect.signature(function).parameters), "")
@@ -55,7 +59,7 @@ def step(function: Callable) -> ClientStep:
     return ClientStep(_run_in_worker(function), **_SETTINGS)
 
 
-def server_step(function: Callable) -> ServerStep:
+def server_step(function: Callable[..., Returned]) -> ServerStep[Returned]:
     """Make a function a server's step.
 
     TypeError if its parameters could hold rows, and at every call that passes a way to open them.
@@ -70,7 +74,7 @@ def server_step(function: Callable) -> ServerStep:
             )
 
     @functools.wraps(function)
-    def refusing(*args: Any, **options: Any) -> Any:
+    def refusing(*args: object, **options: object) -> Returned:
         if _can_open([*args, *options.values()]):
             raise TypeError(
                 f"{function.__name__}: got an argument that can open clients' rows, expected none in a server step"
@@ -88,19 +92,19 @@ class OpaqueArgument:
 
     __slots__ = ("content",)
 
-    def __init__(self, content: Any) -> None:
+    def __init__(self, content: object) -> None:
         self.content = content
 
     def __dask_tokenize__(self) -> str:
         return uuid4().hex
 
 
-def _parts(hint: Any) -> list[Any]:
+def _parts(hint: object) -> list[object]:
     """Return a type and all types that it is composed of."""
     return [hint, *(part for inner in typing.get_args(hint) for part in _parts(inner))]
 
 
-def _may_open(kind: Any, seen: set[Any]) -> bool:
+def _may_open(kind: object, seen: set[object]) -> bool:
     """Return whether a value of this type may hold one of DATA_TYPES."""
     if kind in DATA_TYPES or kind is Any:
         return True
@@ -110,7 +114,7 @@ def _may_open(kind: Any, seen: set[Any]) -> bool:
     return any(_may_open(inner, seen) for inner in typing.get_args(kind) if not isinstance(inner, str))
 
 
-def _can_open(value: Any) -> bool:
+def _can_open(value: object) -> bool:
     """Return whether the value holds one of DATA_TYPES."""
     if isinstance(value, str | bytes | np.ndarray | torch.Tensor):
         return False
@@ -123,11 +127,11 @@ def _can_open(value: Any) -> bool:
     return isinstance(value, Collection) and any(map(_can_open, value))
 
 
-def _run_in_worker(function: Callable) -> Callable:
+def _run_in_worker(function: Callable[..., Returned]) -> Callable[..., Returned]:
     """Wrap the function to run in any thread of any process."""
 
     @functools.wraps(function)
-    def run(*args: Any, **options: Any) -> Any:
+    def run(*args: object, **options: object) -> Returned:
         tune_malloc()
         if torch.get_num_threads() != 1:
             torch.set_num_threads(1)  # bits must not depend on how many threads share a sum
@@ -147,7 +151,7 @@ def _run_in_worker(function: Callable) -> Callable:
     return run
 
 
-def _timed(result: Any, start: float) -> Any:
+def _timed(result: Returned, start: float) -> Returned:
     """Add the duration of the step to its first message; TypeError for a message that may not leave a client."""
     if isinstance(result, list):
         messages = [item for item in result if isinstance(item, Message)]
@@ -158,11 +162,11 @@ def _timed(result: Any, start: float) -> Any:
     return result
 
 
-def _unwrap(argument: Any) -> Any:
+def _unwrap(argument: object) -> object:
     return argument.content if isinstance(argument, OpaqueArgument) else argument
 
 
-def _where(name: str, args: tuple, error: Exception) -> str:
+def _where(name: str, args: tuple[object, ...], error: Exception) -> str:
     """Return the step, the clients and the line of an error, because a traceback is not sent between processes."""
     clients = getattr(args[0], "clients", ()) if args else ()
     some = ", ".join(clients[:3]) + (f" and {len(clients) - 3} more" if len(clients) > 3 else "")
@@ -171,7 +175,7 @@ def _where(name: str, args: tuple, error: Exception) -> str:
     return f"in {name}{of} ({Path(line.filename).name}, line {line.lineno})"
 
 
-def _worth_a_retry(task: Any, run: Any, state: Any) -> bool:
+def _worth_a_retry(task: Task[..., object], run: TaskRun, state: State) -> bool:
     error = state.data if isinstance(state.data, BaseException) else state.result(raise_on_failure=False)
     return not isinstance(error, UserError | ValueError | TypeError)
 

@@ -1,19 +1,22 @@
 """Submit tasks and gather their results, assign stacks of clients to workers, select each cohort's arguments, count cost."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
+
+from prefect import Task
 
 from models.client_model import Model
 from models.server_state import ClientStateRefs
 from models.training.engine_and_stack_size import even_stack_size
 from silos.cohort import Cohort, Silos, Stack, make_stacks
-from tasks.execution.prefect_tasks import ClientStep, OpaqueArgument, ServerStep
+from tasks.execution.prefect_tasks import ClientStep, OpaqueArgument, Returned, ServerStep
 from tasks.execution.worker_backends import Call, Workers
-from tasks.messages.message_policy import Message, check_few
+from tasks.messages.message_policy import Message, SentMessage, check_few
 
-Step = TypeVar("Step", ClientStep, ServerStep)
+Value = TypeVar("Value")
+AnyTask = TypeVar("AnyTask", bound=Task[..., Any])
 
 
 @dataclass
@@ -36,7 +39,7 @@ class RoundCost:
         """Add optimizer steps of a client's weights."""
         self.steps[client] = self.steps.get(client, 0) + steps
 
-    def count(self, task_name: str, bytes_down: int, messages: Sequence[Any], silos: Silos) -> None:
+    def count(self, task_name: str, bytes_down: int, messages: Sequence[Message], silos: Silos) -> None:
         """Count the messages of a task.
 
         Bytes of pooled clients are not counted: their rows are in one place, and no weights travel.
@@ -61,10 +64,10 @@ class Runner(Protocol):
     def workers(self) -> int:
         """Return how many cohorts run in parallel."""
 
-    def map_cohorts(self, task: ClientStep, calls: Sequence[Call]) -> list[Any]:
+    def map_cohorts(self, task: ClientStep[SentMessage], calls: Sequence[Call]) -> list[list[SentMessage]]:
         """Run the task on each cohort, which is the first argument of a call; return the results in order."""
 
-    def run_on_server(self, task: ServerStep, *args: Any) -> Any:
+    def run_on_server(self, task: ServerStep[Returned], *args: object) -> Returned:
         """Run the task once, on the server."""
 
 
@@ -87,28 +90,29 @@ class PrefectRunner:
     def workers(self) -> int:
         return self.pool.count if self.pool else 1
 
-    def map_cohorts(self, task: ClientStep, calls: Sequence[Call]) -> list[Any]:
+    def map_cohorts(self, task: ClientStep[SentMessage], calls: Sequence[Call]) -> list[list[SentMessage]]:
         _check_type(task, ClientStep)
         count_started(len(calls))
-        opaque = [
+        opaque: list[Call] = [
             (tuple(map(OpaqueArgument, args)), {n: OpaqueArgument(value) for n, value in options.items()})
             for args, options in calls
         ]
         named = self._named(task)
         if self.pool is None or (len(calls) == 1 and not self.pool.is_remote):
-            results: list[Any] = [named(*args, **options) for args, options in opaque]
+            results = [named(*args, **options) for args, options in opaque]
         else:
             results = self.pool.run(named, opaque)
         for argument in (argument for args, options in opaque for argument in (*args, *options.values())):
+            assert isinstance(argument, OpaqueArgument), "all arguments were wrapped"
             argument.content = None
         return [_take_messages(task.name, result) for result in results]
 
-    def run_on_server(self, task: ServerStep, *args: Any) -> Any:
+    def run_on_server(self, task: ServerStep[Returned], *args: object) -> Returned:
         _check_type(task, ServerStep)
         count_started(1)
         return self._named(task)(*(OpaqueArgument(argument) for argument in args))
 
-    def _named(self, task: Step) -> Step:
+    def _named(self, task: AnyTask) -> AnyTask:
         """Return a copy of the task whose runs have the prefix `when`."""
         if not self.when:
             return task
@@ -118,12 +122,12 @@ class PrefectRunner:
         return named
 
 
-def _check_type(task: Any, kind: type) -> None:
+def _check_type(task: object, kind: type) -> None:
     if not isinstance(task, kind):
         raise TypeError(f"{getattr(task, 'name', task)}: got another function, expected a {kind.__name__}")
 
 
-def _take_messages(name: str, result: list[Any]) -> list[Any]:
+def _take_messages(name: str, result: list[SentMessage]) -> list[SentMessage]:
     """Move the messages to a new list, because Prefect keeps its list until its server has recorded the task."""
     if not isinstance(result, list):
         raise TypeError(f"{name}: got a {type(result).__name__}, expected a list of messages from a client step")
@@ -145,12 +149,11 @@ class PlainRunner:
     workers: int = 1
     when: str = ""  # as PrefectRunner's; no page shows it
 
-    def map_cohorts(self, task: ClientStep, calls: Sequence[Call]) -> list[Any]:
+    def map_cohorts(self, task: ClientStep[SentMessage], calls: Sequence[Call]) -> list[list[SentMessage]]:
         _check_type(task, ClientStep)
-        function: Callable = task.fn
-        return [function(*args, **options) for args, options in calls]
+        return [task.fn(*args, **options) for args, options in calls]
 
-    def run_on_server(self, task: ServerStep, *args: Any) -> Any:
+    def run_on_server(self, task: ServerStep[Returned], *args: object) -> Returned:
         _check_type(task, ServerStep)
         return task.fn(*args)
 
@@ -159,7 +162,7 @@ class PlainRunner:
 class Broadcast:
     """An argument of a step that every cohort receives complete: what clients share with other clients."""
 
-    content: Any
+    content: object
 
 
 def assign_stacks(silos: Silos, stacks: Sequence[Stack], workers: int) -> list[Cohort]:
@@ -181,13 +184,13 @@ def assign_stacks(silos: Silos, stacks: Sequence[Stack], workers: int) -> list[C
 
 def map_clients(
     runner: Runner,
-    step: ClientStep,
+    step: ClientStep[SentMessage],
     silos: Silos,
-    *args: Any,
+    *args: object,
     stack: int,
     may_be_silent: bool = False,
-    **options: Any,
-) -> list[Any]:
+    **options: object,
+) -> list[SentMessage]:
     """Run a step on clients and return its messages in stack order: the only way by which clients are reached.
 
     Args:
@@ -203,7 +206,7 @@ def map_clients(
         TypeError: If the step returns something other than messages, or messages of other clients.
     """
     answers = runner.map_cohorts(step, cohort_calls(silos, stack, runner.workers, *args, **options))
-    messages: list[Any] = [message for cohort in answers for message in cohort]
+    messages = [message for cohort in answers for message in cohort]
     wrong = [type(message).__name__ for message in messages if not isinstance(message, Message)]
     wrong += ["nothing" for cohort in answers if not cohort and not may_be_silent]
     if wrong:
@@ -215,7 +218,7 @@ def map_clients(
     return messages
 
 
-def cohort_calls(silos: Silos, stack: int, workers: int, *args: Any, **options: Any) -> list[Call]:
+def cohort_calls(silos: Silos, stack: int, workers: int, *args: object, **options: object) -> list[Call]:
     """Make the calls of a step that runs on all clients, one for each cohort; see `bind_arguments`.
 
     Args:
@@ -229,7 +232,7 @@ def cohort_calls(silos: Silos, stack: int, workers: int, *args: Any, **options: 
     return [bind_arguments(cohort, args, options) for cohort in cohorts]
 
 
-def bind_arguments(cohort: Cohort, args: tuple[Any, ...], options: Mapping[str, Any]) -> Call:
+def bind_arguments(cohort: Cohort, args: tuple[object, ...], options: Mapping[str, object]) -> Call:
     """Return the call of a step for a cohort, with the part of each argument that belongs to its clients.
 
     A Model, ClientStateRefs, or mapping from clients of the data is reduced to the cohort's clients, or to the members
@@ -253,7 +256,7 @@ def _runs(weights: Sequence[int], limit: int) -> list[tuple[int, int]]:
     return runs
 
 
-def _select_clients(value: Any, cohort: Cohort) -> Any:
+def _select_clients(value: object, cohort: Cohort) -> object:
     if isinstance(value, Broadcast):
         return value.content
     if isinstance(value, Model):
@@ -265,10 +268,10 @@ def _select_clients(value: Any, cohort: Cohort) -> Any:
         if all(key in names or key in clients for key in value):
             return _subset(value, cohort)
         return {key: _select_clients(inner, cohort) for key, inner in value.items()}
-    if type(value) in (list, tuple):
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
         return type(value)(_select_clients(inner, cohort) for inner in value)
     return value
 
 
-def _subset(by_client: Mapping[str, Any], cohort: Cohort) -> dict[str, Any]:
+def _subset(by_client: Mapping[str, Value], cohort: Cohort) -> dict[str, Value]:
     return {client: by_client[client] for client in (*cohort.clients, *cohort.silos.members) if client in by_client}

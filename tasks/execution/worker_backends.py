@@ -17,15 +17,17 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from types import ModuleType
-from typing import Any
+from typing import TypeVar
 
 from prefect import Task
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
 from silos.errors import UserError
 
+Returned = TypeVar("Returned")
+
 Say = Callable[[str], None]
-Call = tuple[tuple[Any, ...], dict[str, Any]]
+Call = tuple[tuple[object, ...], dict[str, object]]
 """Positional and keyword arguments of a step."""
 
 NEW_POOLS = 2  # for one step, before the run fails
@@ -41,7 +43,7 @@ class Workers:
         self._say = say
         self._runner: TaskRunner | None = None
 
-    def run(self, task: Task, calls: Sequence[Call]) -> list[Any]:
+    def run(self, task: Task[..., Returned], calls: Sequence[Call]) -> list[Returned]:
         """Run the task on each of these arguments in parallel; return the results in order."""
         if self.is_remote:
             pickle_modules_by_name()
@@ -81,7 +83,7 @@ class Processes(Workers):
         super().__init__(count, say)
         self._lifeline: Connection | None = None
 
-    def run(self, task: Task, calls: Sequence[Call]) -> list[Any]:
+    def run(self, task: Task[..., Returned], calls: Sequence[Call]) -> list[Returned]:
         """Run the task as `Workers.run` does; UserError if workers die repeatedly."""
         for left in reversed(range(NEW_POOLS + 1)):
             try:
@@ -159,5 +161,5 @@ def _without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _by_name(task: Task, args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
+def _by_name(task: Task[..., Returned], args: tuple[object, ...], options: dict[str, object]) -> dict[str, object]:
     return dict(inspect.signature(task.fn).bind(*args, **options).arguments)

@@ -8,7 +8,7 @@ its own extends `Message`, and the same rules apply.
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -83,6 +83,19 @@ class Message:
         return FLOAT_BYTES * count
 
 
+SentMessage = TypeVar("SentMessage", bound=Message)
+
+
+def messages_of(kind: type[SentMessage], messages: Iterable[Message]) -> list[SentMessage]:
+    """Return the messages of a step that may report several kinds; TypeError if one is not of this kind."""
+    checked: list[SentMessage] = []
+    for message in messages:
+        if not isinstance(message, kind):
+            raise TypeError(f"got a {type(message).__name__} from a client step, expected a {kind.__name__}")
+        checked.append(message)
+    return checked
+
+
 def numbers_of(kind: type[Message]) -> dict[str, Numbers]:
     """Return the `Numbers` of each field of a message that has numbers.
 
@@ -129,7 +142,7 @@ def check_few(messages: Sequence[Message]) -> None:
                 raise TypeError(f"{field}: got {some}, expected equally many for all")
 
 
-def _count(numbers: Any) -> int:
+def _count(numbers: object) -> int:
     """Return how many numbers a field's value holds."""
     if numbers is None:
         return 0

@@ -19,8 +19,12 @@ from models.server_state import ServerState
 from silos.errors import UserError
 from silos.io.atomic_io import write_bytes
 from tasks.tracking.json_io import RESTORE_ADVICE, compact_json, read_json
+from tasks.tracking.result_types.journal_record import RoundRecord
 
-NO_MEMORY: Mapping[str, Any] = MappingProxyType({})
+Memory = Mapping[str, Any]
+"""A sampler's state between rounds, as plain JSON; checkpoints hold it, so that a resumed run samples the same clients."""
+
+NO_MEMORY: Memory = MappingProxyType({})
 
 
 class Checkpoint(NamedTuple):
@@ -28,15 +32,15 @@ class Checkpoint(NamedTuple):
 
     state: ServerState
     round: int
-    memory: Mapping[str, Any]
+    memory: Memory
 
 
-def save_state(path: Path, state: ServerState, round: int, memory: Mapping[str, Any] = NO_MEMORY) -> None:
+def save_state(path: Path, state: ServerState, round: int, memory: Memory = NO_MEMORY) -> None:
     """Write the checkpoint, completely or not at all; raises the errors of `state_bytes`."""
     write_bytes(path, state_bytes(state, round, memory))
 
 
-def state_bytes(state: ServerState, round: int, memory: Mapping[str, Any] = NO_MEMORY) -> bytes:
+def state_bytes(state: ServerState, round: int, memory: Memory = NO_MEMORY) -> bytes:
     """Return a checkpoint's content; ValueError or TypeError if the sampler's memory is not plain JSON."""
     parsed = json.loads(json.dumps(dict(memory), sort_keys=True, allow_nan=False))
     if parsed != memory:
@@ -66,7 +70,7 @@ def load_state(path: Path) -> Checkpoint | None:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = json.loads(file.metadata()["state"])
-            sections: dict[str, dict] = {section: {} for section in metadata["sections"]}
+            sections: dict[str, dict[str, torch.Tensor]] = {section: {} for section in metadata["sections"]}
             for key in file.keys():  # noqa: SIM118
                 section, _, name = key.partition("/")
                 sections[section][name] = file.get_tensor(key)
@@ -79,7 +83,7 @@ def load_state(path: Path) -> Checkpoint | None:
     return Checkpoint(state, round, memory)
 
 
-def _sha256(state: ServerState, round: int, memory: Mapping[str, Any]) -> str:
+def _sha256(state: ServerState, round: int, memory: Memory) -> str:
     return sha256(f"{state.sha256()}\n{round}\n{json.dumps(memory, sort_keys=True)}".encode()).hexdigest()
 
 
@@ -89,21 +93,21 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def file(self, record: dict[str, Any]) -> tuple[Path, bytes]:
+    def file(self, record: RoundRecord) -> tuple[Path, bytes]:
         """Return the path and the content of a round's record; it replaces what a killed process may have left."""
         return self._path(record["round"]), compact_json(record)
 
-    def read(self, round: int) -> dict[str, Any]:
+    def read(self, round: int) -> RoundRecord:
         """Read one round's record; UserError if it is missing or damaged."""
         path = self._path(round)
-        record: dict[str, Any] | None = read_json(path, RESTORE_ADVICE, ("round", "metrics"))
+        record: RoundRecord | None = read_json(path, RESTORE_ADVICE, ("round", "metrics"))
         if record is None:
             raise UserError(f"{path} is missing. {RESTORE_ADVICE}.")
         if record["round"] != round:
             raise UserError(f"{path} is damaged (it contains round {record['round']}). {RESTORE_ADVICE}.")
         return record
 
-    def each(self, last: int) -> Iterator[dict[str, Any]]:
+    def each(self, last: int) -> Iterator[RoundRecord]:
         """Yield the records of rounds 1 to `last`, one in memory at a time because each has a row for every client."""
         for round in range(1, last + 1):
             yield self.read(round)

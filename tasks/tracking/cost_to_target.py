@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from models.metrics.base_metrics import TaskMetrics
+from models.metrics.base_metrics import TaskMetrics, metric_value
+from tasks.tracking.result_types.journal_record import RoundSummary
 
 SHARE = 0.9
 """Share of the way from the constant baseline to the best method's final metric, which is the target by default."""
 
-Records = Sequence[Mapping[str, Any]]
+Records = Sequence[RoundSummary]
 """The records of a run's rounds, in order, from round 1."""
 
 
@@ -53,15 +54,15 @@ def cost_curve(runs: Sequence[Records], quantity: TaskMetrics) -> CostCurve | No
 
 
 def _scores(records: Records, quantity: TaskMetrics) -> dict[int, float]:
-    scores = {record["round"]: record["metrics"].get(quantity.headline) for record in records}
+    scores = {record["round"]: metric_value(record["metrics"], quantity.headline) for record in records}
     return {number: value for number, value in scores.items() if value is not None and math.isfinite(value)}
 
 
-def _bytes(record: Mapping[str, Any]) -> float:
-    return float(record["metrics"]["bytes/up"] + record["metrics"]["bytes/down"])
+def _bytes(record: RoundSummary) -> float:
+    return math.fsum(metric_value(record["metrics"], name) or 0.0 for name in ("bytes/up", "bytes/down"))
 
 
-def _seconds(record: Mapping[str, Any]) -> float:
+def _seconds(record: RoundSummary) -> float:
     return float(record["seconds"]["round"])
 
 

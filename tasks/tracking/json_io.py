@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from silos.errors import UserError, shown
 from silos.io.atomic_io import is_there, write_bytes
@@ -18,7 +18,7 @@ RESTORE_ADVICE = "Restore it from a copy, or start again without --resume"
 """Advice for a damaged file without which a run cannot be resumed."""
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: object) -> None:
     """Write JSON with sorted keys, completely or not at all; NaN and infinity, which JSON lacks, become null."""
     write_bytes(path, (json.dumps(replace_nonfinite(content), indent=1, sort_keys=True) + "\n").encode())
 
@@ -79,7 +79,7 @@ def _is_same(path: Path, root: Path, name: str | Path) -> bool:
     return path.exists() and own.exists() and path.samefile(own)
 
 
-def write_records(path: Path, content: Mapping[str, Any]) -> None:
+def write_records(path: Path, content: Mapping[str, object]) -> None:
     """Write a mapping of records with one record a line, so that a version control system shows what changed.
 
     A list of mappings is written as one line for each of them. Mappings that hold such lists are spread over lines, as is
@@ -88,7 +88,7 @@ def write_records(path: Path, content: Mapping[str, Any]) -> None:
     write_bytes(path, f"{_record_lines(replace_nonfinite(content), '', outermost=True)}\n".encode())
 
 
-def _record_lines(value: Any, indent: str, outermost: bool = False) -> str:
+def _record_lines(value: object, indent: str, outermost: bool = False) -> str:
     inner = f"{indent} "
     if _is_record_list(value):
         lines = [f"{inner}{json.dumps(record, sort_keys=True)}" for record in value]
@@ -101,15 +101,15 @@ def _record_lines(value: Any, indent: str, outermost: bool = False) -> str:
     return f"{brackets[0]}\n" + ",\n".join(lines) + f"\n{indent}{brackets[1]}"
 
 
-def _is_record_list(value: Any) -> bool:
+def _is_record_list(value: object) -> TypeGuard[list[dict[str, object]]]:
     return isinstance(value, list) and bool(value) and all(isinstance(record, dict) for record in value)
 
 
-def _holds_record_list(value: Any) -> bool:
+def _holds_record_list(value: object) -> bool:
     return isinstance(value, dict) and any(_is_record_list(item) or _holds_record_list(item) for item in value.values())
 
 
-def compact_json(content: Any) -> bytes:
+def compact_json(content: object) -> bytes:
     """Return the content as JSON on one line, which is much faster than `write_json` for records of many clients."""
     try:
         text = json.dumps(content, sort_keys=True, allow_nan=False)
@@ -178,7 +178,7 @@ _UNWRITABLE = {
 }
 
 
-def replace_nonfinite(content: Any) -> Any:
+def replace_nonfinite(content: object) -> object:
     """Replace NaN and infinity, which JSON lacks, by null."""
     if isinstance(content, dict):
         return {k: replace_nonfinite(v) for k, v in content.items()}

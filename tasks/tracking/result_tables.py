@@ -14,11 +14,15 @@ from models.metrics.base_metrics import TASK_METRICS, TaskMetrics
 from models.metrics.client_metrics import ClientMetric
 from silos.io.atomic_io import writing
 from tasks.messages.score_messages import Scores
+from tasks.tracking.result_types.journal_record import RoundRecord
 
 ACCURACY = TASK_METRICS["classification"]
 
+ClientValues = dict[str, float | None]
+"""A client's values by `split/name`; None for a client without rows, or for which a metric is undefined."""
 
-def write_client_table(path: Path, records: Callable[[], Iterable[Mapping[str, Any]]]) -> Path:
+
+def write_client_table(path: Path, records: Callable[[], Iterable[RoundRecord]]) -> Path:
     """Write a CSV row for each round and reported client; `records` is called twice, and records are read one at a time."""
     columns = sorted({column for record in records() for row in record["clients"].values() for column in row})
     with writing(path) as file:
@@ -61,12 +65,12 @@ def table_rows(results: Sequence[Mapping[str, Any]], metric: TaskMetrics = ACCUR
     return rows
 
 
-def by_client(scores: Sequence[Scores], metric: TaskMetrics = ACCURACY) -> dict[str, dict[str, Any]]:
+def by_client(scores: Sequence[Scores], metric: TaskMetrics = ACCURACY) -> dict[str, ClientValues]:
     """Return for each client `split/name`: accuracy in [0, 1] or rmse in units of y, and loss and entropy per row.
 
     Values are None for a client without rows, or for which a metric is undefined.
     """
-    table: dict[str, dict[str, Any]] = {}
+    table: dict[str, ClientValues] = {}
     for message in scores:
         for i, client in enumerate(message.clients):
             rows = int(message.rows[i])
@@ -86,7 +90,7 @@ def _value(metric: TaskMetrics, mean: float) -> float | None:
     return None if isinstance(metric, ClientMetric) and math.isnan(mean) else metric.of_mean(mean)
 
 
-def summary(table: dict[str, dict[str, Any]], split: str, metric: TaskMetrics = ACCURACY) -> dict[str, float]:
+def summary(table: Mapping[str, ClientValues], split: str, metric: TaskMetrics = ACCURACY) -> dict[str, float]:
     """Return the metrics' aggregates over clients, and the means over clients of the loss and the other measures.
 
     Each client counts once; a client without rows in the split, or for which a metric is undefined, is left out.
@@ -101,7 +105,7 @@ def summary(table: dict[str, dict[str, Any]], split: str, metric: TaskMetrics = 
     return {**metrics, **{f"{name}/mean": float(values.mean()) for name, values in values_of.items()}}
 
 
-def aggregates(table: Mapping[str, Mapping[str, Any]], split: str, metric: TaskMetrics) -> dict[str, float]:
+def aggregates(table: Mapping[str, ClientValues], split: str, metric: TaskMetrics) -> dict[str, float]:
     """Return one metric's aggregates over the clients that have it; `auc/undefined` counts the others.
 
     Empty if the metric was not computed.

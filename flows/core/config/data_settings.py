@@ -1,7 +1,6 @@
 """Finds the settings of params.yaml that describe data made with another recipe, and writes them for the user to paste."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -10,7 +9,7 @@ from silos.data_params import DataParams
 from silos.errors import UserError
 
 
-def settings_between(now: DataParams, then: Mapping[str, Any]) -> dict[str, Any] | None:
+def settings_between(now: DataParams, then: Mapping[str, object]) -> dict[str, object] | None:
     """Map the keys of params.yaml that must change to the values that describe the data of another recipe.
 
     Args:
@@ -27,12 +26,12 @@ def settings_between(now: DataParams, then: Mapping[str, Any]) -> dict[str, Any]
     return dict(_changed("data", now.in_full(), params.in_full(), params.recipe()))
 
 
-def as_overrides(settings: Mapping[str, Any]) -> list[str]:
+def as_overrides(settings: Mapping[str, object]) -> list[str]:
     """Return the arguments of `--set`, one for each setting."""
     return [f"{key}={as_yaml(value)}" for key, value in settings.items()]
 
 
-def as_lines(settings: Mapping[str, Any]) -> list[str]:
+def as_lines(settings: Mapping[str, object]) -> list[str]:
     """Return lines for params.yaml: a section for each part of a key, and each value on one line."""
     lines: list[str] = []
     before: list[str] = []
@@ -47,7 +46,7 @@ def as_lines(settings: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _changed(key: str, now: Any, then: Any, recipe: Any) -> Iterator[tuple[str, Any]]:
+def _changed(key: str, now: object, then: object, recipe: object) -> Iterator[tuple[str, object]]:
     """List the deepest keys that differ; a section with other keys is returned completely, as in the recipe."""
     if now == then:
         return

@@ -1,7 +1,7 @@
 """Reads and checks params.yaml once, and applies the overrides of `--set`."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,7 +20,8 @@ from models.metrics.client_metrics import METRICS_BY_NAME, ClientMetric, metrics
 from silos import strict_yaml
 from silos.errors import UserError, shown
 from silos.io.addresses import has_password
-from silos.plugin_registry import bind_options
+from silos.plugin_registry import Registered, bind_options
+from tasks.tracking.result_types.run_files import PlainParams
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class ParamsFile:
         overrides: As `section.key=value`, in the order in which they were applied.
     """
 
-    raw: dict[str, Any] = field(repr=False)
+    raw: PlainParams = field(repr=False)
     root: Path
     plugin_files: PluginFiles = field(repr=False, compare=False)
     overrides: tuple[str, ...] = ()
@@ -82,7 +83,7 @@ def load_params(root: Path, overrides: Sequence[str] = ()) -> Params:
     return ParamsFile.read(root).with_overrides(overrides).params
 
 
-def plugins_of(raw: Mapping[str, Any]) -> list[str]:
+def plugins_of(raw: Mapping[str, object]) -> list[str]:
     """Return the plugin files that plain params name; invalid entries are reported with the other params."""
     files = raw.get("plugins")
     return [file for file in files if isinstance(file, str)] if isinstance(files, list) else []
@@ -99,7 +100,7 @@ def params_file_of(root: Path) -> Path:
     return path
 
 
-def _validate(raw: dict[str, Any], plugin_files: PluginFiles) -> Params:
+def _validate(raw: PlainParams, plugin_files: PluginFiles) -> Params:
     """Check plain params; UserError names the key, the value and the nearest valid one."""
     raw = _without_empty(raw)
     for key, value in _leaves(raw):
@@ -147,7 +148,7 @@ def quantity_of(params: Params) -> TaskMetrics:
     return chosen.with_loss("focal loss") if params.training.objective.kind == "focal" else chosen
 
 
-def metric_plugin(section: Any) -> Any:
+def metric_plugin(section: Registered) -> ClientMetric | Callable[..., Any]:
     """Return a plugin's metric with its options: a function of rows, or a ClientMetric with the plugin's name.
 
     Raises:
@@ -166,7 +167,7 @@ def metric_plugin(section: Any) -> Any:
     return metric.named(section.kind)
 
 
-def _unknown_metric(name: str, task: Task, known: list[str], own: Mapping[str, Any]) -> str:
+def _unknown_metric(name: str, task: Task, known: list[str], own: Mapping[str, object]) -> str:
     """Return what is wrong with the name of a metric that the task does not have."""
     choices = f"one of {', '.join(sorted(known))} for a {task}. Choose one of them, or null"
     if name in own:
@@ -184,19 +185,19 @@ _NO_PASSWORD = (
 )
 
 
-def param_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+def param_differences(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
     """Return `key: old → new` for every leaf that differs between two JSON trees."""
     before, after = dict(_leaves(old)), dict(_leaves(new))
     keys = [k for k in {**before, **after} if before.get(k) != after.get(k)]
     return [f"{k}: {before.get(k)} → {after.get(k)}" for k in keys]
 
 
-def flatten_params(tree: dict[str, Any]) -> dict[str, Any]:
+def flatten_params(tree: Mapping[str, object]) -> dict[str, object]:
     """Map dotted keys to leaves, as MLflow shows parameters."""
     return dict(_leaves(tree))
 
 
-def _without_empty(raw: dict[str, Any]) -> dict[str, Any]:
+def _without_empty(raw: PlainParams) -> PlainParams:
     """Drop null sections: YAML reads a section whose lines are all commented out as null."""
     raw = {section: value for section, value in raw.items() if value is not None}
     if isinstance(raw.get("method"), dict):
@@ -204,7 +205,7 @@ def _without_empty(raw: dict[str, Any]) -> dict[str, Any]:
     return raw
 
 
-def _apply(raw: dict[str, Any], override: str) -> None:
+def _apply(raw: PlainParams, override: str) -> None:
     key, equals, text = override.partition("=")
     label = f"--set {shown(override)}"
     *sections, last = [part.strip() for part in key.split(".")]
@@ -227,7 +228,7 @@ def _apply(raw: dict[str, Any], override: str) -> None:
         ) from None
 
 
-def _complete_override(raw: dict[str, Any], keys: list[str], text: str) -> str:
+def _complete_override(raw: PlainParams, keys: list[str], text: str) -> str:
     """Return the override that sets all of a section that is null."""
     depth, node = 0, raw
     while node is not None:
@@ -245,7 +246,7 @@ def _list_index(part: str) -> int:
     return int(part)
 
 
-def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(tree: object, path: str = "") -> Iterator[tuple[str, object]]:
     if isinstance(tree, dict) and tree:
         for key, value in tree.items():
             yield from _leaves(value, f"{path}.{key}" if path else str(key))

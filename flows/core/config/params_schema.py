@@ -36,7 +36,7 @@ Widths = Annotated[list[Annotated[int, Field(ge=1, le=param_limits.WIDTH)]], Fie
 Channels = Annotated[list[Annotated[int, Field(ge=1, le=param_limits.CHANNELS)]], Field(max_length=param_limits.LAYERS)]
 
 
-def _refuse_any(sections: Any) -> Any:
+def _refuse_any(sections: object) -> object:
     if isinstance(sections, list) and sections:
         raise ValueError(
             f"got {shown(repr(sections))}, expected []. Name a file that registers such a kind under plugins"

@@ -6,7 +6,7 @@ The keys of a plugin's section are the options of its function or class, so they
 from collections.abc import Iterable
 from functools import lru_cache, reduce
 from operator import or_
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import BaseModel, Field, create_model
 
@@ -26,6 +26,11 @@ from silos.data_params import PARTITIONERS, Assignment, Change, DataParams, OwnP
 from silos.plugin_registry import Entry, Registered, Registry, section_of
 from silos.sources.source_params import SOURCES, OwnSource
 
+Base = TypeVar("Base", bound=BaseModel)
+
+Fields = dict[str, Any]
+"""The annotation and the default of each field, as `create_model` takes them."""
+
 
 class OwnNetwork(NetworkParams, Registered):
     """A network of a plugin file."""
@@ -44,7 +49,7 @@ def params_type(plugins: Plugins) -> type[Params]:
     if not plugins.entries:
         return Params
     # a default instance is made of the extended class each time, since pydantic does not validate defaults
-    data: dict[str, Any] = {}
+    data: Fields = {}
     sources = _sections(plugins, SOURCES, ("root", "seed"), OwnSource)
     steps = _sections(plugins, PARTITIONERS, ("rows", "at"), OwnPartitioner)
     if sources:
@@ -52,7 +57,7 @@ def params_type(plugins: Plugins) -> type[Params]:
     if steps:
         step = _union(Assignment | Change, *steps)
         data["scheme"] = (cast(Any, tuple)[step, ...], ...)
-    fields: dict[str, Any] = {}
+    fields: Fields = {}
     if data:
         fields["data"] = (_extended(DataParams, data), ...)
     networks = _sections(plugins, NETWORKS, ("shape", "outputs"), OwnNetwork)
@@ -72,7 +77,7 @@ def params_type(plugins: Plugins) -> type[Params]:
     callbacks = _sections(plugins, CALLBACKS, (), Chosen)
     if callbacks:
         fields["callbacks"] = (_list_of(callbacks), [])
-    schema = cast(type[Params], _extended(Params, fields))
+    schema = _extended(Params, fields)
     schema.loaded = plugins
     return schema
 
@@ -92,15 +97,15 @@ def _section(entry: Entry, given: tuple[str, ...], base: type[BaseModel]) -> typ
         return section_of(entry, base, given=given)
 
 
-def _extended(base: type[BaseModel], fields: dict[str, Any]) -> Any:
+def _extended(base: type[Base], fields: Fields) -> type[Base]:
     return create_model(base.__name__, __base__=base, **fields)
 
 
-def _union(built_in: Any, *sections: Any) -> Any:
+def _union(built_in: object, *sections: object) -> Any:
     return Annotated[reduce(or_, sections, built_in), Field(discriminator="kind")]
 
 
-def _list_of(sections: Iterable[Any]) -> Any:
+def _list_of(sections: Iterable[type[BaseModel]]) -> object:
     first, *others = sections
     item = _union(first, *others) if others else first
     return cast(Any, list)[item]

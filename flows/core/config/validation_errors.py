@@ -1,9 +1,9 @@
 """Explains validation errors of params: the key, its value, and the expected or nearest value."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -59,7 +59,7 @@ def nearest_hint(name: str, names: Sequence[str], otherwise: str | None = None) 
     return f", expected one of {', '.join(names)}." if names else "."
 
 
-def _expected(kind: str, message: str, context: dict[str, Any]) -> str:
+def _expected(kind: str, message: str, context: Mapping[str, object]) -> str:
     """Return what a value must be, as the words after `expected`."""
     for prefix, template in _EXPECTED.items():
         if kind.startswith(prefix):
@@ -67,7 +67,7 @@ def _expected(kind: str, message: str, context: dict[str, Any]) -> str:
     return message.removeprefix("Input should ").removeprefix("be ")
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Format a bound for reading: 1,000,000 and 0.001."""
     if not isinstance(value, int | float):
         return value
@@ -100,7 +100,7 @@ _EXPECTED = {
 }
 
 
-def _walk(model: Any, loc: Sequence[str | int]) -> tuple[list[str], list[str]]:
+def _walk(model: type[BaseModel], loc: Sequence[str | int]) -> tuple[list[str], list[str]]:
     """Return the keys of an error's location as the user wrote them, and the keys (or kinds) that exist there.
 
     pydantic adds the kind of a union's member to the location, which no user wrote.
@@ -131,12 +131,12 @@ def _kinds(model: type[BaseModel]) -> list[str]:
     return list(get_args(field.annotation)) if field else []
 
 
-def _members(annotation: Any) -> tuple[Any, ...]:
+def _members(annotation: object) -> tuple[object, ...]:
     """Return the types of a union; empty for any other type."""
     return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
 
 
-def _models(annotation: Any) -> list[type[BaseModel]]:
+def _models(annotation: object) -> list[type[BaseModel]]:
     """Return every pydantic model inside a type."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]

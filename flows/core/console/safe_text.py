@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -33,7 +33,7 @@ class PlainConsole(Console):
         """Return the text to show. rich calls this for every string: a line, a cell, a title."""
         return super().render_str(legible(text, self._can_encode), **options)
 
-    def print(self, *objects: Any, **options: Any) -> None:
+    def print(self, *objects: object, **options: Any) -> None:
         """Print as rich does, but never break a line within a command in backticks, which is to be copied."""
         text = legible(objects[0], self._can_encode) if len(objects) == 1 and isinstance(objects[0], str) else ""
         if options or "`" not in text or cell_len(text) <= self.width:
@@ -75,7 +75,7 @@ def _broken_around_commands(text: str, width: int) -> list[str]:
 class _NamesFirst(Table):
     """Folds the first column, which has names, once a name is long; rich would fold the numbers to its right."""
 
-    def add_row(self, *cells: Any, **options: Any) -> None:
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
         """See rich."""
         if len(str(cells[0])) > _UNFOLDED:
             self.columns[0].no_wrap = False

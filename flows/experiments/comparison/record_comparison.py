@@ -63,7 +63,7 @@ def log_comparison(project: Project, name: str, plan: Plan, comparison: dict[str
     artifacts = FinalArtifacts(
         files,
         data=dataset(project, project.silos),
-        metrics={"round": 0, "time_ms": began, "metrics": metrics},
+        metrics={"round": 0, "time_ms": began, "metrics": {**metrics}},
         tags={} if best is None else {"best method": best["method"]},
         note="\n\n".join(text for text in (note, prefect_artifacts.flow_run_markdown(flow_run)) if text),
         about=note,

@@ -13,7 +13,7 @@ from typing import Any
 from flows.core.console import progress
 from flows.core.console.safe_text import duration
 from flows.core.search_space import Grid, as_yaml
-from flows.experiments.comparison.trial_processes import Trial, TrialProcesses
+from flows.experiments.comparison.trial_processes import Outcome, Trial, TrialProcesses
 from flows.experiments.comparison.tuner import Score, TunerResult, grid_of, tune_method, validation_score
 from flows.methods.base import Method, find_method, start_method
 from flows.methods.client_sampler import validation_rows
@@ -31,6 +31,7 @@ from silos.sources.source_registry import load_source
 from tasks.evaluate import ensemble_check
 from tasks.execution.task_runner import PrefectRunner, Runner
 from tasks.tracking.checkpoint import load_state
+from tasks.tracking.result_types.run_result import RunResult
 
 PUBLISHED = 5
 """The seeds, and the partitions where they can be drawn, of a comparison that names a winner under --publish."""
@@ -97,7 +98,7 @@ def first_setting(project: Project, method: str) -> list[str]:
 
 def tuned_methods(
     project: Project, processes: TrialProcesses, plan: Plan
-) -> tuple[dict[str, TunerResult], dict[str, dict[str, Any] | str]]:
+) -> tuple[dict[str, TunerResult], dict[str, Outcome]]:
     """Return every method's best settings on the first seed, and the result, or error, of its run with them.
 
     The screen shows the number of runs, and an estimate of the time once each method has run once.
@@ -114,7 +115,7 @@ def tuned_methods(
         f"{' and partitions' * (plan.partitions > 1)}: {len(runs)} runs or a few more"
     )
 
-    outcomes: dict[tuple[str, int], dict[str, Any] | str] = {}
+    outcomes: dict[tuple[str, int], Outcome] = {}
 
     def run_settings(trials: Sequence[tuple[str, int, list[str]]]) -> None:
         names = {trial_name(index): index for _, index, _ in trials}
@@ -123,7 +124,7 @@ def tuned_methods(
             for method, index, lines in trials
             if (method, index) not in outcomes
         ]
-        outcomes.update({(t.method, names[t.cell]): outcome for t, outcome, _ in processes.run(waiting)})
+        outcomes.update({(f.trial.method, names[f.trial.cell]): f.ended for f in processes.run(waiting)})
 
     def scores(method: str, first: int, settings: Sequence[list[str]]) -> list[Score | None]:
         run_settings([(method, first + at, lines) for at, lines in enumerate(settings)])
@@ -160,7 +161,7 @@ def planned_runs(plan: Plan, tried: Mapping[str, int] | None = None) -> list[str
     return names
 
 
-def _seconds_of_run(results: Sequence[dict[str, Any] | str]) -> float:
+def _seconds_of_run(results: Sequence[RunResult | str]) -> float:
     """Return the mean seconds of a run; time around the rounds is the fastest run's, since the first run warms up."""
     finished = [(result["seconds"], result["rounds"]) for result in results if not isinstance(result, str)]
     rounds = [seconds["per_round"] * count for seconds, count in finished]

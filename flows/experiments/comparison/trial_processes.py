@@ -34,6 +34,7 @@ from flows.training.run_folder import run_name
 from silos.errors import UserError
 from silos.io.memory_and_disk import free_bytes
 from tasks.execution import task_runner
+from tasks.tracking.result_types.run_result import RunResult
 
 _WORTHWHILE = 30.0  # seconds of work; a trial process takes about five seconds of a core to start
 _ROUND = 0.15  # seconds of a round for each process; Prefect's server takes about a third of that for its tasks
@@ -58,16 +59,26 @@ class Trial(NamedTuple):
         return run_name(self.method, self.seed, self.cell)
 
 
-RunTrial = Callable[[Project, str, int, str, str, int], dict[str, Any] | str]
-"""Maps project, method, seed, experiment, cell and `until` to a result, or to the reason why the run failed."""
+Outcome = RunResult | str
+"""The result of a run, or the reason why it failed."""
+
+RunTrial = Callable[[Project, str, int, str, str, int], Outcome | None]
+"""Maps project, method, seed, experiment, cell and `until` to a result or to the reason of a failure; None after a pause."""
 
 
 class Finished(NamedTuple):
     """A trial with its result, or the reason why it failed, and the seconds that it took."""
 
     trial: Trial
-    outcome: dict[str, Any] | str
+    outcome: Outcome | None
+    """None if the trial paused."""
     seconds: float
+
+    @property
+    def ended(self) -> Outcome:
+        """Return the outcome of a trial that does not pause."""
+        assert self.outcome is not None, "it was asked to pause"
+        return self.outcome
 
 
 class Setup(NamedTuple):
@@ -184,7 +195,7 @@ class TrialProcesses:
         yield from self._run_there(waiting)
 
     def _start_after(self, finished: Finished, left: int) -> None:
-        if isinstance(finished.outcome, dict) and finished.outcome:
+        if isinstance(finished.outcome, dict):
             self.start_for(left, finished.seconds, finished.outcome["seconds"]["per_round"])
 
     def _run_here(self, trial: Trial) -> Finished:

@@ -132,7 +132,7 @@ def tune_method(
     )
 
 
-def validation_score(result: dict[str, Any], quantity: TaskMetrics) -> Score | None:
+def validation_score(result: Mapping[str, Any], quantity: TaskMetrics) -> Score | None:
     """Return the score of a finished run; None if it diverged."""
     value, loss = quantity.score(result["metrics"], "validation/"), result["metrics"].get("validation/loss/mean")
     return Score(value, math.inf if loss is None or math.isnan(loss) else loss) if math.isfinite(value) else None

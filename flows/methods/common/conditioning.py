@@ -3,13 +3,14 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from flows.methods.round_context import RoundContext
 from models.client_model import Model
+from models.model_card import CardStatistics, StatisticSpec
 from models.networks.wrappers.per_row_context import STATISTICS
 from models.prng import client_streams, normal
 from models.server_state import ClientStateRefs, ServerState, Weights
@@ -109,11 +110,11 @@ class Conditioning:
             raise UserError(f"params.yaml: method.conditional.statistics: {error}.") from None
 
     @property
-    def specs(self) -> list[dict[str, Any]]:
+    def specs(self) -> list[StatisticSpec]:
         """The statistics that clients compute, as in params.yaml; empty if the control needs none."""
         return [{"kind": s.kind, **asdict(s)} for s in self.statistics] if self.private else []  # type: ignore[call-overload]
 
-    def described(self, silos: Silos) -> dict[str, Any]:
+    def described(self, silos: Silos) -> CardStatistics:
         """Return the kinds with their options and the length as plain JSON, for users of an exported model."""
         return {"kinds": self.specs, "length": self.count(silos)}
 

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flows.methods.figure_context import FigureContext
-from models.metrics.base_metrics import TASK_METRICS, TaskMetrics
+from models.metrics.base_metrics import TASK_METRICS, TaskMetrics, metric_value
 from models.networks.wrappers.codebook_network import SHARED
 from tasks.codebooks import principal_plane, projection
 from tasks.tracking.plots import style
@@ -20,6 +20,11 @@ from tasks.tracking.plots.style import (
     set_rounds,
     set_title,
 )
+from tasks.tracking.result_types.journal_record import RoundSummary
+
+if TYPE_CHECKING:  # matplotlib takes long to import
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
 
 ACCURACY = TASK_METRICS["classification"]
 _LINES = 100  # client names that remain legible
@@ -39,7 +44,11 @@ def stages(scene: FigureContext) -> Path:
 def group_history(scene: FigureContext) -> Path | None:
     """Draw the group of each client after each round; return None if there were no groups."""
     history = {
-        record["round"]: {client: int(row["group"]) for client, row in record["clients"].items() if "group" in row}
+        record["round"]: {
+            client: int(group)
+            for client, row in record["clients"].items()
+            if (group := metric_value(row, "group")) is not None
+        }
         for record in scene.journal()
     }
     if not any(history.values()):
@@ -70,7 +79,7 @@ def codewords(scene: FigureContext) -> Path | None:
     return path
 
 
-def draw_stages(path: Path, records: Sequence[Mapping[str, Any]], metric: TaskMetrics = ACCURACY) -> None:
+def draw_stages(path: Path, records: Sequence[RoundSummary], metric: TaskMetrics = ACCURACY) -> None:
     """Draw the headline metric and every check's entropy by round, with a line at each stage's end: +n clients got codes."""
     figure, axes = new_figure(8, 4.6, 1)
     scored = [(r["round"], r["metrics"][metric.headline]) for r in records if metric.headline in r["metrics"]]
@@ -79,11 +88,12 @@ def draw_stages(path: Path, records: Sequence[Mapping[str, Any]], metric: TaskMe
     checks = [record for record in records if "check/entropy" in record["metrics"]]
     rounds = [record["round"] for record in checks]
     for name, colour, mark in (("entropy", COLOURS[1], "o--"), ("ece", COLOURS[3], "s:")):
-        values = [record["metrics"][f"check/{name}"] for record in checks]
+        checked = [metric_value(record["metrics"], f"check/{name}") for record in checks]
+        values = [math.nan if value is None else value for value in checked]
         uncertainty_axes.plot(rounds, values, mark, color=colour, label=name)
     for record in checks:
         axes.axvline(record["round"], color=GREY, linewidth=0.8, linestyle=":")
-        extended = record["metrics"].get("clients/extended", 0)
+        extended = metric_value(record["metrics"], "clients/extended")
         axes.annotate(
             f"+{extended:.0f}" if extended else "end",
             (record["round"], 1),
@@ -100,7 +110,7 @@ def draw_stages(path: Path, records: Sequence[Mapping[str, Any]], metric: TaskMe
     uncertainty_axes.grid(visible=False)
     uncertainty_axes.spines["right"].set_visible(True)
     lines = [*axes.get_lines()[:1], *uncertainty_axes.get_lines()]
-    labels = [line.get_label() for line in lines]
+    labels = [str(line.get_label()) for line in lines]
     axes.legend(lines, labels, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3)
     style.write_figure(figure, path)
 
@@ -135,7 +145,7 @@ def draw_groups(path: Path, history: Mapping[int, Mapping[str, int]]) -> None:
     style.write_figure(figure, path)
 
 
-def _number_groups(axes: Any, groups: Sequence[int]) -> None:
+def _number_groups(axes: "Axes", groups: Sequence[int]) -> None:
     """Label the clusters at the last round, in the middle of their clients, because colours repeat with many clusters."""
     for group in dict.fromkeys(groups):
         lines = [line for line, other in enumerate(groups) if other == group]
@@ -153,10 +163,13 @@ def draw_codebook(
         index = domains.index(domain[client])
         colour, mark = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
         if len(tokens):
-            axes.scatter(*zip(*tokens, strict=True), s=9, color=colour, marker=mark, alpha=0.4, linewidths=0)
+            xs, ys = zip(*tokens, strict=True)
+            axes.scatter(xs, ys, s=9, color=colour, marker=mark, alpha=0.4, linewidths=0)
         if len(words):
-            axes.scatter(*zip(*words, strict=True), s=26, color=colour, marker="x", linewidths=1.2)
-    marks = [axes.scatter(*zip(*shared, strict=True), s=34, color="black", marker="+", linewidths=1.2)]
+            xs, ys = zip(*words, strict=True)
+            axes.scatter(xs, ys, s=26, color=colour, marker="x", linewidths=1.2)
+    xs, ys = zip(*shared, strict=True)
+    marks: list[Artist] = [axes.scatter(xs, ys, s=34, color="black", marker="+", linewidths=1.2)]
     listed = domains if len(domains) <= _LEGEND else domains[: _LEGEND - 1]
     marks += [
         axes.scatter([], [], s=24, color=COLOURS[index % len(COLOURS)], marker=MARKERS[index % len(MARKERS)])

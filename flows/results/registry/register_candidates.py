@@ -16,6 +16,7 @@ from flows.training.load_finished_run import check_same_data, score_on_present_r
 from flows.training.mlflow_run_metadata import git_commit
 from flows.training.paired_runs import compare_pairs, outcomes_of_run, smallest_that_matters
 from flows.training.run_folder import RunFolder
+from models.metrics.base_metrics import metric_value
 from models.metrics.client_metrics import recorded_metric
 from models.metrics.paired_difference import difference_record
 from silos.errors import UserError
@@ -192,8 +193,9 @@ def challenge(project: Project, candidate: str | None, champion: str | None) -> 
     if measured is None:
         return {"why_not": "they share no test rows"}
     gains = sorted(quantity.gain(value) for value in (measured.low, measured.high))
-    sent, champions = [_bytes_sent(folder) for folder in folders], RunFolder(folders[1]).finished() or {"metrics": {}}
-    matters = smallest_that_matters(project, champions["metrics"].get(quantity.headline))
+    sent, champions = [_bytes_sent(folder) for folder in folders], RunFolder(folders[1]).finished()
+    headline = metric_value(champions["metrics"], quantity.headline) if champions is not None else None
+    matters = smallest_that_matters(project, headline)
     return {
         **difference_record(names[0], names[1], measured, quantity, matters),
         "matters": matters,
@@ -251,4 +253,4 @@ def _outcomes(project: Project, folder: Path) -> Outcomes:
 
 def _bytes_sent(folder: Path) -> float:
     result = RunFolder(folder).finished()
-    return math.inf if result is None else float(sum(result["bytes"].values()))
+    return math.inf if result is None else float(result["bytes"]["up"] + result["bytes"]["down"])

@@ -32,6 +32,7 @@ from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.async_logger import MLflowLogger
 from tasks.tracking.mlflow_logging.mlflow_records import DIAGNOSIS, FinalArtifacts, RunSpec
 from tasks.tracking.plots.shift_figures import draw_close_ups, draw_pairs, draw_ranking
+from tasks.tracking.result_types.journal_record import TimedMetrics
 
 _COLUMNS = ("clients", "groups", "pairs/differ", *(f"pairs/{name}" for name in TYPES), "pairs/undetermined", "bytes/up")
 
@@ -100,7 +101,7 @@ def _log_to_mlflow(
         note=prefect_artifacts.flow_run_markdown(flow_run),
         params=flatten_params(params),
     )
-    metrics = {"round": 0, "time_ms": int(time.time() * 1000), "metrics": _metrics(report)}
+    metrics: TimedMetrics = {"round": 0, "time_ms": int(time.time() * 1000), "metrics": {**_metrics(report)}}
     logger = MLflowLogger(folder, spec)
     artifacts = FinalArtifacts(files, data=dataset(project, project.silos), metrics=metrics, columns=_COLUMNS)
     if logger.finish(artifacts) is None:

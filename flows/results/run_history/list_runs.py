@@ -188,7 +188,7 @@ def _load_run(project: Project, name: str) -> dict[str, Any]:
             f"{folder.path}: got an unfinished run, expected a finished one. Run the command that "
             "started it with --resume."
         )
-    return result
+    return {**result}
 
 
 def _resume_command(about: dict[str, Any], name: str) -> str:

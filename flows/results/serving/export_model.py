@@ -30,6 +30,7 @@ from silos.io.atomic_io import writing
 from silos.param_types import is_plain
 from silos.privacy.silo_policy import folder_name
 from silos.sources.tabular.raw_columns import input_columns
+from silos.standardizer import AgreedRecord
 from silos.storage.partition_store import open_client, open_common_rows
 from tasks.execution.load_client_data import load_weights
 from tasks.tracking.json_io import output_file, unwritable
@@ -218,7 +219,7 @@ def _model(opened: FinishedRun, client: str | None) -> ExportedModel:
     return ExportedModel(model.network.served, weights, context, classes, raw)
 
 
-def _scaling_of(opened: FinishedRun, client: str | None) -> dict[str, Any]:
+def _scaling_of(opened: FinishedRun, client: str | None) -> AgreedRecord:
     """Return the standardization of the client's rows as plain JSON, in part by its own rows if params say so."""
     scaling, silos = opened.project.scaling, opened.project.silos
     if client is not None:

@@ -12,6 +12,7 @@ import pandas as pd
 from flows.project.project import Project
 from flows.results.serving.open_model import OpenModel
 from flows.results.serving.raw_rows import client_column
+from models.model_card import Column
 from models.preprocessing import Faults, RowFault, encode_usable
 from silos.errors import near_names, shown, some
 from silos.sources.source_params import Table
@@ -238,12 +239,14 @@ class RowPredictor:
         if not lacking or client is None or client not in self.project.silos.manifest.names:
             return self.opened
         means = self._means_of(client)
-        card, served = self.opened.card, self.opened.served
-        columns = [
-            {**each, "missing": means.get(each["name"], each["missing"])} if each["name"] in lacking else each
-            for each in card["columns"]
-        ]
-        return replace(self.opened, served=type(served)({**card, "columns": columns}, served.tensors))
+        served = self.opened.served
+        columns: list[Column] = []
+        for each in served.card["columns"] or ():
+            if each["kind"] == "text" or each["name"] not in lacking:
+                columns.append(each)
+            else:
+                columns.append({**each, "missing": means.get(each["name"], each["missing"])})
+        return replace(self.opened, served=type(served)({**served.card, "columns": columns}, served.tensors))
 
     def _means_of(self, client: str) -> dict[str, float]:
         means: dict[str, float] = self.project.once(("means", client), lambda: _means(self.project, client))

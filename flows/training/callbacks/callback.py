@@ -4,9 +4,8 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from flows.core.console import progress
 from flows.core.console.process_control import interruption
@@ -15,9 +14,11 @@ from flows.methods.base import RoundReport
 from flows.methods.round_context import RoundContext
 from flows.training.run_context import RunContext
 from silos.errors import MethodError, UserError, shown
-from silos.plugin_registry import options_of
+from silos.plugin_registry import Registered, options_of
 from tasks.tracking import prefect_artifacts
 from tasks.tracking.json_io import read_json, unwritable, write_json
+from tasks.tracking.result_types.journal_record import RoundRecord
+from tasks.tracking.result_types.run_files import EndRecord
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,14 @@ class PlayedRound:
         began: When the round began, by `time.perf_counter`.
         committed: Calls `after_commit` of every callback with this round. The callback that saves rounds calls it
             once, when the round is on disk.
-        record: The round's record in the journal; `Evaluation` fills it.
+        record: The round's record in the journal: empty at first, `Evaluation` fills it.
     """
 
     round: RoundContext
     report: RoundReport
     began: float
     committed: Callable[["PlayedRound"], None]
-    record: dict[str, Any] = field(default_factory=dict)
+    record: RoundRecord
 
 
 class Callback:
@@ -86,7 +87,7 @@ class UserCallback(Callback):
     callback: Callback
 
     @classmethod
-    def from_config(cls, name: str, kind: Callable[..., Callback], options: Mapping[str, Any]) -> "UserCallback":
+    def from_config(cls, name: str, kind: Callable[..., Callback], options: Mapping[str, object]) -> "UserCallback":
         """Build a user's callback.
 
         Args:
@@ -132,7 +133,8 @@ class UserCallback(Callback):
             self.callback.after_training(run)
 
     def on_end(self, run: RunContext) -> None:
-        if (read_json(run.folder.on_end) or {}).get("round") == run.number:
+        mark: EndRecord | None = read_json(run.folder.on_end)
+        if mark is not None and mark.get("round") == run.number:
             return
         with _explain_errors(self.name, "on_end", self.callback):
             self.callback.on_end(run)
@@ -149,16 +151,17 @@ class EndMark(Callback):
     """Record in the run's folder that `on_end` of all user callbacks was called after the last round."""
 
     def on_end(self, run: RunContext) -> None:
-        write_json(run.folder.on_end, {"round": run.number})
+        mark: EndRecord = {"round": run.number}
+        write_json(run.folder.on_end, mark)
 
 
-def user_callbacks(sections: Sequence[Any]) -> list[UserCallback]:
+def user_callbacks(sections: Sequence[Registered]) -> list[UserCallback]:
     """Build the callbacks that params name, each with the options of its section."""
     return [UserCallback.from_config(section.kind, section.entry.target, options_of(section)) for section in sections]
 
 
 @contextmanager
-def _explain_errors(name: str, hook: str, source: Any) -> Iterator[None]:
+def _explain_errors(name: str, hook: str, source: object) -> Iterator[None]:
     """Turn an error of a user's callback into a CallbackError; a full disk and an interrupt pass unchanged."""
     try:
         yield
@@ -171,7 +174,7 @@ def _explain_errors(name: str, hook: str, source: Any) -> Iterator[None]:
         ) from error
 
 
-def _failure(name: str, hook: str, source: Any, error: Exception) -> str:
+def _failure(name: str, hook: str, source: object, error: Exception) -> str:
     """Describe which hook of which callback failed, with the error and its line in the file that defines `source`."""
     file = getattr(sys.modules.get(source.__module__), "__file__", None)
     line = line_of(error, file) if file else None

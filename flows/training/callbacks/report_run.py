@@ -1,9 +1,8 @@
 """Holds the callbacks that report a run: its result, to MLflow, to the screen and to Prefect's log."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from flows.core.console import progress
 from flows.core.console.process_control import interruption
@@ -30,13 +29,15 @@ from flows.training.run_notes import (
     notes_of_training,
     notes_of_undefined,
 )
-from models.metrics.base_metrics import TaskMetrics
+from models.metrics.base_metrics import TaskMetrics, metric_value
 from models.metrics.client_metrics import metric_record
 from models.networks.network_factory import num_trainable
 from tasks.tracking import prefect_artifacts
 from tasks.tracking.checkpoint import Checkpoint
 from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.async_logger import MLflowLogger
+from tasks.tracking.result_types.journal_record import RoundRecord, RoundSummary, TimedMetrics
+from tasks.tracking.result_types.run_result import Metrics, Note, RunResult
 
 _LOGGED = 10  # lines of rounds in a run's log on Prefect's page, or less than twice as many
 
@@ -44,7 +45,7 @@ _LOGGED = 10  # lines of rounds in a run's log on Prefect's page, or less than t
 class FinalEvaluation(Callback):
     """Evaluate the reported model at the end, let each client store its outcomes, and draw the method's figures.
 
-    Fills `run.artifacts`, and `run.result` except the id of the MLflow run and the total seconds.
+    Fills `run.artifacts` and `run.result`: without the id of the MLflow run, and with the seconds until then.
     """
 
     def on_end(self, run: RunContext) -> None:
@@ -55,7 +56,7 @@ class FinalEvaluation(Callback):
         model = scored_model(method, silos, state, round)
         metrics, uncertainty = final_scores(project, select_scored_clients(project, method, model), round, folder)
         metrics |= score_other_models(project, method, state, round)
-        result: dict[str, Any] = {
+        result: RunResult = {
             "method": run.method_name,
             "seed": run.setup.seed,
             "model": method.tested_model,
@@ -79,11 +80,11 @@ class FinalEvaluation(Callback):
             "weights_sha256": state.sha256(),
             "folder": str(folder.path.relative_to(project.root)),
             "mlflow_run_id": None,
-            "seconds": time_breakdown(rounds),
+            "seconds": {"total": _seconds(run, rounds[: run.resumed_from]), **time_breakdown(rounds)},
         }
-        means = mean_uncertainty(uncertainty, silos)
-        means |= {name: metrics[name] for m in other_metrics(quantity) for name in m.columns if name in metrics}
-        final = {"round": reported, "time_ms": rounds[-1]["time_ms"], "metrics": means}
+        columns = [name for metric in other_metrics(quantity) for name in metric.columns if name in metrics]
+        means: Metrics = {**mean_uncertainty(uncertainty, silos), **{n: metric_value(metrics, n) for n in columns}}
+        final: TimedMetrics = {"round": reported, "time_ms": rounds[-1]["time_ms"], "metrics": means}
         # a function, since the records of all clients in all rounds are read only for a figure that draws them
         each, personal = folder.journal.each, project.params.tracking.personal_models
         figure_context = FigureContext(folder.path, model, silos, round, rounds, lambda: each(last), quantity, personal)
@@ -130,7 +131,7 @@ class MLflowTracking(Callback):
 
     def on_end(self, run: RunContext) -> None:
         logger = self._started()
-        run.result["mlflow_run_id"] = logger.finish(run.artifacts)
+        _result(run)["mlflow_run_id"] = logger.finish(run.artifacts)
         run.undelivered = logger.problem
         if logger.notice:
             progress.current().say_once(f"{logger.notice}.")
@@ -152,10 +153,9 @@ class ResultFile(Callback):
     """Write result.json, which marks the run as finished."""
 
     def on_end(self, run: RunContext) -> None:
-        before = sum(r["seconds"]["round"] for r in run.folder.rounds(run.resumed_from))  # by an earlier process
-        total = time.perf_counter() - run.began + before
-        run.result["seconds"] = {"total": total, **run.result["seconds"]}
-        write_json(run.folder.result, run.result)
+        result = _result(run)
+        result["seconds"]["total"] = _seconds(run, run.folder.rounds(run.resumed_from))
+        write_json(run.folder.result, result)
 
 
 class Progress(Callback):
@@ -169,7 +169,7 @@ class Progress(Callback):
         _log_round(run.folder.name, played.record, run.project.quantity, played.report.messages, rounds)
 
     def on_end(self, run: RunContext) -> None:
-        _log_result(run.folder.name, run.result, run.project.quantity, run.undelivered)
+        _log_result(run.folder.name, _result(run), run.project.quantity, run.undelivered)
 
 
 class RunNotes(Callback):
@@ -182,14 +182,24 @@ class RunNotes(Callback):
         log_warnings(run.folder.name, run.sampler.warnings(run.setup))
 
 
-def _log_notes(notes: Sequence[Mapping[str, str]]) -> None:
+def _seconds(run: RunContext, earlier: Sequence[RoundSummary]) -> float:
+    """Return the seconds of the run until now, with the rounds of earlier processes."""
+    return time.perf_counter() - run.began + sum(r["seconds"]["round"] for r in earlier)
+
+
+def _result(run: RunContext) -> RunResult:
+    assert run.result is not None, "FinalEvaluation makes it"
+    return run.result
+
+
+def _log_notes(notes: Sequence[Note]) -> None:
     """Report notes on the training rows; on the screen once, since all runs of a command have the same."""
     for note in notes:
         progress.current().say_once(note["sentence"])
         prefect_artifacts.log_artifact(note["sentence"])
 
 
-def _log_round(name: str, record: dict[str, Any], quantity: TaskMetrics, messages: Sequence[str], rounds: int) -> None:
+def _log_round(name: str, record: RoundRecord, quantity: TaskMetrics, messages: Sequence[str], rounds: int) -> None:
     """Report a round of at most `rounds`, with the messages of the method."""
     number, score = record["round"], quantity.headline_text(record["metrics"])
     progress.current().round(name, number, score)
@@ -199,7 +209,7 @@ def _log_round(name: str, record: dict[str, Any], quantity: TaskMetrics, message
         progress.current().say(f"{name}, round {record['round']}: {sentence}")
 
 
-def _log_result(name: str, result: dict[str, Any], quantity: TaskMetrics, problem: str | None) -> None:
+def _log_result(name: str, result: RunResult, quantity: TaskMetrics, problem: str | None) -> None:
     """Report the result of a run. `problem` is the reason why MLflow lacks a part of the run."""
     score = quantity.headline_text(result["metrics"])
     progress.current().end(name, score, result["seconds"]["total"])
@@ -216,5 +226,5 @@ def _log_result(name: str, result: dict[str, Any], quantity: TaskMetrics, proble
         )
 
 
-def _in_mlflow(result: dict[str, Any]) -> str:
+def _in_mlflow(result: RunResult) -> str:
     return f"MLflow's run {result['mlflow_run_id']}" if result["mlflow_run_id"] else "not yet in MLflow"

@@ -5,12 +5,12 @@ is slow, and deletes files that no later round needs.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from flows.methods.client_sampler import SampledClients
 from flows.methods.round_context import RoundContext
@@ -22,6 +22,9 @@ from flows.training.run_folder import NO_RANK, Files, RetainedRefs, RunFolder
 from models.server_state import ServerState
 from tasks.execution.process_memory import collect_garbage, resident_bytes
 from tasks.messages.score_messages import Scores
+from tasks.tracking.checkpoint import Memory
+from tasks.tracking.result_types.journal_record import RoundRecord
+from tasks.tracking.result_types.run_result import Metrics
 
 
 class StandardizerTraffic(Callback):
@@ -67,7 +70,7 @@ class Evaluation(Callback):
         record = with_scores(record, scores, project.silos, project.quantity)
         record["metrics"] |= score_other_models(project, run.method, run.state, round)
         spent = {"round": time.perf_counter() - began, **round.tally.seconds}
-        seconds: dict[str, float] = record["seconds"]
+        seconds = record["seconds"]
         record["seconds"] = seconds | {name: seconds.get(name, 0.0) + more for name, more in spent.items()}
         run.scored_late = record
 
@@ -94,7 +97,7 @@ class BestModel(Callback):
         if run.scored_late is not None:
             self._save_if_best(run, run.scored_late)
 
-    def _save_if_best(self, run: RunContext, record: dict[str, Any]) -> None:
+    def _save_if_best(self, run: RunContext, record: RoundRecord) -> None:
         rank = run.project.quantity.rank(record["metrics"], "validation/")
         if rank > self.rank:
             self.rank, run.best_round = rank, run.number
@@ -117,7 +120,7 @@ class EarlyStopping(Callback):
     def after_round(self, run: RunContext, played: PlayedRound) -> None:
         self._stop(run, played.record["metrics"])
 
-    def _stop(self, run: RunContext, metrics: dict[str, float]) -> None:
+    def _stop(self, run: RunContext, metrics: Metrics) -> None:
         if run.project.quantity.reaches(metrics, self.stop_at):
             run.stop_reason = "evaluation.stop_at"
 
@@ -176,9 +179,9 @@ class CheckpointWriter:
 
     def submit(
         self,
-        record: dict[str, Any],
+        record: RoundRecord,
         state: ServerState,
-        memory: Mapping[str, Any],
+        memory: Memory,
         best: int,
         counts: Callable[[], None],
     ) -> None:

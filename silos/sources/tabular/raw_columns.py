@@ -1,7 +1,7 @@
 """Describes the columns of a table's file that an exported model reads; pandas and pyarrow are not imported."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Literal, NotRequired, TypedDict
 
 from silos.data_params import DataParams
 from silos.schema import Feature
@@ -11,7 +11,38 @@ from silos.storage.manifest import Manifest
 _ONE_HOT = (0.0, 1.0)
 
 
-def input_columns(manifest: Manifest, params: DataParams) -> list[dict[str, Any]] | None:
+class TextColumn(TypedDict):
+    """A column of texts, as JSON; see `raw_columns`."""
+
+    name: str
+    kind: Literal["text"]
+    values: list[str]
+    missing: bool
+
+
+class NumberColumn(TypedDict):
+    """A column of numbers or truth values, as JSON; see `raw_columns`."""
+
+    name: str
+    kind: Literal["number", "boolean"]
+    missing: float | str
+    allowed: NotRequired[list[float]]
+    range: NotRequired[list[float]]
+
+
+Column = TextColumn | NumberColumn
+
+
+class ReadingRules(TypedDict):
+    """How a table is read from a file, as JSON; see `reading_rules`."""
+
+    ignored: list[str]
+    decimal: str | None
+    censored: str
+    na_values: list[str] | None
+
+
+def input_columns(manifest: Manifest, params: DataParams) -> list[Column] | None:
     """Return the columns that a model's inputs must have, as JSON, in the order of their features.
 
     For a `table` source these are the columns of its file, for others its features. None if columns have no names.
@@ -23,7 +54,7 @@ def input_columns(manifest: Manifest, params: DataParams) -> list[dict[str, Any]
     return [_single(feature, "number") for feature in manifest.features]
 
 
-def reading_rules(params: DataParams) -> dict[str, Any] | None:
+def reading_rules(params: DataParams) -> ReadingRules | None:
     """Return how the model's table is read from a file, as JSON; None if the source is no table.
 
     `ignored` lists columns that are no features, such as the label. The other keys are those of `data.source`.
@@ -39,7 +70,7 @@ def reading_rules(params: DataParams) -> dict[str, Any] | None:
     }
 
 
-def raw_columns(source: Table, features: Sequence[Feature], declared: Sequence[Feature]) -> list[dict[str, Any]]:
+def raw_columns(source: Table, features: Sequence[Feature], declared: Sequence[Feature]) -> list[Column]:
     """Return the columns of a file as JSON, in the order of their features: the inverse of `build_features`.
 
     A text column has its `values`, and whether there is a feature for `missing` values. Any other column has `missing`,
@@ -52,7 +83,7 @@ def raw_columns(source: Table, features: Sequence[Feature], declared: Sequence[F
         declared: The features that params declare. None of them comes from a text column.
     """
     single = {feature.name for feature in declared}
-    columns: list[dict[str, Any]] = []
+    columns: list[Column] = []
     for feature in features:
         last = columns[-1] if columns else None
         one_hot = feature.categories == _ONE_HOT and feature.name not in single
@@ -72,12 +103,12 @@ def raw_columns(source: Table, features: Sequence[Feature], declared: Sequence[F
     return columns
 
 
-def _single(feature: Feature, kind: str) -> dict[str, Any]:
+def _single(feature: Feature, kind: Literal["number", "boolean"]) -> NumberColumn:
     """Return the column of one feature, with the values that its schema allows, if it limits them."""
-    column: dict[str, Any] = {"name": feature.name, "kind": kind, "missing": _rule(feature)}
+    column: NumberColumn = {"name": feature.name, "kind": kind, "missing": _rule(feature)}
     if kind == "number" and feature.categories:
         column["allowed"] = list(feature.categories)
-    elif feature.low is not None:
+    elif feature.low is not None and feature.high is not None:
         column["range"] = [feature.low, feature.high]
     return column
 

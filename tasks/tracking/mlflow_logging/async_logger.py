@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from silos.errors import UserError
 from silos.io.addresses import mask_passwords
@@ -27,19 +27,42 @@ from tasks.tracking.mlflow_logging.connection import (
     start_system_metrics,
     usable_experiment,
 )
-from tasks.tracking.mlflow_logging.mlflow_records import PARENT, FinalArtifacts, RunSpec, run_source, view_tags
+from tasks.tracking.mlflow_logging.mlflow_records import (
+    PARENT,
+    FinalArtifacts,
+    RunSpec,
+    TrainingData,
+    run_source,
+    view_tags,
+)
+from tasks.tracking.result_types.journal_record import TimedMetrics
+
+if TYPE_CHECKING:  # MLflow takes seconds to import, and this module is imported before the first round
+    from mlflow import MlflowClient
+    from mlflow.entities import DatasetInput, Metric, Param, Run, RunTag
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 
-def metric_entities(record: Mapping[str, Any], **of: str) -> list[Any]:
+class Delivered(TypedDict):
+    """The content of delivered.json: the last round that this run of this store has received."""
+
+    round: int
+    store: str
+    run: str | None
+    metrics: NotRequired[int]
+    """The number of metrics of that round."""
+
+
+def metric_entities(record: TimedMetrics, **of: str) -> "list[Metric]":
     """Return a round's metrics with the journal's time; `of` names the model and the dataset that they belong to."""
     from mlflow.entities import Metric
 
-    memory = {f"memory/{name}": value for name, value in record.get("memory", {}).items()}
+    memory = {"memory/resident": record["memory"]["resident"]} if "memory" in record else {}
     values = {name: value for name, value in {**record["metrics"], **memory}.items() if value is not None}
     return [Metric(name, value, record["time_ms"], record["round"], **of) for name, value in values.items()]
 
 
-def param_entities(params: Mapping[str, Any]) -> list[Any]:
+def param_entities(params: Mapping[str, object]) -> "list[Param]":
     """Return params under names that MLflow accepts, because a key may contain a client's name."""
     from mlflow.entities import Param
 
@@ -47,20 +70,20 @@ def param_entities(params: Mapping[str, Any]) -> list[Any]:
     return [Param(keys[key], str(value)[:6000]) for key, value in params.items()]
 
 
-def tag_entities(tags: Mapping[str, str]) -> list[Any]:
+def tag_entities(tags: Mapping[str, str]) -> "list[RunTag]":
     """Return the tags as MLflow's entities."""
     from mlflow.entities import RunTag
 
     return [RunTag(key, value) for key, value in tags.items()]
 
 
-def _set_running(client: Any, run: Any) -> None:
+def _set_running(client: "MlflowClient", run: "Run") -> None:
     """Let a run that ended run again, unless it was deleted."""
     if run.info.lifecycle_stage == "active" and run.info.status != "RUNNING":
         client.update_run(run.info.run_id, status="RUNNING")
 
 
-def data_input(data: Mapping[str, Any]) -> Any:
+def data_input(data: TrainingData) -> "DatasetInput":
     """Return the dataset with the data version as its digest."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
@@ -69,7 +92,7 @@ def data_input(data: Mapping[str, Any]) -> Any:
     return DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])
 
 
-def dataset_fields(data: Mapping[str, Any]) -> dict[str, str]:
+def dataset_fields(data: TrainingData) -> dict[str, str]:
     """Return the fields by which a metric names its dataset; MLflow accepts 36 characters of the data version."""
     return {"dataset_name": data["name"], "dataset_digest": data["version"][:36]}
 
@@ -87,7 +110,7 @@ class MLflowLogger:
         self.spec = spec
         self.run_id: str | None = None
         self._parent: str | None = None  # the id of the run above this one
-        self._monitor: Any = None  # MLflow's, of system metrics
+        self._monitor: SystemMetricsMonitor | None = None  # MLflow's, of system metrics
         self._began = int(time.time() * 1000)
         self._failure: str | None = None  # of the thread's last try; set by the thread only
         self._timeout: str | None = None  # set by `finish` if the thread did not end in time
@@ -165,27 +188,28 @@ class MLflowLogger:
 
         The last round is delivered again at the end, if it has more metrics by then: it may be scored after training.
         """
-        client = self._client()
+        client, run_id = self._open_run()
         delivered = self._delivered()
-        done = delivered["round"] if delivered.get("run") == self.run_id else 0  # a new run has no round
+        done = delivered["round"] if delivered and delivered["run"] == run_id else 0  # a new run has no round
         last = self._last_round
-        if done and done == last and self._is_stopping.is_set():
+        if delivered and done and done == last and self._is_stopping.is_set():
             done -= len(metric_entities(self._journal.read(done))) != delivered.get("metrics")
         if done >= last:
             return
         rounds = [metric_entities(self._journal.read(number)) for number in range(done + 1, last + 1)]
         metrics = [metric for round_metrics in rounds for metric in round_metrics]
         for start in range(0, len(metrics), _BATCH):
-            client.log_batch(self.run_id, metrics=metrics[start : start + _BATCH])
-        write_json(self._mark, {"round": last, "store": self._store, "run": self.run_id, "metrics": len(rounds[-1])})
+            client.log_batch(run_id, metrics=metrics[start : start + _BATCH])
+        mark: Delivered = {"round": last, "store": self._store, "run": run_id, "metrics": len(rounds[-1])}
+        write_json(self._mark, mark)
 
-    def _delivered(self) -> dict[str, Any]:
-        """Read which round of which run was last delivered to this store; empty if none was."""
+    def _delivered(self) -> Delivered | None:
+        """Read which round of which run was last delivered to this store; None if none was."""
         try:
-            delivered = read_json(self._mark, keys=("round", "store", "run")) or {}
+            delivered: Delivered | None = read_json(self._mark, keys=("round", "store", "run"))
         except UserError:
-            return {}  # only costs time, because repeated deliveries are stored once
-        return delivered if delivered.get("store") == self._store else {}
+            return None  # only costs time, because repeated deliveries are stored once
+        return delivered if delivered is not None and delivered["store"] == self._store else None
 
     @property
     def _mark(self) -> Path:
@@ -199,17 +223,16 @@ class MLflowLogger:
 
     def _end_run(self) -> None:
         """Log artifacts, model and dataset once, then end the run."""
-        client = self._client()
-        assert self.run_id is not None
+        client, run_id = self._open_run()
         if self._monitor is not None:
             self._monitor.finish()
         if self._final_artifacts is not None:
-            self._log_once(client, self.run_id, self._final_artifacts)
-        client.set_terminated(self.run_id, self._status)
+            self._log_once(client, run_id, self._final_artifacts)
+        client.set_terminated(run_id, self._status)
         if self._parent and self._status == "KILLED":  # the comparison was interrupted; the next run sets it RUNNING
             client.set_terminated(self._parent, self._status)
 
-    def _log_once(self, client: Any, run_id: str, artifacts: FinalArtifacts) -> None:
+    def _log_once(self, client: "MlflowClient", run_id: str, artifacts: FinalArtifacts) -> None:
         """Log the final artifacts; existing ones are overwritten or kept, so nothing is logged twice."""
         if artifacts.data:
             client.log_inputs(run_id, [data_input(artifacts.data)])
@@ -233,25 +256,28 @@ class MLflowLogger:
         for key, value in about.items():
             client.set_experiment_tag(client.get_run(run_id).info.experiment_id, key, value)
 
-    def _client(self) -> Any:
+    def _open_run(self) -> "tuple[MlflowClient, str]":
+        """Return a client of the store and the run's id; the run is found or created at first."""
         client = connect(self.spec.uri)
-        if self.run_id is None:
-            found = self._find(client)
-            if found is None:
-                self.run_id = self._create(client)
-            else:
-                self.run_id, self._parent = str(found.info.run_id), found.data.tags.get(PARENT)
-                _set_running(client, found)
-                if self._parent:
-                    _set_running(client, client.get_run(self._parent))
-            self._log_params(client)
-        return client
+        if self.run_id is not None:
+            return client, self.run_id
+        found = self._find(client)
+        if found is None:
+            self.run_id = self._create(client)
+        else:
+            self.run_id, self._parent = str(found.info.run_id), found.data.tags.get(PARENT)
+            _set_running(client, found)
+            if self._parent:
+                _set_running(client, client.get_run(self._parent))
+        self._log_params(client, self.run_id)
+        return client, self.run_id
 
-    def _find(self, client: Any) -> Any:
+    def _find(self, client: "MlflowClient") -> "Run | None":
         """Find the run, even if its experiment was renamed; None if there is none, or it was deleted."""
         from mlflow.exceptions import MlflowException
 
-        run_id = self._delivered().get("run")
+        delivered = self._delivered()
+        run_id = delivered and delivered["run"]
         try:
             run = client.get_run(run_id) if run_id is not None else None
             if run and run.info.lifecycle_stage == "active" and run.data.tags.get("siloflow.run") == self.spec.tag:
@@ -262,15 +288,16 @@ class MLflowLogger:
         _, experiment = self._experiment(client)
         return find_run(client, experiment, self.spec.tag) if experiment else None
 
-    def _experiment(self, client: Any) -> tuple[str, str | None]:
+    def _experiment(self, client: "MlflowClient") -> tuple[str, str | None]:
         """Return name and id of the experiment, and set `notice` if the one of the spec was deleted."""
         wanted = self.spec.experiment
         name, experiment = usable_experiment(client, wanted)
-        if name != wanted.name and client.get_experiment_by_name(wanted.name).lifecycle_stage != "active":
+        refused = client.get_experiment_by_name(wanted.name) if name != wanted.name else None
+        if refused is not None and refused.lifecycle_stage != "active":
             self.notice = f"MLflow's experiment {wanted.name} was deleted; the run is in the experiment {name}"
         return name, experiment
 
-    def _create(self, client: Any) -> str:
+    def _create(self, client: "MlflowClient") -> str:
         """Create the run, and first its experiment and its parent if they do not exist; return the run's id."""
         spec, experiment = self.spec, self._experiment_id(client)
         tags = {}
@@ -285,7 +312,7 @@ class MLflowLogger:
             tags[PARENT] = str(self._parent)
         return self._create_run(client, experiment, spec, tags)
 
-    def _experiment_id(self, client: Any) -> str:
+    def _experiment_id(self, client: "MlflowClient") -> str:
         """Return the id of the experiment, which is created if it does not exist."""
         from mlflow.exceptions import MlflowException
 
@@ -300,7 +327,9 @@ class MLflowLogger:
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
 
-    def _create_run(self, client: Any, experiment: str, spec: RunSpec, more: Mapping[str, str] | None = None) -> str:
+    def _create_run(
+        self, client: "MlflowClient", experiment: str, spec: RunSpec, more: Mapping[str, str] | None = None
+    ) -> str:
         tags = {
             **run_source(spec.tags.get("git_commit", "none")),
             **spec.tags,
@@ -314,9 +343,9 @@ class MLflowLogger:
             client.set_experiment_tag(experiment, key, value)
         return run_id
 
-    def _log_params(self, client: Any) -> None:
+    def _log_params(self, client: "MlflowClient", run_id: str) -> None:
         """Log params and links, also for a found run, whose process may have been killed before this step."""
         params = param_entities(self.spec.params)
         for start in range(0, len(params), 100):
-            client.log_batch(self.run_id, params=params[start : start + 100])
-        client.log_batch(self.run_id, tags=tag_entities(self.spec.links))
+            client.log_batch(run_id, params=params[start : start + 100])
+        client.log_batch(run_id, tags=tag_entities(self.spec.links))

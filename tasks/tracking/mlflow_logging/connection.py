@@ -12,7 +12,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from silos.errors import UserError
@@ -20,6 +20,11 @@ from silos.io.addresses import mask_passwords, must_be_reachable
 from silos.io.memory_and_disk import file_system
 from tasks.tracking.json_io import plain_path, read_json
 from tasks.tracking.mlflow_logging.mlflow_records import SAVED_VIEW, Experiment
+
+if TYPE_CHECKING:  # MLflow takes seconds to import
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -76,7 +81,7 @@ def import_mlflow() -> None:
     import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
 
 
-def connect(uri: str) -> Any:
+def connect(uri: str) -> "MlflowClient":
     """Return a quiet MLflow client of this store."""
     _set_quiet()
     if is_server(uri):
@@ -183,7 +188,7 @@ OWNER = "siloflow.project"
 """The tag of an experiment with the random id of its project."""
 
 
-def usable_experiment(client: Any, wanted: Experiment) -> tuple[str, str | None]:
+def usable_experiment(client: "MlflowClient", wanted: Experiment) -> tuple[str, str | None]:
     """Find the experiment for runs: the first of `name`, `name-2`, ... that is not deleted or another project's.
 
     Returns:
@@ -195,10 +200,10 @@ def usable_experiment(client: Any, wanted: Experiment) -> tuple[str, str | None]
     ):
         suffix += 1
         name = f"{wanted.name}-{suffix}"
-    return name, experiment and str(experiment.experiment_id)
+    return name, None if experiment is None else str(experiment.experiment_id)
 
 
-def find_run(client: Any, experiment: str, tag: str) -> Any:
+def find_run(client: "MlflowClient", experiment: str, tag: str) -> "Run | None":
     """Return the run that has this tag `siloflow.run`; None if there is none."""
     runs = client.search_runs([experiment], f"tags.`siloflow.run` = '{tag}'", max_results=1)
     return runs[0] if runs else None
@@ -302,7 +307,7 @@ def _is_same(uri: str, folder: Path) -> bool:
         return False
 
 
-def start_system_metrics(uri: str, run_id: str | None) -> Any:
+def start_system_metrics(uri: str, run_id: str | None) -> "SystemMetricsMonitor":
     """Start the thread that logs processor, memory, disk, network and GPU of the machine to this run every 10 seconds."""
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
@@ -359,7 +364,7 @@ def mark_killed(uri: str, wanted: Experiment, ours: Mapping[str, Callable[[], bo
             client = connect(uri)
             _, number = usable_experiment(client, wanted)
             for run in client.search_runs([number], "attributes.status = 'RUNNING'") if number else []:
-                is_active = ours.get(run.data.tags.get("siloflow.run"))
+                is_active = ours.get(run.data.tags.get("siloflow.run", ""))
                 if is_active is not None and not is_active():
                     client.set_terminated(run.info.run_id, "KILLED")
                     names.append(run.info.run_name)

@@ -8,14 +8,12 @@ siloflow version.
 import json
 import re
 import sys
-from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import mlflow
@@ -27,15 +25,17 @@ from mlflow.types.schema import AnyType
 from safetensors.torch import save_file
 
 import models
-from models.served_model import named_tensors, probability_columns
+from models.model_card import Column, ModelCard
+from models.served_model import ServedModel, named_tensors, probability_columns
 from tasks.tracking.mlflow_logging.connection import as_current, set_current_store
+from tasks.tracking.mlflow_logging.mlflow_records import LoggedModel
 
 _OUTPUTS = {
     "classification": {"label": "string", "probability": "float", "entropy": "float"},
     "regression": {"prediction": "float"},
 }
 
-_PARAMS: tuple[tuple[Any, ...], ...] = (
+_PARAMS: tuple[tuple[str, str, str | list[float], tuple[int] | None], ...] = (
     ("client", "string", "", None),
     ("statistics", "double", [], (-1,)),
     ("made_as", "string", "", None),
@@ -81,11 +81,8 @@ set_model(Served())
 '''
 
 
-def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> str:
-    """Log the model to its run unless it is there completely; return its id.
-
-    `model` has the keys uri, name, card, shared, personal and tags.
-    """
+def log_once(client: mlflow.MlflowClient, run_id: str, model: LoggedModel) -> str:
+    """Log the model to its run unless it is there completely; return its id."""
     run = client.get_run(run_id)
     logged_models = client.search_logged_models([run.info.experiment_id], filter_string=f"source_run_id = '{run_id}'")
     for logged_model in logged_models:
@@ -129,13 +126,14 @@ def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> str:
     return str(result.model_id)
 
 
-def load_logged(uri: str, location: str) -> Any:
+def load_logged(uri: str, location: str) -> ServedModel:
     """Load a logged model of this store from its folder: a `models.served_model.ServedModel`, by the code logged with it."""
     set_current_store(uri)  # where it looks for the artifacts of a server
-    return mlflow.pyfunc.load_model(location).unwrap_python_model().answering
+    served: ServedModel = mlflow.pyfunc.load_model(location).unwrap_python_model().answering
+    return served
 
 
-def _inputs(card: Mapping[str, Any]) -> Schema:
+def _inputs(card: ModelCard) -> Schema:
     """Return what MLflow checks and casts before the model receives rows; the model checks the rest.
 
     MLflow casts JSON silently: 0.5 to the uint8 0, null to false and to the text None. Such types are left open.
@@ -147,7 +145,7 @@ def _inputs(card: Mapping[str, Any]) -> Schema:
     return Schema([TensorSpec(np.dtype(card["dtype"]), (-1, *card["shape"]))])
 
 
-def _column_type(column: Mapping[str, Any]) -> Any:
+def _column_type(column: Column) -> str | AnyType:
     if column["kind"] == "number":
         return "double"
     if column["kind"] == "boolean" or any(_is_code(value) for value in column["values"]):
@@ -164,14 +162,14 @@ def _is_code(text: str) -> bool:
     return True
 
 
-def _example(card: Mapping[str, Any]) -> Any:
+def _example(card: ModelCard) -> np.ndarray | pd.DataFrame:
     """Return rows of zeros, with the first value of each text column; MLflow shows them to everyone who sees the model."""
     if card["columns"] is None:
         return np.zeros((2, *card["shape"]), card["dtype"])
     first = {"number": 0.0, "boolean": False}
     return pd.DataFrame(
         {
-            column["name"]: [column["values"][0] if "values" in column else first[column["kind"]]]
+            column["name"]: [column["values"][0] if column["kind"] == "text" else first[column["kind"]]]
             for column in card["columns"]
         }
     )

@@ -7,10 +7,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from models.metrics.base_metrics import TASK_METRICS, TaskMetrics
+from models.model_card import ModelCard
+from models.server_state import Weights
 from silos.io.addresses import mask_passwords
+from tasks.tracking.result_types.journal_record import TimedMetrics
 
 VIEW = "siloflow"
 """The view of the newest comparison's runs; `TREND` and `DIAGNOSES` list the comparisons and the diagnoses."""
@@ -41,7 +44,7 @@ class RunSpec:
     name: str
     tag: str  # random; written to disk before the MLflow run exists, so that a killed process finds its run again
     tags: Mapping[str, str]
-    params: Mapping[str, Any]
+    params: Mapping[str, object]
     note: str = ""  # the run's description
     quantity: TaskMetrics = TASK_METRICS["classification"]  # orders the experiment's runs
     # more tags, set again by each process that resumes the run
@@ -55,15 +58,43 @@ class RunSpec:
         return self.tags.get("kind", RUN)
 
 
+class TrainingData(TypedDict):
+    """The dataset input of a run."""
+
+    name: str
+    version: str
+    source: str
+    """JSON: the path and DVC's version."""
+    profile: str
+    """JSON: the number of clients, and of rows in each split."""
+
+
+class ModelContent(TypedDict):
+    """A model as `models.served_model.ServedModel` takes it, and the store that it is logged to."""
+
+    uri: str
+    card: ModelCard
+    shared: Weights
+    personal: Weights
+    """With a leading axis over the clients of the card."""
+
+
+class LoggedModel(ModelContent):
+    """A model with its name and tags in MLflow."""
+
+    name: str
+    tags: Mapping[str, str]
+
+
 @dataclass(frozen=True)
 class FinalArtifacts:
     """What is logged once, at the end of the run."""
 
     files: tuple[Path, ...] = ()
-    model: Mapping[str, Any] | None = None  # arguments of tasks.tracking.mlflow_logging.logged_model.log_once
-    data: Mapping[str, Any] | None = None  # name, version, source, profile
-    metrics: Mapping[str, Any] | None = None  # as a round's record: round, time_ms, metrics
-    scores: tuple[Mapping[str, Any], ...] = ()  # records like a round's, with the metrics of the logged model
+    model: LoggedModel | None = None
+    data: TrainingData | None = None
+    metrics: TimedMetrics | None = None
+    scores: tuple[TimedMetrics, ...] = ()  # of the logged model
     tags: Mapping[str, str] = field(default_factory=dict)
     note: str = ""  # new description of the run
     about: str = ""  # new note of the experiment
@@ -84,9 +115,13 @@ def view_tags(spec: RunSpec, run_id: str, columns: Sequence[str] = ()) -> dict[s
         run_id: Its id.
         columns: The names of its metrics.
     """
-    listed = {"orderByKey": "attributes.`Created`", "orderByAsc": False, "searchFilter": f"tags.kind = '{spec.kind}'"}
+    listed: dict[str, object] = {
+        "orderByKey": "attributes.`Created`",
+        "orderByAsc": False,
+        "searchFilter": f"tags.kind = '{spec.kind}'",
+    }
     listed |= {"selectedColumns": ["attributes.`Created`", *(f"metrics.`{name}`" for name in columns)]}
-    views: dict[str, dict[str, Any]] = {}
+    views: dict[str, Mapping[str, object]] = {}
     if spec.kind == COMPARISON:
         views = {VIEW: _children(spec, run_id), TREND: listed}
     elif spec.kind == DIAGNOSIS:
@@ -94,7 +129,7 @@ def view_tags(spec: RunSpec, run_id: str, columns: Sequence[str] = ()) -> dict[s
     return {f"{SAVED_VIEW}{name}": json.dumps(view) for name, view in views.items()}
 
 
-def _children(spec: RunSpec, run_id: str) -> dict[str, Any]:
+def _children(spec: RunSpec, run_id: str) -> dict[str, object]:
     """Return the view of a comparison's runs; MLflow's page reads the form of `groupBy` from its own code."""
     metric = spec.quantity
     return {

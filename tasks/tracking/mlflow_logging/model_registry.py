@@ -2,9 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tasks.tracking.mlflow_logging.connection import connect
+
+if TYPE_CHECKING:  # MLflow takes seconds to import
+    from mlflow.entities import LoggedModel
+    from mlflow.entities.model_registry import ModelVersion as RegisteredVersion
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 
@@ -38,7 +42,7 @@ class Registry:
             self._create_model(description)
             # its folder: `models:/m-...` would be looked up in the process's own store, not in the client's
             created = self._client.create_model_version(
-                self.model, logged.artifact_location, run_id, await_creation_for=None, model_id=logged.model_id
+                self.model, logged.artifact_location, run_id, await_creation_for=0, model_id=logged.model_id
             )
             version = _version(created)
             tags = {**tags, **self._commit(run_id)}
@@ -89,7 +93,7 @@ class Registry:
         logged = self._logged_model(run_id)
         return None if logged is None else str(logged.artifact_location)
 
-    def log_decision(self, run_id: str, decision: Mapping[str, Any]) -> None:
+    def log_decision(self, run_id: str, decision: Mapping[str, object]) -> None:
         """Log the decision as an artifact of the run whose model it is about, if there is such a run."""
         from mlflow.exceptions import MlflowException
 
@@ -104,7 +108,7 @@ class Registry:
         commit = self._client.get_run(run_id).data.tags.get("git_commit")
         return {"git_commit": commit} if commit else {}
 
-    def _logged_model(self, run_id: str) -> Any:
+    def _logged_model(self, run_id: str) -> "LoggedModel | None":
         experiment = self._client.get_run(run_id).info.experiment_id
         models = self._client.search_logged_models([experiment], filter_string=f"source_run_id = '{run_id}'")
         return next((model for model in models if model.status == "READY"), None)
@@ -135,5 +139,5 @@ def is_store_failure(error: BaseException) -> bool:
     return type(error).__module__.partition(".")[0] in ("mlflow", "requests", "sqlalchemy", "urllib3")
 
 
-def _version(found: Any) -> ModelVersion:
+def _version(found: "RegisteredVersion") -> ModelVersion:
     return ModelVersion(str(found.version), str(found.run_id), str(found.source), dict(found.tags))

@@ -5,13 +5,14 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from models.metrics.base_metrics import TASK_METRICS, TaskMetrics
 from tasks.tracking.cost_to_target import CostCurve
 from tasks.tracking.plots import style
 from tasks.tracking.plots.style import (
     GREY,
+    LineStyle,
     drawable_name,
     drawable_names,
     label_ends,
@@ -21,6 +22,11 @@ from tasks.tracking.plots.style import (
     set_title,
     style_of_line,
 )
+
+if TYPE_CHECKING:  # matplotlib takes long to import
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 ACCURACY = TASK_METRICS["classification"]
 
@@ -56,8 +62,8 @@ def draw_curves(
 
 
 def _draw_best(
-    axes: Any, seeds: Sequence[Sequence[tuple[int, float]]], line_style: dict[str, Any], metric: TaskMetrics
-) -> Any:
+    axes: "Axes", seeds: Sequence[Sequence[tuple[int, float]]], line_style: LineStyle, metric: TaskMetrics
+) -> "Line2D":
     for curve in seeds:
         best = list(accumulate((value for _, value in curve), max if metric.higher_is_better else min))
         (line,) = axes.plot([round for round, _ in curve], best, **line_style, linewidth=1.5)
@@ -65,8 +71,8 @@ def _draw_best(
 
 
 def _draw_mean(
-    axes: Any, seeds: Sequence[Sequence[tuple[int, float]]], line_style: dict[str, Any], metric: TaskMetrics
-) -> Any:
+    axes: "Axes", seeds: Sequence[Sequence[tuple[int, float]]], line_style: LineStyle, metric: TaskMetrics
+) -> "Line2D":
     """Draw the mean over the rounds that all seeds have."""
     if len(seeds) > 1:
         for curve in seeds:
@@ -75,7 +81,7 @@ def _draw_mean(
     return line
 
 
-def _set_powers(axes: Any) -> None:
+def _set_powers(axes: "Axes") -> None:
     from matplotlib.ticker import LogFormatter
 
     axes.set(xscale="log")
@@ -95,10 +101,11 @@ def draw_lines(
     Published values that several lines share are drawn once.
     """
     figure, axes = new_figure(10.5, 5.2, 1)
-    legend: dict[str, Any] = {}
+    legend: dict[str, Line2D] = {}
     drawn_published: list[Mapping[float, float]] = []
     for index, (name, points) in enumerate(ours.items()):
-        line_style = style_of_line(index) | {"markevery": 1}
+        line_style = style_of_line(index)
+        line_style["markevery"] = 1
         colour = line_style["color"]
         measured = sorted((x, values) for x, values in points.items() if values)
         means = [statistics.fmean(values) for _, values in measured]
@@ -153,7 +160,7 @@ def comparison_panels(
     return _panels(figures)  # type: ignore[return-value]
 
 
-def _panels(figures: Sequence[tuple[Any, Any]]) -> tuple[bytes, ...]:
+def _panels(figures: "Sequence[tuple[Figure, Axes]]") -> tuple[bytes, ...]:
     for figure, axes in figures:
         axes.set_title("", loc="left")
         figure.set_dpi(_PANEL_DPI)
@@ -161,7 +168,7 @@ def _panels(figures: Sequence[tuple[Any, Any]]) -> tuple[bytes, ...]:
 
 
 def _fill_panels(
-    axes: Sequence[Any],
+    axes: "Sequence[Axes]",
     comparison: Mapping[str, Any],
     curves: Mapping[str, Sequence[Sequence[tuple[int, float]]]],
     metric: TaskMetrics,
@@ -255,7 +262,7 @@ def _client_means(runs: Sequence[Mapping[str, Any]], metric: TaskMetrics) -> tup
 _ENDS = (4, 7)  # letters of a long name's start and end, within a panel
 
 
-def _name_extremes(axes: Any, means: Mapping[str, float], offsets: Sequence[float]) -> int:
+def _name_extremes(axes: "Axes", means: Mapping[str, float], offsets: Sequence[float]) -> int:
     """Name the clients with the least and the largest mean next to their markers; return the letters of the longer name."""
     if len(means) < 2:
         return 0
@@ -286,7 +293,7 @@ def cost_panels(
 
 
 def _fill_cost_panels(
-    axes: Sequence[Any],
+    axes: "Sequence[Axes]",
     curves: Mapping[str, CostCurve | None],
     costs: Mapping[str, Mapping[str, Any]],
     metric: TaskMetrics,
@@ -310,7 +317,7 @@ def _fill_cost_panels(
             label_ends(panel, lines, [name for _, name, _ in drawn])
 
 
-def _set_logarithmic(axes: Any) -> None:
+def _set_logarithmic(axes: "Axes") -> None:
     """Use a logarithmic x axis with labels such as 0.05, 1 and 200."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -320,13 +327,13 @@ def _set_logarithmic(axes: Any) -> None:
     axes.xaxis.set(major_formatter=FuncFormatter(lambda x, _: f"{x:,g}"), minor_formatter=NullFormatter())
 
 
-def _draw_baseline(line: Callable[..., Any], limits: tuple[float, float], value: float) -> None:
+def _draw_baseline(line: "Callable[..., Line2D]", limits: tuple[float, float], value: float) -> None:
     """Draw the score of the constant answer, dotted, if it lies among the scores of the methods."""
     if limits[0] <= value <= limits[1]:
         line(value, color=GREY, linewidth=1.2, linestyle=":")
 
 
-def _set_rows(axes: Any, names: Sequence[str]) -> None:
+def _set_rows(axes: "Axes", names: Sequence[str]) -> None:
     """Give each method a row, the first on top, with grid lines along the values."""
     axes.set_yticks(range(len(names)), drawable_names(names))
     axes.set_ylim(max(len(names), 1) - 0.5, -0.5)

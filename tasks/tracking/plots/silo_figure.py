@@ -3,10 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tasks.tracking.plots import style
 from tasks.tracking.plots.style import COLOURS, drawable_names, new_figure, room_below, set_names, set_title
+
+if TYPE_CHECKING:  # matplotlib takes long to import
+    import numpy as np
+    from matplotlib.axes import Axes
 
 _SPLITS = {"train": COLOURS[0], "validation": COLOURS[4], "test": "#cfe3f3"}
 """From dark to light, so that they differ in grey."""
@@ -14,7 +18,7 @@ _SPLITS = {"train": COLOURS[0], "validation": COLOURS[4], "test": "#cfe3f3"}
 _NAMED = 30  # classes
 _LEAST, _MOST = 16, 64  # pixels of a side of an image, approximately
 
-Examples = Mapping[str, Sequence[Any | None]]
+Examples: TypeAlias = "Mapping[str, Sequence[np.ndarray | None]]"
 """Client to one image per class, None if it has no row of the class."""
 
 
@@ -25,7 +29,7 @@ def draw_silos(path: Path, overview: Mapping[str, Any], examples: Examples) -> N
     height += room_below(classes) if len(classes) <= _NAMED else 0.0
     panels = 2 + bool(examples)
     figure, axes = new_figure(4.5 * panels, height, panels)
-    figure.get_layout_engine().set(wspace=0.06)  # for the label of the colour bar
+    figure.set_layout_engine("constrained", wspace=0.06)  # for the label of the colour bar
     _draw_rows(axes[0], clients, overview["count"])
     if classes:
         shares = [list(client["label_shares"].values()) for client in clients]
@@ -55,7 +59,7 @@ def draw_silos(path: Path, overview: Mapping[str, Any], examples: Examples) -> N
     style.write_figure(figure, path)
 
 
-def _draw_rows(ax: Any, clients: Sequence[Mapping[str, Any]], count: int) -> None:
+def _draw_rows(ax: "Axes", clients: Sequence[Mapping[str, Any]], count: int) -> None:
     """Draw stacked bars, or filled outlines for more than 200 clients, because bars would take half a minute."""
     few = len(clients) <= 200
     start = [0] * len(clients)
@@ -79,7 +83,7 @@ def _draw_rows(ax: Any, clients: Sequence[Mapping[str, Any]], count: int) -> Non
     ax.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1.0, 0.995), fontsize=8, **spacing)
 
 
-def _draw_targets(ax: Any, clients: Sequence[Mapping[str, Any]]) -> None:
+def _draw_targets(ax: "Axes", clients: Sequence[Mapping[str, Any]]) -> None:
     """Draw each client's mean of y, with one standard deviation to both sides."""
     means, spreads = ([client["target"][name] for client in clients] for name in ("mean", "standard_deviation"))
     ax.errorbar(means, range(len(clients)), xerr=spreads, fmt="o", color=COLOURS[0], markersize=4, linewidth=1)
@@ -87,7 +91,7 @@ def _draw_targets(ax: Any, clients: Sequence[Mapping[str, Any]]) -> None:
     ax.set(yticks=[], xlabel="y", ylim=(len(clients) - 0.5, -0.5))
 
 
-def _contact_sheet(clients: Sequence[Sequence[Any | None]]) -> tuple[Any, int]:
+def _contact_sheet(clients: "Sequence[Sequence[np.ndarray | None]]") -> "tuple[np.ndarray, int]":
     """Arrange images as one row per client, with a white pixel between them.
 
     Returns:
@@ -106,7 +110,7 @@ def _contact_sheet(clients: Sequence[Sequence[Any | None]]) -> tuple[Any, int]:
     return sheet, width
 
 
-def _thumbnail(image: Any) -> Any:
+def _thumbnail(image: "np.ndarray") -> "np.ndarray":
     """Make an image of any size, channels and type drawable: (height, width) or (height, width, 3) in [0, 1].
 
     Bytes are divided by 255; other numbers are scaled from the image's minimum to its maximum.

@@ -6,10 +6,18 @@ import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
+
+import numpy as np
 
 from silos.io.atomic_io import write_bytes
 from tasks.tracking.metric_names import legible
+
+if TYPE_CHECKING:  # matplotlib takes long to import
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 # Okabe and Ito's palette, which colour-blind readers can distinguish
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"]
@@ -22,7 +30,18 @@ _LETTERS = 40  # of a name
 _LETTERS_BELOW = 36  # of all names below a panel, spaces included
 
 
-def style_of_line(index: int, points: int = 1) -> dict[str, Any]:
+class LineStyle(TypedDict):
+    """Arguments of matplotlib's `plot`."""
+
+    color: str
+    linestyle: str
+    marker: str
+    markersize: float
+    markevery: int | tuple[int, int]
+    """The step between points with a mark, or the first such point and the step."""
+
+
+def style_of_line(index: int, points: int = 1) -> LineStyle:
     """Return the style of line `index`: colours, dashes and marks repeat at different intervals, so 140 lines differ.
 
     In grey print, dashes and marks still differ. About ten of the line's `points` have a mark.
@@ -36,7 +55,7 @@ def style_of_line(index: int, points: int = 1) -> dict[str, Any]:
     }
 
 
-def set_rounds(axes: Any) -> None:
+def set_rounds(axes: "Axes") -> None:
     """Label the x axis with whole rounds."""
     from matplotlib.ticker import MaxNLocator
 
@@ -44,7 +63,7 @@ def set_rounds(axes: Any) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
 
 
-def set_names(axes: Any, names: Sequence[str], positions: Sequence[float] | None = None) -> None:
+def set_names(axes: "Axes", names: Sequence[str], positions: Sequence[float] | None = None) -> None:
     """Write names below a figure, vertically if they would overlap."""
     rotation = 90 if room_below(names) else 0
     axes.set_xticks(positions or range(len(names)), drawable_names(names), rotation=rotation)
@@ -56,7 +75,15 @@ def room_below(names: Sequence[str]) -> float:
     return 0.085 * max(map(len, drawable_names(names))) if is_vertical else 0.0
 
 
-def new_figure(width: float, height: float, columns: int, rows: int = 1) -> tuple[Any, Any]:
+@overload
+def new_figure(width: float, height: float, columns: Literal[1]) -> "tuple[Figure, Axes]": ...
+
+
+@overload
+def new_figure(width: float, height: float, columns: int, rows: int = 1) -> "tuple[Figure, Any]": ...
+
+
+def new_figure(width: float, height: float, columns: int, rows: int = 1) -> "tuple[Figure, Any]":
     """Create a figure without pyplot, because threads would share pyplot's global state."""
     from matplotlib.figure import Figure
 
@@ -71,12 +98,12 @@ def new_figure(width: float, height: float, columns: int, rows: int = 1) -> tupl
     return figure, axes
 
 
-def set_title(ax: Any, text: str) -> None:
+def set_title(ax: "Axes", text: str) -> None:
     """Set the title on the left."""
     ax.set_title(text, loc="left", fontsize=11)
 
 
-def set_legend(ax: Any, marks: Sequence[Any], names: Sequence[str], **options: Any) -> None:
+def set_legend(ax: "Axes", marks: "Sequence[Artist]", names: Sequence[str], **options: Any) -> None:
     """Set a legend that includes names that begin with _, which matplotlib leaves out by itself."""
     ax.legend(marks, drawable_names(names), frameon=False, **options)
 
@@ -95,7 +122,7 @@ def drawable_name(name: str, letters: int = _LETTERS) -> str:
     return legible(short, lambda letter: bool(font.get_char_index(ord(letter))))
 
 
-def disable_formulas(figure: Any) -> None:
+def disable_formulas(figure: "Figure") -> None:
     """Draw no text as a formula, such as a name with two $."""
     from matplotlib.text import Text
 
@@ -103,12 +130,12 @@ def disable_formulas(figure: Any) -> None:
         text.set_parse_math(False)
 
 
-def write_figure(figure: Any, path: Path, crop: bool = False) -> None:
+def write_figure(figure: "Figure", path: Path, crop: bool = False) -> None:
     """Write the figure as PNG, completely or not at all; `crop` removes the white margin."""
     write_bytes(path, png_bytes(figure, crop))
 
 
-def png_bytes(figure: Any, crop: bool = False) -> bytes:
+def png_bytes(figure: "Figure", crop: bool = False) -> bytes:
     """Return the figure as PNG."""
     disable_formulas(figure)
     content = io.BytesIO()
@@ -120,24 +147,34 @@ _POINTS = 9.0  # font size
 _GAP = 1.3 * _POINTS  # between two names
 
 
-def label_ends(axes: Any, lines: Sequence[Any], names: Sequence[str]) -> None:
+def label_ends(axes: "Axes", lines: "Sequence[Line2D]", names: Sequence[str]) -> None:
     """Write each line's name to the right of the figure, near the height of its end and connected by a thin line.
 
     If the names do not fit, a legend is drawn instead.
     """
-    disable_formulas(axes.figure)
-    axes.figure.get_layout_engine().execute(axes.figure)  # for the height
-    height = axes.get_window_extent().height * 72 / axes.figure.dpi
-    labelled = [(line, name) for line, name in zip(lines, drawable_names(names), strict=True) if _end(line) is not None]
+    from matplotlib.figure import Figure
+
+    figure = axes.figure
+    assert isinstance(figure, Figure), "new_figure makes no figures in figures"
+    disable_formulas(figure)
+    layout = figure.get_layout_engine()
+    assert layout is not None, "new_figure sets one"
+    layout.execute(figure)  # for the height
+    height = axes.get_window_extent().height * 72 / figure.dpi
+    labelled = [
+        (line, name, end)
+        for line, name in zip(lines, drawable_names(names), strict=True)
+        if (end := _end(line)) is not None
+    ]
     if len(labelled) < len(lines) or len(labelled) * _GAP > height:
         set_legend(axes, lines, names, loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=_POINTS)
         return
     to_share = axes.transData + axes.transAxes.inverted()
-    heights = [to_share.transform(_end(line))[1] for line, _ in labelled]
-    for (line, name), height_of_name in zip(labelled, spread_apart(heights, _GAP / height), strict=True):
+    heights = [to_share.transform(end)[1] for _, _, end in labelled]
+    for (line, name, end), height_of_name in zip(labelled, spread_apart(heights, _GAP / height), strict=True):
         axes.annotate(
             name,
-            _end(line),
+            end,
             (1.03, height_of_name),
             textcoords="axes fraction",
             fontsize=_POINTS,
@@ -192,7 +229,7 @@ def _last(cluster: Sequence[int], positions: Sequence[float], gap: float) -> flo
     return _first(cluster, positions, gap) + gap * (len(cluster) - 1)
 
 
-def _end(line: Any) -> tuple[float, float] | None:
+def _end(line: "Line2D") -> tuple[float, float] | None:
     """Return the last finite point of a line."""
-    points = [(x, y) for x, y in zip(*line.get_data(), strict=True) if math.isfinite(y)]
-    return points[-1] if points else None
+    points: list[tuple[float, float]] = np.asarray(line.get_xydata(), float).tolist()
+    return next(((x, y) for x, y in reversed(points) if math.isfinite(y)), None)
