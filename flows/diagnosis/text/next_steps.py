@@ -154,7 +154,8 @@ def _checks_of_labels(report: dict[str, Any], found: Sequence[Finding]) -> list[
     of_threshold = any(finding.threshold for finding in coded) and not report["query"]["targets"]
     suffix = ", with the same threshold" if of_threshold else ""
     silos = _suspects(coded)
-    both = joined([*coded[0].sides]) == silos  # the two sides of one difference, so no silo is to be checked first
+    sides = [*coded[0].sides]  # empty if a sentence counts pairs of which no silo stands out
+    both = bool(sides) and joined(sides) == silos  # the two sides of one difference, so no silo is to be checked first
     first = "" if (both and not coded[0].is_odd) or silos == _ALL else f", beginning with {silos}"
     return [f"Check that each silo {what} {label} alike{suffix}{first}."]
 

@@ -397,3 +397,14 @@ def test_shared_rows_that_would_be_missed_are_said(a_report, a_pair, a_line):
         "Rows that two silos both hold would mostly be missed: the features have too few values for this many silos."
         in notes(report)
     )
+
+
+def test_pairs_of_which_no_silo_stands_out_are_to_be_checked_at_all_silos(a_report, a_pair, a_line):
+    names = [f"c{at:02}" for at in range(8)]
+    pairs = [
+        a_pair(first, second, *["concept"] * (second == names[at + 1] and at % 2 == 0))
+        for at, first in enumerate(names)
+        for second in names[at + 1 :]
+    ]
+    report = a_report([names], pairs, [a_line((0, 0), len(pairs), concept=4)])
+    assert next_steps(report)[0] == "Check that each silo codes the label alike."
