@@ -42,6 +42,7 @@ from models.metrics.paired_difference import difference_over_draws, holm_interva
 from silos.io.atomic_io import write_bytes
 from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.json_io import read_json, write_json, write_records
+from tasks.tracking.result_types.diagnosis_result import GroupDifferences
 
 METHODS = (
     *(SHARED, ALONE, "cfl", "conditional", "ditto", "feddyn", "fedopt"),
@@ -69,6 +70,12 @@ _SETTINGS = (
 
 LIVE, LIVE_MINUTES = ("wines", "moons-turned", "people-few"), 5
 """The federations on which `siloflow advise` runs itself, to compare its race with the replay."""
+
+
+class _Diagnosed(GroupDifferences):
+    align: list[str]
+    """Features that `clients.align` may standardise."""
+    sentences: list[str]
 
 
 class AdviceStudy:
@@ -128,10 +135,10 @@ class AdviceStudy:
             settings += ["model.targets=standardise", "training.objective={kind: squared_error}"]
         return settings
 
-    def _diagnosed(self, federation: Federation, project: Project) -> dict[str, Any]:
+    def _diagnosed(self, federation: Federation, project: Project) -> _Diagnosed:
         """Return what advice needs of a diagnosis; the first call diagnoses and stores it."""
         file = self._cache / "diagnoses" / f"{federation.name}.json"
-        stored: dict[str, Any] | None = read_json(file)
+        stored: _Diagnosed | None = read_json(file)
         if stored is None:
             report = run_diagnosis(project, PlainRunner())[1]
             stored = {

@@ -6,7 +6,6 @@ It also compares each silo with itself in an earlier version of data/, which is 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -58,12 +57,20 @@ from tasks.diagnosis.report_predictions import doubtful_pairs, refine_pairs, rep
 from tasks.execution.task_runner import PrefectRunner, Runner
 from tasks.messages.message_policy import Message
 from tasks.messages.statistics_messages import FeatureCorrelations, HalfModels, PredictedCounts
+from tasks.tracking.result_types.diagnosis_result import (
+    DiagnosisResult,
+    NoiseRecord,
+    SecondLook,
+    SecondLookClients,
+    SiloReport,
+    VersionReport,
+)
 
 
 def refine(
     runner: Runner, silos: Silos, private: ClientStore, query: Query, responses: Responses, comparison: Comparison
-) -> tuple[Comparison, dict[str, Any]]:
-    """Check with models whether inputs explain differing rules: the comparison then, and plain JSON about the check.
+) -> tuple[Comparison, SecondLook]:
+    """Check with models whether inputs explain differing rules: the comparison then, and what was checked.
 
     Only silos of pairs in doubt are queried: first for models of their labels, then for predictions on their rows.
     These are by their own models and by those of their partners in such pairs. If groups are compared, since there are
@@ -108,8 +115,8 @@ def _report(
     refusals: Mapping[str, str],
     models: Sequence[HalfModels] = (),
     predictions: Sequence[PredictedCounts] = (),
-) -> dict[str, Any]:
-    reported = {name: _clients(messages) for name, messages in (("models", models), ("predictions", predictions))}
+) -> SecondLook:
+    reported: SecondLookClients = {"models": _clients(models), "predictions": _clients(predictions)}
     bytes_up = sum(m.bytes_up for m in (*models, *predictions))
     return {
         "silos": sorted({*reported["models"], *refusals}),
@@ -127,7 +134,7 @@ def _clients(messages: Sequence[Message]) -> list[str]:
 
 
 @project_flow(run_name="diagnose")
-def diagnose(against: Text = "", project: Project = from_overrides()) -> dict[str, Any]:
+def diagnose(against: Text = "", project: Project = from_overrides()) -> DiagnosisResult:
     """Query every silo, compare all pairs, and save the report.
 
     Args:
@@ -151,8 +158,15 @@ def compares_feature_pairs(query: Query, params: DiagnoseParams, silos: Silos) -
     return params.verdict == "guarded" and query.counts and not query.rho and query.pictures is None and independent
 
 
-def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, dict[str, Any]]:
-    """Run the diagnosis as a function: return the comparison, and the report as plain JSON with its sentences."""
+def _noise(params: DiagnoseParams) -> NoiseRecord | None:
+    noise = params.noise
+    if noise is None:
+        return None
+    return {"epsilon": noise.epsilon, "delta": noise.delta, "budget": noise.budget}
+
+
+def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, SiloReport]:
+    """Run the diagnosis as a function: return the comparison, and the report with its sentences."""
     params, silos = project.params.diagnose, project.silos.federated()
     private = project.ledgers
     check_named_silos(Path(private.folder), project.silos.manifest.names)
@@ -204,7 +218,7 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, dict[st
     report_ = report_text(
         {
             "verdict": params.verdict,
-            "noise": params.noise.model_dump() if params.noise else None,
+            "noise": _noise(params),
             "label": label_column(silos),
             "least_rows": [min(least.values()), max(least.values())],
             **report(comparison, query, project.silos.manifest.classes, feature_pairs, targets, odd),
@@ -231,8 +245,8 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, dict[st
     return comparison, {**report_, "sentences": [*report_["sentences"], *refusal_sentences(responses.refusals)]}
 
 
-def compare_with_version(project: Project, runner: Runner, revision: str) -> tuple[VersionComparison, dict[str, Any]]:
-    """Compare each silo with itself in a version: return the comparison, and the report as plain JSON.
+def compare_with_version(project: Project, runner: Runner, revision: str) -> tuple[VersionComparison, VersionReport]:
+    """Compare each silo with itself in a version: return the comparison, and the report with its sentences.
 
     UserError as in `load_version`, and if no silo existed in the version.
     """
@@ -271,7 +285,7 @@ def compare_with_version(project: Project, runner: Runner, revision: str) -> tup
     report_ = version_report_text(
         {
             "verdict": params.verdict,
-            "noise": params.noise.model_dump() if params.noise else None,
+            "noise": _noise(params),
             "label": label_column(now),
             "least_rows": [*least_rows_of(Path(private.folder), shared)],
             **report_of_versions(comparison, query, project.silos.manifest.classes),

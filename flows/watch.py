@@ -29,6 +29,7 @@ from tasks.execution.prefect_failure import ignore_prefect_failure
 from tasks.tracking import prefect_artifacts
 from tasks.tracking.metric_names import as_markdown
 from tasks.tracking.mlflow_logging.model_registry import ModelVersion
+from tasks.tracking.result_types.diagnosis_result import VersionResult
 
 SHIFTED = "siloflow.silo.shifted"
 """The event of a silo that shifted. Triggers may expect it, and `PROMOTED` of promotion_history.py."""
@@ -111,12 +112,12 @@ def _decide(project: Project) -> dict[str, Any]:
         return _concluded(project, _challenge(project, champion, saw))
 
 
-def _diagnose(project: Project, champion: ModelVersion, changed: Mapping[str, str]) -> dict[str, Any] | None:
+def _diagnose(project: Project, champion: ModelVersion, changed: Mapping[str, str]) -> VersionResult | None:
     """Compare each silo with itself in the champion's data version; None if no silo was there."""
     if all(changed.get(client) == "added" for client in project.silos.federated().clients):
         return None
     quiet = without_second_look(project)
-    report: dict[str, Any] = diagnose.on(quiet, against=champion.tags["data_version"])
+    report: VersionResult = diagnose.on(quiet, against=champion.tags["data_version"])
     return report
 
 

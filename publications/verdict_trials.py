@@ -28,6 +28,7 @@ from publications.synthetic_pairs.evaluate_verdicts import (
 from publications.synthetic_pairs.families import FAMILIES, PairRequest
 from silos.errors import UserError
 from tasks.execution.task_runner import PlainRunner
+from tasks.tracking.result_types.diagnosis_records import PairRecord
 
 
 def run_trials(sweep: Sweep, cell: str, seed: int) -> dict[str, Any]:
@@ -133,7 +134,7 @@ def _diagnosed(root: Path, settings: tuple[str, ...]) -> list[tuple[bool, dict[s
     ]
 
 
-def _types_of(pair: dict[str, Any]) -> str:
+def _types_of(pair: PairRecord) -> str:
     return "+".join(pair["types"]) or ("undetermined" if pair["undetermined"] else "none")
 
 

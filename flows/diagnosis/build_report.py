@@ -1,8 +1,9 @@
 """The results of a diagnosis as plain JSON: pairs, groups of similar silos, each silo against the rest, and tables."""
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from models.diagnosis.magnitudes import (
     rule_change,
     target_change,
 )
-from models.diagnosis.nested_tests import ALPHA, TYPES
+from models.diagnosis.nested_tests import ALPHA, TYPES, ShiftType
 from models.diagnosis.pseudo_rows import SharedModelLoss
 from models.diagnosis.screen_clients import INSIDE, MIN_SHARE
 from models.diagnosis.verdicts import REASONS, Findings, rule_features
@@ -29,9 +30,33 @@ from models.metrics.base_metrics import format_number
 from tasks.diagnosis.compare_feature_pairs import FeaturePairs
 from tasks.diagnosis.compare_odd_silos import OddSilos
 from tasks.diagnosis.compare_silos import Comparison, VersionComparison
+from tasks.tracking.result_types.diagnosis_records import (
+    ChangeRecord,
+    Changes,
+    Effects,
+    Evidence,
+    FeaturePairRecord,
+    Grades,
+    GroupPairRecord,
+    InsideRecord,
+    LossRecord,
+    OddSilosRecord,
+    PairRecord,
+    RankedFeature,
+    RefinementRecord,
+    SiloRecord,
+    StrengthRecord,
+)
+from tasks.tracking.result_types.diagnosis_result import (
+    ComparedSilos,
+    ComparedVersions,
+    PairMatrices,
+    QueryRecord,
+    Table,
+)
 
 
-def matrices(comparison: Comparison, names: Sequence[str], records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def matrices(comparison: Comparison, names: Sequence[str], records: Sequence[Evidence]) -> PairMatrices:
     """Return square tables in the order of `names`; `order` are indices that put similar silos next to each other.
 
     means and shares are the largest difference of a mean, in pooled standard deviations, and of a label's share.
@@ -39,12 +64,13 @@ def matrices(comparison: Comparison, names: Sequence[str], records: Sequence[dic
     types as `shown_types` does, or `undetermined`. Undefined numbers are None. records: one for each pair, in order.
     """
     pairs, sizes = comparison.pairs, comparison.effect_sizes
-    columns = {name: sizes.distances[:, index] for index, name in enumerate(TYPES)}
-    columns |= {"in_classes": sizes.in_classes, "wasserstein": sizes.wasserstein}
-    square = {name: _square(comparison, np.round(column, 4), len(names), 0.0) for name, column in columns.items()}
-    verdicts: list[list[list[str]]] = [[[] for _ in names] for _ in names]
+
+    def square(column: np.ndarray) -> Table:
+        return _square(comparison, np.round(column, 4), len(names), 0.0)
+
+    verdicts: list[list[list[ShiftType | Literal["undetermined"]]]] = [[[] for _ in names] for _ in names]
     for a, b, record in zip(pairs.first.tolist(), pairs.second.tolist(), records, strict=True):
-        verdicts[a][b] = verdicts[b][a] = ["undetermined"] if record["undetermined"] else shown_types(record)
+        verdicts[a][b] = verdicts[b][a] = ["undetermined"] if record["undetermined"] else [*shown_types(record)]
     grouped = [index for group in comparison.groups for index in group]
     units = comparison.by_group if comparison.of_groups else comparison.with_rest.take(range(len(names)))
     return {
@@ -52,20 +78,24 @@ def matrices(comparison: Comparison, names: Sequence[str], records: Sequence[dic
         "order": list(range(len(names))) if comparison.of_groups else grouped,
         "means": _finite(np.round(largest_mean_differences(units, comparison.layout), 6)),
         "shares": _finite(np.round(largest_share_differences(units), 6)),
-        **square,
+        "feature": square(sizes.distances[:, TYPES.index("feature")]),
+        "label": square(sizes.distances[:, TYPES.index("label")]),
+        "concept": square(sizes.distances[:, TYPES.index("concept")]),
+        "in_classes": square(sizes.in_classes),
+        "wasserstein": square(sizes.wasserstein),
         "chance": _square(comparison, pairs.chance, len(names), 1.0),
         "verdict": verdicts,
     }
 
 
-def _square(comparison: Comparison, column: np.ndarray, size: int, diagonal: float) -> list[list[float | None]]:
+def _square(comparison: Comparison, column: np.ndarray, size: int, diagonal: float) -> Table:
     table = np.full((size, size), diagonal)
     first, second = comparison.pairs.first, comparison.pairs.second
     table[first, second] = table[second, first] = column
     return _finite(table)
 
 
-def _finite(table: np.ndarray) -> list[list[float | None]]:
+def _finite(table: np.ndarray) -> Table:
     return [[value if np.isfinite(value) else None for value in row] for row in table.tolist()]
 
 
@@ -84,7 +114,7 @@ def report(
     feature_pairs: FeaturePairs | None = None,
     targets: Mapping[str, np.ndarray] | None = None,
     odd: OddSilos | None = None,
-) -> dict[str, Any]:
+) -> ComparedSilos:
     """Describe all pairs, groups and silos, by their names.
 
     Args:
@@ -98,12 +128,9 @@ def report(
     clients, features = comparison.clients, query.layout.names
     names = comparison.names
     first, second = comparison.pairs.first.tolist(), comparison.pairs.second.tolist()
-    pairs = _describe_pairs(comparison.pairs, comparison.effect_sizes, features)
-    rest = _describe_pairs(comparison.rest, comparison.rest_effect_sizes, features)
-    if feature_pairs is not None:
-        for records, refinement in ((pairs, feature_pairs.pairs), (rest, feature_pairs.rest)):
-            for index, record in enumerate(records):
-                record |= describe_refinement(refinement, index, features)
+    of_pairs, of_rest = (None, None) if feature_pairs is None else (feature_pairs.pairs, feature_pairs.rest)
+    pairs = _describe_pairs(comparison.pairs, comparison.effect_sizes, features, of_pairs)
+    rest = _describe_pairs(comparison.rest, comparison.rest_effect_sizes, features, of_rest)
     groups = [[clients[index] for index in group] for group in comparison.groups]
     group_of = {index: group_index for group_index, group in enumerate(comparison.groups) for index in group}
     if comparison.of_groups:
@@ -114,22 +141,37 @@ def report(
     for record in between:
         if record["groups"][0] != record["groups"][1]:
             two, sides = comparison.by_group.take(record["groups"]), [groups[index] for index in record["groups"]]
-            types = [name for name, count in record["types"].items() if count]
             of_targets = _targets_of(targets, sides)
-            record["changes"] = _changes(two, comparison.layout, types, record, names_of_classes, of_targets)
+            types = [name for name, count in record["types"].items() if count]
+            record["changes"] = _changes(
+                two, comparison.layout, types, record, names_of_classes, of_targets, record["pairs"]
+            )
             record["target_amounts"] = [_unlike_amounts(targets, *sides), _unlike_amounts(targets, *sides[::-1])]
     # pairs within a group, since the changes of `between` are those of two different groups
-    for index in _described_pairs(comparison):
-        two, sides = (
-            comparison.with_rest.take([first[index], second[index]]),
-            [[names[first[index]]], [names[second[index]]]],
+    described = {*_described_pairs(comparison)}
+
+    def describe_pair(index: int) -> PairRecord:
+        ends, evidence = [first[index], second[index]], pairs[index]
+        one, other = (names[end] for end in ends)
+        if index not in described:
+            return {"first": one, "second": other, **evidence, "note": None}
+        of_targets = _targets_of(targets, [[one], [other]])
+        changes = _changes(
+            comparison.with_rest.take(ends),
+            comparison.layout,
+            evidence["types"],
+            evidence,
+            names_of_classes,
+            of_targets,
         )
-        record, of_targets = pairs[index], _targets_of(targets, sides)
-        record["changes"] = _changes(two, comparison.layout, record["types"], record, names_of_classes, of_targets)
-    for index, record in enumerate(rest):
+        return {"first": one, "second": other, **evidence, "changes": changes, "note": None}
+
+    def describe_silo(index: int) -> SiloRecord:
         two = comparison.with_rest.take([index, index + len(clients)])
         of_targets = _targets_of(targets, [[clients[index]], [*clients[:index], *clients[index + 1 :]]])
-        record["changes"] = _changes(two, comparison.layout, record["types"], record, names_of_classes, of_targets)
+        changes = _changes(two, comparison.layout, rest[index]["types"], rest[index], names_of_classes, of_targets)
+        return {"client": clients[index], **rest[index], "changes": changes, "note": None}
+
     return {
         "clients": list(clients),
         "features": list(features),
@@ -139,11 +181,9 @@ def report(
         "inside": _describe_inside(comparison.inside),
         "pairs_of": "groups" if comparison.of_groups else "silos",
         "between": between,
-        "odd": odd and _describe_odd_silos(odd, comparison, features, names_of_classes, targets),
-        "rest": [{"client": name, **record} for name, record in zip(clients, rest, strict=True)],
-        "pairs": [
-            {"first": names[a], "second": names[b], **record} for a, b, record in zip(first, second, pairs, strict=True)
-        ],
+        "odd": None if odd is None else _describe_odd_silos(odd, comparison, features, names_of_classes, targets),
+        "rest": [describe_silo(index) for index in range(len(rest))],
+        "pairs": [describe_pair(index) for index in range(len(pairs))],
         "ranking": _ranking(comparison.pairs, comparison.pairs.parts, _MORE_THAN_LABELS, features),
         "ranking_of_inputs": _ranking(comparison.pairs, comparison.pairs.inputs, _INPUTS, features),
         "gaps": comparison.missing.to_dict(clients, features),
@@ -151,7 +191,7 @@ def report(
     }
 
 
-def report_of_versions(comparison: VersionComparison, query: Query, classes: Sequence[str]) -> dict[str, Any]:
+def report_of_versions(comparison: VersionComparison, query: Query, classes: Sequence[str]) -> ComparedVersions:
     """Describe each client before and after, in the order of their names; `between` has one record for each client.
 
     The first of two numbers of a change is that of the present version. classes: as in `report`.
@@ -159,16 +199,19 @@ def report_of_versions(comparison: VersionComparison, query: Query, classes: Seq
     features = query.layout.names
     pairs = _describe_pairs(comparison.pairs, comparison.effect_sizes, features)
     names_of_classes = class_names(classes, query)
-    for index, record in enumerate(pairs):
+
+    def describe_silo(index: int) -> SiloRecord:
         two = comparison.summaries.take([index + len(pairs), index])
-        record["changes"] = _changes(two, query.layout, record["types"], record, names_of_classes)
+        changes = _changes(two, query.layout, pairs[index]["types"], pairs[index], names_of_classes)
+        return {"client": comparison.clients[index], **pairs[index], "changes": changes, "note": None}
+
     return {
         "clients": list(comparison.clients),
         "features": list(features),
         "classes": names_of_classes,
         "query": _describe_query(query),
         "between": _describe_groups(comparison.pairs, pairs, {index: index for index in range(2 * len(pairs))}),
-        "pairs": [{"client": name, **record} for name, record in zip(comparison.clients, pairs, strict=True)],
+        "pairs": [describe_silo(index) for index in range(len(pairs))],
         "ranking": _ranking(comparison.pairs, comparison.pairs.parts, _MORE_THAN_LABELS, features),
         "ranking_of_inputs": _ranking(comparison.pairs, comparison.pairs.inputs, _INPUTS, features),
         "gaps": comparison.missing.to_dict(comparison.names, features),
@@ -192,13 +235,15 @@ def _targets_of(targets: Mapping[str, np.ndarray] | None, sides: Sequence[Sequen
 
 def _unlike_amounts(
     targets: Mapping[str, np.ndarray] | None, silos: Sequence[str], others: Sequence[str]
-) -> list[dict[str, Any]]:
+) -> list[ChangeRecord]:
     """Return by how much the targets of each silo of a group differ from all others together, if by unlike amounts."""
     changes = {silo: _targets_of(targets, [[silo], others]) for silo in silos} if len(silos) > 1 else {}
     clear = {silo: change for silo, change in changes.items() if change is not None and change.is_clear}
     if not are_unlike([*clear.values()]):
         return []
-    return [change.to_dict() | {"silo": silo} for silo, change in sorted(clear.items(), key=lambda item: -item[1].z)]
+    return [
+        {**change_record(change), "silo": silo} for silo, change in sorted(clear.items(), key=lambda item: -item[1].z)
+    ]
 
 
 def _described_pairs(comparison: Comparison) -> list[int]:
@@ -220,11 +265,12 @@ _FEW = 3  # pairs that are described one by one
 def _changes(
     two: Summaries,
     layout: Layout,
-    types: Sequence[str],
-    record: Mapping[str, Any],
+    types: Sequence[ShiftType],
+    record: Evidence | GroupPairRecord,
     classes: list[str],
     of_targets: Change | None = None,
-) -> dict[str, list[dict[str, Any]]]:
+    num_pairs: int = 1,
+) -> Changes:
     """Describe by how much two clients differ, by type.
 
     record: of the two, or of all pairs of two groups; it names the features that carry the difference. Another rule that no
@@ -232,21 +278,47 @@ def _changes(
     """
     of_labels = of_targets if of_targets is not None and of_targets.is_clear else largest_label_change(two, classes)
     indices, of_rule = (
-        [layout.names.index(name) for name in record[key]] for key in ("input_features", "rule_features")
+        [layout.names.index(name) for name in names] for names in (record["input_features"], record["rule_features"])
     )
-    changes: dict[str, list[Change | None]] = {}
+    changes: dict[ShiftType, list[Change | None]] = {}
     if "feature" in types:
         changes["feature"] = [feature_change(two, layout, index) for index in indices]
     if "label" in types:
         changes["label"] = [of_labels]
     if "concept" in types:
         changes["concept"] = [rule_change(two, layout, index, classes) for index in of_rule]
-        half = record.get("pairs", 1) / 2
-        if (not of_rule or of_targets) and record["labels_differ"] > half >= record["inputs_differ"]:
+        if (not of_rule or of_targets) and record["labels_differ"] > num_pairs / 2 >= record["inputs_differ"]:
             changes["concept"] = [of_labels]
     return {
-        name: [change.to_dict() for change in found if change and change.is_clear] for name, found in changes.items()
+        name: [change_record(change) for change in found if change and change.is_clear]
+        for name, found in changes.items()
     }
+
+
+def change_record(change: Change) -> ChangeRecord:
+    """Describe a change without its undefined numbers."""
+    record: ChangeRecord
+    if math.isnan(change.first):  # a rule, which is compared at equal values and has no share of its own
+        record = {"what": change.what, "name": change.name, "difference": round(change.difference, 6)}
+    else:
+        record = {
+            "what": change.what,
+            "name": change.name,
+            "first": round(change.first, 6),
+            "second": round(change.second, 6),
+            "difference": round(change.difference, 6),
+        }
+    if not math.isnan(change.low):
+        record["low"], record["high"] = round(change.low, 6), round(change.high, 6)
+    if change.deviations is not None:
+        record["deviations"] = round(change.deviations, 6)
+    if change.factor is not None:
+        record["factor"] = round(change.factor, 6)
+    if change.value is not None:
+        record["value"] = change.value
+    if change.cell is not None:
+        record["cell"] = change.cell
+    return record
 
 
 def _describe_odd_silos(
@@ -255,20 +327,21 @@ def _describe_odd_silos(
     features: tuple[str, ...],
     classes: list[str],
     targets: Mapping[str, np.ndarray] | None,
-) -> dict[str, Any]:
+) -> OddSilosRecord:
     """Describe a pair: the odd silos together, and all other silos together."""
-    (record,) = _describe_pairs(odd.findings, odd.effect_sizes, features)
-    if odd.refinement is not None:
-        record |= describe_refinement(odd.refinement, 0, features)
+    (evidence,) = _describe_pairs(odd.findings, odd.effect_sizes, features, odd.refinement)
     silos = [comparison.clients[index] for index in odd.silos]
     sides = [silos, [client for client in comparison.clients if client not in silos]]
     of_targets = _targets_of(targets, sides)
-    record["changes"] = _changes(odd.summaries, comparison.layout, record["types"], record, classes, of_targets)
-    record["target_amounts"] = [_unlike_amounts(targets, *sides)]
-    return {"silos": silos, **record}
+    return {
+        "silos": silos,
+        **evidence,
+        "changes": _changes(odd.summaries, comparison.layout, evidence["types"], evidence, classes, of_targets),
+        "target_amounts": [_unlike_amounts(targets, *sides)],
+    }
 
 
-def _describe_inside(p_values: np.ndarray) -> list[dict[str, Any]]:
+def _describe_inside(p_values: np.ndarray) -> list[InsideRecord]:
     """Describe for each group whether its silos are alike, and the tests that show that they are not."""
     rejected = p_values * max(p_values.size, 1) < ALPHA
     return [
@@ -281,7 +354,7 @@ def _describe_inside(p_values: np.ndarray) -> list[dict[str, Any]]:
     ]
 
 
-def _describe_query(query: Query) -> dict[str, Any]:
+def _describe_query(query: Query) -> QueryRecord:
     """Describe what the sentences depend on besides results."""
     return {
         "question": query.id,
@@ -302,9 +375,9 @@ def _rows_noise(query: Query) -> float:
     return float(cell_sd * np.sqrt(layout.possible.sum() * layout.classes) / len(layout.names))
 
 
-def grades(records: list[dict[str, Any]]) -> dict[str, str | None]:
+def grades(records: Sequence[Evidence]) -> Grades:
     """Return for each type the median grade of the pairs that have it, the lower of two; None if undefined."""
-    middle: dict[str, str | None] = {}
+    middle: Grades = {}
     for name in TYPES:
         grades_ = [record["strength"]["grades"][name] for record in records if name in record["types"]]
         defined = sorted((grade for grade in grades_ if grade is not None), key=GRADES.index)
@@ -313,45 +386,48 @@ def grades(records: list[dict[str, Any]]) -> dict[str, str | None]:
     return middle
 
 
-def _describe_pairs(findings: Findings, sizes: EffectSizes, features: tuple[str, ...]) -> list[dict[str, Any]]:
-    verdicts, records = findings.verdicts, []
+def _describe_pairs(
+    findings: Findings, sizes: EffectSizes, features: tuple[str, ...], refinement: Refinement | None = None
+) -> list[Evidence]:
+    verdicts, records = findings.verdicts, list[Evidence]()
     for index in range(len(findings.first)):
         types = [name for name, present in zip(TYPES, verdicts.types[index].tolist(), strict=True) if present]
         of_rule = rule_features(findings, index)[:_SHOWN] if "concept" in types else []
         rows = findings.rows[index].tolist()
+        evidence: Evidence = {
+            "types": types,
+            "undetermined": bool(verdicts.undetermined[index]),
+            "why": REASONS[findings.why[index]] if verdicts.undetermined[index] else None,
+            "reports": findings.tells[index].tolist(),
+            "transform": bool(verdicts.transform[index]),
+            "margins_only": bool(verdicts.margins_only[index]),
+            "label_or_concept": bool(verdicts.label_or_concept[index]),
+            "concept_identifiable": not findings.overlap[index] < NARROW,
+            "features": _largest(findings.parts[index], features) if {"feature", "concept"} & set(types) else {},
+            "input_features": _largest(findings.inputs[index], features) if "feature" in types else {},
+            "rule_features": {features[i]: round(float(findings.rules[index, i]), 4) for i in of_rule},
+            "labels_differ": bool(findings.labels[index]),
+            "inputs_differ": bool(findings.moved[index]),
+            "chance": float(findings.chance[index]),
+            "overlap": _round(findings.overlap[index]),
+            "rows": rows,
+            "rows_ratio": max(rows) / max(1, min(rows)),
+            "strength": _strength(sizes, index),
+        }
         records.append(
-            {
-                "types": types,
-                "undetermined": bool(verdicts.undetermined[index]),
-                "why": REASONS[findings.why[index]] if verdicts.undetermined[index] else None,
-                "reports": findings.tells[index].tolist(),
-                "transform": bool(verdicts.transform[index]),
-                "margins_only": bool(verdicts.margins_only[index]),
-                "label_or_concept": bool(verdicts.label_or_concept[index]),
-                "concept_identifiable": not findings.overlap[index] < NARROW,
-                "features": _largest(findings.parts[index], features) if {"feature", "concept"} & set(types) else {},
-                "input_features": _largest(findings.inputs[index], features) if "feature" in types else {},
-                "rule_features": {features[i]: round(float(findings.rules[index, i]), 4) for i in of_rule},
-                "labels_differ": bool(findings.labels[index]),
-                "inputs_differ": bool(findings.moved[index]),
-                "chance": float(findings.chance[index]),
-                "overlap": _round(findings.overlap[index]),
-                "rows": rows,
-                "rows_ratio": max(rows) / max(1, min(rows)),
-                "strength": _strength(sizes, index),
-            }
+            evidence if refinement is None else {**evidence, **describe_refinement(refinement, index, features)}
         )
     return records
 
 
-def _largest(effects: np.ndarray, features: tuple[str, ...]) -> dict[str, float]:
+def _largest(effects: np.ndarray, features: tuple[str, ...]) -> Effects:
     """Return the features with the largest φ, the largest first."""
     least = max(_LARGE, MIN_SHARE * effects.max(initial=0.0))
     order = np.argsort(-effects, kind="stable")[:_SHOWN].tolist()
     return {features[i]: round(float(effects[i]), 4) for i in order if effects[i] >= least}
 
 
-def describe_refinement(refinement: Refinement, index: int, features: tuple[str, ...]) -> dict[str, Any]:
+def describe_refinement(refinement: Refinement, index: int, features: tuple[str, ...]) -> RefinementRecord:
     """Describe what pairs of features show of a pair of clients; fields are as in `Refinement`."""
     losses = refinement.losses[index]
     return {
@@ -359,30 +435,41 @@ def describe_refinement(refinement: Refinement, index: int, features: tuple[str,
         "interactions": [_feature_pair(found, features) for found in refinement.interactions[index]],
         "resolved_by_pairs": bool(refinement.resolved[index]),
         "second_look_recommended": bool(refinement.second_look[index]),
-        "shared_model_loss": losses
-        and {name: _loss(loss) for name, loss in zip(("first", "second"), losses, strict=True)},
+        "shared_model_loss": losses and {"first": _loss(losses[0]), "second": _loss(losses[1])},
         "effect_on_prediction": effect_on_prediction(losses),
     }
 
 
-def _loss(loss: SharedModelLoss) -> dict[str, float]:
+def _loss(loss: SharedModelLoss) -> LossRecord:
     """Describe what a shared model loses at a silo: accuracy in points, and log loss in nats a row."""
-    points = {name: round(100 * float(getattr(loss, name)), 2) for name in ("loss", "low", "high", "own", "shared")}
-    return points | {name: round(float(getattr(loss, name)), 4) for name in ("log_loss", "log_loss_error")}
-
-
-def _feature_pair(found: FeaturePair, features: tuple[str, ...]) -> dict[str, Any]:
-    """Describe two features: rank correlations over all rows, and by class."""
-    sides = (("first", found.of_first), ("second", found.of_second))
     return {
-        "features": [features[i] for i in found.features],
-        "effect": round(found.effect, 4),
-        **{name: _round(values[-1]) for name, values in sides},
-        "by_class": {name: [_round(value) for value in values[:-1]] for name, values in sides},
+        "loss": _points(loss.loss),
+        "low": _points(loss.low),
+        "high": _points(loss.high),
+        "own": _points(loss.own),
+        "shared": _points(loss.shared),
+        "log_loss": round(float(loss.log_loss), 4),
+        "log_loss_error": round(float(loss.log_loss_error), 4),
     }
 
 
-def _strength(sizes: EffectSizes, index: int) -> dict[str, Any]:
+def _points(share: float) -> float:
+    return round(100 * float(share), 2)
+
+
+def _feature_pair(found: FeaturePair, features: tuple[str, ...]) -> FeaturePairRecord:
+    """Describe two features: rank correlations over all rows, and by class."""
+    first, second = ([_round(value) for value in values] for values in (found.of_first, found.of_second))
+    return {
+        "features": [features[i] for i in found.features],
+        "effect": round(found.effect, 4),
+        "first": first[-1],
+        "second": second[-1],
+        "by_class": {"first": first[:-1], "second": second[:-1]},
+    }
+
+
+def _strength(sizes: EffectSizes, index: int) -> StrengthRecord:
     """Describe the effect sizes of a pair: published distances and grades, and others; None if undefined."""
     distances, grades = sizes.distances[index].tolist(), sizes.grades[index].tolist()
     return {
@@ -397,9 +484,9 @@ def _round(value: float) -> float | None:
     return round(float(value), 4) if np.isfinite(value) else None
 
 
-def _describe_groups(findings: Findings, pairs: list[dict[str, Any]], group_of: dict[int, int]) -> list[dict[str, Any]]:
+def _describe_groups(findings: Findings, pairs: Sequence[Evidence], group_of: dict[int, int]) -> list[GroupPairRecord]:
     """Describe two groups: the number of pairs, those of each type and how strong, and the features that carry it."""
-    tables: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    tables: dict[tuple[int, int], list[Evidence]] = {}
     for a, b, record in zip(findings.first.tolist(), findings.second.tolist(), pairs, strict=True):
         tables.setdefault((min(group_of[a], group_of[b]), max(group_of[a], group_of[b])), []).append(record)
     return [
@@ -413,32 +500,33 @@ def _describe_groups(findings: Findings, pairs: list[dict[str, Any]], group_of: 
             "transform": sum(record["transform"] for record in records),
             "margins_only": sum(record["margins_only"] for record in records),
             "label_or_concept": sum(record["label_or_concept"] for record in records),
-            **{name: sum(record[name] for record in records) for name in ("labels_differ", "inputs_differ")},
+            "labels_differ": sum(record["labels_differ"] for record in records),
+            "inputs_differ": sum(record["inputs_differ"] for record in records),
             "not_identifiable": sum(not record["concept_identifiable"] for record in records),
             "rule_unknown": sum(is_rule_unknown(record) for record in records),
-            "features": _leading_features(records, "features"),
-            "input_features": _leading_features(records, "input_features"),
-            "rule_features": _leading_features(records, "rule_features"),
+            "features": _leading_features([record["features"] for record in records]),
+            "input_features": _leading_features([record["input_features"] for record in records]),
+            "rule_features": _leading_features([record["rule_features"] for record in records]),
         }
         for groups, records in sorted(tables.items())
     ]
 
 
-def is_rule_unknown(record: Mapping[str, Any]) -> bool:
+def is_rule_unknown(record: Evidence) -> bool:
     """Return whether a pair seems to have another rule, and its inputs hardly overlap, which may be all that differs."""
     return "concept" in record["types"] and len(record["types"]) > 1 and not record["concept_identifiable"]
 
 
-def shown_types(record: Mapping[str, Any]) -> list[str]:
+def shown_types(record: Evidence) -> list[ShiftType]:
     """Return the types of a pair that sentences, tables and pictures show: all but a rule that is not known to differ."""
     return [name for name in record["types"] if name != "concept" or not is_rule_unknown(record)]
 
 
-def _leading_features(records: list[dict[str, Any]], key: str) -> list[str]:
-    """Return the features with the largest sum over the pairs of what `key` has, the largest first."""
+def _leading_features(of_pairs: Sequence[Effects]) -> list[str]:
+    """Return the features with the largest sum of effects over the pairs, the largest first."""
     total: dict[str, float] = {}
-    for record in records:
-        for name, part in record[key].items():
+    for effects in of_pairs:
+        for name, part in effects.items():
             total[name] = total.get(name, 0.0) + part
     threshold = MIN_SHARE * max(total.values(), default=0.0)
     return [name for name in sorted(total, key=lambda name: -total[name]) if total[name] >= threshold][:_SHOWN]
@@ -449,7 +537,7 @@ _INPUTS, _MORE_THAN_LABELS = [TYPES.index("feature")], [TYPES.index("feature"), 
 
 def _ranking(
     findings: Findings, effects: np.ndarray, types: list[int], features: tuple[str, ...]
-) -> list[dict[str, Any]]:
+) -> list[RankedFeature]:
     """Rank features by mean φ, (pairs, features), over the pairs that have one of these types."""
     differ = findings.verdicts.types[:, types].any(-1)
     if not differ.any():

@@ -1,7 +1,6 @@
 """What is plainly so in the data, before any test: classes and values that a silo does not have, and rows that repeat."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -10,32 +9,37 @@ from models.diagnosis.client_summaries.query import Query
 from models.diagnosis.magnitudes import absent_classes, constant_features
 from models.diagnosis.shared_rows import find_shared_rows
 from tasks.diagnosis.compare_silos import Comparison
+from tasks.tracking.result_types.diagnosis_result import DataFault, SilosFault
 
 
 def data_faults(
     comparison: Comparison, query: Query, summaries: Summaries, persons: Sequence[str], by_unit: bool
-) -> list[dict[str, Any]]:
+) -> list[DataFault]:
     """List faults, each with `what`, `names` and `silos`; `what` is persons, shared, class, empty or constant.
 
     summaries: of the comparison's clients; persons: the silos whose rows look like several of each person; by_unit: whether
     rows are counted by unit. Shared rows are looked for in counts of independent rows of tables without noise.
     """
-    faults = [_fault("persons", [], persons)] if persons else []
+    faults = list[DataFault]()
+    if persons:
+        faults.append({"what": "persons", "names": [], "silos": list(persons)})
     if looks_for_shared_rows(comparison, query, persons, by_unit):
         faults += _shared(comparison, summaries)
     clients, layout = np.array(comparison.clients), query.layout
     if not layout.targets:
         absent = absent_classes(summaries)
-        faults += [_fault("class", [i], clients[absent[:, i]].tolist()) for i in np.flatnonzero(absent.any(0)).tolist()]
+        for index in np.flatnonzero(absent.any(0)).tolist():
+            faults.append({"what": "class", "names": [index], "silos": clients[absent[:, index]].tolist()})
     empty = comparison.missing.absent & ~comparison.missing.absent.all(0)
     for feature in np.flatnonzero(empty.any(0)).tolist():
-        faults.append(_fault("empty", [layout.names[feature]], clients[empty[:, feature]].tolist()))
+        silos = clients[empty[:, feature]].tolist()
+        faults.append({"what": "empty", "names": [layout.names[feature]], "silos": silos})
     if query.pictures is None:
         constant = constant_features(summaries, layout)
         for feature in np.flatnonzero(constant.any(0)).tolist():
             values = mixture(summaries.moments[constant[:, feature], feature])[:, 1].tolist()
-            fault = _fault("constant", [layout.names[feature]], clients[constant[:, feature]].tolist())
-            faults.append(fault | {"values": values})
+            silos = clients[constant[:, feature]].tolist()
+            faults.append({"what": "constant", "names": [layout.names[feature]], "silos": silos, "values": values})
     return faults
 
 
@@ -45,14 +49,14 @@ def looks_for_shared_rows(comparison: Comparison, query: Query, persons: Sequenc
     return independent and query.counts and not query.rho and not comparison.of_groups
 
 
-def _fault(what: str, names: list[Any], silos: Sequence[str]) -> dict[str, Any]:
-    return {"what": what, "names": names, "silos": list(silos)}
-
-
-def _shared(comparison: Comparison, summaries: Summaries) -> list[dict[str, Any]]:
+def _shared(comparison: Comparison, summaries: Summaries) -> list[SilosFault]:
     pairs = comparison.pairs
     found = np.flatnonzero(find_shared_rows(summaries, pairs.first, pairs.second)).tolist()
     return [
-        _fault("shared", [], [comparison.clients[clients[pair]] for clients in (pairs.first, pairs.second)])
+        {
+            "what": "shared",
+            "names": [],
+            "silos": [comparison.clients[clients[pair]] for clients in (pairs.first, pairs.second)],
+        }
         for pair in found
     ]

@@ -3,9 +3,8 @@
 This module does not import Prefect: a command uses it before its server has an address, which Prefect reads at import.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from flows.core.console import progress
 from flows.project.experiment_folder import scratch_dir
@@ -73,7 +72,7 @@ def _difference(before: Schema, after: Schema) -> str | None:
     return None
 
 
-def _name_difference(what: str, before: Any, after: Any) -> str | None:
+def _name_difference(what: str, before: Sequence[str], after: Sequence[str]) -> str | None:
     removed, new = (
         [name for name in names if name not in other] for names, other in ((before, after), (after, before))
     )
@@ -94,5 +93,5 @@ def _shape(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape))
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     return "not given" if value is None else str(value)

@@ -1,8 +1,5 @@
 """What silos report of the rows that they have got since an earlier version, as plain JSON and in sentences."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from flows.core.config.diagnose_params import DiagnoseParams
 from flows.diagnosis.query_clients import collect_answers
 from flows.diagnosis.text.findings_page import refusal_sentences
@@ -17,6 +14,8 @@ from silos.cohort import Silos
 from tasks.diagnosis.report_new_rows import report_new_rows
 from tasks.execution.task_runner import Runner
 from tasks.messages.statistics_messages import NewRowsShift
+from tasks.tracking.result_types.diagnosis_records import NewRowsRecord
+from tasks.tracking.result_types.diagnosis_result import NewRows, VersionFacts, VersionReport
 
 _MAX_FEATURES = 3  # that are named
 _MAX_SILOS = 20  # with a sentence of their own
@@ -24,7 +23,7 @@ _MAX_SILOS = 20  # with a sentence of their own
 
 def compare_new_rows(
     runner: Runner, silos: Silos, before: Silos, private: ClientStore, query: Query, params: DiagnoseParams
-) -> dict[str, Any]:
+) -> NewRows:
     """Let each silo compare its rows that are new since an earlier version with its earlier rows.
 
     Returns the `silos` that did, one record each, the reasons of those that `refused`, and `bytes`. Under noise no silo
@@ -33,18 +32,26 @@ def compare_new_rows(
     if params.noise is not None:
         return {"silos": [], "refused": {}, "bytes": 0, "reason": "new rows are not compared by themselves under noise"}
     readings = Readings(**params.paper.model_dump(), grid="federation")
-    options = {"before": before, "query": query, "verdict": params.verdict, "readings": readings}
-    received, refused = collect_answers(runner, report_new_rows, silos, private=private, **options)
+    received, refused = collect_answers(
+        runner,
+        report_new_rows,
+        silos,
+        private=private,
+        before=before,
+        query=query,
+        verdict=params.verdict,
+        readings=readings,
+    )
     reports = [message for message in received if isinstance(message, NewRowsShift)]
     records = [record for report in reports for record in _records(report, query.layout.names)]
-    records.sort(key=lambda record: str(record["client"]))
+    records.sort(key=lambda record: record["client"])
     sent = sum(report.bytes_up for report in reports)
     return {"silos": records, "refused": dict(sorted(refused.items())), "bytes": sent, "reason": None}
 
 
-def _records(report: NewRowsShift, features: tuple[str, ...]) -> list[dict[str, Any]]:
+def _records(report: NewRowsShift, features: tuple[str, ...]) -> list[NewRowsRecord]:
     """Return a record for each client; grades, like features, are those of the types that differ."""
-    records = []
+    records = list[NewRowsRecord]()
     columns = (
         report.rows,
         report.worth,
@@ -77,7 +84,7 @@ def _records(report: NewRowsShift, features: tuple[str, ...]) -> list[dict[str, 
     return records
 
 
-def new_rows_sentences(report: Mapping[str, Any]) -> list[str]:
+def new_rows_sentences(report: VersionFacts) -> list[str]:
     """Return a sentence for each silo with new rows unlike its earlier ones, and for refusals."""
     new = report["new_rows"]
     differ = [record for record in new["silos"] if record["types"]]
@@ -87,9 +94,9 @@ def new_rows_sentences(report: Mapping[str, Any]) -> list[str]:
     return lines + refusal_sentences(new["refused"], "did not compare its new rows by themselves")
 
 
-def _sentence(record: Mapping[str, Any], report: Mapping[str, Any]) -> str:
+def _sentence(record: NewRowsRecord, report: VersionFacts) -> str:
     rows, earlier = record["rows"]
-    words = type_words(dict(report))
+    words = type_words(report)
     differ = joined([words[name] for name in record["types"]])
     verb = "differs" if differ == "rule" else "differ"
     most = f", most in {joined(described_features(record))}" if record["features"] else ""
@@ -99,12 +106,12 @@ def _sentence(record: Mapping[str, Any], report: Mapping[str, Any]) -> str:
     )
 
 
-def described_features(record: Mapping[str, Any]) -> list[str]:
+def described_features(record: NewRowsRecord) -> list[str]:
     """Return the named features of a record with the difference of their means, as in `age (+0.9 deviations)`."""
     found = list(record["features"].items())[:_MAX_FEATURES]
     return [name if mean is None else f"{name} ({format_signed(f'{mean:+.1f}')} deviations)" for name, mean in found]
 
 
-def with_new_rows(report: dict[str, Any]) -> dict[str, Any]:
+def with_new_rows(report: VersionReport) -> VersionReport:
     """Add the sentences on new rows to those of a report on versions."""
     return {**report, "sentences": [*report["sentences"], *new_rows_sentences(report)]}

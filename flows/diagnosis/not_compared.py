@@ -1,7 +1,7 @@
 """What a diagnosis did not compare, and why, as plain JSON: classes, features, values, pairs of features, interactions."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from models.diagnosis.client_summaries.rank_correlations import LEAST_PAIR_ROWS,
 from models.diagnosis.shared_rows import chance_to_find_half
 from tasks.diagnosis.compare_feature_pairs import FeaturePairs
 from tasks.diagnosis.compare_silos import Comparison
+from tasks.tracking.result_types.diagnosis_result import ClassNotCompared, NotCompared
+
+_Kind = Literal["targets", "feature", "values", "feature pairs", "interactions", "shared rows", "rest"]
 
 
 def not_compared(
@@ -23,7 +26,7 @@ def not_compared(
     by_unit: bool = False,
     second_look: bool = False,
     persons: Sequence[str] = (),
-) -> list[dict[str, Any]]:
+) -> list[ClassNotCompared | NotCompared]:
     """List what was not compared.
 
     Every entry has `what`, `why`, `names` and `silos`. `what` is class, targets, feature, values, feature pairs,
@@ -34,7 +37,7 @@ def not_compared(
     """
     clients, layout = comparison.clients, query.layout
     return [
-        *_rare_classes(summaries, layout, clients, least),
+        *(_pooled_targets if layout.targets else _rare_classes)(summaries, clients, least),
         *_features(comparison, layout),
         *_far_values(feature_pairs, query, clients),
         *_feature_pairs(comparison, query, summaries, feature_pairs, by_unit),
@@ -43,13 +46,13 @@ def not_compared(
     ]
 
 
-def _entry(what: str, why: str, names: list[Any] | None = None, silos: list[str] | None = None) -> dict[str, Any]:
+def _entry(what: _Kind, why: str, names: list[str] | None = None, silos: list[str] | None = None) -> NotCompared:
     return {"what": what, "why": why, "names": names or [], "silos": silos or []}
 
 
 def _shared_rows(
     comparison: Comparison, query: Query, summaries: Summaries, persons: Sequence[str], by_unit: bool
-) -> list[dict[str, Any]]:
+) -> list[NotCompared]:
     """List shared rows if half of a silo in another would mostly be missed, even by the two largest silos."""
     if len(comparison.clients) < 2 or not looks_for_shared_rows(comparison, query, persons, by_unit):
         return []
@@ -61,27 +64,36 @@ def _shared_rows(
 _MOSTLY = 0.5
 
 
-def _rare_classes(
-    summaries: Summaries, layout: Layout, clients: tuple[str, ...], least: Mapping[str, int]
-) -> list[dict[str, Any]]:
-    """List classes of fewer different rows at a silo than it reports; without unreported rows it has none of the class.
+def _pooled_targets(
+    summaries: Summaries, clients: tuple[str, ...], least: Mapping[str, int]
+) -> list[ClassNotCompared | NotCompared]:
+    """List the silos that report one pool of a regression's targets, or none; small groups are pooled with others."""
+    if summaries.noise is not None:
+        return []
+    pooled = np.isfinite(summaries.moments).any((1, 2, 3))
+    withheld = np.isnan(summaries.labels).all(1)
+    few, silent = ([clients[i] for i in np.flatnonzero(withheld & (pooled == reported))] for reported in (True, False))
+    why = "only the mean and spread, since few lie in other groups"
+    return [
+        *([_entry("targets", why, silos=few)] if few else []),
+        *([_entry("targets", _too_few(silent, least), silos=silent)] if silent else []),
+    ]
 
-    In a regression, small groups of targets are pooled with others, so only silos that report one pool are listed.
-    """
+
+def _rare_classes(
+    summaries: Summaries, clients: tuple[str, ...], least: Mapping[str, int]
+) -> list[ClassNotCompared | NotCompared]:
+    """List classes of fewer different rows at a silo than it reports; without unreported rows it has none of the class."""
     if summaries.noise is not None:
         return []
     withheld = np.isnan(summaries.labels)
-    if layout.targets:
-        pooled = np.isfinite(summaries.moments).any((1, 2, 3))
-        few, silent = (
-            [clients[i] for i in np.flatnonzero(withheld.all(1) & (pooled == reported))] for reported in (True, False)
-        )
-        why = "only the mean and spread, since few lie in other groups"
-        entries = [_entry("targets", why, silos=few)] if few else []
-        return [*entries, *([_entry("targets", _too_few(silent, least), silos=silent)] if silent else [])]
     some = summaries.rows - np.nan_to_num(summaries.labels).sum(-1) > 0
     of_class = [[clients[i] for i in np.flatnonzero(column & some)] for column in withheld.T]
-    return [_entry("class", _too_few(silos, least), [i], silos) for i, silos in enumerate(of_class) if silos]
+    return [
+        {"what": "class", "why": _too_few(silos, least), "names": [index], "silos": silos}
+        for index, silos in enumerate(of_class)
+        if silos
+    ]
 
 
 def _too_few(silos: list[str], least: Mapping[str, int]) -> str:
@@ -89,8 +101,8 @@ def _too_few(silos: list[str], least: Mapping[str, int]) -> str:
     return f"fewer than {' to '.join(map(str, sorted({min(numbers), max(numbers)})))} different rows"
 
 
-def _features(comparison: Comparison, layout: Layout) -> list[dict[str, Any]]:
-    missing, entries = comparison.missing, []
+def _features(comparison: Comparison, layout: Layout) -> list[NotCompared]:
+    missing, entries = comparison.missing, list[NotCompared]()
     for mask, why in ((missing.absent, "no value"), (missing.withheld, "too few values in a class")):
         for feature in np.flatnonzero(mask.any(0)).tolist():
             silos = [comparison.clients[i] for i in np.flatnonzero(mask[:, feature])]
@@ -99,7 +111,7 @@ def _features(comparison: Comparison, layout: Layout) -> list[dict[str, Any]]:
     return [*entries, *([_entry("feature", "nearly all values in one or two bins", crowded)] if crowded else [])]
 
 
-def _far_values(feature_pairs: FeaturePairs | None, query: Query, clients: tuple[str, ...]) -> list[dict[str, Any]]:
+def _far_values(feature_pairs: FeaturePairs | None, query: Query, clients: tuple[str, ...]) -> list[NotCompared]:
     """List values far from all others, as a code or a wrong entry is; `rows` by silo: far below and far above.
 
     Without counts, silos replace them before they report, and report no numbers of them.
@@ -107,23 +119,23 @@ def _far_values(feature_pairs: FeaturePairs | None, query: Query, clients: tuple
     if feature_pairs is None:
         why = "those far from all others count as values near them, and are not listed"
         return [] if query.counts else [_entry("values", why)]
-    entries, names = [], (*query.layout.names, "the target")
+    entries, names = list[NotCompared](), (*query.layout.names, "the target")
     for feature in np.flatnonzero(feature_pairs.far.any((0, 2))).tolist():
         rows = {clients[i]: feature_pairs.far[i, feature].tolist() for i in range(len(clients))}
         rows = {client: far for client, far in rows.items() if any(far)}
-        entries.append(_entry("values", "far from all others", [names[feature]], list(rows)) | {"rows": rows})
+        entries.append({**_entry("values", "far from all others", [names[feature]], list(rows)), "rows": rows})
     return entries
 
 
 def _feature_pairs(
     comparison: Comparison, query: Query, summaries: Summaries, feature_pairs: FeaturePairs | None, by_unit: bool
-) -> list[dict[str, Any]]:
+) -> list[NotCompared]:
     layout = query.layout
     if feature_pairs is None:
         guarded = "rows are counted by unit" if by_unit else "only the verdict guarded compares them"
         why = "noise" if query.rho else "pictures" if query.pictures else guarded
         return [_entry("feature pairs", why), _entry("interactions", why)]
-    entries = []
+    entries = list[NotCompared]()
     chosen = set(feature_pairs.correlations.features.tolist())
     others = [name for index, name in enumerate(layout.names) if index not in chosen]
     if others:

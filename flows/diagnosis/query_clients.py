@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from scipy.stats import norm
@@ -24,6 +24,7 @@ from tasks.execution.task_runner import Runner, map_clients
 from tasks.messages.message_policy import Message
 from tasks.messages.statistics_messages import NoisyCounts, Refusal, ShiftNumbers
 from tasks.tracking.json_io import read_json, write_json
+from tasks.tracking.result_types.diagnosis_result import BytesSent, DependentRows, SecondLook
 
 _WIDTH = 3.0  # deviations around the mean of all rows that bounds cover
 _GROUPS = 5  # of targets, which serve as classes
@@ -211,7 +212,7 @@ def query_clients(
 
 
 def collect_answers(
-    runner: Runner, task: ClientStep, silos: Silos, **options: Any
+    runner: Runner, task: ClientStep, silos: Silos, **options: object
 ) -> tuple[list[Message], Mapping[str, str]]:
     """Run a step on every client; returns the messages, and the reasons of the clients that refused."""
     received: list[Message] = map_clients(runner, task, silos, stack=_STACK, may_be_silent=True, **options)
@@ -221,21 +222,21 @@ def collect_answers(
 
 def bytes_reported(
     responses: Sequence[Responses],
-    second_look: Mapping[str, Any] | None = None,
+    second_look: SecondLook | None = None,
     feature_pairs: Sequence[Message] = (),
-) -> dict[str, int]:
+) -> BytesSent:
     """Return the bytes sent by all clients for these responses, feature pairs and the second look, and the most of one.
 
     The answers of all clients to a query have equal size.
     """
-    more = second_look["bytes"] if second_look else {"up": 0, "up_of_a_client": 0}
+    more: BytesSent = second_look["bytes"] if second_look else {"up": 0, "up_of_a_client": 0}
     sent: Counter[str] = Counter()
     for message in (*(m for response in responses for m in response.messages), *feature_pairs):
         sent.update(dict.fromkeys(message.clients, message.bytes_up // len(message.clients)))
     return {"up": sent.total() + more["up"], "up_of_a_client": max(sent.values(), default=0) + more["up_of_a_client"]}
 
 
-def dependent_rows(silos: Silos, responses: Sequence[Responses]) -> dict[str, Any]:
+def dependent_rows(silos: Silos, responses: Sequence[Responses]) -> DependentRows:
     """Describe rows that are not independent: what counts as one row, and the clients with many copies of rows.
 
     `unit` is the column of `data.source.unit`, by which rows are counted, or None. `repeats`, and `persons` of clients

@@ -6,7 +6,7 @@ its type. It uses no number of rows and does not compare P(X | Y).
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from scipy.spatial.distance import pdist
@@ -28,7 +28,9 @@ from models.diagnosis.fomichev_distances import (
 from models.diagnosis.merged_tables import all_pairs, merge_cells
 from models.diagnosis.nested_tests import TYPES, Evidence, SizedTest, comparable_classes, effective_size
 
-GRADES = ("negligible", "moderate", "significant", "critical")
+Grade = Literal["negligible", "moderate", "significant", "critical"]
+
+GRADES: tuple[Grade, ...] = ("negligible", "moderate", "significant", "critical")
 
 MIN_ROWS = 20
 """Rows of a client below which the verdict is undetermined."""

@@ -4,9 +4,9 @@ The tests decide whether clients differ. These numbers only describe by how much
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
+from typing import Literal, TypedDict
 
 import numpy as np
 
@@ -18,6 +18,9 @@ _Z95 = 1.959964
 
 _UNIT_FACTOR, _UNIT_TOLERANCE = 2.0, 1.25
 """A change of unit multiplies the mean and the deviation by one factor: the least factor, and how far the two may differ."""
+
+
+ChangeKind = Literal["label", "absent", "mean", "spread", "constant", "target", "category", "missing", "rule"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Change:
         cell: For `rule` of a categorical feature, the category to whose rows the numbers belong, if it shows more than all.
     """
 
-    what: str
+    what: ChangeKind
     name: str
     first: float
     second: float
@@ -66,14 +69,6 @@ class Change:
     def is_clear(self) -> bool:
         """Whether the interval leaves out 0, or is unknown; a rule may differ in both directions and cancel."""
         return self.what == "rule" or not self.low <= 0 <= self.high
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON without undefined numbers."""
-        return {
-            name: round(value, 6) if isinstance(value, float) else value
-            for name, value in asdict(self).items()
-            if value is not None and value == value
-        }
 
 
 _FAR_SHARE = 8.0
@@ -251,7 +246,7 @@ def rule_change(pair: Summaries, layout: Layout, feature: int, classes: list[str
 
 
 def _share_change(
-    what: str, name: str, counts: np.ndarray, rows: np.ndarray, noisy: bool, value: str | None = None
+    what: ChangeKind, name: str, counts: np.ndarray, rows: np.ndarray, noisy: bool, value: str | None = None
 ) -> Change:
     """Compare a share, (2,) counts of (2,) rows, with Agresti and Caffo's interval (2000): one row more of each kind."""
     first, second = (float(share) for share in counts / rows)
@@ -336,7 +331,14 @@ def largest_share_differences(summaries: Summaries) -> np.ndarray:
     return largest
 
 
-def smallest_visible(rows: tuple[float, float], share: float, features: int) -> dict[str, float]:
+class VisibleDifferences(TypedDict):
+    """Differences that the tests find in four of five pairs: `share` of a label, `deviations` of a mean."""
+
+    share: float
+    deviations: float
+
+
+def smallest_visible(rows: tuple[float, float], share: float, features: int) -> VisibleDifferences:
     """Return the differences that the tests find in four of five pairs: `share`, of a label, and `deviations`, of a mean.
 
     A test of one of `features` hypotheses at level ALPHA needs z standard errors, and an effect φ below LEAST_EFFECT is

@@ -7,7 +7,7 @@ ours.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,9 @@ clients of one size have φ = √2h at most.
 CORRELATION = 0.25
 """The correlation that two features' evidence of label shift is taken to have."""
 
-TYPES = ("feature", "label", "concept")
+ShiftType = Literal["feature", "label", "concept"]
+
+TYPES: tuple[ShiftType, ...] = ("feature", "label", "concept")
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -94,7 +94,9 @@ def _labels_of_all(summaries: Summaries) -> np.ndarray:
     return np.where(withheld.all(0), np.nan, labels.sum(0) + imputed.sum(0))
 
 
-INSIDE = ("labels", "inputs_in_classes")
+InsideTest = Literal["labels", "inputs_in_classes"]
+
+INSIDE: tuple[InsideTest, ...] = ("labels", "inputs_in_classes")
 """The tests of whether the clients of a group are alike: P(Y), and P(X | Y) of the feature that differs most."""
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Literal
 
 import numpy as np
 from scipy.special import chdtri
@@ -80,7 +81,9 @@ def _overlap_cost(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return (1 - overlap).sum(0)
 
 
-REASONS = ("rows", "unreported", "apart", "rough", "constant")
+Reason = Literal["rows", "unreported", "apart", "rough", "constant"]
+
+REASONS: tuple[Reason, ...] = ("rows", "unreported", "apart", "rough", "constant")
 """Too few rows; a client that may report nothing of its rows; no class reported by both; no class with the rows that
 the verdict needs; no feature that varies within such a class.
 """

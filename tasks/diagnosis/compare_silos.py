@@ -6,7 +6,7 @@ Gaps in the reports are named too: features without values, withheld features, a
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -42,6 +42,7 @@ from models.diagnosis.wald_tests import ROWS
 from tasks.diagnosis.report_summary import join_summaries
 from tasks.execution.prefect_tasks import server_step
 from tasks.messages.statistics_messages import NoisyCounts, ShiftNumbers
+from tasks.tracking.result_types.diagnosis_result import Gaps
 
 Verdict = Literal["guarded", "moments", "paper"]
 
@@ -63,7 +64,7 @@ class MissingReports(NamedTuple):
     withheld: np.ndarray
     crowded: np.ndarray
 
-    def to_dict(self, clients: Sequence[str], features: Sequence[str]) -> dict[str, Any]:
+    def to_dict(self, clients: Sequence[str], features: Sequence[str]) -> Gaps:
         """Return plain JSON by field: clients by feature, and the crowded features."""
 
         def by_feature(mask: np.ndarray) -> dict[str, list[str]]:

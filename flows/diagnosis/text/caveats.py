@@ -1,8 +1,5 @@
 """What a diagnosis did not compare and why, what its verdicts rest on, and what its second look changed."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from flows.diagnosis.text.phrases import (
     few_rows,
     joined,
@@ -17,6 +14,7 @@ from flows.diagnosis.text.phrases import (
 from models.diagnosis.magnitudes import smallest_visible
 from models.metrics.base_metrics import format_number
 from silos.errors import counted
+from tasks.tracking.result_types.diagnosis_result import DiagnosisFacts, SecondLook, SiloFacts, VersionFacts
 
 _MAX_FEATURES = 3  # with missing values
 _SIZE_RATIO = 10  # of the largest and smallest silo, from which on a note is given
@@ -33,7 +31,7 @@ _PICTURES = {
 }
 
 
-def notes(report: dict[str, Any]) -> list[str]:
+def notes(report: SiloFacts) -> list[str]:
     """Return what was not compared and why, and what verdicts rest on."""
     topics = (
         _of_rows,
@@ -49,13 +47,13 @@ def notes(report: dict[str, Any]) -> list[str]:
     return [note for topic in topics for note in topic(report)]
 
 
-def notes_of_versions(report: dict[str, Any]) -> list[str]:
+def notes_of_versions(report: VersionFacts) -> list[str]:
     """Return the notes on silos compared with an earlier version; each silo's sentence covers rows and overlap."""
     topics = (of_repeats, of_power, of_gaps, _of_features, _of_query)
     return [note for topic in topics for note in topic(report)]
 
 
-def of_repeats(report: dict[str, Any]) -> list[str]:
+def of_repeats(report: DiagnosisFacts) -> list[str]:
     """State that rows count by unit, or that many rows repeat although no unit is named."""
     if report["unit"]:
         return [
@@ -69,7 +67,7 @@ def of_repeats(report: dict[str, Any]) -> list[str]:
     ]
 
 
-def of_power(report: dict[str, Any]) -> list[str]:
+def of_power(report: DiagnosisFacts) -> list[str]:
     """State how small a difference may be missed between the two smallest silos that were compared.
 
     The published rule does not use numbers of rows, and under noise or the verdict `moments` the size is not known.
@@ -78,7 +76,9 @@ def of_power(report: dict[str, Any]) -> list[str]:
         return []
     if "against" in report:
         smallest = min(
-            (tuple(pair["rows"]) for pair in report["pairs"] if not pair["undetermined"]), default=None, key=min
+            ((pair["rows"][0], pair["rows"][1]) for pair in report["pairs"] if not pair["undetermined"]),
+            default=None,
+            key=min,
         )
     else:
         excluded = set(left_out(report))
@@ -97,7 +97,7 @@ def of_power(report: dict[str, Any]) -> list[str]:
     ]
 
 
-def unseen_between(report: Mapping[str, Any], rows: tuple[float, float]) -> str:
+def unseen_between(report: DiagnosisFacts, rows: tuple[float, float]) -> str:
     """Return the end of a sentence: how small a difference may be missed between two sides of these sizes."""
     seen = smallest_visible(rows, 0.5, len(report["features"]))
     label = "the share of a group of targets" if report["query"]["targets"] else "how often a label occurs"
@@ -107,19 +107,19 @@ def unseen_between(report: Mapping[str, Any], rows: tuple[float, float]) -> str:
     )
 
 
-def of_gaps(report: dict[str, Any]) -> list[str]:
+def of_gaps(report: DiagnosisFacts) -> list[str]:
     """Note features without reported values at some silos, and bins too wide to show differences."""
     gaps, lines = report["gaps"], list[str]()
     label = "group of targets" if report["query"]["targets"] else "label"
-    for what, text in (
-        ("absent", "{feature} was not compared at {silos}: no reported row has a value."),
+    for silos_of, text in (
+        (gaps["absent"], "{feature} was not compared at {silos}: no reported row has a value."),
         (
-            "withheld",
+            gaps["withheld"],
             f"{{feature}} was not compared at {{silos}}: fewer than {least_rows(report)} different rows of a {label} have "
             "a value.",
         ),
     ):
-        affected = list(gaps[what].items())
+        affected = list(silos_of.items())
         lines += [text.format(feature=feature, silos=listed(silos)) for feature, silos in affected[:_MAX_FEATURES]]
         if len(affected) > _MAX_FEATURES:
             more = counted(len(affected) - _MAX_FEATURES, "more feature")
@@ -133,7 +133,7 @@ def of_gaps(report: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _of_what_was_not_compared(report: dict[str, Any]) -> list[str]:
+def _of_what_was_not_compared(report: SiloFacts) -> list[str]:
     """Note rare classes, far values, and interactions of features that no test covers."""
     entries, lines = report.get("not_compared", []), list[str]()
     if all(pair["undetermined"] for pair in report["pairs"]):  # the first sentence says why
@@ -144,10 +144,10 @@ def _of_what_was_not_compared(report: dict[str, Any]) -> list[str]:
             f'Label "{name}" was not compared at {listed(entry["silos"])}: {entry["why"]}, too few to report their counts.'
         )
     option = " (to be listed under data.source.na_values)" if report["label"] else ""  # only a table has texts
-    for entry in [entry for entry in entries if entry["what"] == "values" and "rows" in entry][:_MAX_FEATURES]:
-        rows = sum(sum(far) for far in entry["rows"].values())
+    for far in [entry for entry in entries if entry["what"] == "values" and "rows" in entry][:_MAX_FEATURES]:
+        rows = sum(sum(below_and_above) for below_and_above in far["rows"].values())
         lines.append(
-            f"{counted(rows, 'value')} of {joined(entry['names'])} at {listed(entry['silos'])} "
+            f"{counted(rows, 'value')} of {joined(far['names'])} at {listed(far['silos'])} "
             f"{'lies' if rows == 1 else 'lie'} far from all others: a code for missing values{option}, or a typing error?"
         )
     whys = [entry["why"] for entry in entries if entry["what"] == "interactions" and not entry["names"]]
@@ -163,7 +163,7 @@ def _of_what_was_not_compared(report: dict[str, Any]) -> list[str]:
     return lines
 
 
-def of_the_second_look(report: dict[str, Any]) -> list[str]:
+def of_the_second_look(report: SiloFacts) -> list[str]:
     """Note what the second look changed; empty if none was requested."""
     look = report["second_look"]
     if look is None:
@@ -180,7 +180,7 @@ def of_the_second_look(report: dict[str, Any]) -> list[str]:
     ]
 
 
-def _participants(look: dict[str, Any]) -> list[str]:
+def _participants(look: SecondLook) -> list[str]:
     """Note which silos reported, and which refused and why."""
     models, predictions, refusals = look["reported"]["models"], look["reported"]["predictions"], look["refused"]
     lines, models_only = [], [client for client in models if client not in predictions]
@@ -200,13 +200,13 @@ def _participants(look: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _uninformative_silos(report: dict[str, Any], small: list[str]) -> list[str]:
+def _uninformative_silos(report: SiloFacts, small: list[str]) -> list[str]:
     """Return silos with enough rows that may report nothing; empty if no other silos remain."""
     others = [line["client"] for line in report["rest"] if not line["reports"][0] and line["client"] not in small]
     return others if len(others) + len(small) < len(report["clients"]) else []
 
 
-def _of_rows(report: dict[str, Any]) -> list[str]:
+def _of_rows(report: SiloFacts) -> list[str]:
     lines, small = [], small_silos(report)
     if small and len(small) < len(report["clients"]):
         lines.append(f"{listed(small)} {_was(small)} not compared: {few_rows(report)}.")
@@ -237,7 +237,7 @@ def _was(names: list[str]) -> str:
     return "was" if len(names) == 1 else "were"
 
 
-def _of_overlap(report: dict[str, Any]) -> list[str]:
+def _of_overlap(report: SiloFacts) -> list[str]:
     far = [pair for pair in report["pairs"] if pair["types"] and not pair["concept_identifiable"]]
     if not far:
         return []
@@ -249,7 +249,7 @@ def _of_overlap(report: dict[str, Any]) -> list[str]:
     ]
 
 
-def _of_angles(report: dict[str, Any]) -> list[str]:
+def _of_angles(report: SiloFacts) -> list[str]:
     """Note a property of the project that siloflow ships, with digits rotated by -50 and 120 degrees."""
     if not report["query"]["pictures"]:
         return []
@@ -258,7 +258,7 @@ def _of_angles(report: dict[str, Any]) -> list[str]:
     ]
 
 
-def _of_features(report: dict[str, Any]) -> list[str]:
+def _of_features(report: DiagnosisFacts) -> list[str]:
     """Explain the projections of pictures that are named."""
     if not report["query"]["pictures"]:
         return []
@@ -267,7 +267,7 @@ def _of_features(report: dict[str, Any]) -> list[str]:
     return [f"Each picture is described by a few numbers: {'; '.join(texts)}."] if texts else []
 
 
-def _of_query(report: dict[str, Any]) -> list[str]:
+def _of_query(report: DiagnosisFacts) -> list[str]:
     lines, targets, noise = [], report["query"]["targets"], report["noise"]
     if targets:
         cuts = joined([format_number(cut, 4) for cut in targets])

@@ -1,20 +1,21 @@
 """Clauses on two sides of a difference: each type with its numbers, and what it costs a model."""
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any
 
 from flows.diagnosis.text.phrases import change_phrases, described_changes, far_values, joined, listed, type_phrases
+from models.diagnosis.nested_tests import ShiftType
 from models.metrics.base_metrics import format_number, format_signed
+from tasks.tracking.result_types.diagnosis_records import ChangeRecord, Evidence, FeaturePairRecord, PairRecord
+from tasks.tracking.result_types.diagnosis_result import DiagnosisFacts, SiloFacts
 
 MAX_FEATURES = 3
 """Features of one type that a sentence names."""
 
 
-def evidence_of(report: dict[str, Any], group: int, other: int) -> dict[str, Any]:
+def evidence_of(report: SiloFacts, group: int, other: int) -> PairRecord | None:
     """Return the evidence of a pair of silos of two groups, of one with an estimated loss if there is one.
 
-    Its sides are exchanged if needed, so that the first silo is of `group`.
+    Its sides are exchanged if needed, so that the first silo is of `group`. None if no pair has evidence for a clause.
     """
     groups = report["groups"]
     names = [f"group {index + 1}" for index in range(len(groups))] if report["pairs_of"] == "groups" else None
@@ -26,29 +27,32 @@ def evidence_of(report: dict[str, Any], group: int, other: int) -> dict[str, Any
         and ("shared_model_loss" in pair or pair.get("label_or_concept"))
         and ({pair["first"], pair["second"]} & {*one} and {pair["first"], pair["second"]} & {*two})
     ]
-    return next((pair for pair in pairs if any((pair.get("shared_model_loss") or {}).values())), (pairs or [{}])[0])
+    return next((pair for pair in pairs if pair.get("shared_model_loss")), pairs[0] if pairs else None)
 
 
-def _exchanged(pair: dict[str, Any]) -> dict[str, Any]:
+def _exchanged(pair: PairRecord) -> PairRecord:
     """Exchange the two sides of a pair's evidence."""
-    swapped = {"first": "second", "second": "first"}
-    together = [{swapped.get(key, key): value for key, value in found.items()} for found in pair.get("together", [])]
     losses = pair.get("shared_model_loss")  # None if not estimated
-    return pair | {
+    return {
+        **pair,
         "first": pair["second"],
         "second": pair["first"],
-        "together": together,
-        "shared_model_loss": losses and {swapped[side]: loss for side, loss in losses.items()},
+        "together": [
+            {**found, "first": found["second"], "second": found["first"]} for found in pair.get("together", [])
+        ],
+        "shared_model_loss": losses and {"first": losses["second"], "second": losses["first"]},
     }
 
 
-def effect_clauses(report: Mapping[str, Any], evidence: Mapping[str, Any], kinds: Sequence[str]) -> list[str]:
+def effect_clauses(report: SiloFacts, evidence: PairRecord | None, kinds: Sequence[ShiftType]) -> list[str]:
     """Describe by how much a model that both silos share would predict worse than one of their own."""
-    if evidence.get("effect_on_prediction") == "none seen" and "concept" not in kinds:
+    effect = evidence and evidence.get("effect_on_prediction")
+    if effect == "none seen" and "concept" not in kinds:
         return ["one model for both would predict as well as a model for each, as far as the counts show"]
-    if evidence.get("effect_on_prediction") != "seen":
+    of_sides = evidence and evidence.get("shared_model_loss")
+    if effect != "seen" or not evidence or not of_sides:
         return []
-    losses = {evidence[side]: loss for side, loss in evidence["shared_model_loss"].items() if loss}
+    losses = {evidence["first"]: of_sides["first"], evidence["second"]: of_sides["second"]}
     name = max(losses, key=lambda client: losses[client]["loss"])
     loss = losses[name]
     if loss["low"] <= 0:
@@ -60,12 +64,12 @@ def effect_clauses(report: Mapping[str, Any], evidence: Mapping[str, Any], kinds
 
 
 def type_clause(
-    report: dict[str, Any],
-    kind: str,
-    changes: Mapping[str, Any],
+    report: DiagnosisFacts,
+    kind: ShiftType,
+    changes: Mapping[ShiftType, Sequence[ChangeRecord]],
     features: Sequence[str],
-    evidence: Mapping[str, Any] = MappingProxyType({}),
-    described_types: Sequence[str] = (),
+    evidence: Evidence | None = None,
+    described_types: Sequence[ShiftType] = (),
 ) -> str:
     """Describe one type with its numbers, or with the features that carry it.
 
@@ -74,16 +78,18 @@ def type_clause(
     phrase = type_phrases(report)[kind]
     if kind == "feature":
         return inputs_clause(report, changes, features, evidence)[0]
-    described = changes.get(kind, [])[:MAX_FEATURES]
-    described = _as_one_rule(described) if kind == "concept" else described
+    described, others = changes.get(kind, ())[:MAX_FEATURES], list[str]()
+    if kind == "concept":  # several features may explain one rule about as well: the first, with the others as `or`
+        described, others = described[:1], _columns_after_first(described)
     in_units = not report["query"]["pictures"] or kind == "label"  # projections of pictures have no unit
-    found = change_phrases(described, report) if in_units else []
+    found = change_phrases(described, report, others) if in_units else []
     if kind == "label":
-        hedge = f" (or {_other_rule(report)})" if evidence.get("label_or_concept") else ""
+        hedge = f" (or {_other_rule(report)})" if evidence and evidence.get("label_or_concept") else ""
         return f"{joined(found) if found else phrase}{hedge}"
-    if evidence.get("interactions"):
+    interactions = evidence and evidence.get("interactions")
+    if interactions:
         on = "target" if report["query"]["targets"] else "label"
-        found = [f"how {joined(evidence['interactions'][0]['features'])} act together on the {on} differs"]
+        found = [f"how {joined(interactions[0]['features'])} act together on the {on} differs"]
     elif described and described[0]["what"] in ("label", "target"):
         if "label" in described_types and changes.get("label") == changes["concept"]:
             return f"no difference of inputs was seen, so {phrase}"
@@ -92,17 +98,20 @@ def type_clause(
 
 
 def inputs_clause(
-    report: dict[str, Any], changes: Mapping[str, Any], features: Sequence[str], evidence: Mapping[str, Any]
+    report: DiagnosisFacts,
+    changes: Mapping[ShiftType, Sequence[ChangeRecord]],
+    features: Sequence[str],
+    evidence: Evidence | None,
 ) -> tuple[str, list[str]]:
     """Describe how inputs differ; also return the features that the clause names."""
     phrase = type_phrases(report)["feature"]
-    described, together = described_changes(changes.get("feature", []))[:MAX_FEATURES], []
+    described, together = described_changes(changes.get("feature", ()))[:MAX_FEATURES], list[FeaturePairRecord]()
     if report["query"]["pictures"]:  # projections of pictures have no unit
         described = []
     elif len(described) < MAX_FEATURES:
         together = [
             pair
-            for pair in evidence.get("together", [])
+            for pair in (evidence.get("together", []) if evidence else [])
             if len({name.partition("=")[0] for name in pair["features"]}) > 1  # not the columns of one category
         ][:1]
     found = change_phrases(described, report)
@@ -115,7 +124,7 @@ def inputs_clause(
     return (f"{phrase}, most in {joined(named)}" if named else phrase), named
 
 
-def _with_far_values(phrase: str, feature: str, report: Mapping[str, Any]) -> str:
+def _with_far_values(phrase: str, feature: str, report: DiagnosisFacts) -> str:
     """Add the silos in which values of a feature may be a code for missing values; this precedes all other clauses."""
     silos = far_values(report).get(feature)
     return (
@@ -125,21 +134,19 @@ def _with_far_values(phrase: str, feature: str, report: Mapping[str, Any]) -> st
     )
 
 
-def _other_rule(report: Mapping[str, Any]) -> str:
+def _other_rule(report: DiagnosisFacts) -> str:
     """Return what may explain labels that differ as well; a regression has no threshold."""
     return (
         type_phrases(report)["concept"] if report["query"]["targets"] else "the label is coded with another threshold"
     )
 
 
-def _together_phrase(pair: Mapping[str, Any]) -> str:
-    correlations = (format_signed(f"{pair[side]:.2f}") for side in ("first", "second"))
+def _together_phrase(pair: FeaturePairRecord) -> str:
+    correlations = (format_signed(f"{value:.2f}") for value in (pair["first"], pair["second"]))
     return f"{joined(pair['features'])} go together differently (rank correlation {' against '.join(correlations)})"
 
 
-def _as_one_rule(changes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Merge changes of the rule that explain it about as well: the first, with the other features as `or`."""
-    if not changes:
-        return []
+def _columns_after_first(changes: Sequence[ChangeRecord]) -> list[str]:
+    """Return the features of these changes but the first; of the columns of one category, such as ward=eye, one."""
     names = {change["name"].partition("=")[0]: change["name"] for change in reversed(changes)}
-    return [{**changes[0], "or": [*reversed(names.values())][1:]}]
+    return [*reversed(names.values())][1:]

@@ -1,10 +1,10 @@
 """Sentences on what is plainly so in the data, and what to do about it."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from flows.diagnosis.text.phrases import label_is, listed
 from models.metrics.base_metrics import format_number
+from tasks.tracking.result_types.diagnosis_result import DataFault, SiloFacts
 
 _MAX_FAULTS = 3  # of a kind, with a sentence each
 _KINDS = ("persons", "shared", "class", "empty", "constant")
@@ -16,7 +16,7 @@ _MORE = {
 }
 
 
-def fault_sentences(report: Mapping[str, Any]) -> list[str]:
+def fault_sentences(report: SiloFacts) -> list[str]:
     """Return the sentences that come before all others, a few of each kind."""
     lines = []
     for kind in _KINDS:
@@ -27,7 +27,7 @@ def fault_sentences(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def fault_steps(faults: Sequence[Mapping[str, Any]]) -> list[str]:
+def fault_steps(faults: Sequence[DataFault]) -> list[str]:
     """Return what to do about these faults."""
     persons = [fault for fault in faults if fault["what"] == "persons"]
     shared = sorted({silo for fault in faults if fault["what"] == "shared" for silo in fault["silos"]})
@@ -48,7 +48,7 @@ def fault_steps(faults: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _sentence(fault: Mapping[str, Any], report: Mapping[str, Any]) -> str:
+def _sentence(fault: DataFault, report: SiloFacts) -> str:
     silos, verb = listed(fault["silos"]), "has" if len(fault["silos"]) == 1 else "have"
     if fault["what"] == "persons":
         return (

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -20,11 +20,20 @@ from flows.diagnosis.text.phrases import (
     shown_counts,
     type_phrases,
 )
-from models.diagnosis.nested_tests import TYPES
+from models.diagnosis.nested_tests import TYPES, ShiftType
 from models.diagnosis.odd_clients import find_odd_clients
 from models.diagnosis.screen_clients import MIN_SHARE
 from models.diagnosis.verdicts import DISCOVERIES
 from silos.errors import counted
+from tasks.tracking.result_types.diagnosis_records import (
+    ChangeRecord,
+    Evidence,
+    GroupPairRecord,
+    OddSilosRecord,
+    PairRecord,
+    SiloRecord,
+)
+from tasks.tracking.result_types.diagnosis_result import DiagnosisFacts, SiloFacts, VersionFacts
 
 _MAX_FINDINGS = 5  # with a sentence of their own
 _MAX_ODD = 20  # silos that are all named
@@ -47,7 +56,7 @@ class Finding:
 
     text: str
     sides: Mapping[str, int]
-    kinds: tuple[str, ...]
+    kinds: tuple[ShiftType, ...]
     inputs: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
     is_odd: bool = False
@@ -55,7 +64,7 @@ class Finding:
     transform: bool = False
 
 
-def findings(report: dict[str, Any]) -> list[Finding]:
+def findings(report: SiloFacts) -> list[Finding]:
     """Return what differs between silos, the most important first; empty if no two differ in anything."""
     determined = [pair for pair in report["pairs"] if not pair["undetermined"]]
     differ = [pair for pair in determined if pair["types"]]
@@ -63,11 +72,11 @@ def findings(report: dict[str, Any]) -> list[Finding]:
         rest = [record for record in report["rest"] if record["types"] and not record["undetermined"]]
         return [of_one(report, record) for record in rest]
     apart = groups_apart(report)
-    odd = odd_one(report)
-    if odd:
-        return [of_one(report, odd)]
-    if is_of_odd_silos(report):
-        return [_of_odd_silos(report, report["odd"])]
+    one, several = odd_one(report), odd_silos(report)
+    if one:
+        return [of_one(report, one)]
+    if several:
+        return [_of_odd_silos(report, several)]
     if not apart:
         return _one_by_one(report, differ) if len(differ) <= MAX_FEATURES else _by_type(report, differ, determined)
     described = [*_of_groups(report, apart)]
@@ -76,7 +85,7 @@ def findings(report: dict[str, Any]) -> list[Finding]:
     return [*described, *_one_by_one(report, few_within(report), "Within a group, ")]
 
 
-def few_within(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+def few_within(report: SiloFacts) -> list[PairRecord]:
     """Return the differing pairs within groups if they are few, and more than by chance."""
     of_group = {client: index for index, group in enumerate(report["groups"]) for client in group}
     compared = sum(num_determined(record) for record in report["between"] if len({*record["groups"]}) == 1)
@@ -90,14 +99,14 @@ def few_within(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found if DISCOVERIES * compared < len(found) <= MAX_FEATURES else []
 
 
-def is_of_odd_silos(report: Mapping[str, Any]) -> bool:
+def odd_silos(report: SiloFacts) -> OddSilosRecord | None:
     """Return whether to describe silos with most differences, since most pairs of groups do not differ."""
     odd = report.get("odd")
     few = not any(_types_in_most(record) for record in groups_apart(report))
-    return bool(odd and shown_types(odd)) and few and odd_one(report) is None
+    return odd if odd and shown_types(odd) and few and odd_one(report) is None else None
 
 
-def groups_apart(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+def groups_apart(report: SiloFacts) -> list[GroupPairRecord]:
     """Return the records of pairs of groups with silos that differ; pairs that were not compared separate no groups."""
     return [
         record
@@ -106,58 +115,63 @@ def groups_apart(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def of_one(report: dict[str, Any], record: Mapping[str, Any]) -> Finding:
+def of_one(report: SiloFacts, record: SiloRecord) -> Finding:
     """Describe one silo against all others together."""
     name = record["client"]
     return _finding(f"{name} differs from all others together: ", report, record, {name: 1}, is_odd=True)
 
 
-def of_version(report: dict[str, Any], pair: Mapping[str, Any]) -> Finding:
+def of_version(report: VersionFacts, pair: SiloRecord) -> Finding:
     """Describe a silo against an earlier version of itself."""
     return _finding(f"{pair['client']}: ", report, pair, {pair["client"]: 1}, is_odd=True)
 
 
 def _finding(
     start: str,
-    report: dict[str, Any],
-    record: Mapping[str, Any],
+    report: DiagnosisFacts,
+    record: PairRecord | SiloRecord | OddSilosRecord,
     sides: Mapping[str, int],
     is_odd: bool,
-    end: str = ".",
+    amounts: Sequence[ChangeRecord] = (),
 ) -> Finding:
-    """Describe all types of one record."""
-    changes, evidence = record.get("changes", {}), record if "pairs" not in record else {}
-    kinds = shown_types(record)
-    changes = _with_amounts(changes, record.get("target_amounts", [[]])[0])
-    parts = [type_clause(report, kind, changes, list(record["input_features"]), evidence, kinds) for kind in kinds]
+    """Describe all types of one record; amounts: by how much the targets of each of several silos differ."""
+    kinds, features = shown_types(record), list(record["input_features"])
+    changes = _with_amounts(record.get("changes", {}), amounts)
+    parts = [type_clause(report, kind, changes, features, record, kinds) for kind in kinds]
     return Finding(
-        f"{start}{'; '.join(parts)}{end}",
+        f"{start}{'; '.join(parts)}.",
         sides,
         tuple(kinds),
         is_odd=is_odd,
-        **_facts(report, kinds, changes, record["input_features"], evidence),
-        transform=bool(record["transform"]),
+        **_causes(report, kinds, changes, features, record),
+        transform=record["transform"],
     )
 
 
-def _facts(
-    report: dict[str, Any],
-    kinds: Sequence[str],
-    changes: Mapping[str, Any],
+class _Causes(TypedDict):
+    inputs: tuple[str, ...]
+    units: tuple[str, ...]
+    threshold: bool
+
+
+def _causes(
+    report: DiagnosisFacts,
+    kinds: Sequence[ShiftType],
+    changes: Mapping[ShiftType, Sequence[ChangeRecord]],
     features: Sequence[str],
-    evidence: Mapping[str, Any],
-) -> dict[str, Any]:
+    evidence: Evidence | None,
+) -> _Causes:
     """Return what steps need of the types in a sentence."""
     inputs = inputs_clause(report, changes, features, evidence)[1] if "feature" in kinds else []
-    units = [change["name"] for change in changes.get("feature", []) if "factor" in change and change["name"] in inputs]
-    moved = "concept" in kinds and any(change["what"] == "label" for change in changes.get("concept", []))
-    hedged = "label" in kinds and bool(evidence.get("label_or_concept"))
+    units = [change["name"] for change in changes.get("feature", ()) if "factor" in change and change["name"] in inputs]
+    moved = "concept" in kinds and any(change["what"] == "label" for change in changes.get("concept", ()))
+    hedged = "label" in kinds and evidence is not None and bool(evidence.get("label_or_concept"))
     return {"inputs": tuple(inputs), "units": tuple(units), "threshold": moved or hedged}
 
 
 def _with_amounts(
-    changes: Mapping[str, Sequence[Mapping[str, Any]]], amounts: Sequence[Mapping[str, Any]]
-) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    changes: Mapping[ShiftType, Sequence[ChangeRecord]], amounts: Sequence[ChangeRecord]
+) -> Mapping[ShiftType, Sequence[ChangeRecord]]:
     """Replace the change of a group's targets by those of its silos, if there are any; opposite ones may add up to none."""
     if not amounts:
         return changes
@@ -167,21 +181,22 @@ def _with_amounts(
     }
 
 
-def _of_odd_silos(report: dict[str, Any], odd: Mapping[str, Any]) -> Finding:
+def _of_odd_silos(report: SiloFacts, odd: OddSilosRecord) -> Finding:
     """Describe the silos that take part in most differences, together, against all others together."""
     names = odd["silos"]
     others = len(report["clients"]) - len(names)
     what, verb = (f"these {len(names)} silos", "differ") if len(names) > 1 else (names[0], "differs")
     start = f"{capital(what)} {verb} from the other {others:,}, all rows taken together: "
-    return _finding(start, report, odd, {odd_names(odd): len(names)}, is_odd=True)
+    (amounts,) = odd.get("target_amounts", [[]])
+    return _finding(start, report, odd, {odd_names(odd): len(names)}, is_odd=True, amounts=amounts)
 
 
-def odd_names(odd: Mapping[str, Any]) -> str:
+def odd_names(odd: OddSilosRecord) -> str:
     """Name the silos that take part in most differences: all of them, unless they are very many."""
     return joined(odd["silos"]) if len(odd["silos"]) <= _MAX_ODD else listed(odd["silos"])
 
 
-def _of_groups(report: dict[str, Any], apart: Sequence[dict[str, Any]]) -> Iterator[Finding]:
+def _of_groups(report: SiloFacts, apart: Sequence[GroupPairRecord]) -> Iterator[Finding]:
     """Describe groups: each against the reference if there is one, otherwise all pairs of groups.
 
     Silos that differ from all others come first.
@@ -189,7 +204,8 @@ def _of_groups(report: dict[str, Any], apart: Sequence[dict[str, Any]]) -> Itera
     reference = _reference(report, apart)
     if reference is None:
         for record in apart:
-            yield _of_two_groups(report, record, *record["groups"])
+            first, second = record["groups"]
+            yield _of_two_groups(report, record, first, second)
         return
     described = [record for record in apart if reference in record["groups"]]
     others = [sum(record["groups"]) - reference for record in described]
@@ -205,7 +221,7 @@ def _of_groups(report: dict[str, Any], apart: Sequence[dict[str, Any]]) -> Itera
         yield _of_two_groups(report, described[index], others[index], reference, alone[index], is_odd=True)
 
 
-def _reference(report: dict[str, Any], apart: Sequence[dict[str, Any]]) -> int | None:
+def _reference(report: SiloFacts, apart: Sequence[GroupPairRecord]) -> int | None:
     """Return the group that others are compared with: the largest, and of equal ones that with the fewest differences.
 
     With more than two groups, each type of each pair of groups is a difference. None if there are several such groups.
@@ -222,22 +238,24 @@ def _reference(report: dict[str, Any], apart: Sequence[dict[str, Any]]) -> int |
     return fewest[0] if len(fewest) == 1 and len(compared) > 2 else None
 
 
-def _types_in_most(record: Mapping[str, Any]) -> list[str]:
+def _types_in_most(record: GroupPairRecord) -> list[ShiftType]:
     counts = shown_counts(record)
     return [kind for kind in TYPES if counts[kind] > num_determined(record) / 2]
 
 
 def _of_two_groups(
-    report: dict[str, Any], record: dict[str, Any], group: int, other: int, from_all: bool = False, is_odd: bool = False
+    report: SiloFacts, record: GroupPairRecord, group: int, other: int, from_all: bool = False, is_odd: bool = False
 ) -> Finding:
     """Describe how a group differs from another: in most pairs, and in more pairs than by chance."""
     name, other_name = group_name(report, group), group_name(report, other)
     total, counts, phrases = num_determined(record), shown_counts(record), type_phrases(report)
     in_most = _types_in_most(record)
     in_some = [kind for kind in TYPES if DISCOVERIES * total < counts[kind] <= total / 2]
-    changes = record.get("changes", {})
-    changes = changes if record["groups"][0] == group else reversed_changes(changes)
-    changes = _with_amounts(changes, record.get("target_amounts", [[], []])[record["groups"].index(group)])
+    own = record.get("changes", {})
+    changes = _with_amounts(
+        own if record["groups"][0] == group else reversed_changes(own),
+        record.get("target_amounts", [[], []])[record["groups"].index(group)],
+    )
     evidence = evidence_of(report, group, other)
     kinds = [kind for kind in in_most or in_some if kind != "concept" or 2 * record["not_identifiable"] <= total]
     finding = Finding(
@@ -245,7 +263,7 @@ def _of_two_groups(
         {name: len(report["groups"][group]), other_name: len(report["groups"][other])},
         tuple(kinds),
         is_odd=is_odd,
-        **_facts(report, in_most or in_some, changes, record["input_features"], evidence),
+        **_causes(report, in_most or in_some, changes, record["input_features"], evidence),
         transform=record["transform"] > total / 2,
     )
     if not in_most:
@@ -268,11 +286,11 @@ def _of_two_groups(
 
 
 def _in_some_pairs(
-    report: dict[str, Any],
-    record: Mapping[str, Any],
+    report: SiloFacts,
+    record: GroupPairRecord,
     names: Sequence[str],
-    kinds: Sequence[str],
-    changes: Mapping[str, Any],
+    kinds: Sequence[ShiftType],
+    changes: Mapping[ShiftType, Sequence[ChangeRecord]],
 ) -> str:
     """Describe two groups, if no type is found in most of their pairs, by numbers over all their rows."""
     total, counts = num_determined(record), shown_counts(record)
@@ -290,7 +308,7 @@ def _in_some_pairs(
     return f"{both} differ in some pairs of silos only: {found}{together}."
 
 
-def _one_by_one(report: dict[str, Any], differ: list[dict[str, Any]], start: str = "") -> list[Finding]:
+def _one_by_one(report: SiloFacts, differ: list[PairRecord], start: str = "") -> list[Finding]:
     """Describe each of a few pairs of otherwise similar silos."""
     return [
         _finding(
@@ -304,7 +322,7 @@ def _one_by_one(report: dict[str, Any], differ: list[dict[str, Any]], start: str
     ]
 
 
-def _by_type(report: dict[str, Any], differ: list[dict[str, Any]], determined: list[dict[str, Any]]) -> list[Finding]:
+def _by_type(report: SiloFacts, differ: list[PairRecord], determined: list[PairRecord]) -> list[Finding]:
     """Return a sentence for each type, if there are too many pairs to name."""
     phrases = type_phrases(report)
     units = "groups" if report["pairs_of"] == "groups" else "silos"
@@ -326,7 +344,7 @@ def _by_type(report: dict[str, Any], differ: list[dict[str, Any]], determined: l
     return found
 
 
-def odd_units(report: Mapping[str, Any], differ: Sequence[Mapping[str, Any]]) -> list[str]:
+def odd_units(report: SiloFacts, differ: Sequence[PairRecord]) -> list[str]:
     """Return the silos, or groups, that take part in most of these differing pairs; empty if none stand out."""
     numbered = [f"group {index + 1}" for index in range(len(report["groups"]))]
     units = numbered if report["pairs_of"] == "groups" else report["clients"]
@@ -337,12 +355,12 @@ def odd_units(report: Mapping[str, Any], differ: Sequence[Mapping[str, Any]]) ->
     return odd if 2 * num_across(differ, odd) > len(differ) else []
 
 
-def num_across(pairs: Sequence[Mapping[str, Any]], silos: Sequence[str]) -> int:
+def num_across(pairs: Sequence[PairRecord], silos: Sequence[str]) -> int:
     """Count the pairs of one of these silos and another one."""
     return sum((pair["first"] in silos) != (pair["second"] in silos) for pair in pairs)
 
 
-def leading_features(report: dict[str, Any]) -> list[str]:
+def leading_features(report: SiloFacts) -> list[str]:
     """Return the features whose inputs differ most over all pairs, in order."""
     ranking = report["ranking_of_inputs"]
     return [record["feature"] for record in ranking if record["mean"] >= MIN_SHARE * ranking[0]["mean"]]

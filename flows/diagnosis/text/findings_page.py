@@ -1,7 +1,6 @@
 """The page of a diagnosis, also as Markdown, and sentences on versions and on silos that refused."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from flows.diagnosis.build_report import grades, shown_types
 from flows.diagnosis.text.caveats import notes, notes_of_versions
@@ -17,14 +16,26 @@ from flows.diagnosis.text.phrases import (
     type_words,
 )
 from flows.diagnosis.text.summary import sentences
-from models.diagnosis.verdicts import REASONS
+from models.diagnosis.verdicts import REASONS, Reason
 from silos.errors import counted
 from tasks.tracking.metric_names import as_markdown
+from tasks.tracking.result_types.diagnosis_records import GroupPairRecord, SiloRecord
+from tasks.tracking.result_types.diagnosis_result import (
+    DiagnosisFacts,
+    DiagnosisReport,
+    DiagnosisText,
+    Overview,
+    OverviewRow,
+    SiloFacts,
+    SiloReport,
+    VersionFacts,
+    VersionReport,
+)
 
 _MAX_SILOS = 20  # with a sentence of their own
 
 
-def sentences_of_versions(report: dict[str, Any]) -> list[str]:
+def sentences_of_versions(report: VersionFacts) -> list[str]:
     """Return the headline, a sentence for each silo that changed, and those that are not compared."""
     pairs, since = report["pairs"], report["against"]
     changed = [pair for pair in pairs if pair["types"]]
@@ -55,7 +66,7 @@ def refusal_sentences(refusals: Mapping[str, str], what: str = "did not report")
     return lines
 
 
-def _of_silo(report: dict[str, Any], pair: dict[str, Any]) -> str:
+def _of_silo(report: VersionFacts, pair: SiloRecord) -> str:
     targets = report["query"]["targets"]
     text = of_version(report, pair).text.removesuffix(".")
     if pair["transform"]:
@@ -69,7 +80,7 @@ def _of_silo(report: dict[str, Any], pair: dict[str, Any]) -> str:
     return text + "."
 
 
-def _undetermined(report: dict[str, Any], why: str, clients: list[str]) -> str:
+def _undetermined(report: VersionFacts, why: Reason, clients: list[str]) -> str:
     return f"{_join_names(clients)}: not compared; {reason_clause(why, report, 'both versions')}."
 
 
@@ -81,7 +92,7 @@ _SCALE = (
     "Strength is the median pair's grade on the printed scale of Fomichev, Kholod and Kocheshkov: negligible, moderate, "
     "significant or critical. The tests that name a difference do not use it."
 )
-_UNDETERMINED = {
+_UNDETERMINED: dict[Reason, str] = {
     "rows": "too few rows",
     "unreported": "too few rows to report",
     "apart": "no common label",
@@ -92,7 +103,7 @@ _MAX_ROWS = 30
 _MAX_FEATURES = 3  # of a row
 
 
-def overview(report: dict[str, Any]) -> dict[str, Any]:
+def overview(report: SiloFacts) -> Overview:
     """Build the table: `rows`, each with `first`, `second`, `differ` (what differs, and its strength) and `features`.
 
     `more` names the omitted rows, and `scale` explains strengths.
@@ -104,7 +115,7 @@ def overview(report: dict[str, Any]) -> dict[str, Any]:
     return _overview_table(rows if len(report["clients"]) > 1 else [])
 
 
-def rows_of_silos(report: dict[str, Any]) -> list[dict[str, Any]]:
+def rows_of_silos(report: DiagnosisFacts) -> list[OverviewRow]:
     """Return a row for each silo: against the rest, or against its version, where those that changed come first."""
     if "against" in report:
         records = sorted(report["pairs"], key=lambda record: not record["types"])
@@ -112,22 +123,22 @@ def rows_of_silos(report: dict[str, Any]) -> list[dict[str, Any]]:
     return [_of_client(report, record, "the rest") for record in report["rest"]]
 
 
-def overview_of_versions(report: dict[str, Any]) -> dict[str, Any]:
+def overview_of_versions(report: VersionFacts) -> Overview:
     """Build the table of silos compared with an earlier version; those that changed come first."""
     return _overview_table(rows_of_silos(report))
 
 
-def _overview_table(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _overview_table(rows: list[OverviewRow]) -> Overview:
     omitted = len(rows) - _MAX_ROWS
     has_strength = any(strength != "-" for row in rows for _, strength in row["differ"])
     more = f"… and {counted(omitted, 'row')} more" if omitted > 0 else ""
     return {"rows": rows[:_MAX_ROWS], "more": more, "scale": _SCALE if has_strength else ""}
 
 
-def _of_groups(report: dict[str, Any], line: dict[str, Any]) -> dict[str, Any]:
+def _of_groups(report: SiloFacts, line: GroupPairRecord) -> OverviewRow:
     total = line["pairs"] - line["undetermined"]
     words = type_words(report)
-    differ = [
+    differ: list[tuple[str, str]] = [
         (words[name] + ("" if count == total else f" ({count} of {total})"), line["grades"].get(name) or "-")
         for name, count in shown_counts(line).items()
         if count
@@ -136,14 +147,14 @@ def _of_groups(report: dict[str, Any], line: dict[str, Any]) -> dict[str, Any]:
     return _row(first, second, differ, "nothing", line["features"])
 
 
-def _of_client(report: dict[str, Any], record: dict[str, Any], other: str) -> dict[str, Any]:
+def _of_client(report: DiagnosisFacts, record: SiloRecord, other: str) -> OverviewRow:
     strengths, words = grades([record]), type_words(report)
-    differ = [(words[name], strengths[name] or "-") for name in shown_types(record)]
-    otherwise = _UNDETERMINED[record["why"]] if record["undetermined"] else "nothing"
+    differ: list[tuple[str, str]] = [(words[name], strengths[name] or "-") for name in shown_types(record)]
+    otherwise = _UNDETERMINED[record["why"]] if record["why"] else "nothing"
     return _row(record["client"], other, differ, otherwise, list(record["features"]))
 
 
-def _row(first: str, second: str, differ: list[tuple[str, str]], otherwise: str, features: list[str]) -> dict[str, Any]:
+def _row(first: str, second: str, differ: list[tuple[str, str]], otherwise: str, features: list[str]) -> OverviewRow:
     return {
         "first": first,
         "second": second,
@@ -152,37 +163,47 @@ def _row(first: str, second: str, differ: list[tuple[str, str]], otherwise: str,
     }
 
 
-def report_text(report: dict[str, Any]) -> dict[str, Any]:
+def report_text(report: SiloFacts) -> SiloReport:
     """Add sentences, notes and table before the report, and a note to each undetermined record."""
-    for record in report["pairs"]:
-        record["note"] = reason_note(record, (record["first"], record["second"]), report)
+    for pair in report["pairs"]:
+        pair["note"] = reason_note(pair, (pair["first"], pair["second"]), report)
     for record in report["rest"]:
         record["note"] = reason_note(record, (record["client"], "the others together"), report)
-    text = {"sentences": sentences(report), "notes": notes(report), "next": next_steps(report)}
-    return {**text, "overview": overview(report), **report}
+    text: DiagnosisText = {
+        "sentences": sentences(report),
+        "notes": notes(report),
+        "next": next_steps(report),
+        "overview": overview(report),
+    }
+    return {**text, **report}
 
 
-def version_report_text(report: dict[str, Any]) -> dict[str, Any]:
+def version_report_text(report: VersionFacts) -> VersionReport:
     """Add sentences, notes and table to the report of silos compared with the version `against`."""
     for record in report["pairs"]:
         record["note"] = reason_note(record, (f"{record['client']} then", f"{record['client']} now"), report)
-    text = {"sentences": sentences_of_versions(report), "notes": notes_of_versions(report), "next": next_steps(report)}
-    return {**text, "overview": overview_of_versions(report), **report}
+    text: DiagnosisText = {
+        "sentences": sentences_of_versions(report),
+        "notes": notes_of_versions(report),
+        "next": next_steps(report),
+        "overview": overview_of_versions(report),
+    }
+    return {**text, **report}
 
 
-def report_markdown(report: dict[str, Any], data: str) -> str:
+def report_markdown(report: DiagnosisReport, data: str) -> str:
     """Format as Markdown; names are escaped."""
     what = f"changed since {as_markdown(report['against'])}" if "against" in report else "differ"
     lines = [f"# How the silos of {as_markdown(data)} {what}", ""]
     lines += [f"- {as_markdown(sentence)}" for sentence in report["sentences"]]
     lines += _table(report["overview"])
-    for title, key in (("Limits", "notes"), ("What to do", "next")):
-        if report[key]:
-            lines += ["", f"## {title}", "", *(f"- {as_markdown(line)}" for line in report[key])]
+    for title, listed in (("Limits", report["notes"]), ("What to do", report["next"])):
+        if listed:
+            lines += ["", f"## {title}", "", *(f"- {as_markdown(line)}" for line in listed)]
     return "\n".join([*lines, "", f"Data version {as_markdown(report['data_version'])}.", ""])
 
 
-def _table(overview: dict[str, Any]) -> list[str]:
+def _table(overview: Overview) -> list[str]:
     if not overview["rows"]:
         return [""]
     lines = ["", "| silos | compared with | differ in | most in |", "|---|---|---|---|"]

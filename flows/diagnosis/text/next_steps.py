@@ -2,23 +2,27 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from flows.diagnosis.build_report import is_rule_unknown
 from flows.diagnosis.text.fault_phrases import fault_steps
 from flows.diagnosis.text.findings import Finding, findings, of_version
 from flows.diagnosis.text.phrases import far_values, group_name, joined, listed
-from models.diagnosis.nested_tests import TYPES
+from models.diagnosis.nested_tests import TYPES, ShiftType
+from tasks.tracking.result_types.diagnosis_result import DataFault, DiagnosisFacts, SiloFacts
 
 _UNIT = "Check the unit of {features} at {silos}, convert it there if it is another one, and diagnose again."
 _ONE_MODEL = "One model for all silos is a good start: siloflow compare fedavg"
-_METHODS = {
+_METHODS: dict[ShiftType, list[str]] = {
     "feature": ["conditional", "uefl"],
     "label": ["conditional", "selective"],
     "concept": ["ifca", "cfl", "ditto"],
 }
-_METHODS_OF_REGRESSION = {"feature": ["conditional", "uefl"], "label": [], "concept": ["ifca", "ditto"]}
-_NEXT_AFTER_VERSION = {
+_METHODS_OF_REGRESSION: dict[ShiftType, list[str]] = {
+    "feature": ["conditional", "uefl"],
+    "label": [],
+    "concept": ["ifca", "ditto"],
+}
+_NEXT_AFTER_VERSION: dict[ShiftType, str] = {
     "feature": "If the change is real, train again on the present rows.",
     "label": "Judge the model again by the present test rows of these silos.",
     "concept": "Check that the {coded} in the same way. If the change is real, train again without the "
@@ -26,19 +30,21 @@ _NEXT_AFTER_VERSION = {
 }
 
 
-def next_steps(report: dict[str, Any]) -> list[str]:
+def next_steps(report: DiagnosisFacts) -> list[str]:
     """Return what to do about the differences that the sentences name, checks first."""
-    faults: list[dict[str, Any]] = [] if "against" in report else report["data_faults"]
+    faults: list[DataFault] = [] if "against" in report else report["data_faults"]
     first, kinds = fault_steps(faults), {fault["what"] for fault in faults}
     codes = far_values(report)
     first += [_step_of_far_values(report, name, silos) for name, silos in codes.items()]
     if "against" not in report and _shows_no_difference(report):
         return first if kinds & {"persons", "shared"} else [*first, _ONE_MODEL]
-    known = {name for fault in faults if fault["what"] in ("constant", "empty") for name in fault["names"]}
+    known = {
+        name for fault in faults if fault["what"] == "constant" or fault["what"] == "empty" for name in fault["names"]
+    }
     return [*first, *_steps(report, {*codes, *known})]
 
 
-def _steps(report: dict[str, Any], explained: set[str]) -> list[str]:
+def _steps(report: DiagnosisFacts, explained: set[str]) -> list[str]:
     """Return what to do about differences; inputs that are explained already are not checked again."""
     found, units, unsure = _sure_findings(report), unit_steps(report), _silos_of_persons(report)
     types = {kind for finding in found for kind in finding.kinds}
@@ -62,7 +68,7 @@ def _steps(report: dict[str, Any], explained: set[str]) -> list[str]:
     return steps + _methods(report, types)
 
 
-def unit_steps(report: dict[str, Any]) -> dict[str, str]:
+def unit_steps(report: DiagnosisFacts) -> dict[str, str]:
     """Map each feature that seems to have another unit at some silos to what to do about it.
 
     Empty for a report of an earlier version, which does not say what the steps follow from.
@@ -73,7 +79,7 @@ def unit_steps(report: dict[str, Any]) -> dict[str, str]:
     return {name: _UNIT.format(features=name, silos=silos) for silos, names in by_silos.items() for name in names}
 
 
-def _sure_findings(report: dict[str, Any]) -> list[Finding]:
+def _sure_findings(report: DiagnosisFacts) -> list[Finding]:
     """Return what differs between silos, or since the version that they are compared with.
 
     If persons repeat, differences may be chance. So differences are left out if all silos of one side have such rows.
@@ -87,20 +93,20 @@ def _sure_findings(report: dict[str, Any]) -> list[Finding]:
     return [finding for finding in findings(report) if unsure.isdisjoint(finding.sides)]
 
 
-def _silos_of_persons(report: dict[str, Any]) -> set[str]:
+def _silos_of_persons(report: DiagnosisFacts) -> set[str]:
     """Return the silos whose rows look like several of each person; versions are not searched for them."""
-    faults = report.get("data_faults", [])
+    faults = [] if "against" in report else report.get("data_faults", [])
     return {silo for fault in faults if fault["what"] == "persons" for silo in fault["silos"]}
 
 
-def _shows_no_difference(report: dict[str, Any]) -> bool:
+def _shows_no_difference(report: SiloFacts) -> bool:
     """Return whether silos were compared, and neither two of them nor one and all others differ."""
     determined = [pair for pair in report["pairs"] if not pair["undetermined"]]
     alike = all(inside["alike"] for inside in report.get("inside", []))
     return alike and bool(determined) and not any(record["types"] for record in (*determined, *report["rest"]))
 
 
-def _step_of_far_values(report: dict[str, Any], feature: str, silos: Sequence[str]) -> str:
+def _step_of_far_values(report: DiagnosisFacts, feature: str, silos: Sequence[str]) -> str:
     """Return how to find out what values far from all others are; only a table has texts for missing values."""
     start = f"Look at the values of {feature} at {listed(silos)} that lie far from all others."
     if not report["label"]:
@@ -111,7 +117,7 @@ def _step_of_far_values(report: dict[str, Any], feature: str, silos: Sequence[st
     )
 
 
-def _checks_of_inputs(report: dict[str, Any], found: Sequence[Finding], explained: set[str]) -> list[str]:
+def _checks_of_inputs(report: DiagnosisFacts, found: Sequence[Finding], explained: set[str]) -> list[str]:
     """Return what to check about the inputs that differ, at the silos that differ in them, but those explained already."""
     differ = [finding for finding in found if "feature" in finding.kinds]
     if report["query"]["pictures"]:
@@ -140,7 +146,7 @@ def _columns(names: Iterable[str]) -> list[str]:
     return [*dict.fromkeys(name.partition("=")[0] for name in names)]
 
 
-def _checks_of_labels(report: dict[str, Any], found: Sequence[Finding]) -> list[str]:
+def _checks_of_labels(report: DiagnosisFacts, found: Sequence[Finding]) -> list[str]:
     """Return what to check about labels: how they are coded if the rule or threshold may differ, or why they differ."""
     label = report["label"] or ("the target" if report["query"]["targets"] else "the label")
     of_rule = [finding for finding in found if "concept" in finding.kinds]
@@ -160,7 +166,7 @@ def _checks_of_labels(report: dict[str, Any], found: Sequence[Finding]) -> list[
     return [f"Check that each silo {what} {label} alike{suffix}{first}."]
 
 
-def _methods(report: dict[str, Any], types: set[str]) -> list[str]:
+def _methods(report: SiloFacts, types: set[ShiftType]) -> list[str]:
     """Return one command that compares the methods for all these types."""
     by_type = _METHODS_OF_REGRESSION if report["query"]["targets"] else _METHODS
     of_groups = ["ifca"] if "feature" in types and _are_grouped(report) else []
@@ -177,7 +183,7 @@ def _methods(report: dict[str, Any], types: set[str]) -> list[str]:
     return [f"If the differences are real, {why}: siloflow compare fedavg {' '.join(methods)}"]
 
 
-def _are_grouped(report: dict[str, Any]) -> bool:
+def _are_grouped(report: SiloFacts) -> bool:
     """Return whether two groups or more have several silos each; a model for each group paid there (docs/results.md)."""
     return sum(len(group) > 1 for group in report.get("groups", ())) > 1
 

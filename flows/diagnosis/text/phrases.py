@@ -1,27 +1,35 @@
 """Phrases that the sentences and tables of a diagnosis share, and reasons for undetermined pairs in words."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from models.diagnosis import wald_tests
 from models.diagnosis.classify import MIN_ROWS
 from models.diagnosis.client_summaries import gaussian_mechanism
-from models.diagnosis.verdicts import REASONS
+from models.diagnosis.nested_tests import ShiftType
+from models.diagnosis.verdicts import REASONS, Reason
 from models.metrics.base_metrics import format_number
 from silos.errors import counted
+from tasks.tracking.result_types.diagnosis_records import (
+    ChangeRecord,
+    Evidence,
+    GroupPairRecord,
+    PairRecord,
+    SiloRecord,
+)
+from tasks.tracking.result_types.diagnosis_result import DiagnosisFacts, SiloFacts
 
-_TYPE_PHRASES = {
+_TYPE_PHRASES: dict[ShiftType, str] = {
     "feature": "inputs differ",
     "label": "label frequencies differ",
     "concept": "labels follow from the inputs by another rule",
 }
-_TYPE_PHRASES_OF_TARGETS = {
+_TYPE_PHRASES_OF_TARGETS: dict[ShiftType, str] = {
     "feature": "inputs differ",
     "label": "targets differ",
     "concept": "targets follow from the inputs by another rule",
 }
-SHORT = {"feature": "inputs", "label": "labels", "concept": "rule"}
-SHORT_IN_A_REGRESSION = {"feature": "inputs", "label": "targets", "concept": "rule"}
+SHORT: dict[ShiftType, str] = {"feature": "inputs", "label": "labels", "concept": "rule"}
+SHORT_IN_A_REGRESSION: dict[ShiftType, str] = {"feature": "inputs", "label": "targets", "concept": "rule"}
 _MAX_SILOS, _MAX_LETTERS = 3, 30  # of a group that is called by its silos' names
 _MAX_LISTED = 8  # silos that a sentence lists
 _SEVERAL = 3  # far values, which are hardly all typing errors
@@ -36,44 +44,45 @@ _FRACTIONS = {
 }
 
 
-def type_phrases(report: Mapping[str, Any]) -> dict[str, str]:
+def type_phrases(report: DiagnosisFacts) -> dict[ShiftType, str]:
     """Return a clause for each type."""
     return _TYPE_PHRASES_OF_TARGETS if report["query"]["targets"] else _TYPE_PHRASES
 
 
-def type_words(report: dict[str, Any]) -> dict[str, str]:
+def type_words(report: DiagnosisFacts) -> dict[ShiftType, str]:
     """Return one word by type."""
     return SHORT_IN_A_REGRESSION if report["query"]["targets"] else SHORT
 
 
-def shown_counts(record: Mapping[str, Any]) -> dict[str, int]:
+def shown_counts(record: GroupPairRecord) -> dict[ShiftType, int]:
     """Return how many pairs of two groups have each type, as `shown_types` counts them."""
     return {**record["types"], "concept": record["types"]["concept"] - record["rule_unknown"]}
 
 
-def num_determined(record: Mapping[str, Any]) -> int:
+def num_determined(record: GroupPairRecord) -> int:
     """Return how many pairs of two groups were compared."""
-    return int(record["pairs"]) - int(record["undetermined"])
+    return record["pairs"] - record["undetermined"]
 
 
-def described_changes(changes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def described_changes(changes: Sequence[ChangeRecord]) -> list[ChangeRecord]:
     """Return the changes that are described: of the columns of one category, such as ward=eye and ward=heart, the first."""
-    by_column: dict[tuple[str, str], Mapping[str, Any]] = {}
+    by_column: dict[tuple[str, str], ChangeRecord] = {}
     for change in changes:
         name = change["name"].partition("=")[0] if change["what"] == "category" else change["name"]
         by_column.setdefault((name, change.get("silo", "")), change)  # targets of several silos are all described
     return [*by_column.values()]
 
 
-def change_phrases(changes: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> list[str]:
+def change_phrases(changes: Sequence[ChangeRecord], report: DiagnosisFacts, others: Sequence[str] = ()) -> list[str]:
     """Describe by how much the first of two sides differs from the second: a clause for each described change.
 
-    The first clause has an interval.
+    The first clause has an interval. others: the features that explain a change of the rule about as well.
     """
-    return [_change_phrase(change, report, not index) for index, change in enumerate(described_changes(changes))]
+    described = described_changes(changes)
+    return [_change_phrase(change, report, not index, others) for index, change in enumerate(described)]
 
 
-def _change_phrase(change: Mapping[str, Any], report: Mapping[str, Any], with_interval: bool) -> str:
+def _change_phrase(change: ChangeRecord, report: DiagnosisFacts, with_interval: bool, others: Sequence[str]) -> str:
     name, difference = change["name"], change["difference"]
     interval = with_interval and "low" in change
     # first, since a mean that looks like another unit is no difference to be given in deviations
@@ -102,10 +111,10 @@ def _change_phrase(change: Mapping[str, Any], report: Mapping[str, Any], with_in
         )
     if change["what"] == "spread":
         more = "more" if difference > 0 else "less"
-        sides = " against ".join(format_number(change[side]) for side in ("first", "second"))
+        sides = f"{format_number(change['first'])} against {format_number(change['second'])}"
         return f"{name} varies {more} (standard deviation {sides})"
     if change["what"] == "rule":
-        label, others = _label(change["value"], report), change.get("or", [])
+        label = _label(change["value"], report)
         if "cell" in change:
             shares = f"{_percent(change['first'])} of rows against {_percent(change['second'])}"
             also = f", or the effect of {' or '.join(others)} differs" if others else ""
@@ -139,27 +148,27 @@ def _change_phrase(change: Mapping[str, Any], report: Mapping[str, Any], with_in
     return f"{what} in {_percent(change['first'])} of rows against {_percent(change['second'])} ({points}{between})"
 
 
-def _empty_phrase(change: Mapping[str, Any]) -> str:
+def _empty_phrase(change: ChangeRecord) -> str:
     """Describe a column without any value on one side."""
     first, second = (
-        "no row" if change[side] == 1 else f"{_percent(1 - change[side])} of rows" for side in ("first", "second")
+        "no row" if share == 1 else f"{_percent(1 - share)} of rows" for share in (change["first"], change["second"])
     )
     return f"{change['name']} has a value in {first} against {second}"
 
 
-def reversed_changes(changes: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+def reversed_changes(changes: Mapping[ShiftType, Sequence[ChangeRecord]]) -> dict[ShiftType, list[ChangeRecord]]:
     """Return the changes with the two sides exchanged."""
     return {kind: [_reversed(change) for change in listed_changes] for kind, listed_changes in changes.items()}
 
 
-def _reversed(change: Mapping[str, Any]) -> dict[str, Any]:
-    result = dict(change)
-    for name, other in (("first", "second"), ("second", "first")):
-        if other in change:
-            result[name] = change[other]
-    for name, other in (("difference", "difference"), ("low", "high"), ("high", "low"), ("deviations", "deviations")):
-        if other in change:
-            result[name] = -change[other]
+def _reversed(change: ChangeRecord) -> ChangeRecord:
+    result: ChangeRecord = {**change, "difference": -change["difference"]}
+    if "first" in change:
+        result["first"], result["second"] = change["second"], change["first"]
+    if "low" in change:
+        result["low"], result["high"] = -change["high"], -change["low"]
+    if "deviations" in change:
+        result["deviations"] = -change["deviations"]
     if "factor" in change:
         result["factor"] = 1 / change["factor"]
     return result
@@ -175,14 +184,14 @@ def _times(factor: float) -> str:
     return f"about 1/{format_number(1 / factor, 2)}"
 
 
-def _label(name: str, report: Mapping[str, Any]) -> str:
+def _label(name: str, report: DiagnosisFacts) -> str:
     """Name a class, or a group of targets, by the column of labels if it has a name."""
     if report["query"]["targets"]:
         return f"a target {name}" if not report["label"] else f"{report['label']} {name}"
     return f'{report["label"] or "label"} "{name}"'
 
 
-def label_is(name: str, report: Mapping[str, Any]) -> str:
+def label_is(name: str, report: DiagnosisFacts) -> str:
     """Return `sepsis is "yes"`, or the group of targets."""
     return _label(name, report) if report["query"]["targets"] else f'{report["label"] or "the label"} is "{name}"'
 
@@ -199,7 +208,7 @@ def _cell(name: str, value: str) -> str:
     return f"not {name}" if value == "0" and "=" in name else _category(name, value)
 
 
-def _interval(change: Mapping[str, Any], scale: int, digits: int, sign: str = "") -> str:
+def _interval(change: ChangeRecord, scale: int, digits: int, sign: str = "") -> str:
     """Return the interval of a change, of its size if both ends have the sign of the difference and no sign is shown."""
     low, high = scale * change["low"], scale * change["high"]
     if not sign and low < 0 and high <= 0:
@@ -215,14 +224,16 @@ def _percent(share: float) -> str:
     return f"{format_number(100 * share, 2)} %"
 
 
-def far_values(report: Mapping[str, Any]) -> dict[str, list[str]]:
+def far_values(report: DiagnosisFacts) -> dict[str, list[str]]:
     """Return by feature the silos with several values far from all others, as a code for missing values has."""
+    if "against" in report:  # versions are not searched for them
+        return {}
     entries = [entry for entry in report.get("not_compared", []) if entry["what"] == "values" and "rows" in entry]
     several = [(entry, [silo for silo, far in entry["rows"].items() if sum(far) >= _SEVERAL]) for entry in entries]
     return {name: silos for entry, silos in several for name in entry["names"] if silos}
 
 
-def odd_one(report: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def odd_one(report: SiloFacts) -> SiloRecord | None:
     """Return the record of the silo that is one of the two in every differing pair, if there is one such silo.
 
     It must differ from all others together, too. The silos form one group, since few pairs differ.
@@ -238,7 +249,7 @@ def odd_one(report: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return found[0] if len(found) == 1 else None
 
 
-def group_name(report: dict[str, Any], group: int) -> str:
+def group_name(report: SiloFacts, group: int) -> str:
     """Name a group by its silos if they are few, or as the others of two groups; otherwise by its number."""
     groups = report["groups"]
     if _is_short(groups[group]):
@@ -248,18 +259,18 @@ def group_name(report: dict[str, Any], group: int) -> str:
     return f"group {group + 1}"
 
 
-def group_label(report: dict[str, Any], group: int) -> str:
+def group_label(report: SiloFacts, group: int) -> str:
     """Name a group in a table."""
     return ", ".join(report["groups"][group]) if _is_short(report["groups"][group]) else group_name(report, group)
 
 
-def members(report: dict[str, Any]) -> list[str]:
+def members(report: SiloFacts) -> list[str]:
     """Return the members of each group that is called by its number."""
     numbers = [index for index in range(len(report["groups"])) if group_name(report, index) == f"group {index + 1}"]
     return [f"group {index + 1} is {listed(report['groups'][index])}" for index in numbers]
 
 
-def plural(report: dict[str, Any], group: int) -> bool:
+def plural(report: SiloFacts, group: int) -> bool:
     """Return whether the name of a group is a plural."""
     return len(report["groups"][group]) > 1 and group_name(report, group) != f"group {group + 1}"
 
@@ -286,8 +297,8 @@ def _is_short(group: Sequence[str]) -> bool:
     return len(group) <= _MAX_SILOS and len(joined(group)) <= _MAX_LETTERS
 
 
-def reason_note(record: Mapping[str, Any], names: Sequence[str], report: Mapping[str, Any]) -> str | None:
-    """Explain why a pair of these names is undetermined, None if it is not; the report needs `query` and `noise`."""
+def reason_note(record: Evidence, names: Sequence[str], report: DiagnosisFacts) -> str | None:
+    """Explain why a pair of these names is undetermined; None if it is not."""
     why = record["why"]
     if why is None:
         return None
@@ -300,7 +311,7 @@ def reason_note(record: Mapping[str, Any], names: Sequence[str], report: Mapping
     return f"Not compared: {reason_clause(why, report, ' and '.join(names))}."
 
 
-def reason_clause(why: str, report: Mapping[str, Any], both: str) -> str:
+def reason_clause(why: Reason, report: DiagnosisFacts, both: str) -> str:
     """Return the reason for undetermined pairs as a clause; `both` names the two sides."""
     label = "group of targets" if report["query"]["targets"] else "label"
     return {
@@ -312,19 +323,19 @@ def reason_clause(why: str, report: Mapping[str, Any], both: str) -> str:
     }[why]
 
 
-def shared(report: Mapping[str, Any]) -> str:
+def shared(report: DiagnosisFacts) -> str:
     """Return the rows that a label needs on both sides for inputs within it to be compared by the verdict."""
     if report["noise"]:
         return "more rows than the noise hides"
     return f"{wald_tests.LEAST_ROWS if report['verdict'] == 'moments' else least_rows(report)} rows or more"
 
 
-def few_rows(report: Mapping[str, Any]) -> str:
+def few_rows(report: DiagnosisFacts) -> str:
     """Describe a silo with too few rows for a verdict; with noise the number of rows is not exactly known."""
     return f"fewer than {MIN_ROWS} training rows" + (", as far as the noise shows" if report["noise"] else "")
 
 
-def too_alike(report: Mapping[str, Any]) -> str:
+def too_alike(report: DiagnosisFacts) -> str:
     """Describe a silo that may report nothing but its number of rows."""
     if report["noise"]:
         return f"no label with {gaussian_mechanism.MIN_NOISY_ROWS} rows, which the noise would not hide"
@@ -332,19 +343,19 @@ def too_alike(report: Mapping[str, Any]) -> str:
     return f"fewer than {least_rows(report)} different training rows of any {label}, too few to report"
 
 
-def least_rows(report: Mapping[str, Any]) -> str:
+def least_rows(report: DiagnosisFacts) -> str:
     """Return the least rows of the silos' policies: a number, or the smallest and the largest."""
     return " to ".join(dict.fromkeys(map(str, report["least_rows"])))
 
 
-def small_silos(report: Mapping[str, Any]) -> list[str]:
+def small_silos(report: SiloFacts) -> list[str]:
     """Return the silos with too few training rows; none for the published rule, which uses no number of rows."""
     if report["verdict"] == "paper":
         return []
     return [record["client"] for record in report["rest"] if record["rows"][0] < MIN_ROWS]
 
 
-def left_out(report: Mapping[str, Any]) -> list[str]:
+def left_out(report: SiloFacts) -> list[str]:
     """Return the silos without any verdict.
 
     All their pairs are undetermined, or they are small and groups are compared.
@@ -358,7 +369,7 @@ def left_out(report: Mapping[str, Any]) -> list[str]:
     return [client for client in report["clients"] if client in undetermined - determined]
 
 
-def no_verdict(report: Mapping[str, Any]) -> str:
+def no_verdict(report: SiloFacts) -> str:
     """Return the sentence for a report in which all pairs are undetermined."""
     reasons = [pair["why"] for pair in report["pairs"]]
     if set(reasons) == {"rows"}:
@@ -372,7 +383,7 @@ def no_verdict(report: Mapping[str, Any]) -> str:
     return f"No silos could be compared: {'; '.join(clauses)}."
 
 
-def reasons_of(pairs: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> list[str]:
+def reasons_of(pairs: Sequence[PairRecord], report: SiloFacts) -> list[str]:
     """Return a sentence for each reason of these pairs."""
     reasons = [pair["why"] for pair in pairs]
     return [
@@ -382,7 +393,7 @@ def reasons_of(pairs: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) ->
     ]
 
 
-def _rows_needed(report: Mapping[str, Any]) -> str:
+def _rows_needed(report: DiagnosisFacts) -> str:
     return f"{gaussian_mechanism.MIN_NOISY_ROWS} rows" if report["noise"] else f"{least_rows(report)} different rows"
 
 

@@ -1,17 +1,14 @@
 """The findings of a diagnosis in sentences for readers without statistics."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from flows.diagnosis.text.fault_phrases import fault_sentences
 from flows.diagnosis.text.findings import (
     Finding,
     few_within,
     findings,
     groups_apart,
-    is_of_odd_silos,
     num_across,
     odd_names,
+    odd_silos,
     odd_units,
 )
 from flows.diagnosis.text.phrases import (
@@ -24,17 +21,19 @@ from flows.diagnosis.text.phrases import (
     num_determined,
 )
 from silos.errors import counted
+from tasks.tracking.result_types.diagnosis_records import OddSilosRecord, PairRecord
+from tasks.tracking.result_types.diagnosis_result import SiloFacts
 
 _MAX_LINES = 8
 _MAX_SILOS = 5  # that differ from all others together, each with a sentence
 
 
-def sentences(report: dict[str, Any]) -> list[str]:
+def sentences(report: SiloFacts) -> list[str]:
     """Return what is plainly so in the data, then a sentence for each finding, the most important first."""
     return [*fault_sentences(report), *_findings(report)]
 
 
-def _findings(report: dict[str, Any]) -> list[str]:
+def _findings(report: SiloFacts) -> list[str]:
     if len(report["clients"]) == 1:
         return [_one_silo(report)]
     pairs = report["pairs"]
@@ -46,27 +45,28 @@ def _findings(report: dict[str, Any]) -> list[str]:
     if not differ:
         return _no_differing_pair(report, found)
     described = [finding.text for finding in found]
-    if is_of_odd_silos(report):
-        return [_headline_of_odd_silos(report, len(determined), differ), *described]
+    odd = odd_silos(report)
+    if odd:
+        return [_headline_of_odd_silos(report, odd, len(determined), differ), *described]
     if not groups_apart(report):
         return [_no_groups(report, len(differ), len(determined)), *described]
     lines = [_headline(report, len(differ), len(determined)), *_members(report)] if len(pairs) > 1 else []
     return [*lines, *described, *_within(report, differ, _MAX_LINES - len(lines) - len(described))]
 
 
-def _headline_of_odd_silos(report: dict[str, Any], determined: int, differ: list[dict[str, Any]]) -> str:
+def _headline_of_odd_silos(report: SiloFacts, odd: OddSilosRecord, determined: int, differ: list[PairRecord]) -> str:
     """Name the silos that take part in most differences, with the number of pairs."""
-    names = report["odd"]["silos"]
+    names = odd["silos"]
     count = num_across(differ, names)
     what = f"these {len(names)} silos" if len(names) > 1 else "this silo"
     share = "all" if count == len(differ) else f"{count:,}"
     return (
         f"Of {counted(determined, 'pair')} of silos {len(differ):,} differ, {share} of them between {what} and the other "
-        f"{len(report['clients']) - len(names):,}: {odd_names(report['odd'])}."
+        f"{len(report['clients']) - len(names):,}: {odd_names(odd)}."
     )
 
 
-def _no_differing_pair(report: dict[str, Any], found: list[Finding]) -> list[str]:
+def _no_differing_pair(report: SiloFacts, found: list[Finding]) -> list[str]:
     """Describe that no pair differs; a silo may still differ from all others together, which have more rows."""
     compared = f"{_compared(report)}{_excluded(report)}.{_unlike_inside(report)}"
     if not found:
@@ -81,25 +81,25 @@ def _no_differing_pair(report: dict[str, Any], found: list[Finding]) -> list[str
     return [*lines, "All others together have more rows than any one of them, and show smaller differences."]
 
 
-def _one_silo(report: dict[str, Any]) -> str:
+def _one_silo(report: SiloFacts) -> str:
     if report["refused"]:
         return f"Only {report['clients'][0]} reported, so there is nothing to compare it with."
     return "There is one silo, so there is nothing to compare it with."
 
 
-def _compared(report: dict[str, Any]) -> str:
+def _compared(report: SiloFacts) -> str:
     """Name how many silos were compared."""
     excluded = left_out(report)
     suffix = " that could be compared" if excluded or report["refused"] else ""
     return f"{len(report['clients']) - len(excluded):,} silos{suffix}"
 
 
-def _excluded(report: dict[str, Any]) -> str:
+def _excluded(report: SiloFacts) -> str:
     excluded = left_out(report)
     return f"; {listed(excluded)} could not be compared" if excluded else ""
 
 
-def _no_groups(report: dict[str, Any], differ: int, determined: int) -> str:
+def _no_groups(report: SiloFacts, differ: int, determined: int) -> str:
     verb = "differs" if differ == 1 else "differ"
     return (
         f"The {_compared(report)} form one group: {differ:,} of {counted(determined, 'pair')} of silos {verb}"
@@ -107,7 +107,7 @@ def _no_groups(report: dict[str, Any], differ: int, determined: int) -> str:
     )
 
 
-def _headline(report: dict[str, Any], differ: int, determined: int) -> str:
+def _headline(report: SiloFacts, differ: int, determined: int) -> str:
     units = "groups" if report["pairs_of"] == "groups" else "silos"
     verb = "differs" if differ == 1 else "differ"
     pairs = f"{differ:,} of {counted(determined, 'pair')} of {units} {verb}"
@@ -115,7 +115,7 @@ def _headline(report: dict[str, Any], differ: int, determined: int) -> str:
     return f"The {_compared(report)} form {groups}; {pairs}{_excluded(report)}.{_unlike_inside(report)}"
 
 
-def _num_groups(report: Mapping[str, Any]) -> int:
+def _num_groups(report: SiloFacts) -> int:
     """Count groups; groups without a seen difference count as one, even if few pairs were compared."""
     excluded, apart = set(left_out(report)), [{*record["groups"]} for record in groups_apart(report)]
     kept = list[int]()
@@ -125,7 +125,7 @@ def _num_groups(report: Mapping[str, Any]) -> int:
     return len(kept)
 
 
-def _unlike_inside(report: dict[str, Any]) -> str:
+def _unlike_inside(report: SiloFacts) -> str:
     """Return a sentence on groups whose silos differ in total, although no two of them were seen to differ."""
     unlike = [index for index, inside in enumerate(report.get("inside", [])) if not inside["alike"]]
     if not unlike:
@@ -134,11 +134,11 @@ def _unlike_inside(report: dict[str, Any]) -> str:
     return f" Silos within {names} differ as well, too little for any two of them to show it."
 
 
-def _members(report: dict[str, Any]) -> list[str]:
+def _members(report: SiloFacts) -> list[str]:
     return [f"{capital('; '.join(members(report)))}."] if members(report) else []
 
 
-def _within(report: dict[str, Any], differ: list[dict[str, Any]], most: int) -> list[str]:
+def _within(report: SiloFacts, differ: list[PairRecord], most: int) -> list[str]:
     """Count the pairs within a group that differ nevertheless, unless each is a finding; limits the sentences."""
     if few_within(report):
         return []

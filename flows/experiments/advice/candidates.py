@@ -24,6 +24,7 @@ from flows.project.project import Project
 from flows.project.training_setup import own_columns
 from models.diagnosis.nested_tests import TYPES
 from silos.errors import UserError
+from tasks.tracking.result_types.diagnosis_result import GroupDifferences
 
 SHARED, POOLED = "fedavg", "pooled"
 """References besides training alone: one shared model, and all rows in one place."""
@@ -35,7 +36,7 @@ _NORMALISING = ("fedbn", "serverbn")  # are FedAvg in a network without batch no
 _LEFT_OUT = ("fedsgd",)  # one step a round
 
 
-def features_to_align(report: Mapping[str, Any]) -> list[str]:
+def features_to_align(report: GroupDifferences) -> list[str]:
     """Return the features whose mean or spread differs between groups of silos, as a diagnosis reports them."""
     changes = [change for record in report["between"] for change in record.get("changes", {}).get("feature", ())]
     return list(dict.fromkeys(change["name"] for change in changes if change["what"] in ("mean", "spread")))
@@ -146,7 +147,7 @@ class Evidence(NamedTuple):
     gains: Mapping[str, float]
 
 
-def situation_of(report: Mapping[str, Any], rows: Sequence[int]) -> Situation:
+def situation_of(report: GroupDifferences, rows: Sequence[int]) -> Situation:
     """Return the situation that a diagnosis reports, with the numbers of training rows of the silos."""
     pairs = max(sum(record["pairs"] for record in report["between"]), 1)
     share = {name: sum(record["types"][name] for record in report["between"]) / pairs for name in TYPES}

@@ -1,6 +1,7 @@
 """Which silos a diagnosis against an earlier version shows to have shifted, which it could not check, and what it misses."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from flows.diagnosis.new_rows import described_features
@@ -9,6 +10,8 @@ from flows.diagnosis.text.findings import of_version
 from flows.diagnosis.text.phrases import joined, type_phrases
 from models.diagnosis.classify import GRADES
 from silos.errors import counted
+from tasks.tracking.result_types.diagnosis_records import Grades, NewRowsRecord, SiloRecord
+from tasks.tracking.result_types.diagnosis_result import VersionResult
 
 ALL_ROWS, NEW_ROWS = "all", "new"
 """Which rows of a silo shifted: its whole versions differ, or the rows that came since differ from its earlier ones."""
@@ -16,7 +19,7 @@ ALL_ROWS, NEW_ROWS = "all", "new"
 _RANK: dict[str | None, int] = {grade: rank for rank, grade in enumerate((*GRADES, None))}  # an undefined grade counts
 
 
-def shifted_silos(diagnosis: Mapping[str, Any] | None, least: str, changed: Mapping[str, str]) -> list[dict[str, Any]]:
+def shifted_silos(diagnosis: VersionResult | None, least: str, changed: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the changed silos whose shift has at least this grade, with each kind's grade; an undefined grade counts.
 
     A silo's whole versions are judged, and its new rows by themselves. If both shifted, the stronger shift is returned.
@@ -24,14 +27,15 @@ def shifted_silos(diagnosis: Mapping[str, Any] | None, least: str, changed: Mapp
     """
     if diagnosis is None:
         return []
-    records = [
-        (pair, {kind: pair["strength"]["grades"][kind] for kind in pair["types"]}, ALL_ROWS)
-        for pair in diagnosis["pairs"]
-    ]
-    records += [(record, record["grades"], NEW_ROWS) for record in diagnosis["new_rows"]["silos"]]
+    records: list[tuple[SiloRecord | NewRowsRecord, Grades, str, Callable[[], str]]] = []
+    for pair in diagnosis["pairs"]:
+        grades = {kind: pair["strength"]["grades"][kind] for kind in pair["types"]}
+        records.append((pair, grades, ALL_ROWS, partial(_in_all_rows, pair, diagnosis)))
+    for new in diagnosis["new_rows"]["silos"]:
+        records.append((new, new["grades"], NEW_ROWS, partial(_in_new_rows, new, diagnosis)))
     found: dict[str, dict[str, Any]] = {}
     strongest: dict[str, int] = {}
-    for record, kinds, rows in records:
+    for record, kinds, rows, words in records:
         client, rank = record["client"], max((_RANK[grade] for grade in kinds.values()), default=-1)
         if rank >= _RANK[least] and rank > strongest.get(client, -1):
             defined = [grade for grade in kinds.values() if grade is not None]
@@ -42,28 +46,28 @@ def shifted_silos(diagnosis: Mapping[str, Any] | None, least: str, changed: Mapp
                 "grade": worst,
                 "features": [*record["features"]],
                 "rows": rows,
-                "words": _in_new_rows(record, diagnosis) if rows == NEW_ROWS else _in_all_rows(record, diagnosis),
+                "words": words(),
             }
             found[client]["new_rows"] = record["rows"][0] if rows == NEW_ROWS else None
             strongest[client] = rank
-    order = dict.fromkeys(record["client"] for record, _, _ in records)
+    order = dict.fromkeys(record["client"] for record, *_ in records)
     return [found[client] for client in order if client in found and client in changed]
 
 
-def _in_all_rows(record: Mapping[str, Any], diagnosis: Mapping[str, Any]) -> str:
+def _in_all_rows(record: SiloRecord, diagnosis: VersionResult) -> str:
     """Say what `siloflow diagnose --against` says of the silo."""
-    said = of_version(dict(diagnosis), record).text.removeprefix(f"{record['client']}: ").removesuffix(".")
+    said = of_version(diagnosis, record).text.removeprefix(f"{record['client']}: ").removesuffix(".")
     return said or "inputs hardly overlap with those of before, so it is unknown whether the rule is the same"
 
 
-def _in_new_rows(record: Mapping[str, Any], diagnosis: Mapping[str, Any]) -> str:
+def _in_new_rows(record: NewRowsRecord, diagnosis: VersionResult) -> str:
     """Say which types of a silo's new rows differ from its earlier rows, and in which features by how much."""
     differ = joined([type_phrases(diagnosis)[kind] for kind in record["types"]])
     most = f", most in {joined(described_features(record))}" if record["features"] else ""
     return f"in its {counted(record['rows'][0], 'new row')}, {differ}{most}"
 
 
-def unchecked_silos(diagnosis: Mapping[str, Any] | None, changed: Mapping[str, str]) -> dict[str, str]:
+def unchecked_silos(diagnosis: VersionResult | None, changed: Mapping[str, str]) -> dict[str, str]:
     """Return why silos were not checked, or only in part, by silo; `changed` says how each silo changed."""
     found = {
         client: "it is new, so there is no earlier version of it" for client, how in changed.items() if how == "added"
@@ -86,19 +90,19 @@ def unchecked_silos(diagnosis: Mapping[str, Any] | None, changed: Mapping[str, s
     return found
 
 
-def unseen_shifts(diagnosis: Mapping[str, Any] | None) -> list[str]:
+def unseen_shifts(diagnosis: VersionResult | None) -> list[str]:
     """Return sentences on the least shift that would have been noticed, in whole versions and in new rows."""
     if diagnosis is None:
         return []
     if diagnosis["verdict"] != "guarded" or diagnosis["noise"]:
         return ["How small a shift may be missed is known only with diagnose.verdict: guarded, without noise."]
-    return [*of_power(dict(diagnosis)), *_unseen_in_new_rows(diagnosis)]
+    return [*of_power(diagnosis), *_unseen_in_new_rows(diagnosis)]
 
 
-def _unseen_in_new_rows(diagnosis: Mapping[str, Any]) -> list[str]:
+def _unseen_in_new_rows(diagnosis: VersionResult) -> list[str]:
     records = [record for record in diagnosis["new_rows"]["silos"] if not record["undetermined"]]
     if not records:
         return []
-    fewest = min(records, key=lambda record: float(record["worth"][0]))
-    unseen = unseen_between(diagnosis, tuple(fewest["worth"]))
+    fewest = min(records, key=lambda record: record["worth"][0])
+    unseen = unseen_between(diagnosis, (fewest["worth"][0], fewest["worth"][1]))
     return [f"In {fewest['rows'][0]:,} new rows of {fewest['client']}, {unseen}"]

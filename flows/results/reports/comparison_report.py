@@ -39,6 +39,7 @@ from silos.errors import UserError
 from tasks.tracking.cost_to_target import CostCurve
 from tasks.tracking.json_io import read_json
 from tasks.tracking.plots.curve_figures import comparison_panels, cost_panels
+from tasks.tracking.result_types.diagnosis_result import SiloResult
 
 Curves = Mapping[str, Sequence[Sequence[tuple[int, float]]]]
 """A method's curves of (round, headline metric), one for each seed."""
@@ -255,7 +256,7 @@ def diagnosis_section(project: Project, version: str) -> Section:
     return Section(title, [*report["sentences"], source], figures)
 
 
-def newest_diagnosis(project: Project, version: str) -> tuple[Path, dict[str, Any]] | None:
+def newest_diagnosis(project: Project, version: str) -> tuple[Path, SiloResult] | None:
     """Return folder and report of the last diagnosis of all silos with this data version; None without a whole one."""
     found = []
     for path in project.store.runs.glob("diagnose-*/report.json"):

@@ -4,9 +4,9 @@ The report says what differs, the limits of that, what to do, and describes ever
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import overload
 
 from flows.core.config.load_config import flatten_params
 from flows.core.console import progress
@@ -32,6 +32,15 @@ from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.async_logger import MLflowLogger
 from tasks.tracking.mlflow_logging.mlflow_records import DIAGNOSIS, FinalArtifacts, RunSpec
 from tasks.tracking.plots.shift_figures import draw_close_ups, draw_pairs, draw_ranking
+from tasks.tracking.result_types.diagnosis_result import (
+    DiagnosisReport,
+    DiagnosisResult,
+    OverviewRow,
+    SiloReport,
+    SiloResult,
+    VersionReport,
+    VersionResult,
+)
 from tasks.tracking.result_types.journal_record import TimedMetrics
 
 _COLUMNS = ("clients", "groups", "pairs/differ", *(f"pairs/{name}" for name in TYPES), "pairs/undetermined", "bytes/up")
@@ -44,7 +53,17 @@ _FIGURES = {
 _TITLES = ("silos", "compared with", "differ in", "most in")
 
 
-def save_report(project: Project, comparison: Comparison | VersionComparison, report: dict[str, Any]) -> dict[str, Any]:
+@overload
+def save_report(project: Project, comparison: Comparison, report: SiloReport) -> SiloResult: ...
+
+
+@overload
+def save_report(project: Project, comparison: VersionComparison, report: VersionReport) -> VersionResult: ...
+
+
+def save_report(
+    project: Project, comparison: Comparison | VersionComparison, report: DiagnosisReport
+) -> DiagnosisResult:
     """Save the report with its folder and figures.
 
     report.json is written last, so it exists only once all else does.
@@ -53,7 +72,7 @@ def save_report(project: Project, comparison: Comparison | VersionComparison, re
     flow_run = prefect_artifacts.name_flow_run(f"diagnose {project.params.data.name}, {name.rpartition('-')[2]}")
     folder = project.store.runs / name
     figures = _draw_figures(folder, comparison, report)
-    saved = {**report, "folder": str(folder.relative_to(project.root)), "pictures": [figure.name for figure in figures]}
+    saved = _with_files(report, str(folder.relative_to(project.root)), [figure.name for figure in figures])
     text = report_markdown(saved, project.params.data.name)
     write_bytes(folder / "findings.md", text.encode())
     page = write_diagnosis_report(project, folder, saved, saved["pictures"])
@@ -64,16 +83,25 @@ def save_report(project: Project, comparison: Comparison | VersionComparison, re
     return saved
 
 
-def _tags(report: dict[str, Any]) -> dict[str, str]:
+def _with_files(report: DiagnosisReport, folder: str, pictures: list[str]) -> DiagnosisResult:
+    if "against" in report:
+        of_versions: VersionResult = {**report, "folder": folder, "pictures": pictures}
+        return of_versions
+    of_silos: SiloResult = {**report, "folder": folder, "pictures": pictures}
+    return of_silos
+
+
+def _tags(report: DiagnosisReport) -> dict[str, str]:
     """Return the tags of a diagnosis; `since` is the version that each silo is compared with."""
-    return {name: report[name] for name in ("data_version", "since", "verdict") if name in report}
+    since = {"since": report["since"]} if "against" in report else {}
+    return {"data_version": report["data_version"], **since, "verdict": report["verdict"]}
 
 
-def _draw_figures(folder: Path, comparison: Comparison | VersionComparison, report: dict[str, Any]) -> list[Path]:
+def _draw_figures(folder: Path, comparison: Comparison | VersionComparison, report: DiagnosisReport) -> list[Path]:
     """Draw the figures that have content."""
     pairs, ranking, details = (folder / f"{name}.png" for name in ("pairs", "features", "closely"))
     drawn = []
-    if isinstance(comparison, Comparison) and report["pairs"]:
+    if isinstance(comparison, Comparison) and "matrices" in report and report["pairs"]:
         sizes = [1] * len(comparison.groups) if comparison.of_groups else [len(group) for group in comparison.groups]
         draw_pairs(pairs, report["matrices"], sizes, published=report["verdict"] == "paper")
         drawn.append(pairs)
@@ -87,7 +115,7 @@ def _draw_figures(folder: Path, comparison: Comparison | VersionComparison, repo
 
 
 def _log_to_mlflow(
-    project: Project, folder: Path, report: dict[str, Any], files: tuple[Path, ...], flow_run: str
+    project: Project, folder: Path, report: DiagnosisResult, files: tuple[Path, ...], flow_run: str
 ) -> None:
     """Log one run; an unreachable store is not an error. `flow_run`: its name in Prefect."""
     params = project.params.model_dump(mode="json", include={"diagnose", "data"})
@@ -110,7 +138,7 @@ def _log_to_mlflow(
         progress.current().say_once(f"{logger.notice}.")
 
 
-def _metrics(report: dict[str, Any]) -> dict[str, float]:
+def _metrics(report: DiagnosisReport) -> dict[str, float]:
     pairs = report["pairs"]
     return {
         "clients": len(report["clients"]),
@@ -123,22 +151,25 @@ def _metrics(report: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def write_diagnosis_report(project: Project, folder: Path, report: dict[str, Any], figures: Sequence[str]) -> Path:
+def write_diagnosis_report(project: Project, folder: Path, report: DiagnosisReport, figures: Sequence[str]) -> Path:
     """Write the report into the folder of the diagnosis, with these of its figures."""
-    against = report.get("against")
-    title = f"How the silos of {project.params.data.name} " + (f"changed since {against}" if against else "differ")
-    command = repeated("diagnose", project, *(["--against", against] if against else []))
+    differ, options = "differ", list[str]()
+    if "against" in report:
+        differ, options = f"changed since {report['against']}", ["--against", report["against"]]
+    title, command = f"How the silos of {project.params.data.name} {differ}", repeated("diagnose", project, *options)
     sections = [*diagnosis_sections(report, folder, figures), origin_section(project, report["data_version"], command)]
     return write_report(folder / FILE, title, f"{folder.name}: {len(report['clients']):,} silos.", sections)
 
 
-def diagnosis_sections(report: dict[str, Any], folder: Path, figures: Sequence[str]) -> list[Section]:
+def diagnosis_sections(report: DiagnosisReport, folder: Path, figures: Sequence[str]) -> list[Section]:
     """Return the sections that follow from the report's JSON and the figures in its folder."""
     drawn = [of for name in figures for of in figure_of(folder / name, _FIGURES[name], _alternative(name, report))]
     overview = report["overview"]
     tables = [Table("What differs", _TITLES, _cells(overview["rows"]), note=overview["scale"])]
     silos, full = _cells(rows_of_silos(report)), "report.json"
-    other = report.get("against") or "the other silos together"
+    other = "the other silos together"
+    if "against" in report:
+        other = report["against"]
     return [
         Section("What came out", report["sentences"], tables=tables if overview["rows"] else []),
         *([Section("In pictures", figures=drawn)] if drawn else []),
@@ -149,7 +180,7 @@ def diagnosis_sections(report: dict[str, Any], folder: Path, figures: Sequence[s
     ]
 
 
-def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+def _cells(rows: Sequence[OverviewRow]) -> list[list[str]]:
     return [
         [
             row["first"],
@@ -161,14 +192,14 @@ def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     ]
 
 
-def _alternative(name: str, report: dict[str, Any]) -> str:
+def _alternative(name: str, report: DiagnosisReport) -> str:
     if name == "features.png" and report["ranking"]:
         leading = ", ".join(feature["feature"] for feature in report["ranking"][:5])
         return f"{_FIGURES[name]}, the largest first: {leading}"
     return f"{_FIGURES[name]}. {' '.join(report['sentences'])}"
 
 
-def _traffic(report: dict[str, Any]) -> list[tuple[str, str]]:
+def _traffic(report: DiagnosisReport) -> list[tuple[str, str]]:
     noise = report["noise"]
     return [
         ("bytes, all silos", bytes_text(report["bytes"]["up"])),
